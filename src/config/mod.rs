@@ -1,0 +1,74 @@
+//! What the program runs by: the configuration as resolved.
+//!
+//! `raw.rs` reads what was written, `resolve.rs` turns it into this, and reports every fault at once.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limit::policy::Policy;
+
+/// Everything a node is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where checks are answered.
+    pub listen: SocketAddr,
+    /// Where operators ask; the same listener when absent.
+    pub admin_listen: Option<SocketAddr>,
+    pub store: StoreConfig,
+    pub prefilter: PrefilterConfig,
+    /// The nodes that share the limits when the store is away, 1 or more.
+    pub expected_nodes: NonZeroU64,
+    pub shutdown: Shutdown,
+    pub policies: Policies,
+}
+
+/// Which store.
+#[derive(Debug, Clone)]
+pub enum StoreConfig {
+    /// In this process.
+    Embedded,
+    /// One Redis or a cluster, found out from the server.
+    Redis(RedisConfig),
+}
+
+/// How to reach Redis.
+#[derive(Debug, Clone)]
+pub struct RedisConfig {
+    /// `redis://host:port` of one or more nodes, in the order written.
+    pub seeds: Vec<String>,
+    /// The first part of each hash tag: `[A-Za-z0-9_.-]`.
+    pub key_prefix: String,
+}
+
+/// Bounds of the pre-filter.
+#[derive(Debug, Clone, Copy)]
+pub struct PrefilterConfig {
+    /// Denials remembered at most.
+    pub max_keys: u64,
+    /// Nothing is believed for longer.
+    pub max_denial: Duration,
+}
+
+/// How a node ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Shutdown {
+    /// How long readiness says 503 while checks are still answered.
+    pub delay: Duration,
+    /// How long checks under way may take after that.
+    pub timeout: Duration,
+}
+
+/// The policies in force.
+#[derive(Debug, Clone)]
+pub struct Policies {
+    pub by_name: BTreeMap<String, Arc<Policy>>,
+    /// A hash of what they say: equal on nodes that decide alike.
+    pub version: String,
+    /// Where they were read from: a path, or `built-in`.
+    pub origin: String,
+    /// When, in us since the Unix epoch.
+    pub loaded_at: u64,
+}

@@ -1,0 +1,100 @@
+//! What answers when the store does not: the policy's `on_store_failure`.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::{Cause, CheckError, Decision, Fallback, Reason, Source};
+use crate::limit::decision::{QuotaStates, Wait};
+use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::time::MICROS_PER_SECOND;
+use crate::store::{MemoryStore, StoreError, Subject};
+
+/// When to ask again after a denial for want of a store.
+const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
+
+/// The embedded store that stands in for Redis, with this node's share of each limit.
+///
+/// It shares no counts with the store: what it admits comes on top, at most the shares of all nodes.
+#[derive(Debug)]
+pub struct FallbackStore {
+    memory: MemoryStore,
+    expected_nodes: NonZeroU64,
+}
+
+impl FallbackStore {
+    pub fn new(memory: MemoryStore, expected_nodes: NonZeroU64) -> Self {
+        Self { memory, expected_nodes }
+    }
+
+    /// Answers `costs` in order for the reason that `error` gives.
+    pub fn answer(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Vec<Result<Decision, CheckError>> {
+        let mode = subject.policy.on_store_failure;
+        let fallback = Fallback { mode, cause: cause(error) };
+        let blind = |allowed| costs.iter().map(|cost| Ok(without_counter(subject, *cost, allowed, fallback))).collect();
+        match mode {
+            OnStoreFailure::Local => self.local(subject, costs, fallback),
+            OnStoreFailure::Allow => blind(true),
+            OnStoreFailure::Deny => blind(false),
+            OnStoreFailure::Error => costs.iter().map(|_| Err(CheckError::StoreUnavailable(error.clone()))).collect(),
+        }
+    }
+
+    /// Drops what says nothing any more.
+    pub fn sweep(&self) {
+        self.memory.sweep();
+    }
+
+    fn local(&self, subject: &Subject, costs: &[u64], fallback: Fallback) -> Vec<Result<Decision, CheckError>> {
+        let policy = Arc::new(subject.policy.share(self.expected_nodes));
+        let share = Subject { policy: policy.clone(), ..subject.clone() };
+        let Ok(taken) = self.memory.take(&share, costs) else {
+            // It is full as well: admitting unseen would be over the share.
+            return costs.iter().map(|cost| Ok(without_counter(subject, *cost, false, fallback))).collect();
+        };
+        let decision = |verdict| Ok(local_decision(&policy, subject, verdict, fallback));
+        taken.verdicts.into_iter().map(decision).collect()
+    }
+}
+
+fn local_decision(
+    share: &Arc<Policy>,
+    subject: &Subject,
+    verdict: crate::limit::decision::Verdict,
+    fallback: Fallback,
+) -> Decision {
+    let mut decision = Decision::by_store(share.clone(), verdict);
+    decision.charged = 0;
+    decision.source = Source::Fallback;
+    decision.fallback = Some(fallback);
+    let whole = subject.policy.quotas.iter();
+    if decision.retry_after == Wait::Never && whole.clone().all(|quota| decision.cost <= quota.limit.get()) {
+        // The cost fits the limit, though not this node's share of it: the store may be back by then.
+        decision.reason = Reason::OverLimit;
+        decision.retry_after = Wait::For(whole.map(|quota| quota.window).max().unwrap_or(MICROS_PER_SECOND));
+    }
+    decision
+}
+
+fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallback) -> Decision {
+    Decision {
+        policy: subject.policy.clone(),
+        cost,
+        allowed,
+        charged: 0,
+        retry_after: if allowed { Wait::NONE } else { RETRY_AFTER },
+        binding: None,
+        quotas: QuotaStates::new(),
+        source: Source::Fallback,
+        reason: Reason::StoreUnavailable,
+        fallback: Some(fallback),
+    }
+}
+
+fn cause(error: &StoreError) -> Cause {
+    match error {
+        StoreError::Timeout | StoreError::Unknown(_) => Cause::Timeout,
+        StoreError::Unreachable(_) => Cause::BreakerOpen,
+        StoreError::QueueFull => Cause::QueueFull,
+        StoreError::Refused(_) => Cause::Refused,
+    }
+}

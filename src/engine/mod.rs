@@ -1,0 +1,227 @@
+//! The story of a check: its policy is found, the pre-filter may know that it is denied, the store decides,
+//! the fallback answers when the store does not, and the pre-filter learns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures_util::future::join_all;
+
+use crate::config::Policies;
+use crate::limit::decision::{QuotaStates, Verdict, Wait};
+use crate::limit::key::{Fingerprint, Fingerprinter, NotAnAddress};
+use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::time::Micros;
+use crate::store::{Health, Store, StoreError, Subject};
+
+pub mod fallback;
+
+use fallback::FallbackStore;
+
+/// Answers checks. One per node, shared by all listeners.
+#[derive(Debug)]
+pub struct Engine {
+    policies: ArcSwap<Policies>,
+    fingerprinter: Fingerprinter,
+    store: Store,
+    fallback: FallbackStore,
+}
+
+impl Engine {
+    pub fn new(policies: Policies, store: Store, fallback: FallbackStore) -> Self {
+        Self { policies: ArcSwap::from_pointee(policies), fingerprinter: Fingerprinter::default(), store, fallback }
+    }
+
+    /// Decides one check, within the policy's timeout whatever the store does.
+    ///
+    /// # Errors
+    /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
+    pub async fn check(&self, check: &Check) -> Result<Decision, CheckError> {
+        let subject = self.subject(check)?;
+        let mut decisions = self.ask(&subject, &[check.cost]).await;
+        // One decision per cost is the contract of `ask`.
+        decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
+    }
+
+    /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
+    pub async fn check_batch(&self, checks: &[Check]) -> Vec<Result<Decision, CheckError>> {
+        let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
+        let mut places: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
+        for (place, subject) in subjects.iter().enumerate() {
+            if let Ok(subject) = subject {
+                places.entry(subject.fingerprint).or_default().push(place);
+            }
+        }
+        let asked = places.into_values().map(async |places| {
+            let costs: Vec<u64> = places.iter().map(|place| checks[*place].cost).collect();
+            let answers = match &subjects[places[0]] {
+                Ok(subject) => self.ask(subject, &costs).await,
+                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
+            };
+            places.into_iter().zip(answers)
+        });
+        let mut answers: Vec<Option<Result<Decision, CheckError>>> = vec![None; checks.len()];
+        for (place, answer) in join_all(asked).await.into_iter().flatten() {
+            answers[place] = Some(answer);
+        }
+        let unasked = |subject: &Result<Subject, CheckError>| match subject {
+            Ok(_) => Err(CheckError::StoreUnavailable(StoreError::Timeout)),
+            Err(error) => Err(error.clone()),
+        };
+        answers
+            .into_iter()
+            .zip(&subjects)
+            .map(|(answer, subject)| answer.unwrap_or_else(|| unasked(subject)))
+            .collect()
+    }
+
+    /// The policies in force.
+    pub fn policies(&self) -> Arc<Policies> {
+        self.policies.load_full()
+    }
+
+    /// Which parts of the store are up.
+    pub fn health(&self) -> Health {
+        self.store.health()
+    }
+
+    /// Frees what says nothing any more; called from time to time.
+    pub fn sweep(&self) {
+        self.store.sweep();
+        self.fallback.sweep();
+    }
+
+    fn subject(&self, check: &Check) -> Result<Subject, CheckError> {
+        let policies = self.policies.load();
+        let unknown = || CheckError::UnknownPolicy(check.policy.clone());
+        let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
+        let key = policy.key_type.normalise(&check.key)?;
+        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
+    }
+
+    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Vec<Result<Decision, CheckError>> {
+        let timeout = subject.policy.timeout;
+        let taken = tokio::time::timeout(timeout, self.store.take(subject, costs)).await;
+        match taken.unwrap_or(Err(StoreError::Timeout)) {
+            Ok(taken) => {
+                let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
+                taken.verdicts.into_iter().map(decision).collect()
+            }
+            Err(error) => self.fallback.answer(subject, costs, &error),
+        }
+    }
+}
+
+/// One question: may `key` spend `cost` more under `policy`, now?
+#[derive(Debug, Clone)]
+pub struct Check {
+    pub policy: String,
+    /// 1 to 1024 bytes, as the caller wrote it.
+    pub key: String,
+    /// 0 to 10^15 units; 0 only looks.
+    pub cost: u64,
+}
+
+/// The answer.
+#[derive(Debug, Clone)]
+pub struct Decision {
+    /// The policy that decided; under the fallback `local` its limits are this node's share.
+    pub policy: Arc<Policy>,
+    pub cost: u64,
+    pub allowed: bool,
+    /// What this answer vouches that the store was charged.
+    pub charged: u64,
+    /// [`Wait::NONE`] when allowed.
+    pub retry_after: Wait,
+    /// The quota that decides, unless no counter was asked.
+    pub binding: Option<Binding>,
+    /// Each quota in the policy's order; empty when not asked.
+    pub quotas: QuotaStates,
+    pub source: Source,
+    pub reason: Reason,
+    pub fallback: Option<Fallback>,
+}
+
+impl Decision {
+    /// What the store decided.
+    pub fn by_store(policy: Arc<Policy>, verdict: Verdict) -> Self {
+        let reason = match (verdict.allowed, verdict.retry_after) {
+            (true, _) => Reason::Ok,
+            (false, Wait::For(_)) => Reason::OverLimit,
+            (false, Wait::Never) => Reason::CostExceedsLimit,
+        };
+        let binding = verdict.quotas.get(verdict.binding).map(|state| Binding {
+            quota: verdict.binding,
+            remaining: state.remaining,
+            reset_after: state.reset_after,
+        });
+        Self {
+            policy,
+            cost: verdict.cost,
+            allowed: verdict.allowed,
+            charged: if verdict.allowed { verdict.cost } else { 0 },
+            retry_after: verdict.retry_after,
+            binding,
+            quotas: verdict.quotas,
+            source: Source::Store,
+            reason,
+            fallback: None,
+        }
+    }
+}
+
+/// The quota at the top of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Binding {
+    /// Its place in the policy.
+    pub quota: usize,
+    pub remaining: u64,
+    /// us.
+    pub reset_after: Micros,
+}
+
+/// Who decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Store,
+    Prefilter,
+    Fallback,
+}
+
+/// Why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    Ok,
+    OverLimit,
+    CostExceedsLimit,
+    StoreUnavailable,
+}
+
+/// How it was answered without the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fallback {
+    pub mode: OnStoreFailure,
+    pub cause: Cause,
+}
+
+/// Why the store did not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Timeout,
+    BreakerOpen,
+    QueueFull,
+    Refused,
+}
+
+/// Why there is no decision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    #[error("there is no policy named {0:?}")]
+    UnknownPolicy(String),
+    #[error("the policy's keys are IP addresses: {0}")]
+    InvalidKey(#[from] NotAnAddress),
+    /// The policy's `on_store_failure` is `error`.
+    #[error("the store gave no decision: {0}")]
+    StoreUnavailable(StoreError),
+}

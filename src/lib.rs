@@ -1,0 +1,11 @@
+//! Tollgate: a rate limiter that services ask over HTTP.
+
+pub mod clock;
+
+pub mod limit;
+
+pub mod store;
+
+pub mod config;
+
+pub mod engine;

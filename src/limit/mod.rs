@@ -1,0 +1,14 @@
+//! The pure core: what a policy is and how it decides. No async, no I/O, no clock, no serialisation; time is
+//! a parameter and everything is integer arithmetic.
+
+pub mod time;
+
+pub mod quota;
+
+pub mod key;
+
+pub mod policy;
+
+pub mod window;
+
+pub mod decision;

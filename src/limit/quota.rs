@@ -1,0 +1,72 @@
+//! One quota: at most `limit` units in a `window`.
+
+use std::num::NonZeroU64;
+
+use super::time::{MICROS_PER_MILLI, Micros};
+
+/// The largest limit and the largest cost, in units. Sums of two stay far below 2^53.
+pub const MAX_UNITS: u64 = 1_000_000_000_000_000;
+
+/// The shortest window: 100 ms, in us.
+pub const MIN_WINDOW: Micros = 100 * MICROS_PER_MILLI;
+
+/// The longest window: 366 days, in us.
+pub const MAX_WINDOW: Micros = 366 * 24 * 3600 * 1_000_000;
+
+/// At most `limit` units in any `window` (IETF draft ratelimit-headers: `q` and `w`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// What responses and header fields call it: `[A-Za-z0-9_.-]`, unique in its policy.
+    pub name: String,
+    /// Units, 1 to [`MAX_UNITS`].
+    pub limit: NonZeroU64,
+    /// Microseconds, a multiple of 1 ms, [`MIN_WINDOW`] to [`MAX_WINDOW`].
+    pub window: Micros,
+}
+
+impl Quota {
+    /// The share of one of `nodes`: the limit divided, rounded down, at least 1.
+    pub fn share(&self, nodes: NonZeroU64) -> Self {
+        let limit = NonZeroU64::new(self.limit.get() / nodes).unwrap_or(NonZeroU64::MIN);
+        Self { limit, ..self.clone() }
+    }
+}
+
+/// A span as the configuration writes it: `100ms`, `10s`, `1m`, `36h`, `1d`; the largest unit that divides it.
+pub fn span_text(span: Micros) -> String {
+    const UNITS: [(&str, Micros); 4] =
+        [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000)];
+    let millis = || format!("{}ms", span / MICROS_PER_MILLI);
+    UNITS
+        .iter()
+        .find(|(_, unit)| span >= *unit && span.is_multiple_of(*unit))
+        .map_or_else(millis, |(name, unit)| format!("{}{name}", span / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_written_in_the_largest_unit_that_divides_it() {
+        let cases = [
+            (100_000, "100ms"),
+            (1_500_000, "1500ms"),
+            (10_000_000, "10s"),
+            (60_000_000, "1m"),
+            (90_000_000, "90s"),
+            (36 * 3_600_000_000, "36h"),
+            (86_400_000_000, "1d"),
+        ];
+        for (span, text) in cases {
+            assert_eq!(span_text(span), text);
+        }
+    }
+
+    #[test]
+    fn a_share_is_never_less_than_one() {
+        let quota = Quota { name: "1s".into(), limit: NonZeroU64::MIN, window: 1_000_000 };
+        let share = quota.share(NonZeroU64::new(3).unwrap());
+        assert_eq!(share.limit.get(), 1);
+    }
+}

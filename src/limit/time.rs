@@ -1,0 +1,19 @@
+//! Time as the core sees it: a number that is passed in.
+
+/// Microseconds: an instant (since the Unix epoch, by the clock of whoever decides) or a span.
+///
+/// An instant is 1.8e15 today, below 2^53, so that Lua's doubles hold it exactly.
+pub type Micros = u64;
+
+pub const MICROS_PER_MILLI: Micros = 1_000;
+pub const MICROS_PER_SECOND: Micros = 1_000_000;
+
+/// Whole milliseconds, rounded up: a caller who waits that long never comes too early.
+pub fn millis_up(span: Micros) -> u64 {
+    span.div_ceil(MICROS_PER_MILLI)
+}
+
+/// Whole seconds, rounded up, for header fields that know nothing finer.
+pub fn seconds_up(span: Micros) -> u64 {
+    span.div_ceil(MICROS_PER_SECOND)
+}

@@ -1,0 +1,114 @@
+//! Where the counts are kept: the embedded store, or Redis.
+//!
+//! # The contract
+//!
+//! [`Store::take`] asks for a list of costs for one key under one policy. Both stores
+//!
+//! - decide the costs in order, each all or nothing over the policy's quotas, by their own clock
+//!   (Redis: the shard's), read once for the call;
+//! - charge exactly what they allow; a denial and cost 0 leave no trace and prolong nothing;
+//! - tell `retry_after` from the state that the whole call leaves behind;
+//! - answer alike: the same sequence of calls at the same instants gives equal verdicts.
+//!
+//! An error means that no verdict is known. Except for [`StoreError::Unknown`] and [`StoreError::Timeout`]
+//! nothing was charged; after those two it may have been, and the call is never repeated.
+//! The caller sets the deadline: dropping the future gives up the answer, not necessarily the charge.
+
+use std::sync::Arc;
+
+use crate::limit::decision::Verdict;
+use crate::limit::key::Fingerprint;
+use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
+
+pub mod memory;
+
+pub use memory::MemoryStore;
+
+/// Whom a call is for.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    pub policy: Arc<Policy>,
+    /// As normalised by the policy's key type.
+    pub key: Arc<str>,
+    /// Of both, for this process's own maps.
+    pub fingerprint: Fingerprint,
+}
+
+/// What a call to the store brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// One per cost, in order.
+    pub verdicts: Vec<Verdict>,
+    /// The instant of the decision by the clock of the store, us: replies of one shard are ordered by it.
+    pub at: Micros,
+}
+
+/// Why the store gave no verdict.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No answer within the deadline; the charge may have been made.
+    #[error("no answer in time")]
+    Timeout,
+    /// The connection broke while the call was under way; the charge may have been made.
+    #[error("the connection broke with the call under way: {0}")]
+    Unknown(String),
+    /// There is no connection to the shard; nothing was sent.
+    #[error("no connection: {0}")]
+    Unreachable(String),
+    /// Too many calls wait for the shard already; nothing was sent.
+    #[error("the shard's queue is full")]
+    QueueFull,
+    /// The store answered that it will not do it; nothing was charged.
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+/// The state of a store, for the health calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// `embedded`, `redis` or `redis-cluster`.
+    pub kind: &'static str,
+    /// One per primary.
+    pub shards: Vec<ShardHealth>,
+}
+
+/// One primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardHealth {
+    /// `host:port`.
+    pub address: String,
+    pub up: bool,
+}
+
+/// The store of a node.
+#[derive(Debug)]
+pub enum Store {
+    Memory(MemoryStore),
+}
+
+impl Store {
+    /// Decides `costs` (each at most 10^15, at most 1000 of them) for one subject, in order; see the contract above.
+    ///
+    /// # Errors
+    /// When there is no verdict; see [`StoreError`] for what each says about the charge.
+    pub async fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
+        match self {
+            Self::Memory(memory) => memory.take(subject, costs),
+        }
+    }
+
+    /// What is up and what is not.
+    pub fn health(&self) -> Health {
+        match self {
+            Self::Memory(_) => Health { kind: "embedded", shards: Vec::new() },
+        }
+    }
+
+    /// Frees what says nothing any more; called from time to time.
+    pub fn sweep(&self) {
+        match self {
+            Self::Memory(memory) => memory.sweep(),
+        }
+    }
+}
