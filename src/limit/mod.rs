@@ -12,3 +12,5 @@ pub mod policy;
 pub mod window;
 
 pub mod decision;
+
+pub mod slot;

@@ -7,7 +7,8 @@
 //! cost will fit is known exactly.
 //!
 //! Counts in buckets after b (written before a clock stepped back) count as well: they are charges of an
-//! interval that also holds t. They leave when their own turn comes.
+//! interval that also holds t. They leave when their own turn comes. A clock that steps back by at most a
+//! window (in Redis: and at most 250 ms, as far ahead as segments are sent) therefore never admits too much.
 
 use smallvec::SmallVec;
 

@@ -23,7 +23,10 @@ use crate::limit::time::Micros;
 
 pub mod memory;
 
+pub mod redis;
+
 pub use memory::MemoryStore;
+pub use redis::RedisStore;
 
 /// Whom a call is for.
 #[derive(Debug, Clone)]
@@ -85,6 +88,7 @@ pub struct ShardHealth {
 #[derive(Debug)]
 pub enum Store {
     Memory(MemoryStore),
+    Redis(RedisStore),
 }
 
 impl Store {
@@ -95,6 +99,7 @@ impl Store {
     pub async fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
         match self {
             Self::Memory(memory) => memory.take(subject, costs),
+            Self::Redis(redis) => redis.take(subject, costs).await,
         }
     }
 
@@ -102,6 +107,7 @@ impl Store {
     pub fn health(&self) -> Health {
         match self {
             Self::Memory(_) => Health { kind: "embedded", shards: Vec::new() },
+            Self::Redis(redis) => redis.health(),
         }
     }
 
@@ -109,6 +115,8 @@ impl Store {
     pub fn sweep(&self) {
         match self {
             Self::Memory(memory) => memory.sweep(),
+            // Redis expires its keys itself.
+            Self::Redis(_) => {}
         }
     }
 }

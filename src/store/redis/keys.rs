@@ -1,0 +1,152 @@
+//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<quota>:<segment>`.
+//!
+//! Everything of one key lies in one hash slot, since only the part in braces is hashed. A key is written so
+//! that it can neither end the braces early nor be read as another key: `{`, `}`, `%` and control bytes become
+//! `%XX`, and a key of more than 128 bytes becomes `%h` and 128 bits of BLAKE3 of it in hex, a form that no
+//! escaped key has.
+
+use std::fmt::{self, Write};
+
+use crate::limit::quota::{Quota, span_text};
+use crate::limit::slot::SLOTS;
+use crate::limit::window::Grid;
+
+/// The longest key that is written out, in bytes.
+const WRITTEN_OUT: usize = 128;
+
+/// Limits from here on count in u64, under other names.
+const WIDE: u64 = 1 << 32;
+
+/// The hash tag of a key with its braces: the start of each of its names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag(String);
+
+impl Tag {
+    pub fn new(prefix: &str, key: &str) -> Self {
+        let mut tag = String::with_capacity(prefix.len() + key.len().min(WRITTEN_OUT) + 4);
+        tag.push('{');
+        tag.push_str(prefix);
+        tag.push(':');
+        write_key(&mut tag, key);
+        tag.push_str(":}");
+        Self(tag)
+    }
+
+    /// The slot of every name with this tag (Redis Cluster specification: CRC16 of the part in braces).
+    pub fn slot(&self) -> u16 {
+        let inside = &self.0.as_bytes()[1..self.0.len() - 1];
+        crc16(inside) % SLOTS
+    }
+
+    /// The name of one segment of a sliding window.
+    pub fn segment(&self, policy: &str, quota: &Quota, segment: u64) -> String {
+        format!("{}{policy}:{}:{segment}", self.0, Counter(quota))
+    }
+}
+
+/// A quota's part in a name: the format of what is stored and the window, which it depends on; not the limit,
+/// so that a changed limit keeps its counts.
+struct Counter<'a>(&'a Quota);
+
+impl fmt::Display for Counter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = if self.0.limit.get() < WIDE { 4 } else { 8 };
+        write!(f, "s{width}-{}", span_text(self.0.window))
+    }
+}
+
+/// The width of a quota's counters in bytes; the script chooses by the same rule.
+pub fn counter_width(limit: u64) -> usize {
+    if limit < WIDE { 4 } else { 8 }
+}
+
+/// The segments that a caller who believes TIME to be within `from ..= to` (us) sends of one quota.
+pub fn segments(grid: Grid, from: u64, to: u64) -> std::ops::RangeInclusive<u64> {
+    grid.segment_at(from).saturating_sub(1)..=grid.segment_at(to)
+}
+
+fn write_key(tag: &mut String, key: &str) {
+    if key.len() > WRITTEN_OUT {
+        tag.push_str("%h");
+        let hash = blake3::hash(key.as_bytes());
+        tag.push_str(&hash.to_hex()[..32]);
+        return;
+    }
+    for character in key.chars() {
+        if matches!(character, '{' | '}' | '%') || character.is_ascii_control() {
+            // Writing to a String cannot fail.
+            let _ = write!(tag, "%{:02X}", u32::from(character));
+        } else {
+            tag.push(character);
+        }
+    }
+}
+
+/// CRC-16/XMODEM: polynomial 0x1021, start 0.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tag(key: &str) -> String {
+        Tag::new("ratelimit", key).0
+    }
+
+    #[test]
+    fn names_are_as_documented() {
+        let quota = |limit: u64| Quota { name: "q".into(), limit: limit.try_into().unwrap(), window: 10_000_000 };
+        let tag = Tag::new("ratelimit", "203.0.113.7");
+        assert_eq!(tag.segment("per-ip", &quota(5), 42), "{ratelimit:203.0.113.7:}per-ip:s4-10s:42");
+        assert_eq!(tag.segment("per-ip", &quota(1 << 32), 42), "{ratelimit:203.0.113.7:}per-ip:s8-10s:42");
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_cluster_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+    }
+
+    #[test]
+    fn what_could_end_the_tag_early_is_escaped() {
+        assert_eq!(tag("a}b{c%d\n\0"), "{ratelimit:a%7Db%7Bc%25d%0A%00:}");
+        assert_eq!(tag("blank space, ünïcode"), "{ratelimit:blank space, ünïcode:}");
+    }
+
+    #[test]
+    fn a_long_key_is_hashed_into_a_form_that_no_other_key_has() {
+        let long = "x".repeat(129);
+        let hashed = tag(&long);
+        assert_eq!(hashed.len(), "{ratelimit:%h:}".len() + 32);
+        let spelled_like_it = &hashed["{ratelimit:".len()..hashed.len() - 2];
+        assert_ne!(tag(spelled_like_it), hashed);
+        assert_eq!(tag(&"x".repeat(128)), format!("{{ratelimit:{}:}}", "x".repeat(128)));
+    }
+
+    proptest! {
+        #[test]
+        fn different_keys_never_share_a_tag(a in "[{}%h\\x00-\\x20A-F0-9é]{1,6}", b in "[{}%h\\x00-\\x20A-F0-9é]{1,6}") {
+            prop_assert_eq!(a == b, tag(&a) == tag(&b));
+            prop_assert_eq!(tag(&a).matches(['{', '}']).count(), 2);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! A lane: the ordered stream of work towards one primary, over one connection.
+//!
+//! Checks are batched as they come. While calls are under way, what arrives waits, and then goes out together:
+//! one pipeline, in which all checks of one key under one policy are a single script call with a list of
+//! costs. There is no timer, so an idle lane adds no latency; a hot key costs its primary one call per round
+//! trip, however many callers ask.
+//!
+//! A call that the server says it did not execute may be asked again: by the lane itself when the script was
+//! missing or TIME was elsewhere, by the caller (who knows the slots) after a redirection. A call whose
+//! connection broke, or that was not answered in time, may have been executed, and is never sent again.
+//!
+//! The driver owns the connection. When it breaks, or an answer is overdue, the driver drops it and connects
+//! anew; until that succeeds the lane is down, and whoever asks is told so at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use smallvec::SmallVec;
+use tokio::sync::{mpsc, oneshot};
+
+use super::batch::{Batch, Ended};
+use super::keys::Tag;
+use super::server::{self, Address};
+use crate::clock::Clock;
+use crate::limit::key::Fingerprint;
+use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
+use crate::store::{StoreError, Taken};
+
+/// Asks that wait at most; beyond that they are refused at once.
+const QUEUE: usize = 4096;
+
+/// Asks that go out together at most.
+const BATCH: usize = 512;
+
+/// Batches under way at once: while the server works on one, the next is prepared.
+const UNDER_WAY: usize = 2;
+
+/// How long the driver waits after a failed connect.
+const RECONNECT: Duration = Duration::from_millis(50);
+
+/// Costs for one key, to be decided in order.
+#[derive(Debug)]
+pub struct Ask {
+    pub tag: Arc<Tag>,
+    pub policy: Arc<Policy>,
+    pub fingerprint: Fingerprint,
+    pub costs: SmallVec<[u64; 2]>,
+    /// Sent behind ASKING: the slot is about to move here.
+    pub asking: bool,
+    /// Decided by instead of the shard's TIME, us; tests only.
+    pub time: Option<Micros>,
+    pub answer: oneshot::Sender<Result<Taken, Refusal>>,
+}
+
+/// Why a lane has no verdict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not executed: the slot lives there.
+    Moved(Address),
+    /// Not executed: the slot is moving there; ask it once, behind ASKING.
+    Ask(Address),
+    /// Not executed: the server cannot now, for the reason that its error code names.
+    NotNow(String),
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The near end of a lane. The driver ends when the last one is dropped.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    queue: mpsc::Sender<Ask>,
+    state: Arc<State>,
+}
+
+/// What the driver shows of itself.
+#[derive(Debug)]
+pub struct State {
+    pub address: Address,
+    clock: Clock,
+    /// Whether there is a connection.
+    up: AtomicBool,
+    /// The shard's TIME minus this node's clock, us.
+    offset: AtomicI64,
+    /// How long an answer may take before the connection is given up.
+    timeout: Duration,
+}
+
+impl Lane {
+    /// Starts a lane towards `address`.
+    pub fn open(address: Address, clock: Clock, timeout: Duration) -> Self {
+        let (queue, asks) = mpsc::channel(QUEUE);
+        let state = State { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), timeout };
+        let state = Arc::new(state);
+        tokio::spawn(Driver { asks, state: state.clone() }.run());
+        Self { queue, state }
+    }
+
+    /// Queues an ask; its answer comes over its channel.
+    ///
+    /// # Errors
+    /// [`StoreError::QueueFull`].
+    pub fn ask(&self, ask: Ask) -> Result<(), StoreError> {
+        self.queue.try_send(ask).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::QueueFull,
+            mpsc::error::TrySendError::Closed(_) => StoreError::Unreachable("the lane has ended".into()),
+        })
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.state.address
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.state.up.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// Where the shard's TIME is believed to be now, us.
+    pub fn shard_now(&self) -> Micros {
+        self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
+    }
+
+    /// This node's clock, us.
+    pub fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
+    /// Learns from a TIME that was read between two instants of this node's clock: the offset lies within
+    /// `time - received ..= time - sent`, and moves only as far as it must.
+    pub fn learn_offset(&self, time: Micros, sent: Micros, received: Micros) {
+        let (low, high) = (time.cast_signed() - received.cast_signed(), time.cast_signed() - sent.cast_signed());
+        let offset = self.offset.load(Ordering::Relaxed);
+        if offset < low || offset > high {
+            self.offset.store(offset.clamp(low.min(high), high), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The far end: owns the connection.
+struct Driver {
+    asks: mpsc::Receiver<Ask>,
+    state: Arc<State>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let mut known_down = false;
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    tracing::info!(shard = %self.state.address, "connected");
+                    known_down = false;
+                    self.state.up.store(true, Ordering::Relaxed);
+                    let closed = self.serve(&connection).await;
+                    self.state.up.store(false, Ordering::Relaxed);
+                    if closed {
+                        return;
+                    }
+                    tracing::warn!(shard = %self.state.address, "connection lost");
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut known_down, true) {
+                        tracing::warn!(shard = %self.state.address, %error, "cannot connect; trying again until it works");
+                    }
+                    if self.refuse(&error.to_string()).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
+        let mut connection = server::connect(&self.state.address, self.state.timeout).await?;
+        let sent = self.state.now();
+        let time = server::prepare(&mut connection, &self.state.address).await?;
+        self.state.learn_offset(time, sent, self.state.now());
+        Ok(connection)
+    }
+
+    /// Carries asks to the server until the connection breaks (false) or nobody can ask any more (true).
+    async fn serve(&mut self, connection: &MultiplexedConnection) -> bool {
+        let mut under_way = FuturesUnordered::new();
+        let mut waiting = Vec::with_capacity(BATCH);
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = under_way.next(), if !under_way.is_empty() => {
+                    if ended == Ended::Broken {
+                        // The others learn of it from the same connection.
+                        while under_way.next().await.is_some() {}
+                        return false;
+                    }
+                }
+                count = self.asks.recv_many(&mut waiting, BATCH), if under_way.len() < UNDER_WAY => {
+                    if count == 0 {
+                        while under_way.next().await.is_some() {}
+                        return true;
+                    }
+                    let batch = Batch::of(waiting.drain(..));
+                    under_way.push(batch.exchange(connection.clone(), &self.state));
+                }
+            }
+        }
+    }
+
+    /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can
+    /// ask any more.
+    async fn refuse(&mut self, why: &str) -> bool {
+        let pause = tokio::time::sleep(RECONNECT);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => return false,
+                ask = self.asks.recv() => match ask {
+                    // A caller that has gone needs no answer.
+                    Some(ask) => drop(ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into()))),
+                    None => return true,
+                },
+            }
+        }
+    }
+}
+
+/// How long a connection may take to answer before it is given up.
+impl State {
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}

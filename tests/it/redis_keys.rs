@@ -1,0 +1,130 @@
+//! What lies in Redis: where, for how long, and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::time::Micros;
+use tollgate::store::redis::keys::Tag;
+use tollgate::store::{RedisStore, Subject};
+
+use crate::harness::redis::{Server, shared};
+use crate::harness::steps::{START, policy};
+use crate::harness::unique;
+
+fn subject(key: &str, quotas: &[(u64, Micros)]) -> Subject {
+    let policy = Arc::new(policy(quotas));
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, key);
+    Subject { policy, key: key.into(), fingerprint }
+}
+
+async fn take(store: &RedisStore, subject: &Subject, cost: u64, now: Micros) -> bool {
+    store.take_by(subject, &[cost], Some(now)).await.unwrap().verdicts[0].allowed
+}
+
+/// The keys that match, and how long each has to live, ms (-1: for ever).
+fn lives(server: &Server, pattern: &str) -> BTreeMap<String, i64> {
+    let mut connection = server.connection().unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap();
+    let life = |key: &String| redis::cmd("PTTL").arg(key).query(&mut connection).unwrap();
+    let lives: Vec<i64> = keys.iter().map(life).collect();
+    keys.into_iter().zip(lives).collect()
+}
+
+#[tokio::test]
+async fn a_segment_lives_until_it_has_left_the_window_and_one_second_more() {
+    let store = shared().store();
+    store.known().await;
+    for window in [100_000u64, 137_000, 1_000_000, 60_000_000, 86_400_000_000] {
+        let segment = window.div_ceil(64) * 64;
+        for into in [0, segment / 3, segment - 1] {
+            let now = START / segment * segment + into;
+            let key = unique("life");
+            let subject = subject(&key, &[(3, window)]);
+            assert!(take(&store, &subject, 1, now).await);
+            let until = (now / segment + 2) * segment - now;
+            let expected = i64::try_from(until.div_ceil(1000) + 1000).unwrap();
+            let pattern = format!("*{key}*");
+            let first = lives(shared(), &pattern);
+            assert_eq!(first.len(), 1, "{first:?}");
+            let (name, life) = first.first_key_value().unwrap();
+            assert!(*life <= expected && *life > expected - 900, "{name}: {life}, expected {expected}");
+            // Neither a later hit nor a denial prolongs it.
+            for cost in [1, 3, 0, 1, 1] {
+                take(&store, &subject, cost, now).await;
+            }
+            let later = lives(shared(), &pattern);
+            assert!(later[name] <= *life, "{name}: {} after {life}", later[name]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
+    let store = shared().store();
+    store.known().await;
+    let long = "k".repeat(1024);
+    let spelled_like_its_hash = {
+        let tag = format!("{:?}", Tag::new("ratelimit", &long));
+        tag.split(':').nth(1).unwrap().to_owned()
+    };
+    let odd = [
+        "{",
+        "}",
+        "{}",
+        "a{b}c",
+        "}{",
+        " ",
+        "a b",
+        "line\nfeed",
+        "\0",
+        "%",
+        "%7B",
+        "ünïcödé",
+        "🦀",
+        &long,
+        &spelled_like_its_hash,
+        "a:b",
+        "a:}p:s4-1s:1",
+    ];
+    let cluster_node = Server::start_with(&["--cluster-enabled", "yes"]);
+    let mut connection = cluster_node.connection().unwrap();
+    for key in odd {
+        let key = if key == long || key == spelled_like_its_hash {
+            key.to_owned()
+        } else {
+            format!("{key}{}", unique("odd"))
+        };
+        let subject = subject(&key, &[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]);
+        let before = lives(shared(), "*");
+        assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
+        assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
+        assert!(!take(&store, &subject, 1, START).await, "{key:?} is not counted");
+        let names: Vec<String> = lives(shared(), "*").into_keys().filter(|name| !before.contains_key(name)).collect();
+        assert!(names.len() >= 3, "{names:?}");
+        for name in &names {
+            let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap();
+            assert_eq!(slot, store.slot(&subject), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_the_windows_have_passed_the_database_is_empty() {
+    let server = Server::start();
+    let store = server.store();
+    store.known().await;
+    for number in 0..200 {
+        let subject = subject(&format!("gone-{number}"), &[(2, 100_000), (3, 400_000)]);
+        for cost in [1, 1, 1, 0] {
+            store.take(&subject, &[cost]).await.unwrap();
+        }
+    }
+    let all = lives(&server, "*");
+    assert!(!all.is_empty() && all.values().all(|life| *life > 0), "{all:?}");
+    let empty = || {
+        let size: u64 = redis::cmd("DBSIZE").query(&mut server.connection().unwrap()).unwrap();
+        size == 0
+    };
+    crate::harness::wait_until(std::time::Duration::from_secs(20), "the database is empty", empty);
+}

@@ -1,0 +1,48 @@
+//! Both stores decide alike: one sequence of calls, at the same instants, gives equal answers in every member.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::sync::Arc;
+
+use tollgate::clock::Clock;
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::policy::Policy;
+use tollgate::store::{MemoryStore, RedisStore, Subject};
+
+use crate::harness::redis::shared;
+use crate::harness::steps::{Step, policies, steps, with_limits};
+use crate::harness::unique;
+
+/// Calls per history.
+const STEPS: usize = 60;
+
+#[test]
+fn memory_and_redis_answer_alike() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = {
+        let _inside = runtime.enter();
+        shared().store()
+    };
+    runtime.block_on(store.known());
+    let histories = policies().prop_flat_map(|policy| {
+        let steps = steps(&policy, STEPS);
+        (Just(policy), steps)
+    });
+    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
+    let alike = |(policy, steps): (Policy, Vec<Step>)| runtime.block_on(both_alike(&store, &policy, &steps));
+    runner.run(&histories, alike).unwrap();
+}
+
+async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
+    let memory = MemoryStore::new(Clock::system(), 10);
+    let key: Arc<str> = unique("alike").into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    for (number, step) in steps.iter().enumerate() {
+        let policy = Arc::new(with_limits(policy, step.quarters));
+        let subject = Subject { policy, key: key.clone(), fingerprint };
+        let expected = memory.take_at(&subject, &step.costs, step.now);
+        let answered = redis.take_by(&subject, &step.costs, Some(step.now)).await;
+        prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
+    }
+    Ok(())
+}

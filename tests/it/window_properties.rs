@@ -1,0 +1,194 @@
+//! The sliding window against a log that forgets nothing, on every step of random histories.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::clock::Clock;
+use tollgate::limit::decision::{Wait, decide};
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::policy::Policy;
+use tollgate::limit::time::Micros;
+use tollgate::limit::window::SlidingWindow;
+use tollgate::store::{MemoryStore, Subject};
+
+use crate::harness::redis::shared;
+use crate::harness::steps::{START, Step, policies, policy, steps, with_limits};
+use crate::harness::unique;
+
+/// Everything that was admitted, with its instant.
+#[derive(Default)]
+struct Log(Vec<(Micros, u64)>);
+
+impl Log {
+    fn since(&self, after: Micros) -> u64 {
+        self.0.iter().filter(|(at, _)| *at > after).map(|(_, cost)| cost).sum()
+    }
+
+    /// The most in any interval as long as `window` that holds `now`.
+    fn densest(&self, window: Micros, now: Micros) -> u64 {
+        let ends = self.0.iter().map(|(at, _)| *at).filter(|at| *at >= now && *at < now + window);
+        let within =
+            |end: Micros| self.0.iter().filter(|(at, _)| *at > end - window && *at <= end).map(|(_, cost)| cost).sum();
+        ends.map(within).max().unwrap_or(0)
+    }
+}
+
+fn histories(count: usize) -> impl Strategy<Value = (Policy, Vec<Step>)> {
+    policies().prop_flat_map(move |policy| {
+        let steps = steps(&policy, count);
+        (Just(policy), steps)
+    })
+}
+
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
+}
+
+#[test]
+fn core_never_over_barely_under_and_exact_waits() {
+    let property = |(policy, steps): (Policy, Vec<Step>)| {
+        let mut log = Log::default();
+        let mut windows = vec![SlidingWindow::default(); policy.quotas.len()];
+        for step in &steps {
+            let policy = with_limits(&policy, step.quarters);
+            let verdicts = decide(&policy, &mut windows, step.now, &step.costs);
+            let seen = verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
+            judge(&policy, &mut log, step.now, seen)?;
+            for verdict in &verdicts {
+                exact_wait(&policy, &windows, step.now, verdict.cost, verdict.again_after)?;
+                prop_assert!(verdict.allowed || verdict.retry_after == verdict.again_after);
+                prop_assert!(verdict.cost > 0 || verdict.allowed);
+            }
+        }
+        Ok(())
+    };
+    runner(3000).run(&histories(80), property).unwrap();
+}
+
+#[test]
+fn both_stores_never_over_and_barely_under() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = {
+        let _inside = runtime.enter();
+        shared().store()
+    };
+    runtime.block_on(redis.known());
+    let memory = MemoryStore::new(Clock::system(), 1_000_000);
+    let fingerprinter = Fingerprinter::default();
+    let property = |(policy, steps): (Policy, Vec<Step>)| {
+        let key: Arc<str> = unique("property").into();
+        let fingerprint = fingerprinter.fingerprint(&policy.name, &key);
+        let (mut of_memory, mut of_redis) = (Log::default(), Log::default());
+        for step in &steps {
+            let policy = Arc::new(with_limits(&policy, step.quarters));
+            let subject = Subject { policy: policy.clone(), key: key.clone(), fingerprint };
+            let taken = memory.take_at(&subject, &step.costs, step.now).unwrap();
+            let seen = taken.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
+            judge(&policy, &mut of_memory, step.now, seen)?;
+            let taken = runtime.block_on(redis.take_by(&subject, &step.costs, Some(step.now))).unwrap();
+            let seen = taken.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
+            judge(&policy, &mut of_redis, step.now, seen)?;
+        }
+        Ok(())
+    };
+    runner(100).run(&histories(60), property).unwrap();
+}
+
+/// Guarantees 1, 2 and 3 for one call's verdicts.
+fn judge(
+    policy: &Policy,
+    log: &mut Log,
+    now: Micros,
+    verdicts: impl Iterator<Item = (u64, bool)>,
+) -> Result<(), TestCaseError> {
+    for (cost, allowed) in verdicts {
+        if allowed && cost > 0 {
+            log.0.push((now, cost));
+            for quota in &policy.quotas {
+                prop_assert!(log.densest(quota.window, now) <= quota.limit.get(), "over {quota:?}");
+            }
+        } else if !allowed {
+            let over = policy.quotas.iter().any(|quota| {
+                let reach = 65 * quota.window.div_ceil(64);
+                log.since(now - reach) + cost > quota.limit.get()
+            });
+            prop_assert!(over, "{cost} denied without need by {policy:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Guarantee 5: denied 1 us before the end of the wait, allowed at it.
+fn exact_wait(
+    policy: &Policy,
+    windows: &[SlidingWindow],
+    now: Micros,
+    cost: u64,
+    wait: Wait,
+) -> Result<(), TestCaseError> {
+    let asked_at = |instant| decide(policy, &mut windows.to_vec(), instant, &[cost])[0].allowed;
+    match wait {
+        Wait::NONE => prop_assert!(asked_at(now)),
+        Wait::For(span) => prop_assert!(!asked_at(now + span - 1) && asked_at(now + span)),
+        Wait::Never => prop_assert!(policy.quotas.iter().any(|quota| cost > quota.limit.get())),
+    }
+    Ok(())
+}
+
+/// Traffic that asks for more than the limit, as gaps between checks of cost 1 (us), from a fixed seed.
+fn shape(name: &str, window: Micros, limit: u64) -> Box<dyn FnMut() -> Micros> {
+    let fair = window / limit;
+    let mut seed = 0x9E37_79B9_7F4A_7C15u64;
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below.max(1)
+    };
+    let mut count = 0u64;
+    match name {
+        "steady at twice the limit" => Box::new(move || fair / 2),
+        "steady at ten times the limit" => Box::new(move || fair / 10),
+        "random at twice the limit" => Box::new(move || random(fair)),
+        "bursts of a fiftieth, at three times the limit" => Box::new(move || {
+            count += 1;
+            if count.is_multiple_of(limit / 50) { random(window / 75) } else { 1 }
+        }),
+        "random pauses between random bursts" => {
+            Box::new(move || if random(limit / 3) == 0 { random(window / 8) } else { random(fair / 8) })
+        }
+        _ => unreachable!("no shape of that name"),
+    }
+}
+
+#[test]
+fn saturating_traffic_gets_at_least_98_percent_of_an_exact_log() {
+    let names = [
+        "steady at twice the limit",
+        "steady at ten times the limit",
+        "random at twice the limit",
+        "bursts of a fiftieth, at three times the limit",
+        "random pauses between random bursts",
+    ];
+    for name in names {
+        for (window, limit) in [(1_000_000, 100), (10_000_000, 1000), (60_000_000, 300)] {
+            let mut gap = shape(name, window, limit);
+            let policy = policy(&[(limit, window)]);
+            let mut windows = vec![SlidingWindow::default()];
+            let (mut now, mut admitted, mut exact) = (START, 0u64, Vec::new());
+            let mut oldest = 0;
+            while now < START + 40 * window {
+                now += gap();
+                admitted += u64::from(decide(&policy, &mut windows, now, &[1])[0].allowed);
+                while exact.get(oldest).is_some_and(|at| *at + window <= now) {
+                    oldest += 1;
+                }
+                if exact.len() - oldest < usize::try_from(limit).unwrap() {
+                    exact.push(now);
+                }
+            }
+            let share = admitted as f64 / exact.len() as f64;
+            println!("{name}, {limit} per {} s: {:.4} of an exact log", window / 1_000_000, share);
+            assert!(share >= 0.98, "{name}, {limit} per {window} us: {share}");
+        }
+    }
+}
