@@ -8,4 +8,6 @@ pub mod store;
 
 pub mod config;
 
+pub mod prefilter;
+
 pub mod engine;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::{Cause, CheckError, Decision, Fallback, Reason, Source};
+use super::{Answers, Cause, CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::decision::{QuotaStates, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
@@ -27,7 +27,7 @@ impl FallbackStore {
     }
 
     /// Answers `costs` in order for the reason that `error` gives.
-    pub fn answer(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Vec<Result<Decision, CheckError>> {
+    pub fn answer(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Answers {
         let mode = subject.policy.on_store_failure;
         let fallback = Fallback { mode, cause: cause(error) };
         let blind = |allowed| costs.iter().map(|cost| Ok(without_counter(subject, *cost, allowed, fallback))).collect();
@@ -44,7 +44,7 @@ impl FallbackStore {
         self.memory.sweep();
     }
 
-    fn local(&self, subject: &Subject, costs: &[u64], fallback: Fallback) -> Vec<Result<Decision, CheckError>> {
+    fn local(&self, subject: &Subject, costs: &[u64], fallback: Fallback) -> Answers {
         let policy = Arc::new(subject.policy.share(self.expected_nodes));
         let share = Subject { policy: policy.clone(), ..subject.clone() };
         let Ok(taken) = self.memory.take(&share, costs) else {
@@ -52,7 +52,7 @@ impl FallbackStore {
             return costs.iter().map(|cost| Ok(without_counter(subject, *cost, false, fallback))).collect();
         };
         let decision = |verdict| Ok(local_decision(&policy, subject, verdict, fallback));
-        taken.verdicts.into_iter().map(decision).collect()
+        taken.ruling.verdicts.into_iter().map(decision).collect()
     }
 }
 

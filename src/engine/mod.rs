@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
+use crate::clock::Clock;
 use crate::config::Policies;
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::key::{Fingerprint, Fingerprinter, NotAnAddress};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::Micros;
+use crate::prefilter::{Denial, Prefilter};
 use crate::store::{Health, Store, StoreError, Subject};
 
 pub mod fallback;
@@ -23,28 +26,31 @@ use fallback::FallbackStore;
 pub struct Engine {
     policies: ArcSwap<Policies>,
     fingerprinter: Fingerprinter,
+    prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
+    clock: Clock,
 }
 
 impl Engine {
-    pub fn new(policies: Policies, store: Store, fallback: FallbackStore) -> Self {
-        Self { policies: ArcSwap::from_pointee(policies), fingerprinter: Fingerprinter::default(), store, fallback }
+    pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
+        let policies = ArcSwap::from_pointee(policies);
+        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, clock }
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.
     ///
     /// # Errors
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
-    pub async fn check(&self, check: &Check) -> Result<Decision, CheckError> {
+    pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
         let mut decisions = self.ask(&subject, &[check.cost]).await;
-        // One decision per cost is the contract of `ask`.
+        // One answer per cost is the contract of `ask`.
         decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
     }
 
     /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
-    pub async fn check_batch(&self, checks: &[Check]) -> Vec<Result<Decision, CheckError>> {
+    pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
         let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
         let mut places: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
         for (place, subject) in subjects.iter().enumerate() {
@@ -60,7 +66,7 @@ impl Engine {
             };
             places.into_iter().zip(answers)
         });
-        let mut answers: Vec<Option<Result<Decision, CheckError>>> = vec![None; checks.len()];
+        let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
         for (place, answer) in join_all(asked).await.into_iter().flatten() {
             answers[place] = Some(answer);
         }
@@ -100,18 +106,47 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Vec<Result<Decision, CheckError>> {
-        let timeout = subject.policy.timeout;
-        let taken = tokio::time::timeout(timeout, self.store.take(subject, costs)).await;
+    /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not
+    /// asked, which changes nothing for the others, since a denial charges nothing.
+    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+        let now = self.clock.now();
+        let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
+        let mut answers: SmallVec<[Option<Answer>; 1]> = costs
+            .iter()
+            .map(|cost| known(cost).map(|denial| Ok(Decision::by_prefilter(subject.policy.clone(), *cost, denial))))
+            .collect();
+        let open: SmallVec<[u64; 1]> =
+            costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
+        if !open.is_empty() {
+            let asked = self.ask_store(subject, &open, now).await;
+            answers
+                .iter_mut()
+                .filter(|answer| answer.is_none())
+                .zip(asked)
+                .for_each(|(answer, asked)| *answer = Some(asked));
+        }
+        answers.into_iter().flatten().collect()
+    }
+
+    async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {
+        let question = self.prefilter.question(self.store.slot(subject), sent);
+        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take(subject, costs)).await;
         match taken.unwrap_or(Err(StoreError::Timeout)) {
             Ok(taken) => {
+                self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
-                taken.verdicts.into_iter().map(decision).collect()
+                taken.ruling.verdicts.into_iter().map(decision).collect()
             }
             Err(error) => self.fallback.answer(subject, costs, &error),
         }
     }
 }
+
+/// What a check comes to.
+pub type Answer = Result<Decision, CheckError>;
+
+/// One answer per cost, in order.
+type Answers = SmallVec<[Answer; 1]>;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -166,6 +201,23 @@ impl Decision {
             quotas: verdict.quotas,
             source: Source::Store,
             reason,
+            fallback: None,
+        }
+    }
+
+    /// What was known without asking.
+    pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
+        let Denial { retry_after, quota, remaining, reset_after } = denial;
+        Self {
+            policy,
+            cost,
+            allowed: false,
+            charged: 0,
+            retry_after: Wait::For(retry_after),
+            binding: Some(Binding { quota, remaining, reset_after }),
+            quotas: QuotaStates::new(),
+            source: Source::Prefilter,
+            reason: Reason::OverLimit,
             fallback: None,
         }
     }

@@ -61,6 +61,16 @@ pub struct Verdict {
     pub quotas: QuotaStates,
 }
 
+/// What the store says to a list of costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruling {
+    /// One per cost, in order.
+    pub verdicts: Vec<Verdict>,
+    /// How long nothing at all will be admitted, us; 0 when a cost of 1 would be. Until then every
+    /// `again_after` is final, whatever others ask.
+    pub closed_for: Micros,
+}
+
 /// What each quota of a policy counts at one instant; costs are admitted against it in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
@@ -99,7 +109,7 @@ impl Tally {
 /// Decides `costs` in order against the histories of one key, one per quota, and charges what it admits.
 ///
 /// This is the whole of a store's decision; the script in Redis decides the same by the same sums.
-pub fn decide(policy: &Policy, histories: &mut [SlidingWindow], now: Micros, costs: &[u64]) -> Vec<Verdict> {
+pub fn decide(policy: &Policy, histories: &mut [SlidingWindow], now: Micros, costs: &[u64]) -> Ruling {
     let grids: SmallVec<[Grid; 3]> = policy.quotas.iter().map(|quota| Grid::new(quota.window)).collect();
     let mut tally = Tally::new(histories.iter().zip(&grids).map(|(history, grid)| history.counted(*grid, now)));
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(costs.len());
@@ -121,12 +131,16 @@ pub fn decide(policy: &Policy, histories: &mut [SlidingWindow], now: Micros, cos
             verdict.binding = last;
         }
     }
-    verdicts
+    let closed_for = match open_last(&waits(policy, histories, &grids, now, 1)) {
+        (_, Wait::For(span)) => span,
+        (_, Wait::Never) => 0,
+    };
+    Ruling { verdicts, closed_for }
 }
 
 /// The verdicts on `costs` when all of them were admitted at `now` on top of `counted`, none is a peek, and
 /// the dearest of them would be admitted once more: then the sums tell everything.
-pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Vec<Verdict> {
+pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Ruling {
     let mut tally = Tally::new(counted.iter().copied());
     let admit = |&cost: &u64| {
         let allowed = tally.admit(policy, cost);
@@ -134,7 +148,7 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
         let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
         verdict(policy, &tally, cost, allowed, resets)
     };
-    costs.iter().map(admit).collect()
+    Ruling { verdicts: costs.iter().map(admit).collect(), closed_for: 0 }
 }
 
 fn verdict(policy: &Policy, tally: &Tally, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::slot::SLOTS;
+
 /// The longest key a check may name, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 
@@ -51,6 +53,13 @@ fn network(address: Ipv6Addr, prefix: u8) -> String {
 /// two keys that collide, and 10^7 keys by chance do with probability 10^-25.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u64; 2]);
+
+impl Fingerprint {
+    /// A slot for stores that have none of their own, 0 to 16,383.
+    pub fn slot(self) -> u16 {
+        (self.0[1] % u64::from(SLOTS)) as u16
+    }
+}
 
 impl Hash for Fingerprint {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -112,10 +112,10 @@ impl KeyState {
         // changes a limit, keeps the counts that still have a meaning.
         let mut histories: SmallVec<[SlidingWindow; 3]> =
             policy.quotas.iter().map(|quota| self.remove(quota.window)).collect();
-        let verdicts = decide(policy, &mut histories, now, costs);
+        let ruling = decide(policy, &mut histories, now, costs);
         let kept = policy.quotas.iter().zip(histories).map(|(quota, history)| (quota.window, history));
         self.histories.extend(kept.filter(|(_, history)| !history.is_empty()));
-        Taken { verdicts, at: now }
+        Taken { ruling, at: now }
     }
 
     fn remove(&mut self, window: Micros) -> SlidingWindow {

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use crate::limit::decision::Verdict;
+use crate::limit::decision::Ruling;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
@@ -41,8 +41,7 @@ pub struct Subject {
 /// What a call to the store brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// One per cost, in order.
-    pub verdicts: Vec<Verdict>,
+    pub ruling: Ruling,
     /// The instant of the decision by the clock of the store, us: replies of one shard are ordered by it.
     pub at: Micros,
 }
@@ -100,6 +99,15 @@ impl Store {
         match self {
             Self::Memory(memory) => memory.take(subject, costs),
             Self::Redis(redis) => redis.take(subject, costs).await,
+        }
+    }
+
+    /// The hash slot of a subject's key: the unit in which what is known of keys becomes stale.
+    pub fn slot(&self, subject: &Subject) -> u16 {
+        match self {
+            // Any fixed assignment serves; no slot ever moves.
+            Self::Memory(_) => subject.fingerprint.slot(),
+            Self::Redis(redis) => redis.slot(subject),
         }
     }
 

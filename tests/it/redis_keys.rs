@@ -19,7 +19,7 @@ fn subject(key: &str, quotas: &[(u64, Micros)]) -> Subject {
 }
 
 async fn take(store: &RedisStore, subject: &Subject, cost: u64, now: Micros) -> bool {
-    store.take_by(subject, &[cost], Some(now)).await.unwrap().verdicts[0].allowed
+    store.take_by(subject, &[cost], Some(now)).await.unwrap().ruling.verdicts[0].allowed
 }
 
 /// The keys that match, and how long each has to live, ms (-1: for ever).

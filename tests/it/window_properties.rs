@@ -52,7 +52,7 @@ fn core_never_over_barely_under_and_exact_waits() {
         let mut windows = vec![SlidingWindow::default(); policy.quotas.len()];
         for step in &steps {
             let policy = with_limits(&policy, step.quarters);
-            let verdicts = decide(&policy, &mut windows, step.now, &step.costs);
+            let verdicts = decide(&policy, &mut windows, step.now, &step.costs).verdicts;
             let seen = verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
             judge(&policy, &mut log, step.now, seen)?;
             for verdict in &verdicts {
@@ -84,10 +84,10 @@ fn both_stores_never_over_and_barely_under() {
             let policy = Arc::new(with_limits(&policy, step.quarters));
             let subject = Subject { policy: policy.clone(), key: key.clone(), fingerprint };
             let taken = memory.take_at(&subject, &step.costs, step.now).unwrap();
-            let seen = taken.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
+            let seen = taken.ruling.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
             judge(&policy, &mut of_memory, step.now, seen)?;
             let taken = runtime.block_on(redis.take_by(&subject, &step.costs, Some(step.now))).unwrap();
-            let seen = taken.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
+            let seen = taken.ruling.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
             judge(&policy, &mut of_redis, step.now, seen)?;
         }
         Ok(())
@@ -127,7 +127,7 @@ fn exact_wait(
     cost: u64,
     wait: Wait,
 ) -> Result<(), TestCaseError> {
-    let asked_at = |instant| decide(policy, &mut windows.to_vec(), instant, &[cost])[0].allowed;
+    let asked_at = |instant| decide(policy, &mut windows.to_vec(), instant, &[cost]).verdicts[0].allowed;
     match wait {
         Wait::NONE => prop_assert!(asked_at(now)),
         Wait::For(span) => prop_assert!(!asked_at(now + span - 1) && asked_at(now + span)),
@@ -178,7 +178,7 @@ fn saturating_traffic_gets_at_least_98_percent_of_an_exact_log() {
             let mut oldest = 0;
             while now < START + 40 * window {
                 now += gap();
-                admitted += u64::from(decide(&policy, &mut windows, now, &[1])[0].allowed);
+                admitted += u64::from(decide(&policy, &mut windows, now, &[1]).verdicts[0].allowed);
                 while exact.get(oldest).is_some_and(|at| *at + window <= now) {
                     oldest += 1;
                 }

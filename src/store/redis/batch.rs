@@ -9,6 +9,7 @@ use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
 use super::lane::{Ask, Refusal, State};
 use super::script::{By, Call, Reply};
 use super::server::Address;
+use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
 use crate::limit::time::Micros;
 use crate::store::{StoreError, Taken};
@@ -180,10 +181,11 @@ impl Group {
 
     /// Gives each ask its part of the verdicts. A caller that has gone needs none.
     fn answer(self, taken: Taken) {
-        let mut verdicts = taken.verdicts.into_iter();
+        let Ruling { verdicts, closed_for } = taken.ruling;
+        let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
             let verdicts = verdicts.by_ref().take(ask.costs.len()).collect();
-            let _ = ask.answer.send(Ok(Taken { verdicts, at: taken.at }));
+            let _ = ask.answer.send(Ok(Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at }));
         }
     }
 

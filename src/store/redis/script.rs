@@ -107,7 +107,7 @@ impl Call<'_> {
         let quotas = &self.policy.quotas;
         let (counted, segments) = rest.split_at_checked(quotas.len())?;
         let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
-        let verdicts = if segments.is_empty() {
+        let ruling = if segments.is_empty() {
             decide_roomy(self.policy, &counted, time, self.costs)
         } else {
             let (triples, []) = segments.as_chunks::<3>() else { return None };
@@ -120,7 +120,7 @@ impl Call<'_> {
             let mut histories: Vec<SlidingWindow> = quotas.iter().zip(triples).map(history).collect::<Option<_>>()?;
             decide(self.policy, &mut histories, time, self.costs)
         };
-        Some(Reply::Taken(Taken { verdicts, at: time }))
+        Some(Reply::Taken(Taken { ruling, at: time }))
     }
 }
 

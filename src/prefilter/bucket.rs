@@ -1,0 +1,78 @@
+//! What is known of one key that has nothing left: when the bucket will hold anything again, and when it will
+//! hold enough for certain costs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
+
+/// Costs of which an instant is kept; the one learned first makes way.
+const COSTS: usize = 4;
+
+/// An empty bucket, valid for one version of its policy and one generation of its slot.
+#[derive(Debug, Clone)]
+pub struct Bucket {
+    pub policy: Arc<Policy>,
+    pub slot: u16,
+    pub generation: u32,
+    /// The shard's TIME of the latest decision that it stands on, us.
+    pub decided_at: Micros,
+    /// When it will hold one unit again, by the shard's clock, us. Nobody can have charged anything before
+    /// that, so answers that agree in it speak of the same state.
+    pub opens_at: Micros,
+    /// Everything here is certain before this instant of the node's clock, us.
+    pub believed_until: Micros,
+    /// When the latest answer came, by the node's clock, us.
+    pub learned_at: Micros,
+    pub refills: SmallVec<[Refill; 2]>,
+}
+
+/// At which instant the bucket holds enough for one cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refill {
+    pub cost: u64,
+    /// By the node's clock, and not before the truth, us.
+    pub full_at: Micros,
+    /// The binding quota's place in the policy.
+    pub quota: u8,
+    pub remaining: u64,
+    /// When that quota is whole again, by the node's clock, us.
+    pub reset_at: Micros,
+}
+
+impl Bucket {
+    /// What is known of exactly this cost. Of a dearer one NO would be right as well, but not when it ends.
+    pub fn refill(&self, cost: u64) -> Option<&Refill> {
+        self.refills.iter().find(|refill| refill.cost == cost)
+    }
+
+    /// Whether both are about the same policy, generation and state.
+    pub fn agrees(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.policy, &other.policy)
+            && self.generation == other.generation
+            && self.opens_at == other.opens_at
+    }
+
+    /// Takes in the costs of which `other`, about the same state, knows more.
+    pub fn merge(&mut self, other: Self) {
+        self.decided_at = self.decided_at.max(other.decided_at);
+        self.believed_until = self.believed_until.max(other.believed_until);
+        self.learned_at = self.learned_at.max(other.learned_at);
+        for refill in other.refills {
+            if self.refill(refill.cost).is_none() {
+                if self.refills.len() == COSTS {
+                    self.refills.remove(0);
+                }
+                self.refills.push(refill);
+            }
+        }
+    }
+
+    /// How long it can say anything, counted from when it last learned.
+    pub fn life(&self) -> Duration {
+        Duration::from_micros(self.believed_until.saturating_sub(self.learned_at))
+    }
+}

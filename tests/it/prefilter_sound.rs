@@ -1,0 +1,237 @@
+//! The pre-filter says NO only where the store would, for no shorter than the store would, whatever the order
+//! in which answers arrive.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::clock::Clock;
+use tollgate::limit::decision::Wait;
+use tollgate::limit::key::{Fingerprint, Fingerprinter};
+use tollgate::limit::policy::Policy;
+use tollgate::limit::slot::Generations;
+use tollgate::limit::time::Micros;
+use tollgate::prefilter::{Prefilter, Question};
+use tollgate::store::{MemoryStore, Subject, Taken};
+
+use crate::harness::steps::{START, policies, policy};
+
+const MAX_DENIAL: Duration = Duration::from_secs(60);
+
+/// The longest way of a question, and of an answer, us.
+const WAY: Micros = 30_000;
+
+/// A check by one node after `gap` us; its question and its answer take their time.
+#[derive(Debug, Clone)]
+struct Asking {
+    gap: Micros,
+    node: usize,
+    cost: u64,
+    there: Micros,
+    back: Micros,
+}
+
+/// What happens at one instant of the simulation; the number says to which check.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Ask(usize),
+    Decide(usize),
+    Answer(usize),
+}
+
+struct Node {
+    prefilter: Prefilter,
+    /// This node's clock minus the store's, us.
+    ahead: Micros,
+}
+
+fn node(ahead: Micros) -> Node {
+    Node { prefilter: Prefilter::new(1000, MAX_DENIAL, Arc::new(Generations::default())), ahead }
+}
+
+fn askings(policy: &Policy) -> impl Strategy<Value = Vec<Asking>> + use<> {
+    let shortest = policy.quotas.iter().map(|quota| quota.window).min().unwrap();
+    let tightest = policy.quotas.iter().map(|quota| quota.limit.get()).min().unwrap();
+    let gap = prop_oneof![6 => 0..WAY / 4, 3 => 0..shortest / 4, 1 => 0..shortest * 2];
+    let cost = prop_oneof![6 => Just(1), 3 => 1..=tightest.div_ceil(3), 1 => 1..=tightest, 1 => Just(0), 1 => Just(tightest + 1)];
+    let asking = (gap, 0..3usize, cost, 0..WAY, 0..WAY).prop_map(|(gap, node, cost, there, back)| Asking {
+        gap,
+        node,
+        cost,
+        there,
+        back,
+    });
+    prop::collection::vec(asking, 150)
+}
+
+#[test]
+fn a_no_is_always_one_that_the_store_would_give_with_a_true_retry_after() {
+    let cases = policies().prop_flat_map(|policy| {
+        let askings = askings(&policy);
+        (Just(policy), askings)
+    });
+    let mut runner = TestRunner::new(Config { cases: 1500, failure_persistence: None, ..Config::default() });
+    let mut denials = 0;
+    let counted = std::cell::RefCell::new(&mut denials);
+    runner
+        .run(&cases, |(policy, askings)| {
+            **counted.borrow_mut() += simulate(&policy, &askings)?;
+            Ok(())
+        })
+        .unwrap();
+    println!("{denials} denials by the pre-filter, each asked of the store as well");
+    assert!(denials > 5_000, "only {denials}: the simulation asks too little");
+}
+
+fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
+    let policy = Arc::new(policy.clone());
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, "k");
+    let subject = Subject { policy: policy.clone(), key: "k".into(), fingerprint };
+    let store = MemoryStore::new(Clock::system(), 10);
+    let nodes = [node(0), node(7_000_000), node(1_234)];
+    let mut events = BinaryHeap::new();
+    let mut at = START;
+    for (number, asking) in askings.iter().enumerate() {
+        at += asking.gap;
+        events.push(Reverse((at, Event::Ask(number))));
+    }
+    let mut questions: Vec<Option<Question>> = vec![None; askings.len()];
+    let mut answers: Vec<Option<Taken>> = vec![None; askings.len()];
+    let mut denials = 0;
+    while let Some(Reverse((now, event))) = events.pop() {
+        match event {
+            Event::Ask(number) => {
+                let Asking { node, cost, there, .. } = askings[number];
+                let Node { prefilter, ahead } = &nodes[node];
+                if let Some(denial) = prefilter.denial(fingerprint, &policy, cost, now + ahead) {
+                    denials += 1;
+                    let beside = store.take_at(&subject, &[cost], now).unwrap().ruling.verdicts.remove(0);
+                    let Wait::For(wait @ 1..) = beside.retry_after else {
+                        return Err(TestCaseError::fail(format!("the store says {beside:?} to {cost}")));
+                    };
+                    let told = denial.retry_after;
+                    prop_assert!(told >= wait && told <= wait + 2 * WAY, "told {told}, true {wait}");
+                } else {
+                    questions[number] = Some(prefilter.question(fingerprint.slot(), now + ahead));
+                    events.push(Reverse((now + there, Event::Decide(number))));
+                }
+            }
+            Event::Decide(number) => {
+                let Asking { cost, back, .. } = askings[number];
+                answers[number] = Some(store.take_at(&subject, &[cost], now).unwrap());
+                events.push(Reverse((now + back, Event::Answer(number))));
+            }
+            Event::Answer(number) => {
+                let Node { prefilter, ahead } = &nodes[askings[number].node];
+                let (question, taken) = (questions[number].unwrap(), answers[number].as_ref().unwrap());
+                prefilter.learn(fingerprint, &policy, question, taken, now + ahead);
+            }
+        }
+    }
+    Ok(denials)
+}
+
+/// One key that may spend 2 per 10 s, its store, and a node's pre-filter.
+struct Scene {
+    policy: Arc<Policy>,
+    fingerprint: Fingerprint,
+    subject: Subject,
+    store: MemoryStore,
+    generations: Arc<Generations>,
+    prefilter: Prefilter,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let policy = Arc::new(policy(&[(2, 10_000_000)]));
+        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, "k");
+        let subject = Subject { policy: policy.clone(), key: "k".into(), fingerprint };
+        let store = MemoryStore::new(Clock::system(), 10);
+        let generations = Arc::new(Generations::default());
+        let prefilter = Prefilter::new(1000, Duration::from_secs(4), generations.clone());
+        Self { policy, fingerprint, subject, store, generations, prefilter }
+    }
+
+    fn take(&self, cost: u64, now: Micros) -> Taken {
+        self.store.take_at(&self.subject, &[cost], now).unwrap()
+    }
+
+    fn ask(&self, now: Micros) -> Question {
+        self.prefilter.question(self.fingerprint.slot(), now)
+    }
+
+    fn learn(&self, question: Question, taken: &Taken, now: Micros) {
+        self.prefilter.learn(self.fingerprint, &self.policy, question, taken, now);
+    }
+
+    fn says_no(&self, cost: u64, now: Micros) -> bool {
+        self.prefilter.denial(self.fingerprint, &self.policy, cost, now).is_some()
+    }
+}
+
+#[test]
+fn the_first_check_after_the_last_unit_is_known_to_be_denied() {
+    let scene = Scene::new();
+    let question = scene.ask(START);
+    scene.learn(question, &scene.take(1, START), START);
+    assert!(!scene.says_no(1, START));
+    scene.learn(question, &scene.take(1, START), START);
+    assert!(scene.says_no(1, START));
+    assert!(!scene.says_no(2, START), "of a dearer cost the instant is not known");
+    assert!(!scene.says_no(0, START), "a peek is never denied");
+}
+
+#[test]
+fn nothing_is_believed_for_longer_than_max_denial() {
+    let scene = Scene::new();
+    let question = scene.ask(START);
+    scene.learn(question, &scene.take(2, START), START + 10);
+    assert!(scene.says_no(2, START + 3_999_999));
+    assert!(!scene.says_no(2, START + 4_000_000), "counted from when the question was sent");
+}
+
+#[test]
+fn a_raised_generation_voids_what_was_known_and_what_was_asked() {
+    let scene = Scene::new();
+    let (early, late) = (scene.ask(START), scene.ask(START));
+    let denial = scene.take(2, START);
+    scene.learn(early, &denial, START);
+    assert!(scene.says_no(2, START));
+    scene.generations.raise(scene.fingerprint.slot());
+    assert!(!scene.says_no(2, START));
+    scene.learn(late, &denial, START);
+    assert!(!scene.says_no(2, START), "an answer to a question from before");
+    scene.learn(scene.ask(START), &denial, START);
+    assert!(scene.says_no(2, START));
+}
+
+#[test]
+fn another_version_of_the_policy_knows_nothing() {
+    let scene = Scene::new();
+    scene.learn(scene.ask(START), &scene.take(2, START), START);
+    let raised = Arc::new(policy(&[(3, 10_000_000)]));
+    assert_eq!(scene.prefilter.denial(scene.fingerprint, &raised, 2, START), None);
+}
+
+#[test]
+fn a_late_answer_does_not_bring_back_what_a_newer_one_ended() {
+    let scene = Scene::new();
+    scene.take(2, START);
+    let (first, second) = (scene.ask(START + 10), scene.ask(START + 20));
+    let denied = scene.take(1, START + 15);
+    // The store loses its data, as with FLUSHALL: the next decision allows.
+    let emptied = Scene::new();
+    let allowed = emptied.take(1, START + 25);
+    scene.learn(second, &allowed, START + 30);
+    scene.learn(first, &denied, START + 40);
+    assert!(!scene.says_no(1, START + 40));
+    // And in the order of the decisions: known first, then ended.
+    let scene = Scene::new();
+    scene.learn(scene.ask(START + 10), &denied, START + 20);
+    assert!(scene.says_no(1, START + 20));
+    scene.learn(scene.ask(START + 21), &allowed, START + 30);
+    assert!(!scene.says_no(1, START + 30));
+}
