@@ -49,7 +49,7 @@ impl Faults {
     }
 
     /// `value` if there is one and nothing was noted, else the faults, by place.
-    pub(super) fn unless_none<T>(mut self, value: Option<T>) -> Result<T, Self> {
+    pub(super) fn conclude<T>(mut self, value: Option<T>) -> Result<T, Self> {
         self.found.sort();
         debug_assert!(value.is_some() || !self.found.is_empty(), "a missing value must have a fault");
         value.filter(|_| self.found.is_empty()).ok_or(self)

@@ -14,7 +14,8 @@ const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
 
 const AUTH: Shape = Shape {
     example: "{allow_anonymous: true}",
-    known: &["allow_anonymous", "check_token_files", "admin_token_files"],
+    known: &["allow_anonymous"],
+    checked: &["check_token_files", "admin_token_files"],
     later: &[],
 };
 

@@ -9,7 +9,8 @@ use super::raw::Node;
 use super::scalar::excerpt;
 use super::section::{Section, Shape, not_yet};
 
-const SHAPE: Shape = Shape { example: "{cidrs: [192.0.2.0/24]}", known: &["keys", "prefixes", "cidrs"], later: &[] };
+const SHAPE: Shape =
+    Shape { example: "{cidrs: [192.0.2.0/24]}", known: &["keys", "prefixes", "cidrs"], checked: &[], later: &[] };
 
 /// Notes the list `key`, if there is one, and its faults.
 pub(super) fn refuse(policy: &Section<'_>, key: &str, faults: &mut Faults) {

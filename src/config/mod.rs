@@ -35,6 +35,9 @@ mod fault;
 
 mod version;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;

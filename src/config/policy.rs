@@ -16,10 +16,11 @@ use super::store::TIMEOUT;
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
     known: &["algorithm", "quotas", "key", "on_store_failure", "timeout", "durability", "shadow", "deny", "allow"],
+    checked: &[],
     later: &["anchor", "timezone", "max_entries", "overrides", "inline"],
 };
 
-const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], later: &[] };
+const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
 
 /// The network that commonly belongs to one host or household, in bits.
 const DEFAULT_IPV6_PREFIX: u8 = 64;

@@ -16,7 +16,8 @@ const MAX_QUOTAS: usize = 8;
 
 const SHAPE: Shape = Shape {
     example: "{name: burst, limit: 20, per: 1s}",
-    known: &["name", "limit", "per", "rate", "burst"],
+    known: &["name", "limit", "per"],
+    checked: &["rate", "burst"],
     later: &[],
 };
 
@@ -62,7 +63,7 @@ fn long(node: &Node, faults: &mut Faults) -> Option<Quota> {
         if whole { section.required(key, &sentence, faults) } else { section.member(key) }
     };
     let limit = required("limit", "20", faults);
-    let limit = limit.and_then(|node| units(node.text("an integer such as `20`", faults)?, node.place, faults));
+    let limit = limit.and_then(|node| NonZeroU64::new(node.integer(1..=MAX_UNITS, faults)?));
     let per = required("per", "1s", faults);
     let per = per.and_then(|node| Some((node.text("a duration such as `1s`", faults)?, node.place)));
     let window = per.and_then(|(text, place)| span(text, place, faults));

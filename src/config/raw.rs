@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, StructureStyle, Tag};
 
 use super::fault::{Faults, Place};
+use super::scalar::excerpt;
 
 /// A value as written.
 #[derive(Debug)]
@@ -50,6 +51,7 @@ pub(super) fn read(text: &str, faults: &mut Faults) -> Option<Node> {
     let mut options = Options::default();
     options.set_emit_comments(false);
     options.disallow_directives = true;
+    options.emit_unresolved_aliases = true;
     options.flow_nesting_limit = MAX_DEPTH;
     options.block_nesting_limit = MAX_DEPTH;
     Reader { events: Parser::new_from_str_with_options(text, options), faults }.document()
@@ -134,35 +136,41 @@ impl<'text> Reader<'text, '_> {
                     let key = self.node(event, place, "a key".to_owned())?;
                     let member = self.member(key)?;
                     self.refuse_second(&member, &members);
-                    members.push(member);
+                    members.extend(Some(member).filter(|member| !member.key.is_empty()));
                 }
             }
         }
     }
 
-    /// `key` and the value that follows it.
+    /// `key` and the value that follows it. A key that is no word has its fault and becomes empty.
     fn member(&mut self, key: Node) -> Option<Member> {
-        let word = match &key.value {
-            Value::Text { text, .. } => text.clone(),
-            _ => {
-                key.must_be("a word", self.faults);
-                String::new()
-            }
-        };
+        let word = self.word(&key);
         let (event, place) = self.next()?;
         let block = is_block(&event);
-        let mut node = self.node(event, place, format!("`{word}`"))?;
+        let mut node = self.node(event, place, format!("`{}`", excerpt(&word)))?;
         if block || matches!(node.value, Value::Empty) {
             node.place = key.place;
         }
         Some(Member { place: key.place, key: word, node })
     }
 
+    fn word(&mut self, key: &Node) -> String {
+        match &key.value {
+            Value::Text { text, .. } if !text.is_empty() => text.clone(),
+            _ => {
+                key.must_be("a word", self.faults);
+                String::new()
+            }
+        }
+    }
+
+    /// Notes a key that is there already. Both members stay, so that the faults of both are told.
     fn refuse_second(&mut self, member: &Member, before: &[Member]) {
         let Member { place, key, .. } = member;
-        let first = before.iter().find(|first| first.key == *key && !key.is_empty());
+        let first = before.iter().find(|first| first.key == *key);
         if let Some(Member { place: Place::At { line, .. }, .. }) = first {
-            self.faults.note(*place, format!("`{key}` is here twice, first in line {line}: keep one of them"));
+            self.faults
+                .note(*place, format!("`{}` is here twice, first in line {line}: keep one of them", excerpt(key)));
         }
     }
 }
@@ -191,8 +199,8 @@ fn syntax(error: &ScanError) -> String {
         ErrorKind::TabNotAllowed | ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation => {
             "a tab: YAML is indented by spaces".to_owned()
         }
+        ErrorKind::DirectiveDisallowed => "a directive (`%`) is not supported: remove the line".to_owned(),
         ErrorKind::RecursionLimitExceeded => format!("nested deeper than {MAX_DEPTH} levels"),
-        ErrorKind::UnknownAnchor => "an alias (`*name`) is not supported: write the value again".to_owned(),
         _ => format!("not YAML: {}", error.info()),
     }
 }

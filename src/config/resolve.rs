@@ -19,14 +19,16 @@ use super::{listen::listen, store::store};
 const ROOT: Shape = Shape {
     example: "policies: {default: {quotas: [1000 per 1s]}}",
     known: &["listen", "admin_listen", "store", "prefilter", "fallback", "auth", "shutdown", "policies"],
+    checked: &[],
     later: &[],
 };
 
-const PREFILTER: Shape = Shape { example: "{max_keys: 1000000}", known: &["max_keys", "max_denial"], later: &[] };
+const PREFILTER: Shape =
+    Shape { example: "{max_keys: 1000000}", known: &["max_keys", "max_denial"], checked: &[], later: &[] };
 
-const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expected_nodes"], later: &[] };
+const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expected_nodes"], checked: &[], later: &[] };
 
-const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], later: &[] };
+const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], checked: &[], later: &[] };
 
 const SECOND: Micros = 1_000_000;
 
@@ -38,7 +40,7 @@ pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Confi
     let mut faults = Faults::new(&source.origin);
     let root = raw::read(&source.text, &mut faults);
     let config = root.and_then(|root| resolve(&root, overrides, &mut faults));
-    let config = faults.unless_none(config)?;
+    let config = faults.conclude(config)?;
     let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
     Ok(Config { policies, ..config })
 }

@@ -11,6 +11,8 @@ pub(super) struct Shape {
     /// How it might look, for who wrote something else.
     pub example: &'static str,
     pub known: &'static [&'static str],
+    /// Refused, or partly, by whoever reads the mapping, who says why.
+    pub checked: &'static [&'static str],
     /// Announced in the documentation, but not built yet.
     pub later: &'static [&'static str],
 }
@@ -31,7 +33,8 @@ impl<'a> Section<'a> {
             node.must_be(&format!("a mapping such as `{}`", shape.example), faults);
             return None;
         };
-        let strangers = members.iter().filter(|member| !shape.known.contains(&member.key.as_str()));
+        let is_known = |key: &str| shape.known.iter().chain(shape.checked).any(|known| *known == key);
+        let strangers = members.iter().filter(|member| !is_known(&member.key));
         let all_known = strangers.map(|member| faults.note(member.place, stranger(&member.key, shape))).count() == 0;
         Some(Self { place: node.place, members, all_known })
     }
@@ -66,7 +69,7 @@ fn stranger(key: &str, shape: &Shape) -> String {
         return format!("`{key}` is not yet supported");
     }
     let shown = excerpt(key);
-    match nearest(key, shape.known.iter().chain(shape.later).copied()) {
+    match nearest(key, shape.known.iter().chain(shape.checked).chain(shape.later).copied()) {
         Some(meant) => format!("unknown member `{shown}`: did you mean `{meant}`?"),
         None => format!("unknown member `{shown}`: expected {}", listed(shape.known)),
     }

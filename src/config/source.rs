@@ -35,7 +35,7 @@ impl Source {
         let mut faults = Faults::new(&origin);
         let bytes = std::fs::read(path).map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
         let text = bytes.ok().and_then(|bytes| utf8(bytes, &mut faults));
-        faults.unless_none(text).map(|text| Self { origin, text })
+        faults.conclude(text).map(|text| Self { origin, text })
     }
 
     /// The example that is part of the program.

@@ -20,6 +20,7 @@ const DEFAULT_KEY_PREFIX: &str = "ratelimit";
 const SHAPE: Shape = Shape {
     example: "{redis: [redis://127.0.0.1:7001]}",
     known: &["redis", "timeout", "key_prefix"],
+    checked: &[],
     later: &["username", "password_file", "tls"],
 };
 
@@ -74,15 +75,13 @@ fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<String>> {
 
 /// All of the seeds, none if one is missing; notes each that is named again.
 fn distinct(seeds: impl Iterator<Item = (Place, Option<String>)>, faults: &mut Faults) -> Option<Vec<String>> {
-    let mut all: Option<Vec<String>> = Some(Vec::new());
-    for (place, seed) in seeds {
-        match (&mut all, seed) {
-            (Some(before), Some(seed)) if before.contains(&seed) => {
-                faults.note(place, format!("`{seed}` is named twice: once is enough"));
-            }
-            (Some(before), Some(seed)) => before.push(seed),
-            _ => all = None,
+    let (places, seeds): (Vec<Place>, Vec<Option<String>>) = seeds.unzip();
+    for (index, (place, seed)) in places.iter().zip(&seeds).enumerate() {
+        if let Some(seed) = seed
+            && seeds.iter().take(index).flatten().any(|before| before == seed)
+        {
+            faults.note(*place, format!("`{seed}` is named twice: once is enough"));
         }
     }
-    all
+    seeds.into_iter().collect()
 }
