@@ -1,11 +1,13 @@
 //! What the program runs by: the configuration as resolved.
 //!
-//! A `Source` is text; `raw.rs` reads it as a tree of what was written, each piece with its line and column;
+//! A `Source` is text; `reader.rs` makes it the tree of `raw.rs`, each piece with its line and column;
 //! `resolve.rs` turns the tree into a `Config` or reports every fault at once. Each reader returns nothing where it
 //! noted a fault and goes on with the rest, so one wrong line never hides the next. What is announced but not built
 //! is refused by name: a setting is obeyed or refused, never ignored.
 
 mod source;
+
+mod reader;
 
 mod raw;
 

@@ -7,7 +7,7 @@ use crate::limit::time::Micros;
 
 use super::duration::parse_within;
 use super::fault::{Faults, Place};
-use super::raw::{Node, Value};
+use super::raw::{Member, Node, Value};
 use super::scalar::{digits, excerpt};
 use super::section::{Section, Shape};
 
@@ -21,21 +21,35 @@ const SHAPE: Shape = Shape {
     later: &[],
 };
 
+/// What could be read of one quota; what is missing has its fault.
+#[derive(Debug)]
+struct Draft<'a> {
+    place: Place,
+    name: Option<&'a str>,
+    limit: Option<NonZeroU64>,
+    window: Option<Micros>,
+}
+
 /// The quotas listed at `node`; none if one of them has a fault.
 pub(super) fn quotas(node: &Node, faults: &mut Faults) -> Option<Vec<Quota>> {
     let items = node.list("[1000 per 1s, 5000 per 10s]", faults)?;
     if items.is_empty() || items.len() > MAX_QUOTAS {
         faults.note(node.place, format!("a policy has 1 to {MAX_QUOTAS} quotas, not {}", items.len()));
     }
-    let read: Vec<Option<Quota>> = items.iter().map(|item| quota(item, faults)).collect();
-    let places = items.iter().map(|item| item.place);
-    refuse_alike(&places.zip(read.iter().flatten()).collect::<Vec<_>>(), faults);
-    read.into_iter().collect()
+    let drafts: Vec<Option<Draft<'_>>> = items.iter().map(|item| draft(item, faults)).collect();
+    refuse_alike(&drafts.iter().flatten().collect::<Vec<_>>(), faults);
+    drafts.into_iter().map(|draft| draft?.quota()).collect()
 }
 
-fn quota(node: &Node, faults: &mut Faults) -> Option<Quota> {
+impl Draft<'_> {
+    fn quota(self) -> Option<Quota> {
+        Some(Quota { name: self.name?.to_owned(), limit: self.limit?, window: self.window? })
+    }
+}
+
+fn draft<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
     match &node.value {
-        Value::Text { text, .. } => short(node, text, faults),
+        Value::Text { text, .. } => short(node.place, text, faults),
         Value::Mapping(_) => long(node, faults),
         _ => {
             node.must_be("a quota such as `1000 per 1s`", faults);
@@ -44,41 +58,42 @@ fn quota(node: &Node, faults: &mut Faults) -> Option<Quota> {
     }
 }
 
-fn short(node: &Node, text: &str, faults: &mut Faults) -> Option<Quota> {
+/// `1000 per 1s`, named after its window as it is written.
+fn short<'a>(place: Place, text: &'a str, faults: &mut Faults) -> Option<Draft<'a>> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [limit, "per", window] = words[..] else {
-        faults.note(node.place, format!("a quota reads like `1000 per 1s`, not `{}`", excerpt(text)));
+    let [limit, "per", per] = words[..] else {
+        faults.note(place, format!("a quota reads like `1000 per 1s`, not `{}`", excerpt(text)));
         return None;
     };
-    let (limit, per) = (units(limit, node.place, faults), span(window, node.place, faults));
-    Some(Quota { name: window.to_owned(), limit: limit?, window: per? })
+    Some(Draft { place, name: Some(per), limit: units(limit, place, faults), window: span(per, place, faults) })
 }
 
-fn long(node: &Node, faults: &mut Faults) -> Option<Quota> {
+fn long<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
     let section = Section::open(node, &SHAPE, faults)?;
-    let of_bucket = ["rate", "burst"].map(|key| refuse_of_bucket(&section, key, faults));
-    let whole = !of_bucket.contains(&true);
-    let required = |key, example, faults: &mut Faults| {
-        let sentence = format!("a quota needs `{key}`, such as `{key}: {example}`");
-        if whole { section.required(key, &sentence, faults) } else { section.member(key) }
-    };
-    let limit = required("limit", "20", faults);
-    let limit = limit.and_then(|node| NonZeroU64::new(node.integer(1..=MAX_UNITS, faults)?));
-    let per = required("per", "1s", faults);
-    let per = per.and_then(|node| Some((node.text("a duration such as `1s`", faults)?, node.place)));
+    if !refuse_bucket(&section, faults) {
+        section.required("limit", "a quota needs `limit`, such as `limit: 20`", faults);
+        section.required("per", "a quota needs `per`, such as `per: 1s`", faults);
+    }
+    let limit = section.member("limit").and_then(|node| NonZeroU64::new(node.integer(1..=MAX_UNITS, faults)?));
+    let per = section
+        .member("per")
+        .and_then(|node| Some((node.text("a duration such as `1s`", faults)?, node.place)));
     let window = per.and_then(|(text, place)| span(text, place, faults));
     let name = section.member("name").map(|node| node.identifier(faults));
-    let name = name.unwrap_or(per.map(|(text, _)| text))?.to_owned();
-    Some(Quota { name, limit: limit?, window: window? })
+    let name = name.unwrap_or(per.map(|(text, _)| text));
+    Some(Draft { place: node.place, name, limit, window })
 }
 
-fn refuse_of_bucket(section: &Section<'_>, key: &str, faults: &mut Faults) -> bool {
-    let Some(member) = section.whole(key) else { return false };
-    let sentence = format!(
-        "`{key}` belongs to `algorithm: token-bucket`, which is not yet supported: a window has `limit` and `per`"
-    );
-    faults.note(member.place, sentence);
-    true
+/// Notes the members of a token bucket; whether there are any.
+fn refuse_bucket(section: &Section<'_>, faults: &mut Faults) -> bool {
+    let members: Vec<_> = ["rate", "burst"].into_iter().filter_map(|key| section.whole(key)).collect();
+    for Member { place, key, .. } in &members {
+        let sentence = format!(
+            "`{key}` belongs to `algorithm: token-bucket`, which is not yet supported: a window has `limit` and `per`"
+        );
+        faults.note(*place, sentence);
+    }
+    !members.is_empty()
 }
 
 fn units(text: &str, place: Place, faults: &mut Faults) -> Option<NonZeroU64> {
@@ -95,15 +110,14 @@ fn span(text: &str, place: Place, faults: &mut Faults) -> Option<Micros> {
 }
 
 /// Notes quotas of one window, and quotas of one name.
-fn refuse_alike(quotas: &[(Place, &Quota)], faults: &mut Faults) {
-    for (index, (place, quota)) in quotas.iter().enumerate() {
-        let before = || quotas.iter().take(index).map(|(_, before)| before);
-        if let Some(first) = before().find(|before| before.window == quota.window) {
-            let window = span_text(quota.window);
-            let sentence = format!("a second quota for {window} after `{}`: keep the one that is lower", first.name);
+fn refuse_alike(drafts: &[&Draft<'_>], faults: &mut Faults) {
+    for (index, Draft { place, name, window, .. }) in drafts.iter().enumerate() {
+        let before = || drafts.iter().take(index);
+        if let Some(window) = window.filter(|window| before().any(|before| before.window == Some(*window))) {
+            let sentence = format!("a second quota for a window of {}: keep the lower one", span_text(window));
             faults.note(*place, sentence);
-        } else if before().any(|before| before.name == quota.name) {
-            faults.note(*place, format!("a second quota named `{}`: give each its own name", quota.name));
+        } else if let Some(name) = name.filter(|name| before().any(|before| before.name == Some(name))) {
+            faults.note(*place, format!("a second quota named `{}`: give each its own name", excerpt(name)));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::policy::policy;
 use super::raw::{Node, Value};
 use super::section::{Section, Shape};
 use super::source::{Overrides, Source};
-use super::{Config, Policies, PrefilterConfig, Shutdown, raw, version};
+use super::{Config, Policies, PrefilterConfig, Shutdown, reader, version};
 use super::{listen::listen, store::store};
 
 const ROOT: Shape = Shape {
@@ -38,7 +38,7 @@ const SECOND: Micros = 1_000_000;
 /// Every fault at once, each with its place and what would be right. A fault of YAML's syntax hides those behind it.
 pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
     let mut faults = Faults::new(&source.origin);
-    let root = raw::read(&source.text, &mut faults);
+    let root = reader::read(&source.text, &mut faults);
     let config = root.and_then(|root| resolve(&root, overrides, &mut faults));
     let config = faults.conclude(config)?;
     let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
