@@ -35,6 +35,7 @@ fn the_example_loads_and_is_embedded() {
     assert_eq!((origin.as_str(), loaded_at), ("built-in", 7));
     let trio: Vec<_> = by_name["default"].quotas.iter().map(|quota| (quota.name.as_str(), quota.limit.get())).collect();
     assert_eq!(trio, [("1s", 1000), ("10s", 5000), ("15s", 7000)]);
+    assert_eq!(by_name["five-per-minute"].quotas[0].name, "60s");
     assert_eq!(by_name["per-ip"].key_type, KeyType::Ip { ipv6_prefix: 64 });
     assert_eq!(by_name["login"].on_store_failure, OnStoreFailure::Deny);
     assert_eq!(by_name["new-customer-transfers"].timeout, Duration::from_millis(200));
@@ -80,6 +81,21 @@ fn the_command_line_beats_the_file() {
         StoreConfig::Embedded => None,
     };
     assert_eq!(redis, Some(("redis://b:1 redis://c:1 redis://d:6379".into(), "rl".into())));
+}
+
+#[test]
+fn the_file_may_leave_the_urls_to_the_command_line() {
+    let file = "store: {timeout: 50ms, key_prefix: rl}\npolicies: {p: {quotas: [5 per 1s]}}";
+    let overrides = Overrides { store: vec!["redis://b:1".into()], ..Overrides::default() };
+    let config = load(&source(file), &overrides, 7).unwrap();
+    assert!(matches!(config.store, StoreConfig::Redis(RedisConfig { key_prefix, .. }) if key_prefix == "rl"));
+    assert_eq!(config.policies.by_name["p"].timeout, Duration::from_millis(50));
+}
+
+#[test]
+fn an_empty_flag_is_a_fault_and_not_the_default() {
+    let overrides = Overrides { listen: Some(String::new()), store: vec![String::new()], ..Overrides::default() };
+    assert_eq!(refused("policies: {p: {quotas: [5 per 1s]}}", &overrides).lines().count(), 2);
 }
 
 #[test]

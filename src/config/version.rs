@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use crate::limit::key::KeyType;
 use crate::limit::policy::Policy;
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
@@ -17,7 +18,11 @@ pub(super) fn version(policies: &BTreeMap<String, Arc<Policy>>) -> String {
 /// One line a policy. Names hold neither spaces nor line ends, so no two policies read the same.
 fn canonical(policy: &Policy) -> String {
     let Policy { name, algorithm, quotas, key_type, on_store_failure, timeout } = policy;
-    let mut line = format!("{name} {} {key_type:?} {}", algorithm.name(), on_store_failure.name());
+    let keys = match key_type {
+        KeyType::Text => "text".to_owned(),
+        KeyType::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
+    };
+    let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
     for quota in quotas {
         // Writing to a String cannot fail.
         let _ = write!(line, " {}={}/{}", quota.name, quota.limit, quota.window);
