@@ -15,8 +15,8 @@ use super::store::TIMEOUT;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
-    known: &["algorithm", "quotas", "key", "on_store_failure", "timeout", "durability", "shadow", "deny", "allow"],
-    checked: &[],
+    known: &["algorithm", "quotas", "key", "on_store_failure", "timeout"],
+    checked: &["durability", "shadow", "deny", "allow"],
     later: &["anchor", "timezone", "max_entries", "overrides", "inline"],
 };
 
