@@ -1,6 +1,44 @@
 //! What the program runs by: the configuration as resolved.
 //!
-//! `raw.rs` reads what was written, `resolve.rs` turns it into this, and reports every fault at once.
+//! A `Source` is text; `reader.rs` makes it the tree of `raw.rs`, each piece with its line and column;
+//! `resolve.rs` turns the tree into a `Config` or reports every fault at once. Each reader returns nothing where it
+//! noted a fault and goes on with the rest, so one wrong line never hides the next. What is announced but not built
+//! is refused by name: a setting is obeyed or refused, never ignored.
+
+mod source;
+
+mod reader;
+
+mod raw;
+
+mod resolve;
+
+mod listen;
+
+mod store;
+
+mod url;
+
+mod policy;
+
+mod quota;
+
+mod lists;
+
+mod section;
+
+mod scalar;
+
+mod duration;
+
+mod suggest;
+
+mod fault;
+
+mod version;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,6 +47,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::policy::Policy;
+
+pub use fault::{Fault, Faults, Place};
+pub use resolve::{built_in, load};
+pub use source::{Overrides, Source};
 
 /// Everything a node is told.
 #[derive(Debug, Clone)]

@@ -1,0 +1,102 @@
+//! Spans of time as written: `100ms`, `10s`, `1m`, `36h`, `1d`.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::limit::quota::span_text;
+use crate::limit::time::Micros;
+
+use super::fault::Faults;
+use super::raw::Node;
+use super::scalar::{digits, excerpt};
+
+/// Units and their length in us.
+const UNITS: [(&str, Micros); 5] =
+    [("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("d", 86_400_000_000)];
+
+/// Weeks, months and years wait for windows by the calendar.
+const LATER: [&str; 3] = ["w", "mo", "y"];
+
+/// The span that `text` writes, in us (one too long for that is as long as can be), or what is wrong with it.
+pub(super) fn parse(text: &str) -> Result<Micros, String> {
+    let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (count, unit) = text.split_at(unit_at);
+    let known = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, length)| *length);
+    match (digits(count), known) {
+        (Some(count), Some(length)) => Ok(count.saturating_mul(length)),
+        (Some(_), None) if LATER.contains(&unit) => {
+            Err(format!("`{text}`: the unit `{unit}` is not yet supported, the longest is `d`"))
+        }
+        _ => Err(format!(
+            "`{}` is no duration: write an integer and `ms`, `s`, `m`, `h` or `d`, such as `10s`",
+            excerpt(text)
+        )),
+    }
+}
+
+/// The span that `text` writes if it is in the range, or what is wrong with it.
+pub(super) fn parse_within(text: &str, range: &RangeInclusive<Micros>) -> Result<Micros, String> {
+    let span = parse(text)?;
+    let (shortest, longest) = (span_text(*range.start()), span_text(*range.end()));
+    let fits = range.contains(&span).then_some(span);
+    fits.ok_or_else(|| format!("`{text}` is out of range: it must be from {shortest} to {longest}"))
+}
+
+impl Node {
+    /// A span of time of the range.
+    pub(super) fn duration(&self, range: RangeInclusive<Micros>, faults: &mut Faults) -> Option<Duration> {
+        let text = self.text("a duration such as `100ms`", faults)?;
+        let refuse = |message| faults.note(self.place, format!("{}: {message}", self.name));
+        parse_within(text, &range).map_err(refuse).ok().map(Duration::from_micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_an_integer_and_a_unit() {
+        let cases = [
+            ("0s", 0),
+            ("100ms", 100_000),
+            ("10s", 10_000_000),
+            ("1m", 60_000_000),
+            ("36h", 129_600_000_000),
+            ("1d", 86_400_000_000),
+        ];
+        for (text, span) in cases {
+            assert_eq!(parse(text), Ok(span), "{text}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for text in ["", "s", "10", "10 s", "1.5s", "-1s", "+1s", "1h30m", "10S", "10sec", "010s", "1us", "１s", "1s "]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn units_of_the_calendar_are_not_yet_supported() {
+        for text in ["1w", "2mo", "1y"] {
+            assert!(parse(text).unwrap_err().contains("not yet supported"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_to_count_is_out_of_range() {
+        let refused = parse_within("99999999999999999999d", &(0..=1_000_000)).unwrap_err();
+        assert_eq!(refused, "`99999999999999999999d` is out of range: it must be from 0ms to 1s");
+    }
+
+    #[test]
+    fn both_ends_of_the_range_belong_to_it() {
+        let range = 100_000..=1_000_000;
+        assert_eq!(parse_within("100ms", &range), Ok(100_000));
+        assert_eq!(parse_within("1s", &range), Ok(1_000_000));
+        assert!(parse_within("99ms", &range).is_err());
+        assert!(parse_within("1001ms", &range).is_err());
+    }
+}

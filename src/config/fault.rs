@@ -1,0 +1,79 @@
+//! What is wrong with a configuration, where, and what would be right.
+
+use std::fmt;
+
+/// Where a fault is. Faults are told in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In a flag of the command line or its environment variable.
+    Flag(&'static str),
+    /// In the source as a whole: it cannot be read.
+    Source,
+    /// In the text: line and column from 1, columns in characters.
+    At { line: usize, column: usize },
+}
+
+/// One fault: a sentence, and where it applies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    pub place: Place,
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    /// `line:column: message`, or the flag instead of a line.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::At { line, column } => write!(out, "{line}:{column}: {}", self.message),
+            Place::Flag(name) => write!(out, "{name}: {}", self.message),
+            Place::Source => out.write_str(&self.message),
+        }
+    }
+}
+
+/// Every fault of one configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Faults {
+    origin: String,
+    found: Vec<Fault>,
+}
+
+impl Faults {
+    /// None yet, in what was read from `origin`.
+    pub(super) fn new(origin: &str) -> Self {
+        Self { origin: origin.to_owned(), found: Vec::new() }
+    }
+
+    pub(super) fn note(&mut self, place: Place, message: impl Into<String>) {
+        self.found.push(Fault { place, message: message.into() });
+    }
+
+    /// `value` if there is one and nothing was noted, else the faults, by place.
+    pub(super) fn conclude<T>(mut self, value: Option<T>) -> Result<T, Self> {
+        self.found.sort();
+        debug_assert!(value.is_some() || !self.found.is_empty(), "a missing value must have a fault");
+        value.filter(|_| self.found.is_empty()).ok_or(self)
+    }
+
+    /// The faults, by place.
+    pub fn iter(&self) -> impl Iterator<Item = &Fault> {
+        self.found.iter()
+    }
+}
+
+impl fmt::Display for Faults {
+    /// `file:line:column: message`, one a line.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.found.iter().enumerate() {
+            let line_end = if index == 0 { "" } else { "\n" };
+            match fault.place {
+                Place::Flag(_) => write!(out, "{line_end}{fault}")?,
+                Place::Source => write!(out, "{line_end}{}: {fault}", self.origin)?,
+                Place::At { .. } => write!(out, "{line_end}{}:{fault}", self.origin)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Faults {}

@@ -1,0 +1,94 @@
+//! Where a node listens, and who may reach it there.
+
+use std::net::SocketAddr;
+
+use super::fault::{Faults, Place};
+use super::raw::Value;
+use super::scalar::excerpt;
+use super::section::{Section, Shape, not_yet};
+use super::source::Overrides;
+
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
+
+const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
+
+const AUTH: Shape = Shape {
+    example: "{allow_anonymous: true}",
+    known: &["allow_anonymous"],
+    checked: &["check_token_files", "admin_token_files"],
+    later: &[],
+};
+
+/// An address and where it was written.
+#[derive(Debug, Clone, Copy)]
+struct Written {
+    address: SocketAddr,
+    place: Place,
+}
+
+/// Where checks are answered, and where operators ask unless it is the same.
+pub(super) fn listen(
+    root: &Section<'_>,
+    overrides: &Overrides,
+    faults: &mut Faults,
+) -> Option<(SocketAddr, Option<SocketAddr>)> {
+    let anonymous = allow_anonymous(root, faults);
+    let flag = Place::Flag("--listen or TOLLGATE_LISTEN");
+    let checks = address(root, "listen", flag, overrides.listen.as_deref(), faults);
+    let flag = Place::Flag("--admin-listen or TOLLGATE_ADMIN_LISTEN");
+    let admin = address(root, "admin_listen", flag, overrides.admin_listen.as_deref(), faults);
+    if anonymous == Some(false) {
+        let written = [&checks, &admin].into_iter().flatten().flatten();
+        written.for_each(|written| refuse_beyond_loopback(*written, faults));
+    }
+    let checks = checks?.map_or(DEFAULT_LISTEN, |written| written.address);
+    let admin = admin?.map(|written| written.address);
+    Some((checks, admin.filter(|admin| *admin != checks || admin.port() == 0)))
+}
+
+/// What the flag says, or else the file; the outer None after a fault, the inner one when neither says anything.
+fn address(
+    root: &Section<'_>,
+    key: &str,
+    flag: Place,
+    flagged: Option<&str>,
+    faults: &mut Faults,
+) -> Option<Option<Written>> {
+    let node = root.member(key);
+    let written = node.map(|node| parsed(node.text(ADDRESS, faults)?, node.place, faults));
+    let flagged = flagged.map(|text| parsed(text, flag, faults));
+    flagged.or(written).map_or(Some(None), |address| address.map(Some))
+}
+
+fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<Written> {
+    let address = text.parse().ok().map(|address| Written { address, place });
+    if address.is_none() {
+        faults.note(place, format!("the address to listen on must be {ADDRESS}, not `{}`", excerpt(text)));
+    }
+    address
+}
+
+/// Everyone who reaches the port may ask, so by default only this machine does.
+fn refuse_beyond_loopback(Written { address, place }: Written, faults: &mut Faults) {
+    if !address.ip().to_canonical().is_loopback() {
+        let sentence = format!(
+            "{address} can be reached from other machines and nobody is asked for a token: \
+             listen on a loopback address such as 127.0.0.1, or write `auth: {{allow_anonymous: true}}` to let everyone in"
+        );
+        faults.note(place, sentence);
+    }
+}
+
+/// Whether callers need no token; none after a fault.
+fn allow_anonymous(root: &Section<'_>, faults: &mut Faults) -> Option<bool> {
+    let Some(node) = root.member("auth") else { return Some(false) };
+    let section = Section::open(node, &AUTH, faults)?;
+    for key in ["check_token_files", "admin_token_files"] {
+        if let Some(member) = section.whole(key)
+            && !matches!(&member.node.value, Value::List(files) if files.is_empty())
+        {
+            not_yet(member.place, &format!("`{key}`"), faults);
+        }
+    }
+    section.member("allow_anonymous").map_or(Some(false), |node| node.boolean(faults))
+}

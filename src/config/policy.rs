@@ -1,0 +1,109 @@
+//! One policy: its algorithm, quotas, keys and what to do without the store.
+
+use std::time::Duration;
+
+use crate::limit::key::KeyType;
+use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+
+use super::fault::Faults;
+use super::lists;
+use super::quota;
+use super::raw::{Member, Node};
+use super::scalar::{excerpt, is_identifier};
+use super::section::{Section, Shape, not_yet};
+use super::store::TIMEOUT;
+
+const SHAPE: Shape = Shape {
+    example: "{quotas: [1000 per 1s]}",
+    known: &["algorithm", "quotas", "key", "on_store_failure", "timeout"],
+    checked: &["durability", "shadow", "deny", "allow"],
+    later: &["anchor", "timezone", "max_entries", "overrides", "inline"],
+};
+
+const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
+
+/// The network that commonly belongs to one host or household, in bits.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// The policy that `member` names and describes; `timeout` is for one that names none.
+pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
+    let name = name(member, faults);
+    let section = Section::open(&member.node, &SHAPE, faults)?;
+    refuse_unbuilt(&section, faults);
+    let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
+    let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
+    let quotas = quotas.and_then(|node| quota::quotas(node, faults));
+    let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
+    let failure = section.member("on_store_failure");
+    let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
+    let timeout = section.member("timeout").map_or(Some(timeout), |node| node.duration(TIMEOUT, faults));
+    Some(Policy {
+        name: name?,
+        algorithm: algorithm?,
+        quotas: quotas?,
+        key_type: key_type?,
+        on_store_failure: on_store_failure?,
+        timeout: timeout?,
+    })
+}
+
+fn name(member: &Member, faults: &mut Faults) -> Option<String> {
+    if is_identifier(&member.key) {
+        return Some(member.key.clone());
+    }
+    let sentence = format!(
+        "the policy name `{}` must be 1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`",
+        excerpt(&member.key)
+    );
+    faults.note(member.place, sentence);
+    None
+}
+
+fn algorithm(node: &Node, faults: &mut Faults) -> Option<Algorithm> {
+    match node.word(&["sliding-window", "fixed-window", "sliding-log", "token-bucket"], faults)? {
+        "sliding-window" => Some(Algorithm::SlidingWindow),
+        other => {
+            not_yet(node.place, &format!("`algorithm: {other}`"), faults);
+            None
+        }
+    }
+}
+
+fn on_store_failure(node: &Node, faults: &mut Faults) -> Option<OnStoreFailure> {
+    use OnStoreFailure::{Allow, Deny, Error, Local};
+    let modes = [Local, Allow, Deny, Error];
+    let word = node.word(&modes.map(OnStoreFailure::name), faults)?;
+    modes.into_iter().find(|mode| mode.name() == word)
+}
+
+fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
+    let section = Section::open(node, &KEY, faults)?;
+    let kind = section.member("type").map_or(Some("text"), |node| node.word(&["ip", "text"], faults));
+    let prefix = section.member("ipv6_prefix");
+    let bits = prefix.map_or(Some(DEFAULT_IPV6_PREFIX.into()), |node| node.integer(1..=128, faults));
+    match (kind?, prefix) {
+        ("ip", _) => Some(KeyType::Ip { ipv6_prefix: u8::try_from(bits?).ok()? }),
+        (_, None) => Some(KeyType::Text),
+        (_, Some(prefix)) => {
+            faults.note(prefix.place, "`ipv6_prefix` is for addresses: add `type: ip`");
+            None
+        }
+    }
+}
+
+/// Notes members that ask for what is not built; what they say by default is built.
+fn refuse_unbuilt(section: &Section<'_>, faults: &mut Faults) {
+    if let Some(node) = section.member("durability")
+        && node.word(&["primary", "replica"], faults) == Some("replica")
+    {
+        not_yet(node.place, "`durability: replica`", faults);
+    }
+    if let Some(node) = section.member("shadow")
+        && node.boolean(faults) == Some(true)
+    {
+        not_yet(node.place, "`shadow: true`", faults);
+    }
+    for key in ["deny", "allow"] {
+        lists::refuse(section, key, faults);
+    }
+}

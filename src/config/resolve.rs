@@ -1,0 +1,122 @@
+//! From what was written to what the program runs by, with every fault on the way.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
+
+use super::fault::Faults;
+use super::policy::policy;
+use super::raw::{Node, Value};
+use super::section::{Section, Shape};
+use super::source::{Overrides, Source};
+use super::{Config, Policies, PrefilterConfig, Shutdown, reader, version};
+use super::{listen::listen, store::store};
+
+const ROOT: Shape = Shape {
+    example: "policies: {default: {quotas: [1000 per 1s]}}",
+    known: &["listen", "admin_listen", "store", "prefilter", "fallback", "auth", "shutdown", "policies"],
+    checked: &[],
+    later: &[],
+};
+
+const PREFILTER: Shape =
+    Shape { example: "{max_keys: 1000000}", known: &["max_keys", "max_denial"], checked: &[], later: &[] };
+
+const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expected_nodes"], checked: &[], later: &[] };
+
+const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], checked: &[], later: &[] };
+
+const SECOND: Micros = 1_000_000;
+
+/// The configuration that `source` and `overrides` say; `now` is when, in us since the Unix epoch.
+///
+/// # Errors
+/// Every fault at once, each with its place and what would be right. A fault of YAML's syntax hides those behind it.
+pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
+    let mut faults = Faults::new(&source.origin);
+    let root = reader::read(&source.text, &mut faults);
+    let config = root.and_then(|root| resolve(&root, overrides, &mut faults));
+    let config = faults.conclude(config)?;
+    let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
+    Ok(Config { policies, ..config })
+}
+
+/// The configuration of a node that was given no file: `tollgate.example.yaml`.
+///
+/// # Errors
+/// When an override is wrong.
+pub fn built_in(overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
+    load(&Source::built_in(), overrides, now)
+}
+
+fn resolve(node: &Node, overrides: &Overrides, faults: &mut Faults) -> Option<Config> {
+    let root = Section::open(node, &ROOT, faults)?;
+    let addresses = listen(&root, overrides, faults);
+    let store = store(&root, &overrides.store, faults);
+    let prefilter = prefilter(&root, faults);
+    let expected_nodes = expected_nodes(&root, faults);
+    let shutdown = shutdown(&root, faults);
+    let timeout = store.as_ref().map_or(Duration::ZERO, |(_, timeout)| *timeout);
+    let policies = policies(&root, timeout, faults);
+    let (listen, admin_listen) = addresses?;
+    let (store, _) = store?;
+    Some(Config {
+        listen,
+        admin_listen,
+        store,
+        prefilter: prefilter?,
+        expected_nodes: expected_nodes?,
+        shutdown: shutdown?,
+        policies: policies?,
+    })
+}
+
+fn prefilter(root: &Section<'_>, faults: &mut Faults) -> Option<PrefilterConfig> {
+    let defaults = PrefilterConfig { max_keys: 1_000_000, max_denial: Duration::from_secs(60) };
+    let Some(node) = root.member("prefilter") else { return Some(defaults) };
+    let section = Section::open(node, &PREFILTER, faults)?;
+    let keys = section.member("max_keys");
+    let max_keys = keys.map_or(Some(defaults.max_keys), |node| node.integer(1..=100_000_000, faults));
+    let denial = section.member("max_denial");
+    let range = 1_000..=86_400 * SECOND;
+    let max_denial = denial.map_or(Some(defaults.max_denial), |node| node.duration(range, faults));
+    Some(PrefilterConfig { max_keys: max_keys?, max_denial: max_denial? })
+}
+
+fn expected_nodes(root: &Section<'_>, faults: &mut Faults) -> Option<NonZeroU64> {
+    let Some(node) = root.member("fallback") else { return Some(NonZeroU64::MIN) };
+    let section = Section::open(node, &FALLBACK, faults)?;
+    let nodes = section.member("expected_nodes");
+    nodes.map_or(Some(NonZeroU64::MIN), |node| NonZeroU64::new(node.integer(1..=10_000, faults)?))
+}
+
+fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
+    let defaults = Shutdown { delay: Duration::ZERO, timeout: Duration::from_secs(30) };
+    let Some(node) = root.member("shutdown") else { return Some(defaults) };
+    let section = Section::open(node, &SHUTDOWN, faults)?;
+    let mut span =
+        |key, default| section.member(key).map_or(Some(default), |node| node.duration(0..=3_600 * SECOND, faults));
+    let (delay, timeout) = (span("delay", defaults.delay), span("timeout", defaults.timeout));
+    Some(Shutdown { delay: delay?, timeout: timeout? })
+}
+
+/// The policies, as yet without where they came from and when.
+fn policies(root: &Section<'_>, timeout: Duration, faults: &mut Faults) -> Option<Policies> {
+    let sentence = "`policies` is missing: write at least `policies: {default: {quotas: [1000 per 1s]}}`";
+    let node = root.required("policies", sentence, faults)?;
+    let Value::Mapping(members) = &node.value else {
+        node.must_be("a mapping such as `{default: {quotas: [1000 per 1s]}}`", faults);
+        return None;
+    };
+    if members.is_empty() {
+        faults.note(node.place, "`policies` is empty: write at least `{default: {quotas: [1000 per 1s]}}`");
+    }
+    let read: Vec<Option<Policy>> = members.iter().map(|member| policy(member, timeout, faults)).collect();
+    let read: Option<Vec<Policy>> = read.into_iter().collect();
+    let by_name: BTreeMap<_, _> = read?.into_iter().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();
+    Some(Policies { version: version::version(&by_name), by_name, origin: String::new(), loaded_at: 0 })
+}

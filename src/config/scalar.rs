@@ -1,0 +1,126 @@
+//! Reads a node as what it must be, or notes that it is something else.
+
+use std::ops::RangeInclusive;
+
+use super::fault::{Faults, Place};
+use super::raw::{Node, Value};
+use super::suggest::{listed, nearest};
+
+/// The longest name of a policy or a quota, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// The longest part of a value that a fault repeats, in characters.
+const MAX_SHOWN: usize = 60;
+
+impl Node {
+    /// Nothing, at the very beginning.
+    pub(super) fn empty(name: &str) -> Self {
+        Self { place: Place::At { line: 1, column: 1 }, name: name.to_owned(), value: Value::Empty }
+    }
+
+    /// Notes that this should be `what`.
+    pub(super) fn must_be(&self, what: &str, faults: &mut Faults) {
+        if let Some(shown) = self.shown() {
+            faults.note(self.place, format!("{} must be {what}, not {shown}", self.name));
+        }
+    }
+
+    /// What stands here, in words; none when it has its fault already.
+    fn shown(&self) -> Option<String> {
+        match &self.value {
+            Value::Empty => Some("empty".to_owned()),
+            Value::Text { text, quoted: false } => Some(format!("`{}`", excerpt(text))),
+            Value::Text { text, quoted: true } => Some(format!("the text `\"{}\"`", excerpt(text))),
+            Value::List(_) => Some("a list".to_owned()),
+            Value::Mapping(_) => Some("a mapping".to_owned()),
+            Value::Refused => None,
+        }
+    }
+
+    /// A text, quoted or not.
+    pub(super) fn text(&self, what: &str, faults: &mut Faults) -> Option<&str> {
+        match &self.value {
+            Value::Text { text, .. } => Some(text),
+            _ => self.refuse(what, faults),
+        }
+    }
+
+    /// An integer of the range, in digits.
+    pub(super) fn integer(&self, range: RangeInclusive<u64>, faults: &mut Faults) -> Option<u64> {
+        let what = format!("an integer from {} to {}", range.start(), range.end());
+        match &self.value {
+            Value::Text { text, quoted: false } => {
+                digits(text).filter(|number| range.contains(number)).or_else(|| self.refuse(&what, faults))
+            }
+            _ => self.refuse(&what, faults),
+        }
+    }
+
+    pub(super) fn boolean(&self, faults: &mut Faults) -> Option<bool> {
+        match &self.value {
+            Value::Text { text, quoted: false } if text == "true" => Some(true),
+            Value::Text { text, quoted: false } if text == "false" => Some(false),
+            _ => self.refuse("`true` or `false`", faults),
+        }
+    }
+
+    /// One of the words.
+    pub(super) fn word(&self, words: &[&'static str], faults: &mut Faults) -> Option<&'static str> {
+        let text = self.text(&listed(words), faults)?;
+        let known = words.iter().copied().find(|word| *word == text);
+        if known.is_none() {
+            match nearest(text, words.iter().copied()) {
+                Some(meant) => faults.note(self.place, did_you_mean(&self.name, text, meant)),
+                None => self.must_be(&listed(words), faults),
+            }
+        }
+        known
+    }
+
+    /// A name that may stand in header fields, metrics and Redis keys.
+    pub(super) fn identifier(&self, faults: &mut Faults) -> Option<&str> {
+        let what = "1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`";
+        let text = self.text(what, faults)?;
+        if is_identifier(text) { Some(text) } else { self.refuse(what, faults) }
+    }
+
+    /// The entries of a list.
+    pub(super) fn list(&self, example: &str, faults: &mut Faults) -> Option<&[Node]> {
+        match &self.value {
+            Value::List(items) => Some(items),
+            _ => self.refuse(&format!("a list such as `{example}`"), faults),
+        }
+    }
+
+    fn refuse<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
+        self.must_be(what, faults);
+        None
+    }
+}
+
+/// The number that ASCII digits without leading zeros write; one beyond u64 is as large as that.
+pub(super) fn digits(text: &str) -> Option<u64> {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let octal = text.len() > 1 && text.starts_with('0');
+    (plain && !octal).then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn did_you_mean(name: &str, text: &str, meant: &str) -> String {
+    format!("{name} cannot be `{}`: did you mean `{meant}`?", excerpt(text))
+}
+
+/// Whether the text is of `[A-Za-z0-9_.-]` and 1 to 64 bytes long.
+pub(super) fn is_identifier(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+/// The beginning of what was written, on one line. Of a URL that may hold a password only the scheme.
+pub(super) fn excerpt(text: &str) -> String {
+    let text = match text.split_once("://") {
+        Some((scheme, rest)) if rest.contains('@') => &format!("{scheme}://..."),
+        _ => text,
+    };
+    let shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().count() > MAX_SHOWN { shown + "..." } else { shown }
+}

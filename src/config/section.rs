@@ -1,0 +1,76 @@
+//! The members of one mapping: which are known, which are not built yet, which are slips.
+
+use super::fault::{Faults, Place};
+use super::raw::{Member, Node, Value};
+use super::scalar::excerpt;
+use super::suggest::{listed, nearest};
+
+/// What a mapping may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    /// How it might look, for who wrote something else.
+    pub example: &'static str,
+    pub known: &'static [&'static str],
+    /// Refused, or partly, by whoever reads the mapping, who says why.
+    pub checked: &'static [&'static str],
+    /// Announced in the documentation, but not built yet.
+    pub later: &'static [&'static str],
+}
+
+/// A mapping of which every member is known or has its fault.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    place: Place,
+    members: &'a [Member],
+    /// Whether every member was known: then what is missing was forgotten, and not misspelt.
+    all_known: bool,
+}
+
+impl<'a> Section<'a> {
+    /// The mapping at `node`; notes each member that `shape` does not know.
+    pub(super) fn open(node: &'a Node, shape: &Shape, faults: &mut Faults) -> Option<Self> {
+        let Value::Mapping(members) = &node.value else {
+            node.must_be(&format!("a mapping such as `{}`", shape.example), faults);
+            return None;
+        };
+        let is_known = |key: &str| shape.known.iter().chain(shape.checked).any(|known| *known == key);
+        let strangers = members.iter().filter(|member| !is_known(&member.key));
+        let all_known = strangers.map(|member| faults.note(member.place, stranger(&member.key, shape))).count() == 0;
+        Some(Self { place: node.place, members, all_known })
+    }
+
+    /// The value of a member.
+    pub(super) fn member(&self, key: &str) -> Option<&'a Node> {
+        self.whole(key).map(|member| &member.node)
+    }
+
+    /// A member with the place of its key.
+    pub(super) fn whole(&self, key: &str) -> Option<&'a Member> {
+        self.members.iter().find(|member| member.key == key)
+    }
+
+    /// A member that must be there; `sentence` says so.
+    pub(super) fn required(&self, key: &str, sentence: &str, faults: &mut Faults) -> Option<&'a Node> {
+        let node = self.member(key);
+        if node.is_none() && self.all_known {
+            faults.note(self.place, sentence);
+        }
+        node
+    }
+}
+
+/// Notes that something is announced but not built.
+pub(super) fn not_yet(place: Place, what: &str, faults: &mut Faults) {
+    faults.note(place, format!("{what} is not yet supported"));
+}
+
+fn stranger(key: &str, shape: &Shape) -> String {
+    if shape.later.contains(&key) {
+        return format!("`{key}` is not yet supported");
+    }
+    let shown = excerpt(key);
+    match nearest(key, shape.known.iter().chain(shape.checked).chain(shape.later).copied()) {
+        Some(meant) => format!("unknown member `{shown}`: did you mean `{meant}`?"),
+        None => format!("unknown member `{shown}`: expected {}", listed(shape.known)),
+    }
+}

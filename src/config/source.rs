@@ -1,0 +1,78 @@
+//! Where a configuration comes from: a file, the embedded example, a flag.
+
+use std::path::Path;
+
+use super::fault::{Faults, Place};
+
+/// A configuration as text.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// What faults call it: a path, or `built-in`.
+    pub origin: String,
+    pub text: String,
+}
+
+/// What the command line and the environment say; each beats the file.
+///
+/// Flags beat variables: whoever fills this has chosen already.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// `--listen` or `TOLLGATE_LISTEN`.
+    pub listen: Option<String>,
+    /// `--admin-listen` or `TOLLGATE_ADMIN_LISTEN`.
+    pub admin_listen: Option<String>,
+    /// `--store` or `TOLLGATE_STORE`: URLs, also several with commas between. None: what the file says.
+    pub store: Vec<String>,
+}
+
+impl Source {
+    /// The file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not UTF-8.
+    pub fn read(path: &Path) -> Result<Self, Faults> {
+        let origin = path.display().to_string();
+        let mut faults = Faults::new(&origin);
+        let bytes = std::fs::read(path).map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
+        let text = bytes.ok().and_then(|bytes| utf8(bytes, &mut faults));
+        faults.conclude(text).map(|text| Self { origin, text })
+    }
+
+    /// The example that is part of the program.
+    pub fn built_in() -> Self {
+        Self { origin: "built-in".to_owned(), text: include_str!("../../tollgate.example.yaml").to_owned() }
+    }
+}
+
+fn utf8(bytes: Vec<u8>, faults: &mut Faults) -> Option<String> {
+    let refuse = |error: std::string::FromUtf8Error| {
+        let (valid, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
+        faults.note(end_of(&String::from_utf8_lossy(valid)), "not UTF-8: save the file in that encoding");
+    };
+    String::from_utf8(bytes).map_err(refuse).ok()
+}
+
+/// The place just behind `text`.
+fn end_of(text: &str) -> Place {
+    let last = text.rsplit('\n').next().unwrap_or_default();
+    Place::At { line: text.matches('\n').count() + 1, column: last.chars().count() + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let faults = Source::read(Path::new("no/such.yaml")).unwrap_err().to_string();
+        assert!(faults.starts_with("no/such.yaml: cannot be read: "), "{faults}");
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_have_a_place() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), b"listen: x\n# caf\xe9\n").unwrap();
+        let faults = Source::read(file.path()).unwrap_err();
+        assert_eq!(faults.iter().next().unwrap().place, Place::At { line: 2, column: 6 });
+    }
+}

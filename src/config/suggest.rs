@@ -1,0 +1,57 @@
+//! What a misspelt word was meant to be.
+
+/// The candidate nearest to `word`, if it is near enough to have been meant.
+///
+/// By optimal string alignment distance: an inserted, missing or wrong letter and two letters swapped each count 1,
+/// case and `-` against `_` nothing. One slip in three letters is near enough.
+pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
+    let word = plain(word);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::osa_distance(&word, &plain(candidate)), candidate))
+        .filter(|(distance, candidate)| distance * 3 <= candidate.len().max(3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// The words as a sentence lists them: `a`, `b` or `c`.
+pub(super) fn listed(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [only] => only.clone(),
+        [before @ .., last] => format!("{} or {last}", before.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_finds_what_was_meant() {
+        let members = ["algorithm", "quotas", "key", "on_store_failure", "timeout"];
+        let cases = [
+            ("algoritm", Some("algorithm")),
+            ("quota", Some("quotas")),
+            ("qoutas", Some("quotas")),
+            ("kye", Some("key")),
+            ("Timeout", Some("timeout")),
+            ("on-store-failure", Some("on_store_failure")),
+            ("on_store_faliures", Some("on_store_failure")),
+            ("colour", None),
+            ("k", None),
+            ("", None),
+        ];
+        for (word, meant) in cases {
+            assert_eq!(nearest(word, members), meant, "{word}");
+        }
+    }
+
+    #[test]
+    fn words_are_listed_as_in_a_sentence() {
+        assert_eq!(listed(&["a"]), "`a`");
+        assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` or `c`");
+    }
+}

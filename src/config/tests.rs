@@ -1,0 +1,170 @@
+//! The loader as its callers see it. What each fault says is in `tests/fixtures/config`.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::limit::key::KeyType;
+use crate::limit::policy::OnStoreFailure;
+
+const EXAMPLE: &str = include_str!("../../tollgate.example.yaml");
+
+fn source(text: &str) -> Source {
+    Source { origin: "my.yaml".into(), text: text.into() }
+}
+
+fn loaded(text: &str) -> Config {
+    load(&source(text), &Overrides::default(), 7).unwrap()
+}
+
+fn refused(text: &str, overrides: &Overrides) -> String {
+    load(&source(text), overrides, 7).unwrap_err().to_string()
+}
+
+fn version(text: &str) -> String {
+    loaded(text).policies.version
+}
+
+#[test]
+fn the_example_loads_and_is_embedded() {
+    let config = built_in(&Overrides::default(), 7).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:7070");
+    assert!(matches!(config.store, StoreConfig::Embedded));
+    let Policies { by_name, origin, loaded_at, .. } = config.policies;
+    assert_eq!((origin.as_str(), loaded_at), ("built-in", 7));
+    let trio: Vec<_> = by_name["default"].quotas.iter().map(|quota| (quota.name.as_str(), quota.limit.get())).collect();
+    assert_eq!(trio, [("1s", 1000), ("10s", 5000), ("15s", 7000)]);
+    assert_eq!(by_name["five-per-minute"].quotas[0].name, "60s");
+    assert_eq!(by_name["per-ip"].key_type, KeyType::Ip { ipv6_prefix: 64 });
+    assert_eq!(by_name["login"].on_store_failure, OnStoreFailure::Deny);
+    assert_eq!(by_name["new-customer-transfers"].timeout, Duration::from_millis(200));
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let config = loaded("policies: {p: {quotas: [5 per 60s]}}");
+    let policy = &config.policies.by_name["p"];
+    assert_eq!(config.admin_listen, None);
+    assert_eq!(config.expected_nodes.get(), 1);
+    assert_eq!(config.prefilter.max_denial, Duration::from_secs(60));
+    assert_eq!(config.shutdown.timeout, Duration::from_secs(30));
+    assert_eq!((policy.quotas[0].name.as_str(), policy.quotas[0].window), ("60s", 60_000_000));
+    assert_eq!(policy.timeout, Duration::from_millis(100));
+    assert_eq!((policy.key_type, policy.on_store_failure), (KeyType::Text, OnStoreFailure::Local));
+}
+
+#[test]
+fn a_policy_waits_as_long_as_it_says_or_as_the_store_does() {
+    let config = loaded(
+        "store: {redis: [redis://a:1], timeout: 50ms}\n\
+         policies: {p: {quotas: [5 per 1s]}, q: {quotas: [5 per 1s], timeout: 2s}}",
+    );
+    let timeouts: Vec<_> = config.policies.by_name.values().map(|policy| policy.timeout.as_millis()).collect();
+    assert_eq!(timeouts, [50, 2000]);
+}
+
+#[test]
+fn the_command_line_beats_the_file() {
+    let file = "listen: 127.0.0.1:1\nadmin_listen: 127.0.0.1:2\nstore: {redis: [redis://a:1], key_prefix: rl}\n\
+                policies: {p: {quotas: [5 per 1s]}}";
+    let overrides = Overrides {
+        listen: Some("127.0.0.1:3".into()),
+        admin_listen: Some("127.0.0.1:4".into()),
+        store: vec!["redis://b:1, redis://c:1".into(), "redis://d".into()],
+    };
+    let config = load(&source(file), &overrides, 7).unwrap();
+    assert_eq!(config.listen.port(), 3);
+    assert_eq!(config.admin_listen.unwrap().port(), 4);
+    let redis = match config.store {
+        StoreConfig::Redis(redis) => Some((redis.seeds.join(" "), redis.key_prefix)),
+        StoreConfig::Embedded => None,
+    };
+    assert_eq!(redis, Some(("redis://b:1 redis://c:1 redis://d:6379".into(), "rl".into())));
+}
+
+#[test]
+fn the_file_may_leave_the_urls_to_the_command_line() {
+    let file = "store: {timeout: 50ms, key_prefix: rl}\npolicies: {p: {quotas: [5 per 1s]}}";
+    let overrides = Overrides { store: vec!["redis://b:1".into()], ..Overrides::default() };
+    let config = load(&source(file), &overrides, 7).unwrap();
+    assert!(matches!(config.store, StoreConfig::Redis(RedisConfig { key_prefix, .. }) if key_prefix == "rl"));
+    assert_eq!(config.policies.by_name["p"].timeout, Duration::from_millis(50));
+}
+
+#[test]
+fn an_empty_flag_is_a_fault_and_not_the_default() {
+    let overrides = Overrides { listen: Some(String::new()), store: vec![String::new()], ..Overrides::default() };
+    assert_eq!(refused("policies: {p: {quotas: [5 per 1s]}}", &overrides).lines().count(), 2);
+}
+
+#[test]
+fn a_fault_of_the_command_line_names_the_flag_and_the_variable() {
+    let overrides = Overrides {
+        listen: Some("0.0.0.0:7070".into()),
+        admin_listen: Some("nowhere".into()),
+        store: vec!["redis://u:secret@a".into()],
+    };
+    let refused = refused("policies: {p: {quotas: [0 per 1s]}}", &overrides);
+    let lines: Vec<_> = refused.lines().collect();
+    let starts = [
+        "--admin-listen or TOLLGATE_ADMIN_LISTEN: the address to listen on must be",
+        "--listen or TOLLGATE_LISTEN: 0.0.0.0:7070 can be reached from other machines",
+        "--store or TOLLGATE_STORE: a user or password in the URL is not yet supported",
+        "my.yaml:1:25: a limit must be an integer",
+    ];
+    assert_eq!(lines.len(), starts.len(), "{refused}");
+    assert!(lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{refused}");
+    assert!(!refused.contains("secret"), "{refused}");
+}
+
+#[test]
+fn one_address_for_both_is_one_listener() {
+    let config = loaded("listen: 127.0.0.1:1\nadmin_listen: 127.0.0.1:1\npolicies: {p: {quotas: [5 per 1s]}}");
+    assert_eq!(config.admin_listen, None);
+}
+
+#[test]
+fn the_version_tells_what_policies_say_and_not_how() {
+    let plain = version("policies:\n  a: {quotas: [5 per 60s]}\n  b: {quotas: [1 per 1s]}");
+    let other = "# Said otherwise.\npolicies:\n  b: {algorithm: sliding-window, quotas: [{limit: 1, per: 1s}]}\n  \
+                 a: {quotas: [{name: 60s, limit: 5, per: 1m}], shadow: false}";
+    assert_eq!(plain, version(other));
+    assert!(plain.len() == 16 && plain.bytes().all(|byte| byte.is_ascii_hexdigit()), "{plain}");
+    let changed = [
+        "a: {quotas: [6 per 60s]}",
+        "a: {quotas: [5 per 61s]}",
+        "c: {quotas: [5 per 60s]}",
+        "a: {quotas: [5 per 60s], key: {type: ip}}",
+        "a: {quotas: [5 per 60s], on_store_failure: deny}",
+        "a: {quotas: [5 per 60s], timeout: 1s}",
+    ];
+    for policy in changed {
+        assert_ne!(plain, version(&format!("policies:\n  {policy}\n  b: {{quotas: [1 per 1s]}}")), "{policy}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in any::<String>()) {
+        let _ = load(&source(&text), &Overrides::default(), 0);
+    }
+
+    #[test]
+    fn yaml_of_any_shape_never_panics(text in "([-?:,\\[\\]{}#&*!|>'\"%@` \n\t~a-c0-9]|policies|quotas|per|limit|: |\n  |- ){0,60}") {
+        let _ = load(&source(&text), &Overrides::default(), 0);
+    }
+
+    #[test]
+    fn a_slip_in_the_example_never_panics(at in 0..EXAMPLE.len(), take in 0..9usize, put in "[-\\[\\]{}:#\"\n\t 0-9a-z]{0,3}") {
+        let rest = EXAMPLE.get((at + take).min(EXAMPLE.len())..).unwrap_or_default();
+        let text = format!("{}{put}{rest}", EXAMPLE.get(..at).unwrap_or_default());
+        let _ = load(&source(&text), &Overrides::default(), 0);
+    }
+
+    #[test]
+    fn any_override_never_panics(text in any::<String>()) {
+        let overrides = Overrides { listen: Some(text.clone()), admin_listen: Some(text.clone()), store: vec![text] };
+        let _ = built_in(&overrides, 0);
+    }
+}

@@ -1,0 +1,31 @@
+//! The version of a set of policies: a hash of what they say, not of how it was written.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::limit::key::KeyType;
+use crate::limit::policy::Policy;
+
+/// 16 hexadecimal digits, equal for policies that decide alike.
+///
+/// Comments, spelling and the order of policies do not matter; the order of quotas does, since answers list them so.
+pub(super) fn version(policies: &BTreeMap<String, Arc<Policy>>) -> String {
+    let text: String = policies.values().map(|policy| canonical(policy)).collect();
+    blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect()
+}
+
+/// One line a policy. Names hold neither spaces nor line ends, so no two policies read the same.
+fn canonical(policy: &Policy) -> String {
+    let Policy { name, algorithm, quotas, key_type, on_store_failure, timeout } = policy;
+    let keys = match key_type {
+        KeyType::Text => "text".to_owned(),
+        KeyType::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
+    };
+    let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
+    for quota in quotas {
+        // Writing to a String cannot fail.
+        let _ = write!(line, " {}={}/{}", quota.name, quota.limit, quota.window);
+    }
+    line + &format!(" {}us\n", timeout.as_micros())
+}
