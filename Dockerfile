@@ -1,0 +1,31 @@
+# The image of Tollgate.
+#
+#   docker build -t tollgate:local .                        builds it from source
+#   docker build -t tollgate:local --target prebuilt .      takes target/release/tollgate instead (--build-arg BINARY=path)
+#
+# It listens where the configuration says; the default is loopback, which nobody outside of the container reaches.
+# The stages stand in this order because the older builder runs every stage above its target.
+
+ARG RUST_IMAGE=rust:1.95-bookworm
+ARG RUNTIME_IMAGE=debian:bookworm-slim
+
+FROM ${RUNTIME_IMAGE} AS base
+RUN groupadd --system --gid 10001 tollgate \
+    && useradd --system --uid 10001 --gid tollgate --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tollgate
+USER tollgate
+EXPOSE 7070
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["tollgate", "health"]
+ENTRYPOINT ["tollgate"]
+CMD ["serve"]
+
+FROM base AS prebuilt
+ARG BINARY=target/release/tollgate
+COPY ${BINARY} /usr/local/bin/tollgate
+
+FROM ${RUST_IMAGE} AS builder
+WORKDIR /src
+COPY . .
+RUN cargo build --release --locked --bin tollgate
+
+FROM base AS runtime
+COPY --from=builder /src/target/release/tollgate /usr/local/bin/tollgate
