@@ -1,0 +1,165 @@
+//! Nanoseconds per decision: the core, the embedded store, the pre-filter's no; microseconds per check through
+//! Redis. Also the memory of a million keys. How to run it and what it showed: benches/README.md.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot go on must stop")]
+
+use std::hint::black_box;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use futures_util::future::join_all;
+use tollgate::clock::Clock;
+use tollgate::config::RedisConfig;
+use tollgate::limit::decision::decide;
+use tollgate::limit::key::{Fingerprinter, KeyType};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::quota::{MAX_UNITS, Quota, span_text};
+use tollgate::limit::slot::Generations;
+use tollgate::limit::time::Micros;
+use tollgate::limit::window::SlidingWindow;
+use tollgate::prefilter::Prefilter;
+use tollgate::store::{MemoryStore, RedisStore, Subject};
+
+const ONE: &[(u64, Micros)] = &[(MAX_UNITS, 10_000_000)];
+const THREE: &[(u64, Micros)] = &[(MAX_UNITS, 1_000_000), (MAX_UNITS, 10_000_000), (MAX_UNITS, 15_000_000)];
+
+fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
+    let quota = |&(limit, window): &(u64, Micros)| Quota {
+        name: span_text(window),
+        limit: NonZeroU64::new(limit).unwrap(),
+        window,
+    };
+    Arc::new(Policy {
+        name: "bench".into(),
+        algorithm: Algorithm::SlidingWindow,
+        quotas: quotas.iter().map(quota).collect(),
+        key_type: KeyType::Text,
+        on_store_failure: OnStoreFailure::Deny,
+        timeout: Duration::from_secs(1),
+    })
+}
+
+fn subjects(policy: &Arc<Policy>, count: usize) -> Vec<Subject> {
+    let fingerprinter = Fingerprinter::default();
+    let subject = |number: usize| {
+        let key: Arc<str> = format!("key-{number}").into();
+        Subject { fingerprint: fingerprinter.fingerprint(&policy.name, &key), policy: policy.clone(), key }
+    };
+    (0..count).map(subject).collect()
+}
+
+fn core(c: &mut Criterion) {
+    let mut group = c.benchmark_group("core");
+    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
+        let policy = policy(quotas);
+        let mut windows = vec![SlidingWindow::default(); quotas.len()];
+        let mut now = 1_790_000_000_000_000;
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                now += 1000;
+                black_box(decide(&policy, &mut windows, now, &[1]))
+            });
+        });
+    }
+}
+
+fn memory(c: &mut Criterion) {
+    let mut group = c.benchmark_group("embedded store");
+    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
+        for keys in [1, 1_000_000] {
+            let store = MemoryStore::new(Clock::system(), 2_000_000);
+            let subjects = subjects(&policy(quotas), keys);
+            let mut next = 0;
+            group.bench_function(BenchmarkId::new(name, keys), |b| {
+                b.iter(|| {
+                    next = (next + 7919) % keys;
+                    black_box(store.take(&subjects[next], &[1]))
+                });
+            });
+        }
+    }
+}
+
+fn prefilter(c: &mut Criterion) {
+    let policy = policy(&[(1, 3_600_000_000)]);
+    let mut group = c.benchmark_group("pre-filter's no");
+    for keys in [1, 100_000] {
+        let subjects = subjects(&policy, keys);
+        let store = MemoryStore::new(Clock::system(), 1_000_000);
+        let clock = Clock::system();
+        let prefilter = Prefilter::new(1_000_000, Duration::from_secs(600), Arc::new(Generations::default()));
+        for subject in &subjects {
+            let question = prefilter.question(subject.fingerprint.slot(), clock.now());
+            let taken = store.take(subject, &[1]).unwrap();
+            prefilter.learn(subject.fingerprint, &policy, question, &taken, clock.now());
+        }
+        let mut next = 0;
+        group.bench_function(BenchmarkId::from_parameter(keys), |b| {
+            b.iter(|| {
+                next = (next + 7919) % keys;
+                let no = prefilter.denial(subjects[next].fingerprint, &policy, 1, clock.now());
+                assert!(black_box(no).is_some());
+            });
+        });
+    }
+}
+
+/// Through the Redis that TOLLGATE_BENCH_REDIS names, such as redis://127.0.0.1:6379; left out without one.
+fn redis(c: &mut Criterion) {
+    let Ok(url) = std::env::var("TOLLGATE_BENCH_REDIS") else {
+        println!("Redis: left out, since TOLLGATE_BENCH_REDIS names none");
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into() };
+    let store = {
+        let _inside = runtime.enter();
+        RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::new(Generations::default())).unwrap()
+    };
+    runtime.block_on(store.known());
+    let mut group = c.benchmark_group("Redis");
+    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
+        let subjects = subjects(&policy(quotas), 1000);
+        for together in [1, 256] {
+            group.throughput(Throughput::Elements(together as u64));
+            let mut next = 0;
+            group.bench_function(BenchmarkId::new(name, format!("{together} in flight")), |b| {
+                let asked = || {
+                    next += together;
+                    (0..together).map(|number| &subjects[(next + number) % 1000]).collect::<Vec<_>>()
+                };
+                b.to_async(&runtime).iter_batched(
+                    asked,
+                    |asked| async { join_all(asked.into_iter().map(|subject| store.take(subject, &[1]))).await },
+                    BatchSize::SmallInput,
+                );
+            });
+        }
+    }
+}
+
+/// Growth of this process's resident memory for a million keys that were charged once.
+fn footprint(_: &mut Criterion) {
+    let subjects = subjects(&policy(&[(5, 3_600_000_000)]), 1_000_000);
+    let store = MemoryStore::new(Clock::system(), 2_000_000);
+    let before = resident();
+    for subject in &subjects {
+        store.take(subject, &[1]).unwrap();
+    }
+    let growth = resident() - before;
+    println!("embedded store: {} bytes of resident memory per key, {} keys", growth / store.len(), store.len());
+}
+
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<usize>().unwrap() * 1024
+}
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+criterion_group!(benches, footprint, core, memory, prefilter, redis);
+criterion_main!(benches);
