@@ -9,3 +9,5 @@ pub mod store;
 pub mod config;
 
 pub mod engine;
+
+pub mod http;
