@@ -11,3 +11,7 @@ pub mod config;
 pub mod engine;
 
 pub mod http;
+
+pub mod serve;
+
+pub mod cli;

@@ -65,7 +65,7 @@ pub(super) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>)
     }
     let near = known.map(|known| (strsim::osa_distance(&name.to_ascii_lowercase(), known), known)).min();
     match near {
-        Some((distance, known)) if distance <= 2 && distance < known.len() => format!(": did you mean {known:?}?"),
+        Some((distance, known)) if distance <= 2 && distance * 2 < known.len() => format!(": did you mean {known:?}?"),
         _ => String::new(),
     }
 }

@@ -1,0 +1,24 @@
+//! `tollgate validate`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::{complain, load, print};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    file: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    match load::config(Some(&args.file)) {
+        Ok(config) => {
+            print(&format!("{}: valid, {} policies\n", args.file.display(), config.policies.by_name.len()));
+            ExitCode::SUCCESS
+        }
+        Err(faults) => {
+            complain(&faults);
+            ExitCode::FAILURE
+        }
+    }
+}
