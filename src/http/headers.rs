@@ -73,3 +73,94 @@ fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: String) {
         headers.insert(name, value);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{Binding, Reason, Source};
+    use crate::limit::decision::{QuotaState, QuotaStates};
+    use crate::limit::key::KeyType;
+    use crate::limit::policy::{Algorithm, OnStoreFailure};
+
+    fn decision(quotas: &[(&str, u64, Micros)], states: &[(u64, Micros)], retry_after: Wait) -> Decision {
+        let quota = |&(name, limit, window): &(&str, u64, Micros)| Quota {
+            name: name.into(),
+            limit: NonZeroU64::new(limit).unwrap(),
+            window,
+        };
+        let policy = Policy {
+            name: "p".into(),
+            algorithm: Algorithm::SlidingWindow,
+            quotas: quotas.iter().map(quota).collect(),
+            key_type: KeyType::Text,
+            on_store_failure: OnStoreFailure::Local,
+            timeout: Duration::from_millis(100),
+        };
+        let state = |&(remaining, reset_after): &(u64, Micros)| QuotaState { remaining, reset_after };
+        let quotas: QuotaStates = states.iter().map(state).collect();
+        Decision {
+            policy: Arc::new(policy),
+            cost: 1,
+            allowed: retry_after.is_none(),
+            charged: 0,
+            retry_after,
+            binding: quotas.first().map(|first| Binding {
+                quota: 0,
+                remaining: first.remaining,
+                reset_after: first.reset_after,
+            }),
+            quotas,
+            source: Source::Store,
+            reason: Reason::Ok,
+            fallback: None,
+        }
+    }
+
+    fn fields(decision: &Decision) -> [Option<String>; 3] {
+        let mut headers = HeaderMap::new();
+        insert(decision, &mut headers);
+        [RATELIMIT_POLICY, RATELIMIT, header::RETRY_AFTER]
+            .map(|name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()))
+    }
+
+    #[test]
+    fn fields_are_written_as_the_draft_says() {
+        const S: Micros = 1_000_000;
+        let two: &[_] = &[("1s", 1000, S), ("10s", 5000, 10 * S)];
+        let cases = [
+            (
+                decision(two, &[(0, 987_001), (3211, 9_800_000)], Wait::For(312_000)),
+                [Some(r#""1s";q=1000;w=1, "10s";q=5000;w=10"#), Some(r#""1s";r=0;t=1, "10s";r=3211;t=10"#), Some("1")],
+            ),
+            (
+                decision(&[("100ms", 1_000_000_000_000_000, S / 10)], &[(1_000_000_000_000_000, 0)], Wait::NONE),
+                [Some(r#""100ms";q=999999999999999;w=1"#), Some(r#""100ms";r=999999999999999;t=0"#), None],
+            ),
+            (
+                decision(&[("1500ms", 1, 3 * S / 2)], &[(0, S + 1)], Wait::For(S + 1)),
+                [Some(r#""1500ms";q=1;w=2"#), Some(r#""1500ms";r=0;t=2"#), Some("2")],
+            ),
+            (
+                decision(&[("1s", 1, S)], &[(1, 0)], Wait::Never),
+                [Some(r#""1s";q=1;w=1"#), Some(r#""1s";r=1;t=0"#), None],
+            ),
+            // No counter was asked: nothing is said about quotas.
+            (decision(two, &[], Wait::For(S)), [None, None, Some("1")]),
+        ];
+        for (decision, told) in cases {
+            assert_eq!(fields(&decision), told.map(|field| field.map(str::to_owned)));
+        }
+    }
+
+    #[test]
+    fn a_denial_that_knows_one_quota_tells_of_that_one() {
+        let mut denial = decision(&[("1s", 10, 1_000_000), ("1m", 20, 60_000_000)], &[], Wait::For(2_100_000));
+        denial.binding = Some(Binding { quota: 1, remaining: 0, reset_after: 59_000_001 });
+        let told = [r#""1s";q=10;w=1, "1m";q=20;w=60"#, r#""1m";r=0;t=60"#, "3"];
+        assert_eq!(fields(&denial), told.map(|field| Some(field.to_owned())));
+    }
+}
