@@ -35,26 +35,17 @@ fn five_are_allowed_and_the_sixth_is_told_when() {
     assert_eq!(answer.header("content-type"), Some("application/json"));
 }
 
-/// Just before the promised instant the same check is denied, and at it allowed.
+/// At the promised instant the same check is allowed; that it is not sooner is shown where time stands still.
 #[test]
-fn retry_after_is_true() {
+fn who_waits_as_told_is_allowed() {
     let node = Node::start();
     let ask = || http::post(&node.address, "/v1/check", r#"{"key": "a", "cost": 1000}"#).json();
     assert_eq!(ask()["allowed"], true);
-    let mut denied = ask();
-    while denied["allowed"] == false {
-        let wait = denied["retry_after_ms"].as_u64().unwrap();
-        assert!((1..=1016).contains(&wait), "{denied}");
-        if wait > 200 {
-            std::thread::sleep(Duration::from_millis(wait - 150));
-            denied = ask();
-            assert_eq!(denied["allowed"], false, "early by 150 ms");
-        } else {
-            std::thread::sleep(Duration::from_millis(wait));
-            denied = ask();
-            assert_eq!(denied["allowed"], true, "the wait is over");
-        }
-    }
+    let denied = ask();
+    let wait = denied["retry_after_ms"].as_u64().unwrap();
+    assert!(denied["allowed"] == false && (1..=1016).contains(&wait), "{denied}");
+    std::thread::sleep(Duration::from_millis(wait));
+    assert_eq!(ask()["allowed"], true);
 }
 
 #[test]

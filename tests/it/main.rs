@@ -13,6 +13,9 @@ mod bad_input;
 // Many checks in one call.
 mod batch;
 
+// What a policy says when the store cannot.
+mod store_failure;
+
 // The end of a node loses no answer.
 mod shutdown;
 
