@@ -1,6 +1,6 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes [`layers::envelope`] (request id, connection), the panic guard, and one handler, which
+//! A request passes `layers::envelope` (request id, connection), the panic guard, and one handler, which
 //! parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
 //! way becomes a problem document in `error.rs`.
 
