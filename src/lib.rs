@@ -11,3 +11,9 @@ pub mod config;
 pub mod prefilter;
 
 pub mod engine;
+
+pub mod http;
+
+pub mod serve;
+
+pub mod cli;

@@ -1,1 +1,13 @@
-fn main() {}
+//! The program: parses the command line and exits with the result of one function.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tollgate::cli::{Cli, run};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    run(Cli::parse())
+}

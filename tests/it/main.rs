@@ -1,8 +1,29 @@
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on must fail")]
-
 //! Stories about Tollgate as a whole: real servers, the real binary. One line says what each file shows.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod harness;
+
+// The first minutes with Tollgate: five are allowed, the sixth is told when to come again.
+mod first_curl;
+
+// Whatever a caller sends wrong is answered by a problem document, and charges nothing.
+mod bad_input;
+
+// Many checks in one call.
+mod batch;
+
+// What a policy says when the store cannot.
+mod store_failure;
+
+// The end of a node loses no answer.
+mod shutdown;
+
+// Each bad configuration is refused in its exact words, each good one loads.
+mod config_fixtures;
+
+// Exit codes and output of the commands.
+mod cli;
 
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;

@@ -126,5 +126,5 @@ async fn after_the_windows_have_passed_the_database_is_empty() {
         let size: u64 = redis::cmd("DBSIZE").query(&mut server.connection().unwrap()).unwrap();
         size == 0
     };
-    crate::harness::wait_until(std::time::Duration::from_secs(20), "the database is empty", empty);
+    crate::harness::wait_until("the database is empty", empty);
 }

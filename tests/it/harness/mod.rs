@@ -1,30 +1,102 @@
-//! Starts real servers on free loopback ports, and always stops them.
+//! Real nodes on free ports, which always stop, and a client that can misbehave.
 
-pub mod redis;
-
-pub mod steps;
-
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) mod http;
+
+pub(crate) mod redis;
+
+pub(crate) mod steps;
+
+/// The program under test.
+pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
+
+/// A running `tollgate serve`; dropping it kills it.
+pub(crate) struct Node {
+    process: Child,
+    /// `127.0.0.1:port`.
+    pub(crate) address: String,
+    /// What it says on standard output when it starts; its last line is one to try.
+    pub(crate) greeting: String,
+}
+
+impl Node {
+    /// Starts a node with the built-in policies.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a node with more arguments, and waits until it says where it listens.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let mut process = Command::new(TOLLGATE)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .env("RUST_LOG", "warn")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the built program starts");
+        let mut out = BufReader::new(process.stdout.take().expect("its output is piped"));
+        let mut greeting = String::new();
+        while !greeting.contains("  try ") && out.read_line(&mut greeting).expect("it greets") > 0 {}
+        let address = greeting.split("listening on http://").nth(1).unwrap_or_default();
+        let address = address.lines().next().unwrap_or_default().to_owned();
+        assert!(address.starts_with("127.0.0.1:"), "the node did not say where it listens: {greeting:?}");
+        Self { process, address, greeting }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Asks it to end, as an orchestrator does.
+    pub(crate) fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it still runs");
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the node has ended", || {
+            status = self.process.try_wait().expect("it is our child");
+            status.is_some()
+        });
+        status.expect("it has ended")
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.process.try_wait().expect("it is our child").is_none()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
 
 /// A loopback port that was free a moment ago.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A key that no other test uses.
-pub fn unique(name: &str) -> String {
-    use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) fn unique(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let run = std::process::id();
-    format!("{name}-{run}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Waits until `condition` holds; panics with `what` when it does not within `deadline`.
-pub fn wait_until(deadline: std::time::Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    let clock = tollgate::clock::Clock::system();
-    let end = clock.now() + u64::try_from(deadline.as_micros()).unwrap();
+/// Waits up to thirty seconds until `condition` holds.
+#[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
     while !condition() {
-        assert!(clock.now() < end, "not within {deadline:?}: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        assert!(started.elapsed() < Duration::from_secs(30), "waited 30 s in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,0 +1,82 @@
+//! `tollgate check`.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::client::Node;
+use super::{complain, print};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    policy: String,
+    key: String,
+    /// Units to ask for; 0 only looks.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cost: u64,
+    /// Print the answer as the node gave it.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    node: Node,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    match ask(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(reason) => {
+            complain(&reason);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn ask(args: &Args) -> Result<bool, String> {
+    let body = json!({"policy": args.policy, "key": args.key, "cost": args.cost});
+    let answer = args.node.post("/v1/check", &body)?;
+    if args.json {
+        print(&format!("{}\n", String::from_utf8_lossy(&answer.body)));
+    }
+    let decision = answer.json();
+    let Some(allowed) = decision["allowed"].as_bool() else { return Err(answer.failure()) };
+    if !args.json {
+        print(&format!("{}\n", sentence(&decision)));
+    }
+    Ok(allowed)
+}
+
+/// `denied: over_limit, 0 of 5 left of quota 1m, retry after 312 ms, whole again after 59800 ms (by store)`
+fn sentence(decision: &Value) -> String {
+    let text = |name: &str| decision[name].as_str().unwrap_or("?");
+    let mut parts = vec![match decision["allowed"].as_bool() {
+        Some(true) => "allowed".to_owned(),
+        _ => format!("denied: {}", text("reason")),
+    }];
+    if let (Some(remaining), Some(limit)) = (decision["remaining"].as_u64(), decision["limit"].as_u64()) {
+        parts.push(format!("{remaining} of {limit} left of quota {}", text("quota")));
+    }
+    match decision["retry_after_ms"].as_u64() {
+        Some(0) => {}
+        Some(wait) => parts.push(format!("retry after {wait} ms")),
+        None => parts.push("no wait will help".into()),
+    }
+    parts.extend(decision["reset_after_ms"].as_u64().map(|reset| format!("whole again after {reset} ms")));
+    format!("{} (by {})", parts.join(", "), text("source"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_is_one_sentence() {
+        let mut decision = json!({"allowed": false, "limit": 5, "remaining": 0, "retry_after_ms": 312,
+            "reset_after_ms": 59800, "quota": "1m", "source": "store", "reason": "over_limit"});
+        let told =
+            "denied: over_limit, 0 of 5 left of quota 1m, retry after 312 ms, whole again after 59800 ms (by store)";
+        assert_eq!(sentence(&decision), told);
+        decision["retry_after_ms"] = Value::Null;
+        assert!(sentence(&decision).contains("no wait will help"));
+    }
+}

@@ -1,0 +1,67 @@
+//! The command line: one file per command.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod serve;
+
+mod check;
+
+mod validate;
+
+mod policies;
+
+mod health;
+
+mod client;
+
+mod load;
+
+mod log;
+
+/// A rate limiter that services ask over HTTP.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer checks.
+    Serve(serve::Args),
+    /// Ask a running node for one check. Exit code: 0 allowed, 1 denied, 2 failed.
+    Check(check::Args),
+    /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
+    Validate(validate::Args),
+    /// Show the policies of a running node.
+    Policies(policies::Args),
+    /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
+    Health(health::Args),
+}
+
+/// Does what the command line says.
+pub fn run(cli: Cli) -> ExitCode {
+    match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Check(args) => check::run(&args),
+        Command::Validate(args) => validate::run(&args),
+        Command::Policies(args) => policies::run(&args),
+        Command::Health(args) => health::run(&args),
+    }
+}
+
+/// Writes to standard output; that nobody reads it is no reason to fail.
+fn print(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Tells on standard error why a command failed.
+#[expect(clippy::print_stderr, reason = "what commands say to people goes through here")]
+fn complain(reason: &str) {
+    eprintln!("tollgate: {reason}");
+}

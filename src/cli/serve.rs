@@ -1,0 +1,88 @@
+//! `tollgate serve`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{complain, load, log, print};
+use crate::config::{Config, Overrides};
+use crate::serve::{Listeners, Server};
+
+/// A flag beats its environment variable, which beats the file.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The configuration; the built-in example policies without one.
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Where to answer checks.
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_LISTEN")]
+    listen: Option<String>,
+    /// Where to answer operators, if not there as well.
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_ADMIN_LISTEN")]
+    admin_listen: Option<String>,
+    /// One or more nodes of Redis: `redis://host:port`, also separated by commas.
+    #[arg(long, value_name = "URL", env = "TOLLGATE_STORE", num_args = 1..)]
+    store: Vec<String>,
+}
+
+impl Args {
+    fn config(self) -> Result<Config, String> {
+        let overrides = Overrides { listen: self.listen, admin_listen: self.admin_listen, store: self.store };
+        load::config(self.config.as_deref(), &overrides).map_err(|faults| faults.to_string())
+    }
+}
+
+pub(super) fn run(args: Args) -> ExitCode {
+    log::start();
+    let served = args.config().and_then(|config| {
+        let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+        let served = runtime.block_on(serve(config));
+        // A sweep may still be under way.
+        runtime.shutdown_background();
+        served
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            complain(&reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(config: Config) -> Result<(), String> {
+    let mut signals = Signals::new().map_err(|error| error.to_string())?;
+    let listeners = Listeners::bind(&config).await.map_err(|error| error.to_string())?;
+    let server = Server::open(config, listeners).await.map_err(|error| error.to_string())?;
+    print(&server.greeting());
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let second_signal = async {
+        signals.next().await;
+        let _ = stop.send(());
+        signals.next().await;
+    };
+    tokio::select! {
+        () = server.run(async { drop(stopped.await) }) => Ok(()),
+        () = second_signal => Err("ended at once by a second signal".into()),
+    }
+}
+
+/// The signals that ask a process to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! `tollgate validate`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::{complain, load, print};
+use crate::config::Overrides;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    file: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    match load::config(Some(&args.file), &Overrides::default()) {
+        Ok(config) => {
+            print(&format!("{}: valid, {} policies\n", args.file.display(), config.policies.by_name.len()));
+            ExitCode::SUCCESS
+        }
+        Err(faults) => {
+            complain(&faults.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A decision as JSON.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
+
+use super::headers;
+use crate::engine::{Binding, Cause, Decision, Fallback, Reason, Source};
+use crate::limit::decision::Wait;
+use crate::limit::time::millis_up;
+
+/// A decision with its header fields.
+pub(super) fn response(key: &str, decision: &Decision) -> Response {
+    let mut response = Json(Answer::new(key, decision)).into_response();
+    headers::insert(decision, response.headers_mut());
+    response
+}
+
+/// The body, in the order of the interface's description. Spans are ms, rounded up.
+#[derive(Serialize)]
+pub(super) struct Answer<'a> {
+    allowed: bool,
+    policy: &'a str,
+    key: &'a str,
+    cost: u64,
+    charged: u64,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: Option<u64>,
+    quota: Option<&'a str>,
+    source: &'static str,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quotas: Option<QuotaStates<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<FallbackBody>,
+}
+
+impl<'a> Answer<'a> {
+    /// `key` is the caller's spelling.
+    pub(super) fn new(key: &'a str, decision: &'a Decision) -> Self {
+        let binding = decision.binding.as_ref();
+        let quota = binding.and_then(|binding| decision.policy.quotas.get(binding.quota));
+        Self {
+            allowed: decision.allowed,
+            policy: &decision.policy.name,
+            key,
+            cost: decision.cost,
+            charged: decision.charged,
+            limit: quota.map(|quota| quota.limit.get()),
+            remaining: binding.map(|binding| binding.remaining),
+            retry_after_ms: millis(decision.retry_after),
+            reset_after_ms: binding.map(|binding: &Binding| millis_up(binding.reset_after)),
+            quota: quota.map(|quota| quota.name.as_str()),
+            source: source(decision.source),
+            reason: reason(decision.reason),
+            quotas: (decision.source != Source::Prefilter).then_some(QuotaStates(decision)),
+            fallback: decision.fallback.map(FallbackBody::from),
+        }
+    }
+}
+
+/// Each quota that was asked, in the policy's order.
+struct QuotaStates<'a>(&'a Decision);
+
+impl Serialize for QuotaStates<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Decision { policy, quotas, .. } = self.0;
+        let mut states = serializer.serialize_seq(Some(quotas.len()))?;
+        for (quota, state) in policy.quotas.iter().zip(quotas) {
+            states.serialize_element(&QuotaBody {
+                name: &quota.name,
+                limit: quota.limit.get(),
+                window_ms: millis_up(quota.window),
+                remaining: state.remaining,
+                reset_after_ms: millis_up(state.reset_after),
+            })?;
+        }
+        states.end()
+    }
+}
+
+#[derive(Serialize)]
+struct QuotaBody<'a> {
+    name: &'a str,
+    limit: u64,
+    window_ms: u64,
+    remaining: u64,
+    reset_after_ms: u64,
+}
+
+#[derive(Serialize)]
+struct FallbackBody {
+    mode: &'static str,
+    cause: &'static str,
+}
+
+impl From<Fallback> for FallbackBody {
+    fn from(fallback: Fallback) -> Self {
+        let cause = match fallback.cause {
+            Cause::Timeout => "timeout",
+            Cause::BreakerOpen => "breaker_open",
+            Cause::QueueFull => "queue_full",
+            Cause::Refused => "refused",
+        };
+        Self { mode: fallback.mode.name(), cause }
+    }
+}
+
+/// `null` when the cost can never fit.
+fn millis(wait: Wait) -> Option<u64> {
+    match wait {
+        Wait::For(span) => Some(millis_up(span)),
+        Wait::Never => None,
+    }
+}
+
+fn source(source: Source) -> &'static str {
+    match source {
+        Source::Store => "store",
+        Source::Prefilter => "prefilter",
+        Source::Fallback => "fallback",
+    }
+}
+
+fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Ok => "ok",
+        Reason::OverLimit => "over_limit",
+        Reason::CostExceedsLimit => "cost_exceeds_limit",
+        Reason::StoreUnavailable => "store_unavailable",
+    }
+}

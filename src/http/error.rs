@@ -1,0 +1,183 @@
+//! The one place where a failure becomes an answer: `application/problem+json` (RFC 9457).
+
+use std::any::Any;
+
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Serialize, Serializer};
+
+use super::violations::{Violation, did_you_mean};
+use crate::config::Policies;
+use crate::engine::CheckError;
+
+/// Names of policies listed at most when one is not known.
+const MAX_KNOWN: usize = 100;
+
+/// Why a call, or one check of a batch, has no answer.
+#[derive(Debug)]
+pub(super) struct Problem {
+    kind: Kind,
+    detail: String,
+    violations: Vec<Violation>,
+    known: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    MalformedJson,
+    InvalidRequest,
+    UnknownPolicy,
+    NotFound,
+    MethodNotAllowed,
+    RequestTimeout,
+    TooLarge,
+    UnsupportedMediaType,
+    StoreUnavailable,
+    Internal,
+}
+
+impl Kind {
+    /// Status, the last part of `type`, and title.
+    fn parts(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::MalformedJson => (StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON"),
+            Self::InvalidRequest => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", "The request says something it may not say")
+            }
+            Self::UnknownPolicy => (StatusCode::NOT_FOUND, "unknown-policy", "There is no policy of that name"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is nothing at this path"),
+            Self::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take that method")
+            }
+            Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout", "The body did not arrive in time"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large"),
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "The body is not application/json")
+            }
+            Self::StoreUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store gave no decision")
+            }
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Tollgate has a bug"),
+        }
+    }
+}
+
+impl Problem {
+    fn new(kind: Kind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), violations: Vec::new(), known: Vec::new() }
+    }
+
+    /// 400: `detail` says where it stops being JSON.
+    pub(super) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(Kind::MalformedJson, detail)
+    }
+
+    /// 422, with every violation.
+    pub(super) fn invalid(violations: Vec<Violation>) -> Self {
+        let detail = match violations.as_slice() {
+            [one] => one.to_string(),
+            [first, rest @ ..] => format!("{first} (and {} more, see violations)", rest.len()),
+            [] => String::new(),
+        };
+        Self { violations, ..Self::new(Kind::InvalidRequest, detail) }
+    }
+
+    /// 408: the body was not complete after the time allowed for it.
+    pub(super) fn slow_body() -> Self {
+        Self::new(Kind::RequestTimeout, "send the whole body within 10 seconds")
+    }
+
+    /// 413: the body is, or says it is, longer than `limit` bytes.
+    pub(super) fn too_large(limit: usize) -> Self {
+        Self::new(Kind::TooLarge, format!("the body of this call may have up to {limit} bytes"))
+    }
+
+    /// 415: `detail` says what to send.
+    pub(super) fn unsupported_media_type(detail: impl Into<String>) -> Self {
+        Self::new(Kind::UnsupportedMediaType, detail)
+    }
+
+    /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
+    pub(super) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
+        match error {
+            CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
+            CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
+            CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
+        }
+    }
+
+    fn unknown_policy(name: &str, policies: &Policies) -> Self {
+        let names = policies.by_name.keys();
+        let hint = did_you_mean(name, names.clone().map(String::as_str));
+        let known = names.take(MAX_KNOWN).cloned().collect();
+        Self { known, ..Self::new(Kind::UnknownPolicy, format!("the policy is not configured{hint}")) }
+    }
+
+    /// The violations of an invalid request, to be told together with others.
+    pub(super) fn into_violations(self) -> Result<Vec<Violation>, Self> {
+        if self.kind == Kind::InvalidRequest { Ok(self.violations) } else { Err(self) }
+    }
+}
+
+pub(super) async fn not_found(uri: Uri) -> Problem {
+    let path: String = uri.path().chars().take(200).collect();
+    Problem::new(Kind::NotFound, format!("no call has the path {path}"))
+}
+
+/// The router adds `Allow`.
+pub(super) async fn method_not_allowed(method: Method) -> Problem {
+    Problem::new(Kind::MethodNotAllowed, format!("{method} is not one of the methods in the Allow field"))
+}
+
+/// A handler panicked: a bug, which the panic hook has reported.
+pub(super) fn panicked(_: Box<dyn Any + Send>) -> Response {
+    Problem::new(Kind::Internal, "the call was given up; what it charged is not known").into_response()
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (status, ..) = self.kind.parts();
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match self.kind {
+            Kind::StoreUnavailable => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Kind::RequestTimeout => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (status, name, title) = self.kind.parts();
+        ProblemBody {
+            kind: format_args!("urn:tollgate:problem:{name}"),
+            title,
+            status: status.as_u16(),
+            detail: &self.detail,
+            violations: &self.violations,
+            known: (self.kind == Kind::UnknownPolicy).then_some(&self.known),
+        }
+        .serialize(serializer)
+    }
+}
+
+#[derive(Serialize)]
+struct ProblemBody<'a> {
+    #[serde(rename = "type")]
+    kind: std::fmt::Arguments<'a>,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    violations: &'a [Violation],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known: Option<&'a Vec<String>>,
+}

@@ -1,0 +1,166 @@
+//! The rate limit fields of an answer: draft-ietf-httpapi-ratelimit-headers-11 and Retry-After (RFC 9110).
+//!
+//! Both `RateLimit` fields are lists of RFC 9651; an item is the name of a quota, which needs no escapes.
+//! Their spans are whole seconds, rounded up. `t` is when the quota is whole again, so Retry-After, which is
+//! when this cost fits, may come before it.
+
+use std::fmt::Write;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::engine::Decision;
+use crate::limit::decision::Wait;
+use crate::limit::policy::Policy;
+use crate::limit::quota::Quota;
+use crate::limit::time::{Micros, seconds_up};
+
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// The largest integer of RFC 9651: one below the largest limit.
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// Adds what `decision` says to the fields of its answer: nothing about quotas when no counter was asked.
+pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
+    if decision.binding.is_some() {
+        insert_text(headers, RATELIMIT_POLICY, policy_items(&decision.policy));
+        insert_text(headers, RATELIMIT, state_items(decision));
+    }
+    if let (false, Wait::For(wait)) = (decision.allowed, decision.retry_after) {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds_up(wait).max(1)));
+    }
+}
+
+/// `"1s";q=1000;w=1, "10s";q=5000;w=10`
+fn policy_items(policy: &Policy) -> String {
+    let mut items = String::with_capacity(32 * policy.quotas.len());
+    for quota in &policy.quotas {
+        let (limit, window) = (quota.limit.get().min(MAX_INTEGER), seconds_up(quota.window));
+        push(&mut items, format_args!("\"{}\";q={limit};w={window}", quota.name));
+    }
+    items
+}
+
+/// `"1s";r=0;t=1, "10s";r=3211;t=10`; of a pre-filter's denial only the quota that it knows.
+fn state_items(decision: &Decision) -> String {
+    let quotas = &decision.policy.quotas;
+    let mut items = String::with_capacity(32 * quotas.len());
+    let mut state = |quota: &Quota, remaining: u64, reset_after: Micros| {
+        let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after));
+        push(&mut items, format_args!("\"{}\";r={remaining};t={reset}", quota.name));
+    };
+    for (quota, known) in quotas.iter().zip(&decision.quotas) {
+        state(quota, known.remaining, known.reset_after);
+    }
+    if let (true, Some(binding)) = (decision.quotas.is_empty(), decision.binding)
+        && let Some(quota) = quotas.get(binding.quota)
+    {
+        state(quota, binding.remaining, binding.reset_after);
+    }
+    items
+}
+
+fn push(items: &mut String, item: std::fmt::Arguments<'_>) {
+    if !items.is_empty() {
+        items.push_str(", ");
+    }
+    // Writing to a String cannot fail.
+    let _ = items.write_fmt(item);
+}
+
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: String) {
+    if let Ok(value) = HeaderValue::try_from(text) {
+        headers.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::{Binding, Reason, Source};
+    use crate::limit::decision::{QuotaState, QuotaStates};
+    use crate::limit::key::KeyType;
+    use crate::limit::policy::{Algorithm, OnStoreFailure};
+
+    fn decision(quotas: &[(&str, u64, Micros)], states: &[(u64, Micros)], retry_after: Wait) -> Decision {
+        let quota = |&(name, limit, window): &(&str, u64, Micros)| Quota {
+            name: name.into(),
+            limit: NonZeroU64::new(limit).unwrap(),
+            window,
+        };
+        let policy = Policy {
+            name: "p".into(),
+            algorithm: Algorithm::SlidingWindow,
+            quotas: quotas.iter().map(quota).collect(),
+            key_type: KeyType::Text,
+            on_store_failure: OnStoreFailure::Local,
+            timeout: Duration::from_millis(100),
+        };
+        let state = |&(remaining, reset_after): &(u64, Micros)| QuotaState { remaining, reset_after };
+        let quotas: QuotaStates = states.iter().map(state).collect();
+        Decision {
+            policy: Arc::new(policy),
+            cost: 1,
+            allowed: retry_after.is_none(),
+            charged: 0,
+            retry_after,
+            binding: quotas.first().map(|first| Binding {
+                quota: 0,
+                remaining: first.remaining,
+                reset_after: first.reset_after,
+            }),
+            quotas,
+            source: Source::Store,
+            reason: Reason::Ok,
+            fallback: None,
+        }
+    }
+
+    fn fields(decision: &Decision) -> [Option<String>; 3] {
+        let mut headers = HeaderMap::new();
+        insert(decision, &mut headers);
+        [RATELIMIT_POLICY, RATELIMIT, header::RETRY_AFTER]
+            .map(|name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()))
+    }
+
+    #[test]
+    fn fields_are_written_as_the_draft_says() {
+        const S: Micros = 1_000_000;
+        let two: &[_] = &[("1s", 1000, S), ("10s", 5000, 10 * S)];
+        let cases = [
+            (
+                decision(two, &[(0, 987_001), (3211, 9_800_000)], Wait::For(312_000)),
+                [Some(r#""1s";q=1000;w=1, "10s";q=5000;w=10"#), Some(r#""1s";r=0;t=1, "10s";r=3211;t=10"#), Some("1")],
+            ),
+            (
+                decision(&[("100ms", 1_000_000_000_000_000, S / 10)], &[(1_000_000_000_000_000, 0)], Wait::NONE),
+                [Some(r#""100ms";q=999999999999999;w=1"#), Some(r#""100ms";r=999999999999999;t=0"#), None],
+            ),
+            (
+                decision(&[("1500ms", 1, 3 * S / 2)], &[(0, S + 1)], Wait::For(S + 1)),
+                [Some(r#""1500ms";q=1;w=2"#), Some(r#""1500ms";r=0;t=2"#), Some("2")],
+            ),
+            (
+                decision(&[("1s", 1, S)], &[(1, 0)], Wait::Never),
+                [Some(r#""1s";q=1;w=1"#), Some(r#""1s";r=1;t=0"#), None],
+            ),
+            // No counter was asked: nothing is said about quotas.
+            (decision(two, &[], Wait::For(S)), [None, None, Some("1")]),
+        ];
+        for (decision, told) in cases {
+            assert_eq!(fields(&decision), told.map(|field| field.map(str::to_owned)));
+        }
+    }
+
+    #[test]
+    fn a_denial_that_knows_one_quota_tells_of_that_one() {
+        let mut denial = decision(&[("1s", 10, 1_000_000), ("1m", 20, 60_000_000)], &[], Wait::For(2_100_000));
+        denial.binding = Some(Binding { quota: 1, remaining: 0, reset_after: 59_000_001 });
+        let told = [r#""1s";q=10;w=1, "1m";q=20;w=60"#, r#""1m";r=0;t=60"#, "3"];
+        assert_eq!(fields(&denial), told.map(|field| Some(field.to_owned())));
+    }
+}

@@ -1,0 +1,60 @@
+//! `GET /health/live` and `GET /health/ready`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::Node;
+use super::lifecycle::Phase;
+use crate::store::{Health, ShardHealth};
+
+/// 200 as long as the process answers: restarting it would cure nothing else.
+pub(super) async fn live(State(node): State<Node>) -> Response {
+    Json(HealthBody::new(&node, &node.engine.health())).into_response()
+}
+
+/// 503 while draining. A shard that is down leaves the node ready: the fallback answers for it.
+pub(super) async fn ready(State(node): State<Node>) -> Response {
+    let health = node.engine.health();
+    let body = HealthBody::new(&node, &health);
+    let status = if body.status == "draining" { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    (status, Json(body)).into_response()
+}
+
+#[derive(Serialize)]
+struct HealthBody<'a> {
+    status: &'static str,
+    store: StoreBody<'a>,
+}
+
+#[derive(Serialize)]
+struct StoreBody<'a> {
+    kind: &'static str,
+    shards: Vec<ShardBody<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShardBody<'a> {
+    address: &'a str,
+    up: bool,
+}
+
+impl<'a> HealthBody<'a> {
+    fn new(node: &Node, health: &'a Health) -> Self {
+        let shard = |shard: &'a ShardHealth| ShardBody { address: &shard.address, up: shard.up };
+        let store = StoreBody { kind: health.kind, shards: health.shards.iter().map(shard).collect() };
+        Self { status: status(node, health), store }
+    }
+}
+
+fn status(node: &Node, health: &Health) -> &'static str {
+    if node.lifecycle.reached(Phase::Draining) {
+        "draining"
+    } else if health.shards.iter().all(|shard| shard.up) {
+        "ok"
+    } else {
+        "degraded"
+    }
+}

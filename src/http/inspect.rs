@@ -1,0 +1,213 @@
+//! The second reading of a body in which something is wrong: it tells every fault at once.
+//!
+//! Each value is kept as the text it was written in, so that duplicates stay visible, a number can be judged by
+//! its digits, and no nesting is followed deeper than a request goes.
+
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use super::error::Problem;
+use super::request::{DEFAULT_POLICY, Item, MAX_BATCH, MAX_META_BYTES, check_key};
+use super::violations::Violation;
+use crate::engine::Check;
+use crate::limit::quota::MAX_UNITS;
+
+/// Brackets that may be open at once; requests need three.
+const MAX_DEPTH: usize = 128;
+
+/// Faulty names told of one object: a body has room for many thousands.
+const MAX_VIOLATIONS: usize = 50;
+
+/// Reads a check as `request::check` does, and says all that is wrong with it.
+pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
+    read_check(document(body)?, "").map_err(Problem::invalid)
+}
+
+/// Reads a batch as `request::batch` does: faults of the envelope refuse it, faults of an item stay with it.
+pub(super) fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
+    let mut members = Members::open(document(body)?, "", &["checks"]).map_err(Problem::invalid)?;
+    members.require("checks");
+    let items = members.take("checks", array);
+    let items = members.finish(items.unwrap_or_default()).map_err(Problem::invalid)?;
+    let item = |(place, item)| read_check(item, &format!("/checks/{place}")).map_err(Problem::invalid);
+    Ok(items.into_iter().enumerate().map(item).collect())
+}
+
+/// The body as one JSON value, not read any deeper.
+fn document(body: &[u8]) -> Result<&RawValue, Problem> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Problem::malformed(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
+    if text.trim_ascii().is_empty() {
+        return Err(Problem::malformed("the body is empty"));
+    }
+    if depth(text) > MAX_DEPTH {
+        return Err(Problem::malformed(format!("nested deeper than {MAX_DEPTH} levels")));
+    }
+    serde_json::from_str(text).map_err(|error| Problem::malformed(error.to_string()))
+}
+
+/// The most brackets that are open at once, outside of strings.
+fn depth(text: &str) -> usize {
+    let (mut open, mut deepest, mut quoted, mut escaped) = (0usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => open += 1,
+            b']' | b'}' if !quoted => open = open.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    deepest
+}
+
+fn read_check(value: &RawValue, at: &str) -> Result<Check, Vec<Violation>> {
+    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id"])?;
+    members.require("key");
+    let policy = members.take("policy", string);
+    let key = members.take("key", |value| string(value).and_then(|key| check_key(&key).map(|()| key)));
+    let cost = members.take("cost", cost);
+    members.take("meta", meta);
+    members.take("id", |_| Err::<(), _>("not yet supported".into()));
+    let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
+    members.finish(Check { policy, key: key.unwrap_or_default(), cost: cost.unwrap_or(1) })
+}
+
+fn string(value: &RawValue) -> Result<String, String> {
+    if !value.get().starts_with('"') {
+        return Err(format!("must be a string, not {}", kind(value)));
+    }
+    // It was read as JSON before: what can still be wrong with it is half a surrogate pair.
+    serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
+}
+
+fn meta(value: &RawValue) -> Result<(), String> {
+    match string(value)?.len() {
+        0..=MAX_META_BYTES => Ok(()),
+        length => Err(format!("must have up to {MAX_META_BYTES} bytes, not {length}")),
+    }
+}
+
+fn cost(value: &RawValue) -> Result<u64, String> {
+    match value.get().parse() {
+        Ok(cost) if cost <= MAX_UNITS => Ok(cost),
+        _ if kind(value) == "a number" => Err(format!("must be an integer from 0 to {MAX_UNITS}")),
+        _ => Err(format!("must be an integer from 0 to {MAX_UNITS}, not {}", kind(value))),
+    }
+}
+
+fn array(value: &RawValue) -> Result<Vec<&RawValue>, String> {
+    if !value.get().starts_with('[') {
+        return Err(format!("must be an array, not {}", kind(value)));
+    }
+    let items: Vec<&RawValue> = serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
+    match items.len() {
+        1..=MAX_BATCH => Ok(items),
+        length => Err(format!("must hold 1 to {MAX_BATCH} checks, not {length}")),
+    }
+}
+
+fn kind(value: &RawValue) -> &'static str {
+    match value.get().as_bytes().first() {
+        Some(b'"') => "a string",
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+/// The members of one object, and the faults found in it so far.
+struct Members<'a> {
+    /// Where the object is in the body, as a JSON pointer.
+    at: &'a str,
+    known: Pairs<'a>,
+    violations: Vec<Violation>,
+}
+
+impl<'a> Members<'a> {
+    fn open(value: &'a RawValue, at: &'a str, names: &[&str]) -> Result<Self, Vec<Violation>> {
+        let refused = |detail| vec![Violation::new(at, detail)];
+        if !value.get().starts_with('{') {
+            return Err(refused(format!("must be an object, not {}", kind(value))));
+        }
+        let written: Pairs<'a> = serde_json::from_str(value.get()).map_err(|error| refused(error.to_string()))?;
+        let mut members = Self { at, known: Pairs(Vec::new()), violations: Vec::new() };
+        written.0.into_iter().for_each(|(name, value)| members.add(name, value, names));
+        Ok(members)
+    }
+
+    fn add(&mut self, name: String, value: &'a RawValue, names: &[&str]) {
+        let violation = if !names.contains(&&*name) {
+            Violation::unknown(self.at, &name, names)
+        } else if self.known.0.iter().any(|(other, _)| *other == name) {
+            Violation::duplicate(self.at, &name)
+        } else {
+            return self.known.0.push((name, value));
+        };
+        if self.violations.len() < MAX_VIOLATIONS && !self.violations.contains(&violation) {
+            self.violations.push(violation);
+        }
+    }
+
+    fn require(&mut self, name: &str) {
+        if !self.known.0.iter().any(|(other, _)| other == name) {
+            self.violations.push(Violation::missing(self.at, name));
+        }
+    }
+
+    fn take<T>(&mut self, name: &str, read: impl FnOnce(&'a RawValue) -> Result<T, String>) -> Option<T> {
+        let (_, value) = self.known.0.iter().find(|(other, _)| other == name)?;
+        let fault = |detail| self.violations.push(Violation::new(format!("{}/{name}", self.at), detail));
+        read(value).map_err(fault).ok()
+    }
+
+    fn finish<T>(self, value: T) -> Result<T, Vec<Violation>> {
+        if self.violations.is_empty() { Ok(value) } else { Err(self.violations) }
+    }
+}
+
+/// An object as written: in order, with duplicates.
+struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(PairsVisitor).map(Pairs)
+    }
+}
+
+struct PairsVisitor;
+
+impl<'de> Visitor<'de> for PairsVisitor {
+    type Value = Vec<(String, &'de RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some((name, value)) = map.next_entry()? {
+            pairs.push((name, value));
+        }
+        Ok(pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_brackets_outside_of_strings_are_deep() {
+        for (text, levels) in [(r#"{"a": [1, [2]], "b": {}}"#, 3), (r#"["[[\"[[", "\\"]"#, 1), ("1", 0), ("]][", 1)] {
+            assert_eq!(depth(text), levels, "{text}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The HTTP surface: routes, layers, and nothing that decides.
+//!
+//! A request passes `layers::envelope` (request id, connection), the panic guard, and one handler, which
+//! parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
+//! way becomes a problem document in `error.rs`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware;
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::engine::Engine;
+
+pub mod lifecycle;
+
+mod layers;
+
+mod check;
+
+mod usage;
+
+mod policies;
+
+mod health;
+
+mod body;
+
+mod request;
+
+mod inspect;
+
+mod violations;
+
+mod query;
+
+mod answer;
+
+mod headers;
+
+mod error;
+
+pub use lifecycle::Lifecycle;
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+pub struct Node {
+    pub engine: Arc<Engine>,
+    pub lifecycle: Lifecycle,
+}
+
+/// Which calls a listener answers; health is answered by every one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surface {
+    /// The only listener: everything.
+    Whole,
+    /// Checks, where operators have a listener of their own.
+    Checks,
+    /// What operators ask, where checks have a listener of their own.
+    Admin,
+}
+
+/// The whole service for one listener; servers and tests use the same.
+pub fn router(node: Node, surface: Surface) -> Router {
+    let mut routes = Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
+    if surface != Surface::Admin {
+        routes = routes
+            .route("/v1/check", post(check::one))
+            .route("/v1/check/batch", post(check::batch))
+            .route("/v1/usage", get(usage::usage));
+    }
+    if surface != Surface::Checks {
+        routes = routes.route("/v1/policies", get(policies::policies));
+    }
+    routes
+        .fallback(error::not_found)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(middleware::from_fn_with_state(node.lifecycle.clone(), layers::envelope))
+        .with_state(node)
+}

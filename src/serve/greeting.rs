@@ -1,0 +1,56 @@
+//! What a node says to a person when it starts.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::net::TcpListener;
+
+use super::Listeners;
+use crate::config::Policies;
+use crate::engine::Engine;
+use crate::limit::policy::Policy;
+use crate::limit::quota::{Quota, span_text};
+
+/// Policies shown by name.
+const MAX_SHOWN: usize = 5;
+
+/// The lines, each ended.
+pub(super) fn text(engine: &Engine, listeners: &Listeners) -> String {
+    let (policies, kind) = (engine.policies(), engine.health().kind);
+    let checks = url(&listeners.checks);
+    let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
+    lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
+    let store = if kind == "embedded" { "embedded: counts live in this process alone" } else { kind };
+    lines.push(format!("  store      {store}"));
+    lines.push(format!("  policies   {} from {}", policies.by_name.len(), policies.origin));
+    lines.extend(policies.by_name.values().take(MAX_SHOWN).map(|policy| format!("    {}", summary(policy))));
+    if policies.by_name.len() > MAX_SHOWN {
+        lines.push("    ...".into());
+    }
+    lines.extend(try_line(&policies, &checks));
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+fn summary(policy: &Policy) -> String {
+    let quota = |quota: &Quota| format!("{} per {}", quota.limit, span_text(quota.window));
+    let quotas: Vec<_> = policy.quotas.iter().map(quota).collect();
+    format!("{}: {} ({})", policy.name, quotas.join(", "), policy.algorithm.name())
+}
+
+/// A line for a shell. The policy that denies soonest shows most; the key is one of any type.
+fn try_line(policies: &Policies, url: &str) -> Option<String> {
+    let smallest = |policy: &&std::sync::Arc<Policy>| policy.quotas.iter().map(|quota| quota.limit).min();
+    let policy = policies.by_name.values().min_by_key(smallest)?;
+    let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
+    Some(format!("  try        curl -i -H 'Content-Type: application/json' -d '{body}' {url}/v1/check"))
+}
+
+/// Where a client on this machine reaches the listener.
+fn url(listener: &TcpListener) -> String {
+    let Ok(address) = listener.local_addr() else { return "an unknown address".into() };
+    let host = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(host, address.port()))
+}

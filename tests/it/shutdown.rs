@@ -1,0 +1,109 @@
+//! The end of a node: what was asked is answered, and balancers are told first.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::oneshot;
+use tollgate::config::{Config, Policies, PrefilterConfig, Shutdown, StoreConfig};
+use tollgate::serve::{Listeners, Server};
+
+use crate::harness::{Node, http, wait_until};
+
+const PEEK: &[u8] = br#"{"key": "k", "cost": 0}"#;
+
+/// Requests whose last byte comes after the signal are under way and are answered.
+#[test]
+fn what_is_under_way_is_answered() {
+    let mut node = Node::start();
+    let request = http::json_request("/v1/check", PEEK);
+    let (most, rest) = request.split_at(request.len() - 5);
+    let mut open: Vec<_> = (0..20).map(|_| http::Connection::open(&node.address).unwrap()).collect();
+    for connection in &mut open {
+        connection.send(most).unwrap();
+    }
+    // An answer on a later connection shows that the earlier ones were accepted.
+    assert_eq!(http::get(&node.address, "/health/live").status, 200);
+    node.terminate();
+    wait_until("nothing is accepted any more", || http::Connection::open(&node.address).is_err());
+    assert!(node.is_alive());
+    for mut connection in open {
+        connection.send(rest).unwrap();
+        let answer = connection.receive(true).unwrap();
+        assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    }
+    assert_eq!(node.ended().code(), Some(0));
+}
+
+/// Clients that ask without pause get an answer to each request, the last one with notice of the end.
+#[test]
+fn busy_connections_are_told_that_they_end() {
+    let mut node = Node::start();
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let mut connection = http::Connection::open(&node.address).unwrap();
+            std::thread::spawn(move || {
+                loop {
+                    connection.send(&http::json_request("/v1/check", PEEK)).unwrap();
+                    let answer = connection.receive(true).unwrap();
+                    assert_eq!(answer.status, 200);
+                    if answer.header("connection") == Some("close") {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    assert_eq!(http::get(&node.address, "/health/ready").status, 200);
+    node.terminate();
+    clients.into_iter().for_each(|client| client.join().expect("every request was answered"));
+    assert_eq!(node.ended().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let mut node = Node::start();
+    let mut stuck = http::Connection::open(&node.address).unwrap();
+    stuck.send(b"POST /v1/check HTTP/1.1\r\n").unwrap();
+    assert_eq!(http::get(&node.address, "/health/live").status, 200);
+    node.terminate();
+    wait_until("nothing is accepted any more", || http::Connection::open(&node.address).is_err());
+    node.terminate();
+    assert_eq!(node.ended().code(), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_ends_before_the_answers() {
+    let config = config(Shutdown { delay: Duration::from_secs(2), timeout: Duration::from_secs(1) });
+    let listeners = Listeners::bind(&config).await.unwrap();
+    let address = listeners.checks.local_addr().unwrap().to_string();
+    let server = Server::open(config, listeners).await.unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(server.run(async { drop(stopped.await) }));
+    tokio::task::spawn_blocking(move || {
+        assert_eq!(http::get(&address, "/health/ready").status, 200);
+        drop(stop);
+        wait_until("the node is not ready", || http::get(&address, "/health/ready").status == 503);
+        assert_eq!(http::get(&address, "/health/ready").json()["status"], "draining");
+        assert_eq!(http::get(&address, "/health/live").status, 200);
+        let answer = http::post(&address, "/v1/check", PEEK);
+        assert_eq!((answer.status, answer.json()["known"].clone()), (404, json!([])));
+    })
+    .await
+    .unwrap();
+    running.await.unwrap();
+}
+
+fn config(shutdown: Shutdown) -> Config {
+    let policies = Policies { by_name: BTreeMap::new(), version: String::new(), origin: "test".into(), loaded_at: 0 };
+    Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        admin_listen: None,
+        store: StoreConfig::Embedded,
+        prefilter: PrefilterConfig { max_keys: 1, max_denial: Duration::from_secs(1) },
+        expected_nodes: NonZeroU64::MIN,
+        shutdown,
+        policies,
+    }
+}

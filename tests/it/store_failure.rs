@@ -1,0 +1,103 @@
+//! A store that refuses everything: each mode gives its answer, and never a 500.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate::clock::Clock;
+use tollgate::config::Policies;
+use tollgate::engine::Engine;
+use tollgate::engine::fallback::FallbackStore;
+use tollgate::http::{Lifecycle, Node, Surface, router};
+use tollgate::limit::key::KeyType;
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::quota::Quota;
+use tollgate::limit::slot::Generations;
+use tollgate::prefilter::Prefilter;
+use tollgate::store::{MemoryStore, Store};
+
+use crate::harness::http::{self, Answer};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_mode_has_its_answer() {
+    let address = start().await;
+    let stories = tokio::task::spawn_blocking(move || {
+        let check = |policy: &str| {
+            let body = json!({"policy": policy, "key": "2001:db8::1"}).to_string();
+            http::post(&address, "/v1/check?deny_status=403", body)
+        };
+        blind(&check("allow"), 200, &json!(0));
+        blind(&check("deny"), 403, &json!(1000));
+        local(&check("local"));
+        refused(&check("error"));
+        wrong_key(&http::post(&address, "/v1/check", r#"{"policy": "local", "key": "localhost"}"#));
+        let batch = json!({"checks": [{"policy": "error", "key": "::1"}, {"policy": "allow", "key": "::1"}]});
+        let results = http::post(&address, "/v1/check/batch", batch.to_string()).json()["results"].clone();
+        assert_eq!((&results[0]["error"]["status"], &results[1]["allowed"]), (&json!(503), &json!(true)));
+    });
+    stories.await.unwrap();
+}
+
+/// Without a counter there is nothing to say about quotas.
+fn blind(answer: &Answer, status: u16, retry_after_ms: &Value) {
+    let decision = answer.json();
+    assert_eq!((answer.status, &decision["retry_after_ms"]), (status, retry_after_ms));
+    for member in ["limit", "remaining", "reset_after_ms", "quota"] {
+        assert_eq!(decision.get(member), Some(&Value::Null), "{member}");
+    }
+    assert_eq!((&decision["quotas"], &decision["reason"]), (&json!([]), &json!("store_unavailable")));
+    assert_eq!(decision["fallback"]["cause"], "refused");
+    assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
+    assert_eq!(answer.header("retry-after"), (status == 403).then_some("1"));
+}
+
+/// This node's share of ten is five.
+fn local(answer: &Answer) {
+    let decision = answer.json();
+    assert_eq!(
+        (&decision["limit"], &decision["remaining"], &decision["charged"]),
+        (&json!(5), &json!(4), &json!(0))
+    );
+    assert_eq!((&decision["source"], &decision["fallback"]["mode"]), (&json!("fallback"), &json!("local")));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""1m";q=5;w=60"#));
+    assert_eq!(decision["key"], "2001:db8::1");
+}
+
+fn refused(answer: &Answer) {
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    assert_eq!(answer.json()["type"], "urn:tollgate:problem:store-unavailable");
+}
+
+fn wrong_key(answer: &Answer) {
+    assert_eq!((answer.status, &answer.json()["violations"][0]["pointer"]), (422, &json!("/key")));
+}
+
+async fn start() -> String {
+    use OnStoreFailure::{Allow, Deny, Error, Local};
+    let by_name = [Local, Allow, Deny, Error].map(|mode| (mode.name().to_owned(), Arc::new(policy(mode))));
+    let policies =
+        Policies { by_name: BTreeMap::from(by_name), version: "v".into(), origin: "test".into(), loaded_at: 0 };
+    let full = Store::Memory(MemoryStore::new(Clock::system(), 0));
+    let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 10), NonZeroU64::new(2).unwrap());
+    let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
+    let engine = Arc::new(Engine::new(policies, prefilter, full, fallback, Clock::system()));
+    let node = Node { engine, lifecycle: Lifecycle::default() };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async { axum::serve(listener, router(node, Surface::Whole)).await });
+    address
+}
+
+fn policy(on_store_failure: OnStoreFailure) -> Policy {
+    Policy {
+        name: on_store_failure.name().into(),
+        algorithm: Algorithm::SlidingWindow,
+        quotas: vec![Quota { name: "1m".into(), limit: NonZeroU64::new(10).unwrap(), window: 60_000_000 }],
+        key_type: KeyType::Ip { ipv6_prefix: 64 },
+        on_store_failure,
+        timeout: Duration::from_millis(100),
+    }
+}
