@@ -1,10 +1,9 @@
 # The image of Tollgate.
 #
 #   docker build -t tollgate:local .                        builds it from source
-#   docker build -t tollgate:local --target prebuilt .      takes target/release/tollgate instead (--build-arg BINARY=path)
+#   docker build -t tollgate:local --target prebuilt --build-arg BINARY=target/release/tollgate .      takes that binary instead
 #
 # It listens where the configuration says; the default is loopback, which nobody outside of the container reaches.
-# The stages stand in this order because the older builder runs every stage above its target.
 
 ARG RUST_IMAGE=rust:1.95-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
@@ -18,8 +17,10 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["tollgate", "heal
 ENTRYPOINT ["tollgate"]
 CMD ["serve"]
 
+# The builder without BuildKit runs every stage above its target. So this one stands above the build from source, and
+# without BINARY it copies a file that is always there, instead of failing a build that does not want it.
 FROM base AS prebuilt
-ARG BINARY=target/release/tollgate
+ARG BINARY=Cargo.toml
 COPY ${BINARY} /usr/local/bin/tollgate
 
 FROM ${RUST_IMAGE} AS builder
