@@ -18,9 +18,9 @@ use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::http::lifecycle::Phase;
 use crate::http::{Lifecycle, Node, Surface, router};
-use crate::store::memory::MAX_KEYS;
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
+use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, RedisStore, Store};
 
 mod connections;

@@ -1,8 +1,8 @@
 //! The rate limit fields of an answer: draft-ietf-httpapi-ratelimit-headers-11 and Retry-After (RFC 9110).
 //!
 //! Both `RateLimit` fields are lists of RFC 9651; an item is the name of a quota, which needs no escapes.
-//! Their spans are whole seconds, rounded up. `t` is when the quota is whole again, so Retry-After, which is
-//! when this cost fits, may come before it.
+//! Their spans are whole seconds, rounded up. `t` is when the quota is whole again; of a denial it is not later
+//! than Retry-After, which by the draft should not come before the end of `t`: until then `r` is what is left.
 
 use std::fmt::Write;
 
@@ -26,8 +26,16 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
         insert_text(headers, RATELIMIT_POLICY, policy_items(&decision.policy));
         insert_text(headers, RATELIMIT, state_items(decision));
     }
-    if let (false, Wait::For(wait)) = (decision.allowed, decision.retry_after) {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds_up(wait).max(1)));
+    if let Some(seconds) = retry_after(decision) {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+}
+
+/// Of a denial of a cost that will fit: when, in seconds.
+fn retry_after(decision: &Decision) -> Option<u64> {
+    match decision.retry_after {
+        Wait::For(wait) if !decision.allowed => Some(seconds_up(wait).max(1)),
+        _ => None,
     }
 }
 
@@ -41,12 +49,13 @@ fn policy_items(policy: &Policy) -> String {
     items
 }
 
-/// `"1s";r=0;t=1, "10s";r=3211;t=10`; of a pre-filter's denial only the quota that it knows.
+/// `"1s";r=12;t=1, "10s";r=3211;t=10`; of a pre-filter's denial only the quota that it knows.
 fn state_items(decision: &Decision) -> String {
     let quotas = &decision.policy.quotas;
     let mut items = String::with_capacity(32 * quotas.len());
+    let latest = retry_after(decision).unwrap_or(u64::MAX);
     let mut state = |quota: &Quota, remaining: u64, reset_after: Micros| {
-        let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after));
+        let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after).min(latest));
         push(&mut items, format_args!("\"{}\";r={remaining};t={reset}", quota.name));
     };
     for (quota, known) in quotas.iter().zip(&decision.quotas) {
@@ -134,7 +143,7 @@ mod tests {
         let cases = [
             (
                 decision(two, &[(0, 987_001), (3211, 9_800_000)], Wait::For(312_000)),
-                [Some(r#""1s";q=1000;w=1, "10s";q=5000;w=10"#), Some(r#""1s";r=0;t=1, "10s";r=3211;t=10"#), Some("1")],
+                [Some(r#""1s";q=1000;w=1, "10s";q=5000;w=10"#), Some(r#""1s";r=0;t=1, "10s";r=3211;t=1"#), Some("1")],
             ),
             (
                 decision(&[("100ms", 1_000_000_000_000_000, S / 10)], &[(1_000_000_000_000_000, 0)], Wait::NONE),
@@ -160,7 +169,7 @@ mod tests {
     fn a_denial_that_knows_one_quota_tells_of_that_one() {
         let mut denial = decision(&[("1s", 10, 1_000_000), ("1m", 20, 60_000_000)], &[], Wait::For(2_100_000));
         denial.binding = Some(Binding { quota: 1, remaining: 0, reset_after: 59_000_001 });
-        let told = [r#""1s";q=10;w=1, "1m";q=20;w=60"#, r#""1m";r=0;t=60"#, "3"];
+        let told = [r#""1s";q=10;w=1, "1m";q=20;w=60"#, r#""1m";r=0;t=3"#, "3"];
         assert_eq!(fields(&denial), told.map(|field| Some(field.to_owned())));
     }
 }

@@ -181,7 +181,8 @@ fn wrong_query_strings() {
         assert_eq!(pointers_of(&assert_problem(&answer, 422, "invalid-request")), pointers, "{query}");
     }
     let unknown = http::get(&node.address, "/v1/usage?policy=nope&key=k");
-    assert_eq!(assert_problem(&unknown, 404, "unknown-policy")["known"], json!(["default", "five-per-minute"]));
+    let known = assert_problem(&unknown, 404, "unknown-policy")["known"].take();
+    assert!(known.as_array().is_some_and(|known| known.contains(&json!("five-per-minute"))), "{known}");
     assert_untouched(&mut node);
 }
 

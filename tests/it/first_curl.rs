@@ -25,11 +25,11 @@ fn five_are_allowed_and_the_sixth_is_told_when() {
     assert!((58_000..=61_000).contains(&wait), "{decision}");
     assert_eq!(answer.status, 429);
     let members = json!({"allowed": false, "policy": "five-per-minute", "key": "203.0.113.7", "cost": 1, "charged": 0,
-        "limit": 5, "remaining": 0, "retry_after_ms": wait, "reset_after_ms": reset, "quota": "1m",
-        "source": decision["source"], "reason": "over_limit", "quotas": decision["quotas"]});
+        "limit": 5, "remaining": 0, "retry_after_ms": wait, "reset_after_ms": reset, "quota": "60s",
+        "source": "prefilter", "reason": "over_limit"});
     assert_eq!(decision, members);
-    assert_eq!(answer.header("ratelimit-policy"), Some(r#""1m";q=5;w=60"#));
-    let state = format!(r#""1m";r=0;t={}"#, reset.div_ceil(1000));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""60s";q=5;w=60"#));
+    let state = format!(r#""60s";r=0;t={}"#, wait.div_ceil(1000));
     assert_eq!(answer.header("ratelimit"), Some(state.as_str()));
     assert_eq!(answer.header("retry-after"), Some(wait.div_ceil(1000).to_string().as_str()));
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -84,9 +84,9 @@ fn operators_may_have_a_listener_of_their_own() {
     let admin = node.greeting.lines().find_map(|line| line.trim().strip_prefix("operators  http://")).unwrap();
     let policies = http::get(admin, "/v1/policies").json();
     assert_eq!(
-        policies["policies"][1],
+        policies["policies"][2],
         json!({"name": "five-per-minute", "algorithm": "sliding-window",
-        "quotas": [{"name": "1m", "limit": 5, "window_ms": 60000}], "key": {"type": "text"},
+        "quotas": [{"name": "60s", "limit": 5, "window_ms": 60000}], "key": {"type": "text"},
         "on_store_failure": "local", "timeout_ms": 100})
     );
     assert!(policies["loaded_at"].as_str().unwrap().ends_with('Z') && policies["origin"] == "built-in");
