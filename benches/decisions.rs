@@ -15,10 +15,10 @@ use tollgate::config::RedisConfig;
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::{Fingerprinter, KeyType};
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
-use tollgate::limit::quota::{MAX_UNITS, Quota, span_text};
+use tollgate::limit::quota::{MAX_UNITS, Quota, Rule, span_text};
 use tollgate::limit::slot::Generations;
+use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
-use tollgate::limit::window::SlidingWindow;
 use tollgate::prefilter::Prefilter;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 
@@ -30,6 +30,7 @@ fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
         name: span_text(window),
         limit: NonZeroU64::new(limit).unwrap(),
         window,
+        rule: Rule::SlidingWindow,
     };
     Arc::new(Policy {
         name: "bench".into(),
@@ -54,7 +55,7 @@ fn core(c: &mut Criterion) {
     let mut group = c.benchmark_group("core");
     for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
         let policy = policy(quotas);
-        let mut windows = vec![SlidingWindow::default(); quotas.len()];
+        let mut windows = policy.quotas.iter().map(State::new).collect::<Vec<_>>();
         let mut now = 1_790_000_000_000_000;
         group.bench_function(name, |b| {
             b.iter(|| {

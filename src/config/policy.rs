@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use crate::limit::key::KeyType;
 use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use crate::limit::quota::{Anchor, Rule};
 
 use super::fault::Faults;
 use super::lists;
-use super::quota;
+use super::quota::{self, Form};
 use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
 use super::section::{Section, Shape, not_yet};
@@ -15,9 +16,9 @@ use super::store::TIMEOUT;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
-    known: &["algorithm", "quotas", "key", "on_store_failure", "timeout"],
+    known: &["algorithm", "quotas", "anchor", "key", "on_store_failure", "timeout"],
     checked: &["durability", "shadow", "deny", "allow"],
-    later: &["anchor", "timezone", "max_entries", "overrides", "inline"],
+    later: &["timezone", "max_entries", "overrides", "inline"],
 };
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
@@ -32,7 +33,9 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     refuse_unbuilt(&section, faults);
     let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
-    let quotas = quotas.and_then(|node| quota::quotas(node, faults));
+    let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
+    let form = form(algorithm, anchor, faults);
+    let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
     let failure = section.member("on_store_failure");
     let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
@@ -62,10 +65,34 @@ fn name(member: &Member, faults: &mut Faults) -> Option<String> {
 fn algorithm(node: &Node, faults: &mut Faults) -> Option<Algorithm> {
     match node.word(&["sliding-window", "fixed-window", "sliding-log", "token-bucket"], faults)? {
         "sliding-window" => Some(Algorithm::SlidingWindow),
+        "fixed-window" => Some(Algorithm::FixedWindow),
+        "token-bucket" => Some(Algorithm::TokenBucket),
         other => {
             not_yet(node.place, &format!("`algorithm: {other}`"), faults);
             None
         }
+    }
+}
+
+fn anchor(node: &Node, faults: &mut Faults) -> Option<Anchor> {
+    match node.word(&["clock", "first-hit"], faults)? {
+        "clock" => Some(Anchor::Clock),
+        _ => Some(Anchor::FirstHit),
+    }
+}
+
+/// How the quotas of an algorithm are written; only fixed windows have an anchor, by default the clock.
+fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, faults: &mut Faults) -> Form {
+    if let Some((node, _)) = anchor.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::FixedWindow)) {
+        faults.note(node.place, "`anchor` is for fixed windows: add `algorithm: fixed-window`");
+    }
+    match algorithm {
+        Some(Algorithm::FixedWindow) => {
+            let anchor = anchor.and_then(|(_, anchor)| anchor).unwrap_or(Anchor::Clock);
+            Form::Window(Rule::FixedWindow(anchor))
+        }
+        Some(Algorithm::TokenBucket) => Form::Bucket,
+        Some(Algorithm::SlidingWindow) | None => Form::Window(Rule::SlidingWindow),
     }
 }
 

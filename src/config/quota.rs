@@ -1,8 +1,10 @@
-//! The quotas of a policy: `1000 per 1s` or `{name: burst, limit: 1000, per: 1s}`.
+//! The quotas of a policy: `1000 per 1s` or `{name: burst, limit: 1000, per: 1s}`; of a token bucket
+//! `{rate: 10 per 1s, burst: 20}`.
 
 use std::num::NonZeroU64;
 
-use crate::limit::quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, span_text};
+use crate::limit::bucket::{MAX_DEBT, Terms};
+use crate::limit::quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule, span_text};
 use crate::limit::time::Micros;
 
 use super::duration::parse_within;
@@ -21,38 +23,72 @@ const SHAPE: Shape = Shape {
     later: &[],
 };
 
+const BUCKET_SHAPE: Shape = Shape {
+    example: "{rate: 10 per 1s, burst: 20}",
+    known: &["name", "rate", "burst"],
+    checked: &["limit", "per"],
+    later: &[],
+};
+
+/// How the quotas of a policy are written, and what they become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A limit per window, counted by this rule.
+    Window(Rule),
+    /// A rate and a burst.
+    Bucket,
+}
+
 /// What could be read of one quota; what is missing has its fault.
 #[derive(Debug)]
 struct Draft<'a> {
     place: Place,
     name: Option<&'a str>,
     limit: Option<NonZeroU64>,
+    /// The window, or the span of a rate.
     window: Option<Micros>,
+    /// What a token bucket refills in that span.
+    units: Option<NonZeroU64>,
 }
 
 /// The quotas listed at `node`; none if one of them has a fault.
-pub(super) fn quotas(node: &Node, faults: &mut Faults) -> Option<Vec<Quota>> {
+pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec<Quota>> {
     let items = node.list("[1000 per 1s, 5000 per 10s]", faults)?;
     if items.is_empty() || items.len() > MAX_QUOTAS {
         faults.note(node.place, format!("a policy has 1 to {MAX_QUOTAS} quotas, not {}", items.len()));
     }
-    let drafts: Vec<Option<Draft<'_>>> = items.iter().map(|item| draft(item, faults)).collect();
+    let drafts: Vec<Option<Draft<'_>>> = items.iter().map(|item| draft(item, form, faults)).collect();
     refuse_alike(&drafts.iter().flatten().collect::<Vec<_>>(), faults);
-    drafts.into_iter().map(|draft| draft?.quota()).collect()
+    drafts.into_iter().map(|draft| draft?.quota(form, faults)).collect()
 }
 
 impl Draft<'_> {
-    fn quota(self) -> Option<Quota> {
-        Some(Quota { name: self.name?.to_owned(), limit: self.limit?, window: self.window? })
+    fn quota(self, form: Form, faults: &mut Faults) -> Option<Quota> {
+        let (name, limit, window) = (self.name?.to_owned(), self.limit?, self.window?);
+        let rule = match form {
+            Form::Window(rule) => return Some(Quota { name, limit, window, rule }),
+            Form::Bucket => Rate { units: self.units?, per: window },
+        };
+        let Some(window) = Terms::of(rule).fill_time(limit) else {
+            let most = MAX_DEBT / Terms::of(rule).price;
+            faults.note(self.place, format!("at this rate a burst of more than {most} cannot be counted exactly"));
+            return None;
+        };
+        Some(Quota { name, limit, window, rule: Rule::TokenBucket(rule) })
     }
 }
 
-fn draft<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
-    match &node.value {
-        Value::Text { text, .. } => short(node.place, text, faults),
-        Value::Mapping(_) => long(node, faults),
-        _ => {
+fn draft<'a>(node: &'a Node, form: Form, faults: &mut Faults) -> Option<Draft<'a>> {
+    match (&node.value, form) {
+        (Value::Text { text, .. }, Form::Window(_)) => short(node.place, text, faults),
+        (Value::Mapping(_), Form::Window(_)) => long(node, faults),
+        (Value::Mapping(_), Form::Bucket) => bucket(node, faults),
+        (_, Form::Window(_)) => {
             node.must_be("a quota such as `1000 per 1s`", faults);
+            None
+        }
+        (_, Form::Bucket) => {
+            node.must_be("a quota such as `{rate: 10 per 1s, burst: 20}`", faults);
             None
         }
     }
@@ -60,12 +96,45 @@ fn draft<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
 
 /// `1000 per 1s`, named after its window as it is written.
 fn short<'a>(place: Place, text: &'a str, faults: &mut Faults) -> Option<Draft<'a>> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [limit, "per", per] = words[..] else {
+    let Some((limit, per)) = per(text) else {
         faults.note(place, format!("a quota reads like `1000 per 1s`, not `{}`", excerpt(text)));
         return None;
     };
-    Some(Draft { place, name: Some(per), limit: units(limit, place, faults), window: span(per, place, faults) })
+    let (limit, window) = (units(limit, place, faults), span(per, place, faults));
+    Some(Draft { place, name: Some(per), limit, window, units: None })
+}
+
+/// `{rate: 10 per 1s, burst: 20}`, named after the span of its rate.
+fn bucket<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
+    let section = Section::open(node, &BUCKET_SHAPE, faults)?;
+    for Member { place, key, .. } in ["limit", "per"].into_iter().filter_map(|key| section.whole(key)) {
+        faults.note(*place, format!("`{key}` belongs to a window: a token bucket has `rate` and `burst`"));
+    }
+    let rate = section.required("rate", "a token bucket needs `rate`, such as `rate: 10 per 1s`", faults);
+    let burst = section.required("burst", "a token bucket needs `burst`, such as `burst: 20`", faults);
+    let limit = burst.and_then(|node| NonZeroU64::new(node.integer(1..=MAX_UNITS, faults)?));
+    let rate = rate.and_then(|node| Some((node.text("a rate such as `10 per 1s`", faults)?, node.place)));
+    let read = rate.and_then(|(text, place)| {
+        let read = per(text);
+        if read.is_none() {
+            faults.note(place, format!("a rate reads like `10 per 1s`, not `{}`", excerpt(text)));
+        }
+        Some((read?, place))
+    });
+    let name = section.member("name").map(|node| node.identifier(faults));
+    let name = name.unwrap_or(read.map(|((_, per), _)| per));
+    let units = read.and_then(|((amount, _), place)| units(amount, place, faults));
+    let window = read.and_then(|((_, per), place)| span(per, place, faults));
+    Some(Draft { place: node.place, name, limit, window, units })
+}
+
+/// The two sides of `1000 per 1s`.
+fn per(text: &str) -> Option<(&str, &str)> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        [amount, "per", span] => Some((amount, span)),
+        _ => None,
+    }
 }
 
 fn long<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
@@ -81,16 +150,14 @@ fn long<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
     let window = per.and_then(|(text, place)| span(text, place, faults));
     let name = section.member("name").map(|node| node.identifier(faults));
     let name = name.unwrap_or(per.map(|(text, _)| text));
-    Some(Draft { place: node.place, name, limit, window })
+    Some(Draft { place: node.place, name, limit, window, units: None })
 }
 
 /// Notes the members of a token bucket; whether there are any.
 fn refuse_bucket(section: &Section<'_>, faults: &mut Faults) -> bool {
     let members: Vec<_> = ["rate", "burst"].into_iter().filter_map(|key| section.whole(key)).collect();
     for Member { place, key, .. } in &members {
-        let sentence = format!(
-            "`{key}` belongs to `algorithm: token-bucket`, which is not yet supported: a window has `limit` and `per`"
-        );
+        let sentence = format!("`{key}` belongs to `algorithm: token-bucket`: a window has `limit` and `per`");
         faults.note(*place, sentence);
     }
     !members.is_empty()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::limit::key::KeyType;
 use crate::limit::policy::Policy;
+use crate::limit::quota::{Anchor, Rate, Rule};
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
 ///
@@ -25,7 +26,17 @@ fn canonical(policy: &Policy) -> String {
     let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
     for quota in quotas {
         // Writing to a String cannot fail.
-        let _ = write!(line, " {}={}/{}", quota.name, quota.limit, quota.window);
+        let _ = write!(line, " {}={}/{}/{}", quota.name, quota.limit, quota.window, rule(quota.rule));
     }
     line + &format!(" {}us\n", timeout.as_micros())
+}
+
+/// Without a blank.
+fn rule(rule: Rule) -> String {
+    match rule {
+        Rule::SlidingWindow => "sliding".into(),
+        Rule::FixedWindow(Anchor::Clock) => "clock".into(),
+        Rule::FixedWindow(Anchor::FirstHit) => "first-hit".into(),
+        Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
+    }
 }

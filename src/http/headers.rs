@@ -100,6 +100,7 @@ mod tests {
             name: name.into(),
             limit: NonZeroU64::new(limit).unwrap(),
             window,
+            rule: crate::limit::quota::Rule::default(),
         };
         let policy = Policy {
             name: "p".into(),

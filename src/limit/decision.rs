@@ -5,8 +5,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::policy::Policy;
+use super::quota::Quota;
+use super::state::State;
 use super::time::Micros;
-use super::window::{Grid, SlidingWindow, reset_after_charge};
+use super::window::{Grid, reset_after_charge};
 
 /// When a cost would be admitted, if nothing else is charged meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,103 +73,87 @@ pub struct Ruling {
     pub closed_for: Micros,
 }
 
-/// What each quota of a policy counts at one instant; costs are admitted against it in order.
+/// What each quota of a policy has left at one instant; costs are admitted against it in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tally {
-    counted: SmallVec<[u64; 3]>,
-}
+pub struct Room(SmallVec<[u64; 3]>);
 
-impl Tally {
-    pub fn new(counted: impl IntoIterator<Item = u64>) -> Self {
-        Self { counted: counted.into_iter().collect() }
+impl Room {
+    pub fn new(remaining: impl IntoIterator<Item = u64>) -> Self {
+        Self(remaining.into_iter().collect())
     }
 
-    /// Charges `cost` to every quota, or to none: cost 0 always fits.
-    pub fn admit(&mut self, policy: &Policy, cost: u64) -> bool {
-        let fits = self.fits(policy, cost);
+    /// Takes `cost` from every quota, or from none: cost 0 always fits.
+    pub fn admit(&mut self, cost: u64) -> bool {
+        let fits = self.0.iter().all(|remaining| cost <= *remaining);
         if fits {
-            self.counted.iter_mut().for_each(|counted| *counted += cost);
+            self.0.iter_mut().for_each(|remaining| *remaining -= cost);
         }
         fits
     }
-
-    /// Whether every quota has room for `cost`.
-    pub fn fits(&self, policy: &Policy, cost: u64) -> bool {
-        let room = |(quota, counted): (&super::quota::Quota, &u64)| counted + cost <= quota.limit.get();
-        cost == 0 || policy.quotas.iter().zip(&self.counted).all(room)
-    }
-
-    fn remaining(&self, policy: &Policy) -> impl Iterator<Item = u64> {
-        policy
-            .quotas
-            .iter()
-            .zip(&self.counted)
-            .map(|(quota, counted)| quota.limit.get().saturating_sub(*counted))
-    }
 }
 
-/// Decides `costs` in order against the histories of one key, one per quota, and charges what it admits.
+/// Decides `costs` in order against the states of one key, one per quota, and charges what it admits.
 ///
-/// This is the whole of a store's decision; the script in Redis decides the same by the same sums.
-pub fn decide(policy: &Policy, histories: &mut [SlidingWindow], now: Micros, costs: &[u64]) -> Ruling {
-    let grids: SmallVec<[Grid; 3]> = policy.quotas.iter().map(|quota| Grid::new(quota.window)).collect();
-    let mut tally = Tally::new(histories.iter().zip(&grids).map(|(history, grid)| history.counted(*grid, now)));
+/// This is the whole of a store's decision; the scripts in Redis decide the same by the same sums.
+pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64]) -> Ruling {
+    let quotas = &policy.quotas;
+    let mut room = Room::new(states.iter().zip(quotas).map(|(state, quota)| state.remaining(quota, now)));
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(costs.len());
     for &cost in costs {
-        let allowed = tally.admit(policy, cost);
+        let allowed = room.admit(cost);
         if allowed && cost > 0 {
-            histories.iter_mut().zip(&grids).for_each(|(history, grid)| history.charge(*grid, now, cost));
+            states.iter_mut().zip(quotas).for_each(|(state, quota)| state.charge(quota, now, cost));
         }
-        let resets = histories.iter().zip(&grids).map(|(history, grid)| history.reset_after(*grid, now));
-        verdicts.push(verdict(policy, &tally, cost, allowed, resets));
+        let resets = states.iter().zip(quotas).map(|(state, quota)| state.reset_after(quota, now));
+        verdicts.push(verdict(&room, cost, allowed, resets));
     }
     // Waits are told from the state after the whole list, since that is what the next caller meets.
     for verdict in &mut verdicts {
-        let waits = waits(policy, histories, &grids, now, verdict.cost);
-        let (last, wait) = open_last(&waits);
+        let (last, wait) = open_last(policy, states, now, verdict.cost);
         verdict.again_after = wait;
         if !verdict.allowed {
             verdict.retry_after = wait;
             verdict.binding = last;
         }
     }
-    let closed_for = match open_last(&waits(policy, histories, &grids, now, 1)) {
+    let closed_for = match open_last(policy, states, now, 1) {
         (_, Wait::For(span)) => span,
         (_, Wait::Never) => 0,
     };
     Ruling { verdicts, closed_for }
 }
 
-/// The verdicts on `costs` when all of them were admitted at `now` on top of `counted`, none is a peek, and
-/// the dearest of them would be admitted once more: then the sums tell everything.
+/// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none
+/// is a peek, and the dearest of them would be admitted once more: then the sums tell everything.
 pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Ruling {
-    let mut tally = Tally::new(counted.iter().copied());
+    let left = |(quota, counted): (&Quota, &u64)| quota.limit.get().saturating_sub(*counted);
+    let mut room = Room::new(policy.quotas.iter().zip(counted).map(left));
     let admit = |&cost: &u64| {
-        let allowed = tally.admit(policy, cost);
+        let allowed = room.admit(cost);
         debug_assert!(allowed && cost > 0);
         let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
-        verdict(policy, &tally, cost, allowed, resets)
+        verdict(&room, cost, allowed, resets)
     };
     Ruling { verdicts: costs.iter().map(admit).collect(), closed_for: 0 }
 }
 
-fn verdict(policy: &Policy, tally: &Tally, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {
-    let states = tally.remaining(policy).zip(resets);
-    let quotas: QuotaStates = states.map(|(remaining, reset_after)| QuotaState { remaining, reset_after }).collect();
+fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {
+    let states = room.0.iter().zip(resets);
+    let quotas: QuotaStates = states.map(|(&remaining, reset_after)| QuotaState { remaining, reset_after }).collect();
     let binding = quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining).map_or(0, |(index, _)| index);
     Verdict { cost, allowed, retry_after: Wait::NONE, again_after: Wait::NONE, binding, quotas }
 }
 
-fn waits(policy: &Policy, histories: &[SlidingWindow], grids: &[Grid], now: Micros, cost: u64) -> SmallVec<[Wait; 3]> {
-    if cost == 0 {
-        return SmallVec::from_elem(Wait::NONE, policy.quotas.len());
+/// The quota in which `cost` fits last, the first of equals, and when. Cost 0 always fits.
+fn open_last(policy: &Policy, states: &[State], now: Micros, cost: u64) -> (usize, Wait) {
+    let mut last = (0, Wait::NONE);
+    if cost > 0 {
+        for (index, (state, quota)) in states.iter().zip(&policy.quotas).enumerate() {
+            let wait = state.wait(quota, now, cost);
+            if wait > last.1 {
+                last = (index, wait);
+            }
+        }
     }
-    let each = policy.quotas.iter().zip(histories).zip(grids);
-    each.map(|((quota, history), grid)| history.wait(*grid, now, quota.limit.get(), cost)).collect()
-}
-
-/// The quota that is open last, the first of equals, and when.
-fn open_last(waits: &[Wait]) -> (usize, Wait) {
-    let later = |best: (usize, Wait), (index, wait): (usize, &Wait)| if *wait > best.1 { (index, *wait) } else { best };
-    waits.iter().enumerate().fold((0, Wait::NONE), later)
+    last
 }

@@ -11,6 +11,12 @@ pub mod policy;
 
 pub mod window;
 
+pub mod fixed;
+
+pub mod bucket;
+
+pub mod state;
+
 pub mod decision;
 
 pub mod slot;

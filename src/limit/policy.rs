@@ -9,8 +9,10 @@ use super::quota::Quota;
 /// How a policy counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
-    /// At most the limit in any interval as long as the window, in 64 buckets (`window.rs`).
+    /// See [`super::quota::Rule`], as for the others.
     SlidingWindow,
+    FixedWindow,
+    TokenBucket,
 }
 
 impl Algorithm {
@@ -18,6 +20,8 @@ impl Algorithm {
     pub fn name(self) -> &'static str {
         match self {
             Self::SlidingWindow => "sliding-window",
+            Self::FixedWindow => "fixed-window",
+            Self::TokenBucket => "token-bucket",
         }
     }
 }

@@ -20,15 +20,52 @@ pub struct Quota {
     pub name: String,
     /// Units, 1 to [`MAX_UNITS`].
     pub limit: NonZeroU64,
-    /// Microseconds, a multiple of 1 ms, [`MIN_WINDOW`] to [`MAX_WINDOW`].
+    /// Microseconds, a multiple of 1 ms, [`MIN_WINDOW`] to [`MAX_WINDOW`]; of a token bucket the time in which
+    /// an empty one fills, rounded up.
     pub window: Micros,
+    /// How it counts.
+    pub rule: Rule,
+}
+
+/// How a quota counts: the algorithm of its policy with what that needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rule {
+    /// At most the limit in any interval as long as the window (`window.rs`).
+    #[default]
+    SlidingWindow,
+    /// At most the limit in each window; windows follow each other as the anchor says (`fixed.rs`).
+    FixedWindow(Anchor),
+    /// At most the limit at once, and the rate in the long run (`bucket.rs`).
+    TokenBucket(Rate),
+}
+
+/// Where fixed windows begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Anchor {
+    /// At the multiples of the window since the Unix epoch: a window of a day is a day in UTC.
+    Clock,
+    /// With the first charged check after the previous window has ended.
+    FirstHit,
+}
+
+/// How fast a token bucket refills: `units` in each `per` us, evenly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// 1 to [`MAX_UNITS`].
+    pub units: NonZeroU64,
+    /// As a window.
+    pub per: Micros,
 }
 
 impl Quota {
-    /// The share of one of `nodes`: the limit divided, rounded down, at least 1.
+    /// The share of one of `nodes`: the limit, and the rate, divided, rounded down, at least 1.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
-        let limit = NonZeroU64::new(self.limit.get() / nodes).unwrap_or(NonZeroU64::MIN);
-        Self { limit, ..self.clone() }
+        let divided = |units: NonZeroU64| NonZeroU64::new(units.get() / nodes).unwrap_or(NonZeroU64::MIN);
+        let rule = match self.rule {
+            Rule::TokenBucket(Rate { units, per }) => Rule::TokenBucket(Rate { units: divided(units), per }),
+            rule => rule,
+        };
+        Self { limit: divided(self.limit), rule, ..self.clone() }
     }
 }
 
@@ -65,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_share_is_never_less_than_one() {
-        let quota = Quota { name: "1s".into(), limit: NonZeroU64::MIN, window: 1_000_000 };
+        let quota = Quota { name: "1s".into(), limit: NonZeroU64::MIN, window: 1_000_000, rule: Rule::default() };
         let share = quota.share(NonZeroU64::new(3).unwrap());
         assert_eq!(share.limit.get(), 1);
     }

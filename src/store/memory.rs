@@ -4,6 +4,7 @@
 //! Nothing is freed by being asked for: [`MemoryStore::sweep`] passes over the map from time to time and drops
 //! what says nothing any more. The map is cut into many small shards so that a pass never holds up a check.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::{DashMap, Entry};
@@ -14,8 +15,9 @@ use crate::clock::Clock;
 use crate::limit::decision::decide;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
+use crate::limit::quota::{Quota, Rule};
+use crate::limit::state::State;
 use crate::limit::time::Micros;
-use crate::limit::window::{Grid, SlidingWindow};
 
 /// Keys held at most (about 1 GiB when each was charged once); a new key beyond that is refused, since
 /// dropping a live count would admit more than its limit.
@@ -34,10 +36,18 @@ pub struct MemoryStore {
     clock: Clock,
 }
 
-/// One history per window that was charged; almost always that is one quota.
+/// What a key used of each quota that it was charged to; almost always that is one.
 #[derive(Debug, Default)]
 struct KeyState {
-    histories: SmallVec<[(Micros, SlidingWindow); 1]>,
+    held: SmallVec<[Held; 1]>,
+}
+
+/// A state with what it depends on.
+#[derive(Debug)]
+struct Held {
+    rule: Rule,
+    window: Micros,
+    state: State,
 }
 
 impl MemoryStore {
@@ -66,7 +76,7 @@ impl MemoryStore {
             Entry::Vacant(entry) => {
                 let mut state = KeyState::default();
                 let taken = state.take(&subject.policy, costs, now);
-                if state.histories.is_empty() {
+                if state.held.is_empty() {
                     return Ok(taken);
                 }
                 if self.held.load(Ordering::Relaxed) >= self.max_keys {
@@ -83,8 +93,8 @@ impl MemoryStore {
     pub fn sweep(&self) {
         let now = self.clock.now();
         self.keys.retain(|_, state| {
-            state.histories.retain(|(window, history)| history.expires_at(Grid::new(*window)) > now);
-            let live = !state.histories.is_empty();
+            state.held.retain(|held| held.expires_at() > now);
+            let live = !state.held.is_empty();
             if !live {
                 self.held.fetch_sub(1, Ordering::Relaxed);
             }
@@ -108,18 +118,31 @@ impl MemoryStore {
 
 impl KeyState {
     fn take(&mut self, policy: &Policy, costs: &[u64], now: Micros) -> Taken {
-        // Each history is found by its window, so that a reload which reorders, adds or drops quotas, or
+        // Each state is found by what it depends on, so that a reload which reorders, adds or drops quotas, or
         // changes a limit, keeps the counts that still have a meaning.
-        let mut histories: SmallVec<[SlidingWindow; 3]> =
-            policy.quotas.iter().map(|quota| self.remove(quota.window)).collect();
-        let ruling = decide(policy, &mut histories, now, costs);
-        let kept = policy.quotas.iter().zip(histories).map(|(quota, history)| (quota.window, history));
-        self.histories.extend(kept.filter(|(_, history)| !history.is_empty()));
+        let quotas = &policy.quotas;
+        let mut states: SmallVec<[State; 3]> = quotas.iter().map(|quota| self.remove(quota)).collect();
+        let ruling = decide(policy, &mut states, now, costs);
+        let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
+        let charged = quotas.iter().zip(states).filter(|(_, state)| !state.is_new());
+        self.held.extend(charged.map(held));
         Taken { ruling, at: now }
     }
 
-    fn remove(&mut self, window: Micros) -> SlidingWindow {
-        let at = self.histories.iter().position(|(held, _)| *held == window);
-        at.map_or_else(SlidingWindow::default, |at| self.histories.swap_remove(at).1)
+    fn remove(&mut self, quota: &Quota) -> State {
+        let at = self.held.iter().position(|held| held.is_of(quota));
+        at.map_or_else(|| State::new(quota), |at| self.held.swap_remove(at).state)
+    }
+}
+
+impl Held {
+    /// A token bucket's window follows from its burst, which is a limit.
+    fn is_of(&self, quota: &Quota) -> bool {
+        self.rule == quota.rule && (self.window == quota.window || matches!(self.rule, Rule::TokenBucket(_)))
+    }
+
+    fn expires_at(&self) -> Micros {
+        let quota = Quota { name: String::new(), limit: NonZeroU64::MIN, window: self.window, rule: self.rule };
+        self.state.expires_at(&quota)
     }
 }

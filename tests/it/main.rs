@@ -34,6 +34,12 @@ mod exact_on_cluster;
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
+// What people use today, as policies on each store, with the flaw fixed.
+mod replaced_systems;
+
+// Fixed windows and token buckets against naive models; rows of the systems they replace.
+mod algorithms;
+
 // The embedded store and Redis answer alike, in every member, on every sequence.
 mod stores_alike;
 

@@ -13,7 +13,7 @@ use tollgate::engine::fallback::FallbackStore;
 use tollgate::http::{Lifecycle, Node, Surface, router};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
-use tollgate::limit::quota::Quota;
+use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
 use tollgate::store::{MemoryStore, Store};
@@ -95,7 +95,12 @@ fn policy(on_store_failure: OnStoreFailure) -> Policy {
     Policy {
         name: on_store_failure.name().into(),
         algorithm: Algorithm::SlidingWindow,
-        quotas: vec![Quota { name: "1m".into(), limit: NonZeroU64::new(10).unwrap(), window: 60_000_000 }],
+        quotas: vec![Quota {
+            name: "1m".into(),
+            limit: NonZeroU64::new(10).unwrap(),
+            window: 60_000_000,
+            rule: Rule::default(),
+        }],
         key_type: KeyType::Ip { ipv6_prefix: 64 },
         on_store_failure,
         timeout: Duration::from_millis(100),

@@ -10,7 +10,7 @@ use tollgate::limit::policy::Policy;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 
 use crate::harness::redis::shared;
-use crate::harness::steps::{Step, policies, steps, with_limits};
+use crate::harness::steps::{Step, any_policies, steps, with_limits};
 use crate::harness::unique;
 
 /// Calls per history.
@@ -24,11 +24,11 @@ fn memory_and_redis_answer_alike() {
         shared().store()
     };
     runtime.block_on(store.known());
-    let histories = policies().prop_flat_map(|policy| {
+    let histories = any_policies().prop_flat_map(|policy| {
         let steps = steps(&policy, STEPS);
         (Just(policy), steps)
     });
-    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
     let alike = |(policy, steps): (Policy, Vec<Step>)| runtime.block_on(both_alike(&store, &policy, &steps));
     runner.run(&histories, alike).unwrap();
 }

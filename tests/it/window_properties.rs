@@ -8,8 +8,8 @@ use tollgate::clock::Clock;
 use tollgate::limit::decision::{Wait, decide};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
+use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
-use tollgate::limit::window::SlidingWindow;
 use tollgate::store::{MemoryStore, Subject};
 
 use crate::harness::redis::shared;
@@ -49,7 +49,7 @@ fn runner(cases: u32) -> TestRunner {
 fn core_never_over_barely_under_and_exact_waits() {
     let property = |(policy, steps): (Policy, Vec<Step>)| {
         let mut log = Log::default();
-        let mut windows = vec![SlidingWindow::default(); policy.quotas.len()];
+        let mut windows = policy.quotas.iter().map(State::new).collect::<Vec<_>>();
         for step in &steps {
             let policy = with_limits(&policy, step.quarters);
             let verdicts = decide(&policy, &mut windows, step.now, &step.costs).verdicts;
@@ -120,9 +120,9 @@ fn judge(
 }
 
 /// Guarantee 5: denied 1 us before the end of the wait, allowed at it.
-fn exact_wait(
+pub(crate) fn exact_wait(
     policy: &Policy,
-    windows: &[SlidingWindow],
+    windows: &[State],
     now: Micros,
     cost: u64,
     wait: Wait,
@@ -173,7 +173,7 @@ fn saturating_traffic_gets_at_least_98_percent_of_an_exact_log() {
         for (window, limit) in [(1_000_000, 100), (10_000_000, 1000), (60_000_000, 300)] {
             let mut gap = shape(name, window, limit);
             let policy = policy(&[(limit, window)]);
-            let mut windows = vec![SlidingWindow::default()];
+            let mut windows = vec![State::new(&policy.quotas[0])];
             let (mut now, mut admitted, mut exact) = (START, 0u64, Vec::new());
             let mut oldest = 0;
             while now < START + 40 * window {

@@ -7,7 +7,7 @@
 
 use std::fmt::{self, Write};
 
-use crate::limit::quota::{Quota, span_text};
+use crate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
 use crate::limit::slot::SLOTS;
 use crate::limit::window::Grid;
 
@@ -42,16 +42,32 @@ impl Tag {
     pub fn segment(&self, policy: &str, quota: &Quota, segment: u64) -> String {
         format!("{}{policy}:{}:{segment}", self.0, Counter(quota))
     }
+
+    /// The name of the one state of a quota of any other algorithm.
+    pub fn state(&self, policy: &str, quota: &Quota) -> String {
+        let what = match quota.rule {
+            Rule::SlidingWindow => "segments",
+            Rule::FixedWindow(Anchor::Clock) => "clock",
+            Rule::FixedWindow(Anchor::FirstHit) => "first",
+            Rule::TokenBucket(_) => "tat",
+        };
+        format!("{}{policy}:{}:{what}", self.0, Counter(quota))
+    }
 }
 
-/// A quota's part in a name: the format of what is stored and the window, which it depends on; not the limit,
-/// so that a changed limit keeps its counts.
+/// A quota's part in a name: the format of what is stored and the window or rate, which it depends on; not the
+/// limit, so that a changed limit keeps its counts.
 struct Counter<'a>(&'a Quota);
 
 impl fmt::Display for Counter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = if self.0.limit.get() < WIDE { 4 } else { 8 };
-        write!(f, "s{width}-{}", span_text(self.0.window))
+        match self.0.rule {
+            Rule::SlidingWindow => {
+                write!(f, "s{}-{}", counter_width(self.0.limit.get()), span_text(self.0.window))
+            }
+            Rule::FixedWindow(_) => write!(f, "f8-{}", span_text(self.0.window)),
+            Rule::TokenBucket(Rate { units, per }) => write!(f, "b8-{units}-per-{}", span_text(per)),
+        }
     }
 }
 
@@ -115,7 +131,12 @@ mod tests {
 
     #[test]
     fn names_are_as_documented() {
-        let quota = |limit: u64| Quota { name: "q".into(), limit: limit.try_into().unwrap(), window: 10_000_000 };
+        let quota = |limit: u64| Quota {
+            name: "q".into(),
+            limit: limit.try_into().unwrap(),
+            window: 10_000_000,
+            rule: Rule::default(),
+        };
         let tag = Tag::new("ratelimit", "203.0.113.7");
         assert_eq!(tag.segment("per-ip", &quota(5), 42), "{ratelimit:203.0.113.7:}per-ip:s4-10s:42");
         assert_eq!(tag.segment("per-ip", &quota(1 << 32), 42), "{ratelimit:203.0.113.7:}per-ip:s8-10s:42");

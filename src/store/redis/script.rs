@@ -10,17 +10,34 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::{Tag, counter_width, segments};
-use crate::limit::decision::{decide, decide_roomy};
-use crate::limit::policy::Policy;
+use crate::limit::bucket::{Terms, TokenBucket};
+use crate::limit::decision::{Ruling, decide, decide_roomy};
+use crate::limit::fixed::FixedWindow;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::state::State;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
 use crate::store::Taken;
 
-/// The sliding window's script.
-pub const WINDOW_SOURCE: &str = include_str!("window.lua");
+/// The sources of all scripts: what a connection loads.
+pub const SOURCES: [&str; 3] = [
+    include_str!("window.lua"),
+    concat!(include_str!("pair_head.lua"), include_str!("fixed.lua"), include_str!("pair.lua")),
+    concat!(include_str!("pair_head.lua"), include_str!("bucket.lua"), include_str!("pair.lua")),
+];
 
-/// The same with its SHA-1, by which servers know it.
-static WINDOW: LazyLock<redis::Script> = LazyLock::new(|| redis::Script::new(WINDOW_SOURCE));
+/// The same with their SHA-1, by which servers know them.
+static SCRIPTS: LazyLock<[redis::Script; 3]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
+
+/// The place of an algorithm's script in both.
+fn place(algorithm: Algorithm) -> usize {
+    match algorithm {
+        Algorithm::SlidingWindow => 0,
+        Algorithm::FixedWindow => 1,
+        Algorithm::TokenBucket => 2,
+    }
+}
 
 /// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that.
 const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
@@ -61,15 +78,30 @@ impl Call<'_> {
     /// The command, for a shard whose TIME is believed to be `now` (us). `time` is decided by instead of
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        let (from, to) = (now.saturating_sub(TOLERANCE), now + TOLERANCE);
+        let script = place(self.policy.algorithm);
         let mut cmd = match by {
             By::Hash => redis::cmd("EVALSHA"),
             By::Source => redis::cmd("EVAL"),
         };
         cmd.arg(match by {
-            By::Hash => WINDOW.get_hash(),
-            By::Source => WINDOW_SOURCE,
+            By::Hash => SCRIPTS[script].get_hash(),
+            By::Source => SOURCES[script],
         });
+        match self.policy.algorithm {
+            Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now),
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd),
+        }
+        for (cost, times) in runs(self.costs) {
+            cmd.arg(cost).arg(times);
+        }
+        if let Some(time) = time {
+            cmd.arg(time);
+        }
+        cmd
+    }
+
+    fn window_arguments(&self, cmd: &mut Cmd, now: Micros) {
+        let (from, to) = (now.saturating_sub(TOLERANCE), now + TOLERANCE);
         let quotas = &self.policy.quotas;
         let sent = || quotas.iter().map(|quota| (quota, segments(Grid::new(quota.window), from, to)));
         let keys: u64 = sent().map(|(_, segments)| segments.end() - segments.start() + 1).sum();
@@ -83,13 +115,26 @@ impl Call<'_> {
         for quota in quotas {
             cmd.arg(Grid::new(quota.window).bucket()).arg(quota.limit.get());
         }
-        for (cost, times) in runs(self.costs) {
-            cmd.arg(cost).arg(times);
+    }
+
+    fn pair_arguments(&self, cmd: &mut Cmd) {
+        let quotas = &self.policy.quotas;
+        cmd.arg(quotas.len());
+        for quota in quotas {
+            cmd.arg(self.tag.state(&self.policy.name, quota));
         }
-        if let Some(time) = time {
-            cmd.arg(time);
+        cmd.arg(quotas.len());
+        for quota in quotas {
+            let limit = quota.limit.get();
+            match quota.rule {
+                Rule::TokenBucket(rate) => {
+                    let terms = Terms::of(rate);
+                    cmd.arg(terms.repaid).arg(terms.price).arg(limit)
+                }
+                Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
+                Rule::FixedWindow(Anchor::FirstHit) | Rule::SlidingWindow => cmd.arg(quota.window).arg(limit).arg(0),
+            };
         }
-        cmd
     }
 
     /// Reads the reply to the command.
@@ -104,23 +149,44 @@ impl Call<'_> {
         if rest.is_empty() {
             return Some(Reply::NotCovered { time });
         }
-        let quotas = &self.policy.quotas;
-        let (counted, segments) = rest.split_at_checked(quotas.len())?;
-        let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
-        let ruling = if segments.is_empty() {
-            decide_roomy(self.policy, &counted, time, self.costs)
-        } else {
-            let (triples, []) = segments.as_chunks::<3>() else { return None };
-            if triples.len() != quotas.len() {
-                return None;
-            }
-            let history = |(quota, triple): (&crate::limit::quota::Quota, &[Value; 3])| {
-                history(Grid::new(quota.window), counter_width(quota.limit.get()), time, triple)
-            };
-            let mut histories: Vec<SlidingWindow> = quotas.iter().zip(triples).map(history).collect::<Option<_>>()?;
-            decide(self.policy, &mut histories, time, self.costs)
+        let ruling = match self.policy.algorithm {
+            Algorithm::SlidingWindow => self.window_ruling(time, rest)?,
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_ruling(time, rest)?,
         };
         Some(Reply::Taken(Taken { ruling, at: time }))
+    }
+
+    fn window_ruling(&self, time: Micros, values: &[Value]) -> Option<Ruling> {
+        let quotas = &self.policy.quotas;
+        let (counted, segments) = values.split_at_checked(quotas.len())?;
+        if segments.is_empty() {
+            let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
+            return Some(decide_roomy(self.policy, &counted, time, self.costs));
+        }
+        let (triples, []) = segments.as_chunks::<3>() else { return None };
+        let history = |(quota, triple): (&Quota, &[Value; 3])| {
+            history(Grid::new(quota.window), counter_width(quota.limit.get()), time, triple).map(State::SlidingWindow)
+        };
+        self.ruling(time, quotas.iter().zip(triples).map(history))
+    }
+
+    fn pair_ruling(&self, time: Micros, values: &[Value]) -> Option<Ruling> {
+        let (pairs, []) = values.as_chunks::<2>() else { return None };
+        let state = |(quota, [first, second]): (&Quota, &[Value; 2])| {
+            let (first, second) = (unsigned(first)?, unsigned(second)?);
+            Some(match quota.rule {
+                Rule::TokenBucket(_) => State::TokenBucket(TokenBucket { at: first, debt: second }),
+                _ => State::FixedWindow(FixedWindow { start: first, count: second }),
+            })
+        };
+        self.ruling(time, self.policy.quotas.iter().zip(pairs).map(state))
+    }
+
+    /// The core's decision, from the states as the script found them: one for each quota.
+    fn ruling(&self, time: Micros, states: impl Iterator<Item = Option<State>>) -> Option<Ruling> {
+        let mut states = states.collect::<Option<SmallVec<[State; 3]>>>()?;
+        let complete = states.len() == self.policy.quotas.len();
+        complete.then(|| decide(self.policy, &mut states, time, self.costs))
     }
 }
 

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisResult, Value};
 
-use super::script::WINDOW_SOURCE;
+use super::script::SOURCES;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 /// The oldest server that is known to work.
@@ -59,13 +59,15 @@ pub async fn connect(address: &Address, timeout: Duration) -> RedisResult<Multip
     within(timeout, client.get_multiplexed_async_connection_with_config(&config)).await
 }
 
-/// Loads the script, looks the server over and asks its TIME, us.
+/// Loads the scripts, looks the server over and asks its TIME, us.
 ///
 /// # Errors
 /// When it does not answer as a server that can take calls.
 pub async fn prepare(connection: &mut MultiplexedConnection, address: &Address) -> RedisResult<Micros> {
     let mut pipeline = redis::pipe();
-    pipeline.cmd("SCRIPT").arg("LOAD").arg(WINDOW_SOURCE).ignore();
+    for source in SOURCES {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(source).ignore();
+    }
     pipeline.cmd("INFO").cmd("TIME");
     let (info, (seconds, micros)): (String, (u64, u64)) = pipeline.query_async(connection).await?;
     look_over(&Info(&info), address);

@@ -4,9 +4,10 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
-use tollgate::limit::quota::{Quota, span_text};
+use tollgate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
 use tollgate::limit::time::Micros;
 
 /// An instant to start from: far enough from the epoch for any window.
@@ -25,51 +26,105 @@ pub struct Step {
     pub quarters: u64,
 }
 
+/// A policy of sliding windows.
 pub fn policy(quotas: &[(u64, Micros)]) -> Policy {
-    let quota = |&(limit, window): &(u64, Micros)| Quota {
-        name: span_text(window),
-        limit: NonZeroU64::new(limit).unwrap(),
-        window,
-    };
+    let quota = |&(limit, window): &(u64, Micros)| quota(limit, window, Rule::SlidingWindow);
+    policy_of(Algorithm::SlidingWindow, quotas.iter().map(quota).collect())
+}
+
+pub fn policy_of(algorithm: Algorithm, quotas: Vec<Quota>) -> Policy {
     Policy {
         name: "p".into(),
-        algorithm: Algorithm::SlidingWindow,
-        quotas: quotas.iter().map(quota).collect(),
+        algorithm,
+        quotas,
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
         timeout: Duration::from_secs(5),
     }
 }
 
-/// The policy with its limits changed, as a reload would; never across 2^32, where other keys begin.
+pub fn quota(limit: u64, window: Micros, rule: Rule) -> Quota {
+    Quota { name: span_text(window), limit: NonZeroU64::new(limit).unwrap(), window, rule }
+}
+
+/// A token bucket's: `units` per `per` us and `burst`, or the largest burst that can be counted exactly.
+pub fn bucket(burst: u64, units: u64, per: Micros) -> Quota {
+    let rate = Rate { units: NonZeroU64::new(units).unwrap(), per };
+    let terms = Terms::of(rate);
+    let limit = NonZeroU64::new(burst.min(MAX_DEBT / terms.price)).unwrap();
+    Quota { name: span_text(per), limit, window: terms.fill_time(limit).unwrap(), rule: Rule::TokenBucket(rate) }
+}
+
+/// The policy with its limits changed, as a reload would; never across 2^32, where other keys of a sliding window begin.
 pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
     let mut changed = policy.clone();
     for quota in &mut changed.quotas {
         let limit = quota.limit.get();
         let wanted = (limit * quarters / 4).max(1);
+        if let Rule::TokenBucket(rate) = quota.rule {
+            *quota = bucket(wanted, rate.units.get(), rate.per);
+            continue;
+        }
         let kept = if limit < 1 << 32 { wanted.min((1 << 32) - 1) } else { wanted.max(1 << 32) };
         quota.limit = NonZeroU64::new(kept).unwrap();
     }
     changed
 }
 
-/// One to three quotas of different windows, from 100 ms to a day, with limits small, large, and near 2^32.
-pub fn policies() -> impl Strategy<Value = Policy> {
-    let windows = prop::sample::subsequence(
+/// One to three different windows, from 100 ms to a day.
+fn windows() -> impl Strategy<Value = Vec<Micros>> {
+    prop::sample::subsequence(
         vec![100_000, 137_000, 1_000_000, 10_000_000, 60_000_000, 3_600_000_000, 86_400_000_000],
         1..=3,
-    );
-    let limits = prop::collection::vec(
-        prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => (1 << 32) - 3..(1 << 32) + 3u64, 1 => Just(1_000_000_000_000_000)],
-        3,
-    );
-    (windows, limits).prop_map(|(windows, limits)| policy(&limits.into_iter().zip(windows).collect::<Vec<_>>()))
+    )
+}
+
+/// Small ones, large ones, and near 2^32.
+fn limit() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => (1 << 32) - 3..(1 << 32) + 3u64, 1 => Just(1_000_000_000_000_000)]
+}
+
+/// Sliding windows.
+pub fn policies() -> impl Strategy<Value = Policy> {
+    (windows(), prop::collection::vec(limit(), 3))
+        .prop_map(|(windows, limits)| policy(&limits.into_iter().zip(windows).collect::<Vec<_>>()))
+}
+
+/// Fixed windows.
+pub fn fixed_policies() -> impl Strategy<Value = Policy> {
+    let anchor = prop_oneof![Just(Anchor::Clock), Just(Anchor::FirstHit)];
+    (windows(), prop::collection::vec(limit(), 3), anchor).prop_map(|(windows, limits, anchor)| {
+        let quota = |(window, limit)| quota(limit, window, Rule::FixedWindow(anchor));
+        policy_of(Algorithm::FixedWindow, windows.into_iter().zip(limits).map(quota).collect())
+    })
+}
+
+/// Token buckets, with rates that divide evenly and rates that do not.
+pub fn bucket_policies() -> impl Strategy<Value = Policy> {
+    let units = prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => Just(1_000_000)];
+    (windows(), prop::collection::vec((limit(), units), 3)).prop_map(|(windows, terms)| {
+        let quota = |(per, (burst, units))| bucket(burst, units, per);
+        policy_of(Algorithm::TokenBucket, windows.into_iter().zip(terms).map(quota).collect())
+    })
+}
+
+/// The window, or the span of a rate, us.
+pub fn span(quota: &Quota) -> Micros {
+    match quota.rule {
+        Rule::TokenBucket(rate) => rate.per,
+        _ => quota.window,
+    }
+}
+
+/// Of any algorithm.
+pub fn any_policies() -> impl Strategy<Value = Policy> {
+    prop_oneof![policies(), fixed_policies(), bucket_policies()]
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.
 pub fn steps(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<Step>> + use<> {
-    let shortest = policy.quotas.iter().map(|quota| quota.window).min().unwrap();
-    let longest = policy.quotas.iter().map(|quota| quota.window).max().unwrap();
+    let shortest = policy.quotas.iter().map(span).min().unwrap();
+    let longest = policy.quotas.iter().map(span).max().unwrap();
     let tightest = policy.quotas.iter().map(|quota| quota.limit.get()).min().unwrap();
     let back = BACK.min(shortest);
     let gap = prop_oneof![

@@ -1,0 +1,153 @@
+//! The token bucket, as the generic cell rate algorithm (ITU-T I.371, annex A) in integers.
+//!
+//! Instead of a level, the debt is kept: how long the bucket takes to be full again. A charge adds the time that
+//! its units take to refill; a cost fits if the debt then does not exceed that of an empty bucket. In any
+//! interval t at most burst + rate x t is admitted.
+//!
+//! One unit refills in per / units us, which is seldom an integer. So the debt is counted in fractions of
+//! 1 / units us, where both a microsecond (`units` of them) and a unit (`per` of them) are whole, after the two
+//! have been divided by what they share. Nothing is ever rounded, so nothing drifts.
+
+use std::num::NonZeroU64;
+
+use super::decision::Wait;
+use super::quota::{Quota, Rate, Rule};
+use super::time::Micros;
+
+/// The largest debt, in fractions: below 2^53, so that it is exact in the doubles of Lua as well.
+pub const MAX_DEBT: u64 = 1 << 52;
+
+/// What one key owes: `debt` fractions at the instant `at`, us, and less by `units` every us.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenBucket {
+    pub at: Micros,
+    pub debt: u64,
+}
+
+/// A rate in lowest terms: a us repays `repaid` fractions, a unit costs `price` of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    pub repaid: u64,
+    pub price: u64,
+}
+
+impl Terms {
+    /// The terms of a rate.
+    pub fn of(rate: Rate) -> Self {
+        let shared = gcd(rate.units.get(), rate.per);
+        Self { repaid: rate.units.get() / shared, price: rate.per / shared }
+    }
+
+    /// Those of a token bucket's quota; of any other, as if its limit refilled evenly over its window.
+    pub fn of_quota(quota: &Quota) -> Self {
+        match quota.rule {
+            Rule::TokenBucket(rate) => Self::of(rate),
+            _ => Self::of(Rate { units: quota.limit, per: quota.window }),
+        }
+    }
+
+    /// The debt of an empty bucket that holds `burst`, if it can be counted exactly.
+    pub fn capacity(self, burst: NonZeroU64) -> Option<u64> {
+        burst.get().checked_mul(self.price).filter(|debt| *debt <= MAX_DEBT)
+    }
+
+    /// How long until an empty bucket of `burst` is full, us, rounded up.
+    pub fn fill_time(self, burst: NonZeroU64) -> Option<Micros> {
+        Some(self.capacity(burst)?.div_ceil(self.repaid))
+    }
+}
+
+impl TokenBucket {
+    /// What is owed at `now`. To a clock that stepped back, what was repaid since then is still owed.
+    fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
+        match now.checked_sub(self.at) {
+            Some(elapsed) => self.debt.saturating_sub(terms.repaid.saturating_mul(elapsed)),
+            None => self.debt.saturating_add(terms.repaid.saturating_mul(self.at - now)),
+        }
+    }
+
+    /// Whole units that are in the bucket at `now`.
+    pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
+        let terms = Terms::of_quota(quota);
+        let capacity = quota.limit.get().saturating_mul(terms.price);
+        capacity.saturating_sub(self.debt_at(terms, now)) / terms.price
+    }
+
+    /// Takes an admitted cost.
+    pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+        let terms = Terms::of_quota(quota);
+        *self = Self { at: now, debt: self.debt_at(terms, now) + cost * terms.price };
+    }
+
+    /// How long from `now` until `cost` is in the bucket, if nothing more is charged.
+    pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
+        let limit = quota.limit.get();
+        if cost > limit {
+            return Wait::Never;
+        }
+        let terms = Terms::of_quota(quota);
+        let (owed, bearable) = (self.debt_at(terms, now), (limit - cost) * terms.price);
+        Wait::For(owed.saturating_sub(bearable).div_ceil(terms.repaid))
+    }
+
+    /// How long from `now` until the bucket is full, us.
+    pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
+        let terms = Terms::of_quota(quota);
+        self.debt_at(terms, now).div_ceil(terms.repaid)
+    }
+
+    /// The instant from which this says nothing.
+    pub fn expires_at(&self, quota: &Quota) -> Micros {
+        self.at + self.debt.div_ceil(Terms::of_quota(quota).repaid)
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(burst: u64, units: u64, per: Micros) -> Quota {
+        let rate = Rate { units: units.try_into().unwrap(), per };
+        let limit = burst.try_into().unwrap();
+        Quota {
+            name: "q".into(),
+            limit,
+            window: Terms::of(rate).fill_time(limit).unwrap(),
+            rule: Rule::TokenBucket(rate),
+        }
+    }
+
+    #[test]
+    fn an_odd_rate_does_not_drift() {
+        // 7 per 3 s for an hour, taken as soon as it is there: exactly 8400 and the burst.
+        let quota = quota(7, 7, 3_000_000);
+        let (mut bucket, mut now, mut taken) = (TokenBucket::default(), 1_790_000_000_000_000, 0);
+        let end = now + 3_600_000_000;
+        while now <= end {
+            match bucket.wait(&quota, now, 1) {
+                Wait::NONE => {
+                    bucket.charge(&quota, now, 1);
+                    taken += 1;
+                }
+                Wait::For(span) => now += span,
+                Wait::Never => unreachable!(),
+            }
+        }
+        assert_eq!(taken, 8400 + 7);
+    }
+
+    #[test]
+    fn a_bucket_of_one_limits() {
+        let quota = quota(1, 1_000_000, 1_000_000);
+        let mut bucket = TokenBucket::default();
+        bucket.charge(&quota, 1000, 1);
+        assert_eq!(bucket.remaining(&quota, 1000), 0);
+        assert_eq!(bucket.wait(&quota, 1000, 1), Wait::For(1));
+        assert_eq!(bucket.wait(&quota, 1001, 1), Wait::NONE);
+        assert_eq!(bucket.wait(&quota, 1000, 2), Wait::Never);
+    }
+}

@@ -1,0 +1,68 @@
+//! The fixed window: at most `limit` units in each window, counted by one number.
+//!
+//! The end of a window is set when it begins and never moves: neither a later hit nor a denial prolongs it.
+//! Across the edge of two windows up to twice the limit can pass; the sliding window has no edge.
+
+use super::decision::Wait;
+use super::quota::{Anchor, Quota};
+use super::time::Micros;
+
+/// What one key used of one quota in the window that began last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FixedWindow {
+    /// The first instant of the window, us.
+    pub start: Micros,
+    pub count: u64,
+}
+
+impl FixedWindow {
+    /// What counts at `now`: nothing of a window that has ended. A clock that stepped back finds a window
+    /// that begins later than now; it counts as begun.
+    fn current(&self, quota: &Quota, now: Micros) -> Self {
+        match self.count > 0 && now < self.start + quota.window {
+            true => *self,
+            false => Self { start: start(quota, now), count: 0 },
+        }
+    }
+
+    /// Units that are left at `now`.
+    pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
+        quota.limit.get().saturating_sub(self.current(quota, now).count)
+    }
+
+    /// Adds an admitted cost.
+    pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+        *self = self.current(quota, now);
+        self.count += cost;
+    }
+
+    /// How long from `now` until `cost` fits, if nothing more is charged.
+    pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
+        if cost > quota.limit.get() {
+            Wait::Never
+        } else if cost <= self.remaining(quota, now) {
+            Wait::NONE
+        } else {
+            Wait::For(self.reset_after(quota, now))
+        }
+    }
+
+    /// How long from `now` until the window ends; 0 when nothing counts, us.
+    pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
+        let current = self.current(quota, now);
+        if current.count == 0 { 0 } else { current.start + quota.window - now }
+    }
+
+    /// The instant from which this says nothing.
+    pub fn expires_at(&self, quota: &Quota) -> Micros {
+        self.start + quota.window
+    }
+}
+
+/// When a window that is begun by a charge at `now` begins.
+pub fn start(quota: &Quota, now: Micros) -> Micros {
+    match quota.rule {
+        super::quota::Rule::FixedWindow(Anchor::Clock) => now - now % quota.window,
+        _ => now,
+    }
+}

@@ -1,0 +1,83 @@
+//! What a key used of one quota, whatever the algorithm: one variant each, all asked alike.
+
+use super::bucket::TokenBucket;
+use super::decision::Wait;
+use super::fixed::FixedWindow;
+use super::quota::{Quota, Rule};
+use super::time::Micros;
+use super::window::{Grid, SlidingWindow};
+
+/// The state of a quota for one key. All times are us by the clock of whoever decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    SlidingWindow(SlidingWindow),
+    FixedWindow(FixedWindow),
+    TokenBucket(TokenBucket),
+}
+
+impl State {
+    /// That of a key which was never charged.
+    pub fn new(quota: &Quota) -> Self {
+        match quota.rule {
+            Rule::SlidingWindow => Self::SlidingWindow(SlidingWindow::default()),
+            Rule::FixedWindow(_) => Self::FixedWindow(FixedWindow::default()),
+            Rule::TokenBucket(_) => Self::TokenBucket(TokenBucket::default()),
+        }
+    }
+
+    /// Units that would be admitted at `now`; 0 where more counts than a limit that was lowered.
+    pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
+        match self {
+            Self::SlidingWindow(window) => {
+                quota.limit.get().saturating_sub(window.counted(Grid::new(quota.window), now))
+            }
+            Self::FixedWindow(window) => window.remaining(quota, now),
+            Self::TokenBucket(bucket) => bucket.remaining(quota, now),
+        }
+    }
+
+    /// Adds an admitted cost, at least 1.
+    pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+        match self {
+            Self::SlidingWindow(window) => window.charge(Grid::new(quota.window), now, cost),
+            Self::FixedWindow(window) => window.charge(quota, now, cost),
+            Self::TokenBucket(bucket) => bucket.charge(quota, now, cost),
+        }
+    }
+
+    /// How long from `now` until `cost`, at least 1, fits, if nothing more is charged.
+    pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
+        match self {
+            Self::SlidingWindow(window) => window.wait(Grid::new(quota.window), now, quota.limit.get(), cost),
+            Self::FixedWindow(window) => window.wait(quota, now, cost),
+            Self::TokenBucket(bucket) => bucket.wait(quota, now, cost),
+        }
+    }
+
+    /// How long from `now` until the quota is whole, if nothing more is charged, us.
+    pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
+        match self {
+            Self::SlidingWindow(window) => window.reset_after(Grid::new(quota.window), now),
+            Self::FixedWindow(window) => window.reset_after(quota, now),
+            Self::TokenBucket(bucket) => bucket.reset_after(quota, now),
+        }
+    }
+
+    /// Whether nothing was ever charged.
+    pub fn is_new(&self) -> bool {
+        match self {
+            Self::SlidingWindow(window) => window.is_empty(),
+            Self::FixedWindow(window) => window.count == 0,
+            Self::TokenBucket(bucket) => bucket.debt == 0,
+        }
+    }
+
+    /// The instant from which it is as good as new.
+    pub fn expires_at(&self, quota: &Quota) -> Micros {
+        match self {
+            Self::SlidingWindow(window) => window.expires_at(Grid::new(quota.window)),
+            Self::FixedWindow(window) => window.expires_at(quota),
+            Self::TokenBucket(bucket) => bucket.expires_at(quota),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+-- Token bucket (generic cell rate algorithm); `pair.lua` follows and says how it is called. The pair: an instant, and what
+-- was owed then, in fractions of the time in which one unit refills; see the core's `bucket.rs`.
+-- Parameters of a quota: fractions repaid in a us; fractions that a unit costs; burst.
+
+local function owed(q, at, debt)
+  return debt > 0 and math.max(0, debt - parameter(q, 1) * (now - at)) or 0
+end
+
+local function left(q, at, debt)
+  return math.floor((parameter(q, 3) * parameter(q, 2) - owed(q, at, debt)) / parameter(q, 2))
+end
+
+local function charge(q, at, debt, cost)
+  local debts = owed(q, at, debt) + cost * parameter(q, 2)
+  return now, debts, math.ceil(debts / parameter(q, 1))
+end
+
