@@ -25,6 +25,9 @@ mod config_fixtures;
 // Exit codes and output of the commands.
 mod cli;
 
+// Two nodes on a six-node cluster: exactly the limit, one call a check, none for a known denial.
+mod exact_on_cluster;
+
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
@@ -33,6 +36,9 @@ mod stores_alike;
 
 // Names and lives of the keys in Redis.
 mod redis_keys;
+
+// Nodes whose clocks are wrong, or jump.
+mod clocks;
 
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;

@@ -216,18 +216,18 @@ impl Watcher {
                 (address, connection)
             }
         };
-        if topology.kind() != Kind::Single {
+        if topology.kind() == Kind::Unknown {
             let info: String = within(PATIENCE, redis::cmd("INFO").query_async(&mut connection)).await?;
-            if Info(&info).is_cluster() {
-                let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
-                let reply = within(PATIENCE, slots.query_async(&mut connection)).await?;
-                let owners = server::owners(&reply, &address);
-                let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
-                let owners = owners.filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
-                topology.learn(Kind::Cluster, &owners);
-            } else {
+            if !Info(&info).is_cluster() {
                 topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())]);
             }
+        }
+        if topology.kind() != Kind::Single {
+            let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
+            let reply = within(PATIENCE, slots.query_async(&mut connection)).await?;
+            let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
+            let owners = server::owners(&reply, &address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
+            topology.learn(Kind::Cluster, &owners);
         }
         self.connection = Some((address, connection));
         Ok(())

@@ -80,9 +80,14 @@ pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: 
 
 /// Sends one request on a connection of its own.
 pub(crate) fn exchange(address: &str, request: &[u8]) -> Answer {
-    let mut connection = Connection::open(address).expect("the node accepts");
-    connection.send(request).expect("the node reads");
-    connection.receive(!request.starts_with(b"HEAD")).expect("the node answers")
+    try_exchange(address, request).expect("the node answers")
+}
+
+/// The same, where the node may have a reason not to answer.
+pub(crate) fn try_exchange(address: &str, request: &[u8]) -> std::io::Result<Answer> {
+    let mut connection = Connection::open(address)?;
+    connection.send(request)?;
+    connection.receive(!request.starts_with(b"HEAD"))
 }
 
 pub(crate) fn get(address: &str, path: &str) -> Answer {

@@ -1,10 +1,14 @@
 //! Real nodes on free ports, which always stop, and a client that can misbehave.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use tempfile::NamedTempFile;
+
+pub(crate) mod cluster;
 
 pub(crate) mod http;
 
@@ -32,7 +36,12 @@ impl Node {
 
     /// Starts a node with more arguments, and waits until it says where it listens.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
-        let mut process = Command::new(TOLLGATE)
+        Self::start_by(Command::new(TOLLGATE), arguments)
+    }
+
+    /// The same by a command that runs the program, with an environment of its own.
+    pub(crate) fn start_by(mut program: Command, arguments: &[&str]) -> Self {
+        let mut process = program
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(arguments)
             .env("RUST_LOG", "warn")
@@ -89,6 +98,13 @@ pub(crate) fn free_port() -> u16 {
 pub(crate) fn unique(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A configuration file with these policies on a store with these seeds.
+pub(crate) fn config_on(seeds: &[String], policies: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(file, "store: {{redis: [{}]}}\n{policies}", seeds.join(", ")).unwrap();
+    file
 }
 
 /// Waits up to thirty seconds until `condition` holds.

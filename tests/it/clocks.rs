@@ -1,0 +1,169 @@
+//! The shard's clock decides: a node whose own is wrong, or jumps, neither admits more nor gets stuck.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
+use tollgate::clock::Clock;
+use tollgate::config::RedisConfig;
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::slot::Generations;
+use tollgate::limit::time::Micros;
+use tollgate::store::{RedisStore, Subject};
+
+use crate::harness::redis::{Server, shared};
+use crate::harness::steps::{START, policy};
+use crate::harness::{Node, TOLLGATE, config_on, http, unique};
+
+/// From the shortest window to a day, us.
+const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
+
+/// A store whose node has the clock that `hand` moves.
+fn store(hand: &Arc<AtomicU64>) -> RedisStore {
+    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into() };
+    let clock = Clock::manual(hand.clone());
+    RedisStore::open(&config, clock, Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
+}
+
+#[test]
+fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let hands: [Arc<AtomicU64>; 3] = std::array::from_fn(|_| Arc::new(AtomicU64::new(START)));
+    let stores = {
+        let _inside = runtime.enter();
+        hands.each_ref().map(store)
+    };
+    runtime.block_on(async {
+        for store in &stores {
+            store.known().await;
+        }
+    });
+    let jump = prop_oneof![4 => Just(0i64), 1 => -5_000_000..5_000_000i64, 1 => Just(-86_400_000_000), 1 => Just(86_400_000_000)];
+    let steps = prop::collection::vec((0..3usize, jump, 0..40_000u64), 80);
+    let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
+    runner
+        .run(&(0..WINDOWS.len(), steps), |(window, steps)| {
+            let policy = Arc::new(policy(&[(7, WINDOWS[window])]));
+            let key: Arc<str> = unique("jump").into();
+            let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+            let subject = Subject { policy, key, fingerprint };
+            let mut now = START;
+            let mut admitted: Vec<Micros> = Vec::new();
+            for (node, jump, gap) in steps {
+                now += gap;
+                let hand = hands[node].load(Ordering::SeqCst).saturating_add_signed(jump);
+                hands[node].store(hand, Ordering::SeqCst);
+                let taken = runtime.block_on(stores[node].take_by(&subject, &[1], Some(now)));
+                let taken = taken.map_err(|error| TestCaseError::fail(format!("stuck: {error}")))?;
+                prop_assert_eq!(taken.at, now);
+                let recent = |span: Micros| admitted.iter().filter(|at| **at + span > now).count();
+                let allowed = taken.ruling.verdicts[0].allowed;
+                prop_assert!(!allowed || recent(WINDOWS[window]) < 7, "over the limit");
+                prop_assert!(allowed || recent(65 * WINDOWS[window].div_ceil(64)) >= 7, "denied without need");
+                if allowed {
+                    admitted.push(now);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// The real program under Debian's libfaketime, which shifts its wall clock and its monotonic one. The command
+/// `faketime` does the same, but stays between us and the process.
+fn shifted() -> Command {
+    let library = std::fs::read_dir("/usr/lib").unwrap().flatten().map(|folder| folder.path().join("faketime"));
+    let library = library.map(|folder| folder.join("libfaketimeMT.so.1")).find(|library| library.exists());
+    let mut program = Command::new(TOLLGATE);
+    program.env("LD_PRELOAD", library.expect("libfaketime is missing: apt-get install faketime"));
+    program
+}
+
+fn node_at(shift: &str, config: &str) -> Node {
+    let mut program = shifted();
+    program.env("FAKETIME", shift);
+    Node::start_by(program, &["--config", config])
+}
+
+#[test]
+fn real_nodes_five_seconds_ahead_and_behind_admit_the_limit() {
+    let server = Server::start();
+    let names = ["100ms", "1s", "1m", "1h", "1d"];
+    let policies: String = names.iter().map(|window| format!("  w{window}: {{quotas: [9 per {window}]}}\n")).collect();
+    let file = config_on(&[server.url()], &format!("policies:\n{policies}"));
+    let path = file.path().to_str().unwrap();
+    let nodes = [node_at("+5s", path), Node::start_with(&["--config", path]), node_at("-5s", path)];
+    for window in names {
+        let key = unique("shifted");
+        let body = json!({"policy": format!("w{window}"), "key": key}).to_string();
+        let clock = Clock::system();
+        let began = clock.now();
+        let answers: Vec<_> = (0..30).map(|n| http::post(&nodes[n % 3].address, "/v1/check", &body).json()).collect();
+        let took = clock.now() - began;
+        assert!(answers.iter().all(|answer| answer["source"] != "fallback"), "{answers:?}");
+        let allowed = answers.iter().filter(|answer| answer["allowed"] == true).count();
+        let windows = usize::try_from(took / 100_000).unwrap() + 1;
+        let most = if window == "100ms" {
+            9 * (windows + 1)
+        } else if window == "1s" {
+            9 * (windows / 10 + 2)
+        } else {
+            9
+        };
+        assert!((9..=most).contains(&allowed), "{allowed} in {took} us under 9 per {window}");
+    }
+}
+
+/// The wall clock jumps both ways, as operators and NTP make it; a monotonic clock does not.
+#[test]
+fn a_real_node_whose_wall_clock_jumps_goes_on() {
+    goes_on(&["+0s", "+5s", "-5s", "+3600s", "-86400s", "+0s"], "1");
+}
+
+/// Both clocks jump ahead, as after a machine has slept.
+#[test]
+fn a_real_node_that_has_slept_goes_on() {
+    goes_on(&["+0s", "+5s", "+3600s"], "0");
+}
+
+fn goes_on(jumps: &[&str], monotonic_stays: &str) {
+    let server = Server::start();
+    let file = config_on(&[server.url()], "policies:\n  p: {quotas: [1000 per 1h], timeout: 1s}\n");
+    let folder = tempfile::tempdir().unwrap();
+    let shift = folder.path().join("shift");
+    std::fs::write(&shift, "+0s\n").unwrap();
+    let mut program = shifted();
+    program.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_TIMESTAMP_FILE", &shift);
+    program.env("FAKETIME_DONT_FAKE_MONOTONIC", monotonic_stays);
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    let key = unique("jumping");
+    let body = json!({"policy": "p", "key": key}).to_string();
+    let mut admitted = 0;
+    for jump in jumps {
+        std::fs::write(&shift, format!("{jump}\n")).unwrap();
+        // The jump itself may make a check or a connection look overdue; the next ones must be decided.
+        let decided = || {
+            let request = http::json_request("/v1/check", body.as_bytes());
+            let Ok(answer) = http::try_exchange(&node.address, &request) else { return false };
+            let answer = answer.json();
+            admitted += u64::from(answer["allowed"] == true && answer["source"] == "store");
+            answer["source"] == "store"
+        };
+        crate::harness::wait_until("the store decides again", decided);
+        for _ in 0..20 {
+            let answer = http::post(&node.address, "/v1/check", &body).json();
+            assert_eq!(
+                (&answer["allowed"], &answer["source"]),
+                (&json!(true), &json!("store")),
+                "after {jump}: {answer}"
+            );
+            admitted += 1;
+        }
+    }
+    let usage = http::get(&node.address, &format!("/v1/usage?policy=p&key={key}")).json();
+    assert!(usage["remaining"].as_u64().unwrap() <= 1000 - admitted, "{usage} after {admitted}");
+}
