@@ -48,25 +48,6 @@ impl Cluster {
     pub(crate) fn seeds(&self) -> Vec<String> {
         (0..2).map(|node| format!("redis://127.0.0.1:{}", self.base + node)).collect()
     }
-
-    /// A connection to node `number`, 1 to 6.
-    pub(crate) fn connection(&self, number: u16) -> redis::Connection {
-        let url = format!("redis://127.0.0.1:{}", self.base + number - 1);
-        redis::Client::open(url).unwrap().get_connection().unwrap()
-    }
-
-    /// Calls of each command that the primaries have served, in sum.
-    pub(crate) fn calls(&self) -> BTreeMap<String, u64> {
-        let mut calls = BTreeMap::new();
-        for number in 1..=6 {
-            let mut connection = self.connection(number);
-            let role: redis::Value = redis::cmd("ROLE").query(&mut connection).unwrap();
-            if format!("{role:?}").contains("master") {
-                add_calls(&mut connection, &mut calls);
-            }
-        }
-        calls
-    }
 }
 
 /// Adds the calls that INFO commandstats tells.
