@@ -10,16 +10,27 @@ use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::config::Policies;
-use crate::limit::decision::{QuotaStates, Verdict, Wait};
-use crate::limit::key::{Fingerprint, Fingerprinter, NotAnAddress};
-use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::time::Micros;
-use crate::prefilter::{Denial, Prefilter};
+use crate::prefilter::Prefilter;
 use crate::store::{Health, Store, StoreError, Subject};
+
+pub mod decision;
 
 pub mod fallback;
 
+pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+
+/// One question: may `key` spend `cost` more under `policy`, now?
+#[derive(Debug, Clone)]
+pub struct Check {
+    pub policy: String,
+    /// 1 to 1024 bytes, as the caller wrote it.
+    pub key: String,
+    /// 0 to 10^15 units; 0 only looks.
+    pub cost: u64,
+}
 
 /// Answers checks. One per node, shared by all listeners.
 #[derive(Debug)]
@@ -147,133 +158,3 @@ pub type Answer = Result<Decision, CheckError>;
 
 /// One answer per cost, in order.
 type Answers = SmallVec<[Answer; 1]>;
-
-/// One question: may `key` spend `cost` more under `policy`, now?
-#[derive(Debug, Clone)]
-pub struct Check {
-    pub policy: String,
-    /// 1 to 1024 bytes, as the caller wrote it.
-    pub key: String,
-    /// 0 to 10^15 units; 0 only looks.
-    pub cost: u64,
-}
-
-/// The answer.
-#[derive(Debug, Clone)]
-pub struct Decision {
-    /// The policy that decided; under the fallback `local` its limits are this node's share.
-    pub policy: Arc<Policy>,
-    pub cost: u64,
-    pub allowed: bool,
-    /// What this answer vouches that the store was charged.
-    pub charged: u64,
-    /// [`Wait::NONE`] when allowed.
-    pub retry_after: Wait,
-    /// The quota that decides, unless no counter was asked.
-    pub binding: Option<Binding>,
-    /// Each quota in the policy's order; empty when not asked.
-    pub quotas: QuotaStates,
-    pub source: Source,
-    pub reason: Reason,
-    pub fallback: Option<Fallback>,
-}
-
-impl Decision {
-    /// What the store decided.
-    pub fn by_store(policy: Arc<Policy>, verdict: Verdict) -> Self {
-        let reason = match (verdict.allowed, verdict.retry_after) {
-            (true, _) => Reason::Ok,
-            (false, Wait::For(_)) => Reason::OverLimit,
-            (false, Wait::Never) => Reason::CostExceedsLimit,
-        };
-        let binding = verdict.quotas.get(verdict.binding).map(|state| Binding {
-            quota: verdict.binding,
-            remaining: state.remaining,
-            reset_after: state.reset_after,
-        });
-        Self {
-            policy,
-            cost: verdict.cost,
-            allowed: verdict.allowed,
-            charged: if verdict.allowed { verdict.cost } else { 0 },
-            retry_after: verdict.retry_after,
-            binding,
-            quotas: verdict.quotas,
-            source: Source::Store,
-            reason,
-            fallback: None,
-        }
-    }
-
-    /// What was known without asking.
-    pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
-        let Denial { retry_after, quota, remaining, reset_after } = denial;
-        Self {
-            policy,
-            cost,
-            allowed: false,
-            charged: 0,
-            retry_after: Wait::For(retry_after),
-            binding: Some(Binding { quota, remaining, reset_after }),
-            quotas: QuotaStates::new(),
-            source: Source::Prefilter,
-            reason: Reason::OverLimit,
-            fallback: None,
-        }
-    }
-}
-
-/// The quota at the top of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Binding {
-    /// Its place in the policy.
-    pub quota: usize,
-    pub remaining: u64,
-    /// us.
-    pub reset_after: Micros,
-}
-
-/// Who decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    Store,
-    Prefilter,
-    Fallback,
-}
-
-/// Why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    Ok,
-    OverLimit,
-    CostExceedsLimit,
-    StoreUnavailable,
-}
-
-/// How it was answered without the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fallback {
-    pub mode: OnStoreFailure,
-    pub cause: Cause,
-}
-
-/// Why the store did not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    Timeout,
-    BreakerOpen,
-    QueueFull,
-    Refused,
-}
-
-/// Why there is no decision.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CheckError {
-    #[error("there is no policy named {0:?}")]
-    UnknownPolicy(String),
-    #[error("the policy's keys are IP addresses: {0}")]
-    InvalidKey(#[from] NotAnAddress),
-    /// The policy's `on_store_failure` is `error`.
-    #[error("the store gave no decision: {0}")]
-    StoreUnavailable(StoreError),
-}

@@ -131,6 +131,11 @@ impl State {
         self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
     }
 
+    /// How long an answer may take before the connection is given up.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// This node's clock, us.
     pub fn now(&self) -> Micros {
         self.clock.now()
@@ -230,12 +235,5 @@ impl Driver {
                 },
             }
         }
-    }
-}
-
-/// How long a connection may take to answer before it is given up.
-impl State {
-    pub fn timeout(&self) -> Duration {
-        self.timeout
     }
 }
