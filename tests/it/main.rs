@@ -25,6 +25,9 @@ mod config_fixtures;
 // Exit codes and output of the commands.
 mod cli;
 
+// Redis absent or frozen: answers all the same, and the store again when it is back.
+mod redis_away;
+
 // Two nodes on a six-node cluster: exactly the limit, one call a check, none for a known denial.
 mod exact_on_cluster;
 

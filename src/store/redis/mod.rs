@@ -123,13 +123,13 @@ impl RedisStore {
         Err(StoreError::Timeout)
     }
 
-    /// See [`super::Store::health`].
+    /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.
     pub fn health(&self) -> Health {
-        let kind = match self.topology.kind() {
-            Kind::Cluster => "redis-cluster",
-            Kind::Single | Kind::Unknown => "redis",
-        };
-        Health { kind, shards: self.topology.shards() }
+        match self.topology.kind() {
+            Kind::Cluster => Health { kind: "redis-cluster", shards: self.topology.shards() },
+            Kind::Single => Health { kind: "redis", shards: self.topology.shards() },
+            Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards() },
+        }
     }
 
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {

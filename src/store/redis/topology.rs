@@ -137,6 +137,11 @@ impl Topology {
         table.lanes.values().filter(owns).map(health).collect()
     }
 
+    /// The seeds, none of which has answered yet.
+    pub fn unknown_shards(&self) -> Vec<ShardHealth> {
+        self.seeds.iter().map(|seed| ShardHealth { address: seed.to_string(), up: false }).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, ()> {
         // It guards no data of its own, so a panic elsewhere cannot have left any half-changed.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)

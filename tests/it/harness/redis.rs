@@ -16,6 +16,7 @@ use super::free_port;
 /// pipe to close, and then kills it.
 pub struct Server {
     pub port: u16,
+    process: rustix::process::Pid,
     _keeper: Child,
     _folder: TempDir,
 }
@@ -26,9 +27,12 @@ impl Server {
     }
 
     pub fn start_with(options: &[&str]) -> Self {
+        Self::start_on(free_port(), options)
+    }
+
+    pub fn start_on(port: u16, options: &[&str]) -> Self {
         let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
         let folder = tempfile::tempdir().unwrap();
-        let port = free_port();
         let keeper = Command::new("sh")
             .args(["-c", r#"exec 3<&0; "$@" >server.log 2>&1 & server=$!; read -r _ <&3; kill -9 $server; wait"#, "sh"])
             .args([&program, "--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
@@ -37,14 +41,27 @@ impl Server {
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        let server = Self { port, _keeper: keeper, _folder: folder };
-        server.wait_until_ready(&program);
-        server
+        let mut told = None;
+        super::wait_until(&format!("{program} answers (is it there? apt-get install redis-server)"), || {
+            told = process_id(port).ok();
+            told.is_some()
+        });
+        let process = told.and_then(rustix::process::Pid::from_raw).unwrap();
+        Self { port, process, _keeper: keeper, _folder: folder }
     }
 
-    fn wait_until_ready(&self, program: &str) {
-        let pong = || redis::cmd("PING").query::<String>(&mut self.connection()?);
-        super::wait_until(&format!("{program} answers (is it there? apt-get install redis-server)"), || pong().is_ok());
+    /// SIGSTOP: it keeps its connections and answers nothing.
+    pub fn freeze(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(self.process, signal).unwrap();
     }
 
     pub fn url(&self) -> String {
@@ -59,6 +76,14 @@ impl Server {
     pub fn store(&self) -> RedisStore {
         store(&[self.url()])
     }
+}
+
+/// The process that answers on `port`.
+fn process_id(port: u16) -> redis::RedisResult<i32> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
+    let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
+    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut connection)?;
+    info.get("process_id").ok_or_else(|| (redis::ErrorKind::Client, "INFO tells no process_id").into())
 }
 
 /// A store on the servers that `seeds` lead to. Needs a tokio runtime around it.
