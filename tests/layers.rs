@@ -1,0 +1,224 @@
+//! Imports point one way, `limit` stays pure, and one file reads the time: what may be used where, as tables.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What each module may import of ours. A module names only modules above it, so no circle can arise.
+const MODULES: &[(&str, &[&str])] = &[
+    // The pure core stands on nothing.
+    ("limit", &[]),
+    // Reads the time in the core's unit.
+    ("clock", &["limit::time"]),
+    // Resolves text into policies of the core.
+    ("config", &["limit"]),
+    // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
+    ("store", &["limit", "clock::Clock", "config::RedisConfig"]),
+    // Learns from the store's answers; it never asks.
+    ("prefilter", &["limit", "store::Taken"]),
+    // The story of a check: asks the pre-filter and the store, by the policies in force.
+    ("engine", &["limit", "clock::Clock", "config::Policies", "store", "prefilter"]),
+    // Parses, asks the engine and renders; the other types are what the engine hands out.
+    ("http", &["limit", "engine", "config::Policies", "store::Health", "store::ShardHealth"]),
+    // The composition root knows everything but the command line.
+    ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
+    // Loads a configuration and serves by it; the other commands are clients of a node.
+    ("cli", &["config", "serve", "clock::unix_micros"]),
+    // Dispatches.
+    ("main", &["cli"]),
+];
+
+/// Crates that belong to certain modules.
+const CRATES: &[(&str, &[&str])] = &[
+    // Only the store speaks Redis.
+    ("redis", &["store"]),
+    // Only the HTTP surface, and what carries it, know of requests.
+    ("axum", &["http", "serve"]),
+    // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
+    ("tokio", &["store", "engine", "http", "serve", "cli"]),
+    // Wire formats end at the surface; the configuration has a reader of its own.
+    ("serde", &["http"]),
+    ("serde_json", &["http", "cli"]),
+    ("clap", &["cli", "main"]),
+];
+
+/// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed.
+const PURE: &str = "smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
+    std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::sync std::time::Duration";
+
+#[test]
+fn the_source_keeps_its_layers() {
+    let dependencies = dependencies(&fs::read_to_string("Cargo.toml").unwrap());
+    assert!(dependencies.iter().any(|name| name == "tokio"), "Cargo.toml was misread: {dependencies:?}");
+    let mut files = Vec::new();
+    rust_files(Path::new("src"), &mut files);
+    let found: Vec<_> = files
+        .iter()
+        .flat_map(|file| faults(file, &fs::read_to_string(file).unwrap(), &dependencies))
+        .collect();
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn no_circle_can_arise() {
+    for (place, (module, allowed)) in MODULES.iter().enumerate() {
+        let above = |import: &&str| MODULES[..place].iter().any(|(name, _)| import.split("::").next() == Some(name));
+        assert!(allowed.iter().all(above), "{module} imports something that is not above it");
+    }
+}
+
+#[test]
+fn planted_violations_are_found() {
+    let planted = [
+        ("src/limit/window.rs", "use crate::store::Taken;"),
+        ("src/limit/window.rs", "fn f() { crate::clock::Clock::system(); }"),
+        ("src/limit/window.rs", "use super::super::{limit::time::Micros, engine::{Check, Decision}};"),
+        ("src/limit/mod.rs", "use super::config::Config;"),
+        ("src/limit/mod.rs", "use crate::*;"),
+        ("src/limit/key.rs", "use std::{borrow::Cow, net::{IpAddr, TcpStream}};"),
+        ("src/limit/key.rs", "use std::fs;"),
+        ("src/limit/time.rs", "use std::time::{Duration, Instant};"),
+        ("src/limit/time.rs", "#[derive(serde::Serialize)] struct S;"),
+        ("src/limit/time.rs", "use tokio as runtime;"),
+        ("src/limit/decision.rs", "pub async fn decide() {}"),
+        ("src/store/redis/lane.rs", "use crate::engine::Decision;"),
+        ("src/store/memory.rs", "use super::super::prefilter::Prefilter;"),
+        ("src/store/mod.rs", "use crate::config::{RedisConfig, Policies};"),
+        ("src/prefilter/mod.rs", "use crate::store::{Store, Taken};"),
+        ("src/prefilter/mod.rs", "fn f() { tokio::spawn(async {}); }"),
+        ("src/engine/mod.rs", "use redis::Cmd;"),
+        ("src/http/check.rs", "let x = crate::store::MemoryStore::new();"),
+        ("src/http/check.rs", "let late = Instant::now() > then;"),
+        ("src/serve.rs", "use std::time::SystemTime as Wall; let t = Wall::now();"),
+        ("src/serve.rs", "let spent = started.elapsed();"),
+        ("src/telemetry/mod.rs", "use crate::limit::time::Micros;"),
+    ];
+    for (file, code) in planted {
+        assert!(!faults(Path::new(file), code, &["tokio".into(), "serde".into()]).is_empty(), "{file}: {code}");
+    }
+    let harmless = [
+        ("src/limit/key.rs", "// not crate::store\nuse std::net::{IpAddr, Ipv6Addr}; use super::slot::SLOTS;"),
+        ("src/clock.rs", "let now = Instant::now();"),
+        ("src/http/health.rs", "use crate::store::{Health, ShardHealth}; pub(crate) fn f(redis: u8) {}"),
+    ];
+    for (file, code) in harmless {
+        assert_eq!(faults(Path::new(file), code, &[]), [""; 0], "{file}: {code}");
+    }
+}
+
+/// What `code` uses that `file` may not.
+fn faults(file: &Path, code: &str, dependencies: &[String]) -> Vec<String> {
+    let inside = file.with_extension("");
+    let module: Vec<&str> =
+        inside.iter().skip(1).filter_map(|part| part.to_str()).filter(|part| *part != "mod").collect();
+    let place = module.first().copied().unwrap_or_default();
+    if place == "lib" {
+        return Vec::new();
+    }
+    let Some((_, ours)) = MODULES.iter().find(|(name, _)| *name == place) else {
+        return vec![format!("{}: the module has no row in tests/layers.rs", file.display())];
+    };
+    let foreign = |path: &str| {
+        let name = path.split("::").next().unwrap_or_default();
+        let elsewhere =
+            CRATES.iter().any(|(krate, homes)| *krate == name && path.contains("::") && !homes.contains(&place));
+        let outside = matches!(name, "std" | "core") || dependencies.iter().any(|dependency| dependency == name);
+        elsewhere
+            || (place == "limit"
+                && outside
+                && path.contains("::")
+                && !within(path, &PURE.split(' ').collect::<Vec<_>>()))
+    };
+    let forbidden = |path: &String| match import(path, &module) {
+        Some(import) => !within(&import, &[place]) && !within(&import, ours),
+        None => {
+            (place != "clock" && (path.ends_with("::now") || path == "elapsed" || path == "UNIX_EPOCH"))
+                || (place == "limit" && (path == "async" || path == "await"))
+                || foreign(path)
+        }
+    };
+    let fault = |path: String| format!("{}: {} may not use {path}", file.display(), place);
+    paths(code).into_iter().filter(forbidden).map(fault).collect()
+}
+
+/// The path from the crate's root, of a path into the crate.
+fn import(path: &str, module: &[&str]) -> Option<String> {
+    if let Some(absolute) = path.strip_prefix("crate::").or_else(|| path.strip_prefix("tollgate::")) {
+        return Some(absolute.to_owned());
+    }
+    let (mut base, mut rest) = (module.to_vec(), path);
+    while let Some(above) = rest.strip_prefix("super::") {
+        base.pop();
+        rest = above;
+    }
+    base.push(rest);
+    // A unit test is one level deeper than its file, so what is no module of ours is no import.
+    let ours = |import: &String| MODULES.iter().any(|(name, _)| within(import, &[name]));
+    Some(base.join("::")).filter(|import| rest.len() < path.len() && ours(import))
+}
+
+fn within(path: &str, allowed: &[&str]) -> bool {
+    allowed
+        .iter()
+        .any(|start| path.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with("::")))
+}
+
+/// Every path in `code` but for comments, those of nested imports in full; of `use name` at least `name::`.
+fn paths(code: &str) -> Vec<String> {
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let (mut found, mut groups, mut path, mut rest) = (Vec::new(), vec![String::new()], String::new(), code.as_str());
+    let mut imports = false;
+    while let Some(first) = rest.chars().next() {
+        let word = rest.find(|next: char| !next.is_alphanumeric() && next != '_').unwrap_or(rest.len());
+        let length = if word > 0 {
+            word
+        } else if rest.starts_with("::") {
+            2
+        } else {
+            first.len_utf8()
+        };
+        let (token, after) = rest.split_at(length);
+        rest = after;
+        let joins = token == "::" || (word > 0 && (path.is_empty() || path.ends_with("::")));
+        if joins {
+            path.push_str(token);
+            continue;
+        }
+        let group = groups.last().cloned().unwrap_or_default();
+        if token == "{" {
+            groups.push(if path.ends_with("::") { group + &path } else { String::new() });
+        } else if !path.is_empty() {
+            let bare = imports && group.is_empty() && !path.contains("::");
+            imports = path == "use";
+            found.push(group + &path + if bare { "::" } else { "" });
+        }
+        path.clear();
+        if token == "}" {
+            groups.pop();
+        }
+        if word > 0 {
+            path.push_str(token);
+        }
+    }
+    found
+}
+
+/// The names of Cargo.toml's dependencies, as code writes them.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let section = manifest.split("[dependencies]\n").nth(1).unwrap_or_default();
+    let lines = section.lines().take_while(|line| !line.starts_with('['));
+    lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.replace('-', "_")).collect()
+}
+
+fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
