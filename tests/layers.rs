@@ -15,12 +15,12 @@ const MODULES: &[(&str, &[&str])] = &[
     ("config", &["limit"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
     ("store", &["limit", "clock::Clock", "config::RedisConfig"]),
-    // Learns from the store's answers; it never asks.
-    ("prefilter", &["limit", "store::Taken"]),
+    // Learns from the store's answers, which are the core's; it never asks.
+    ("prefilter", &["limit"]),
     // The story of a check: asks the pre-filter and the store, by the policies in force.
     ("engine", &["limit", "clock::Clock", "config::Policies", "store", "prefilter"]),
     // Parses, asks the engine and renders; the other types are what the engine hands out.
-    ("http", &["limit", "engine", "config::Policies", "store::Health", "store::ShardHealth"]),
+    ("http", &["limit", "engine", "config::Policies"]),
     // The composition root knows everything but the command line.
     ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
     // Loads a configuration and serves by it; the other commands are clients of a node.
@@ -100,7 +100,7 @@ fn planted_violations_are_found() {
     let harmless = [
         ("src/limit/key.rs", "// not crate::store\nuse std::net::{IpAddr, Ipv6Addr}; use super::slot::SLOTS;"),
         ("src/clock.rs", "let now = Instant::now();"),
-        ("src/http/health.rs", "use crate::store::{Health, ShardHealth}; pub(crate) fn f(redis: u8) {}"),
+        ("src/http/health.rs", "use crate::engine::{Health, ShardHealth}; pub(crate) fn f(redis: u8) {}"),
     ];
     for (file, code) in harmless {
         assert_eq!(faults(Path::new(file), code, &[]), [""; 0], "{file}: {code}");

@@ -13,12 +13,13 @@ use crate::config::Policies;
 use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::time::Micros;
 use crate::prefilter::Prefilter;
-use crate::store::{Health, Store, StoreError, Subject};
+use crate::store::{Store, StoreError, Subject};
 
 pub mod decision;
 
 pub mod fallback;
 
+pub use crate::store::{Health, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
 

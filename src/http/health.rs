@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Node;
 use super::lifecycle::Phase;
-use crate::store::{Health, ShardHealth};
+use crate::engine::{Health, ShardHealth};
 
 /// 200 as long as the process answers: restarting it would cure nothing else.
 pub(super) async fn live(State(node): State<Node>) -> Response {

@@ -73,6 +73,14 @@ pub struct Ruling {
     pub closed_for: Micros,
 }
 
+/// What a call to a store brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub ruling: Ruling,
+    /// The instant of the decision by the clock of the store, us: replies of one shard are ordered by it.
+    pub at: Micros,
+}
+
 /// What each quota of a policy has left at one instant; costs are admitted against it in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room(SmallVec<[u64; 3]>);

@@ -26,12 +26,11 @@ use moka::Expiry;
 use moka::ops::compute::Op;
 use moka::sync::Cache;
 
-use crate::limit::decision::{Ruling, Verdict, Wait};
+use crate::limit::decision::{Ruling, Taken, Verdict, Wait};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::limit::time::Micros;
-use crate::store::Taken;
 
 pub mod bucket;
 

@@ -8,7 +8,7 @@ use super::Listeners;
 use crate::config::Policies;
 use crate::engine::Engine;
 use crate::limit::policy::Policy;
-use crate::limit::quota::{Quota, span_text};
+use crate::limit::quota::{Quota, Rule, span_text};
 
 /// Policies shown by name.
 const MAX_SHOWN: usize = 5;
@@ -31,7 +31,10 @@ pub(super) fn text(engine: &Engine, listeners: &Listeners) -> String {
 }
 
 fn summary(policy: &Policy) -> String {
-    let quota = |quota: &Quota| format!("{} per {}", quota.limit, span_text(quota.window));
+    let quota = |quota: &Quota| match quota.rule {
+        Rule::TokenBucket(rate) => format!("{} per {}, burst {}", rate.units, span_text(rate.per), quota.limit),
+        _ => format!("{} per {}", quota.limit, span_text(quota.window)),
+    };
     let quotas: Vec<_> = policy.quotas.iter().map(quota).collect();
     format!("{}: {} ({})", policy.name, quotas.join(", "), policy.algorithm.name())
 }

@@ -16,10 +16,9 @@
 
 use std::sync::Arc;
 
-use crate::limit::decision::Ruling;
+pub use crate::limit::decision::Taken;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
-use crate::limit::time::Micros;
 
 pub mod memory;
 
@@ -36,14 +35,6 @@ pub struct Subject {
     pub key: Arc<str>,
     /// Of both, for this process's own maps.
     pub fingerprint: Fingerprint,
-}
-
-/// What a call to the store brought.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
-    pub ruling: Ruling,
-    /// The instant of the decision by the clock of the store, us: replies of one shard are ordered by it.
-    pub at: Micros,
 }
 
 /// Why the store gave no verdict.

@@ -63,7 +63,8 @@ async fn a_segment_lives_until_it_has_left_the_window_and_one_second_more() {
 
 #[tokio::test]
 async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
-    let store = shared().store();
+    let server = Server::start();
+    let store = server.store();
     store.known().await;
     let long = "k".repeat(1024);
     let spelled_like_its_hash = {
@@ -98,11 +99,11 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
             format!("{key}{}", unique("odd"))
         };
         let subject = subject(&key, &[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]);
-        let before = lives(shared(), "*");
+        let before = lives(&server, "*");
         assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
         assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
         assert!(!take(&store, &subject, 1, START).await, "{key:?} is not counted");
-        let names: Vec<String> = lives(shared(), "*").into_keys().filter(|name| !before.contains_key(name)).collect();
+        let names: Vec<String> = lives(&server, "*").into_keys().filter(|name| !before.contains_key(name)).collect();
         assert!(names.len() >= 3, "{names:?}");
         for name in &names {
             let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap();
