@@ -21,9 +21,10 @@ mod precise {
 
     impl Alarm {
         /// Needs a runtime around it.
+        #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd is what makes `new` sound")]
         pub(in super::super) fn new() -> io::Result<Self> {
             let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-            Ok(Self(AsyncFd::register(timer)?))
+            Ok(Self(AsyncFd::new(timer)?))
         }
 
         pub(in super::super) async fn after(&self, span: Micros) -> io::Result<()> {

@@ -125,7 +125,7 @@ impl Crew {
     /// Waits until a call may go out; none when there are no more.
     pub(super) async fn turn(&self) -> Option<Turn> {
         let from = match &self.schedule {
-            Some(schedule) => schedule.turn().await?,
+            Some(schedule) => self.due(schedule).await?,
             None => self.shared.clock.now(),
         };
         let counted = from >= self.timing.counted_from;
@@ -141,6 +141,16 @@ impl Crew {
             self.tally().asked += checks;
         }
         Some(Turn { from, counted })
+    }
+
+    /// The next call that is due. What the warm-up left over is dropped, so that it delays nothing that counts.
+    async fn due(&self, schedule: &Schedule) -> Option<Micros> {
+        loop {
+            let due = schedule.turn().await?;
+            if due >= self.timing.counted_from || self.shared.clock.now() < self.timing.counted_from {
+                return Some(due);
+            }
+        }
     }
 
     pub(super) fn record(&self, turn: Turn, outcome: Result<Verdicts, Failure>) {
