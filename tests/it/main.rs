@@ -25,6 +25,9 @@ mod config_fixtures;
 // Exit codes and output of the commands.
 mod cli;
 
+// The load generator: exact counts, a steady rate, failures by their reason.
+mod bench;
+
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
