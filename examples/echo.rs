@@ -20,7 +20,7 @@ struct Check {
     cost: u64,
 }
 
-const ANSWER: &str = r#"{"allowed":false,"policy":"hot","key":"bench-0","cost":1,"charged":0,"limit":5,"remaining":0,"retry_after_ms":59312,"reset_after_ms":59987,"quota":"1m","source":"prefilter","reason":"over_limit"}"#;
+const ANSWER: &str = r#"{"allowed":false,"policy":"hot","key":"bench-0","cost":1,"charged":0,"limit":5,"remaining":0,"retry_after_ms":3634384,"reset_after_ms":3634384,"quota":"1h","source":"prefilter","reason":"over_limit"}"#;
 
 async fn answer(Json(check): Json<Check>) -> Response {
     let Check { policy, key, cost } = check;

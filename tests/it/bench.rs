@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, TOLLGATE, unique, wait_until};
+use crate::harness::{Node, TOLLGATE, http, unique, wait_until};
 
 fn bench(url: &str, arguments: &[&str]) -> Output {
     Command::new(TOLLGATE)
@@ -45,13 +45,9 @@ fn what_it_counts_is_what_the_node_charged() {
     let arguments = ["-n", "40", "--threads", "2", "-c", "4", "--keys", "one", "--cost", "3", "--policy", "api-key"];
     let report = report(&node.url(), &[&arguments[..], &["--key-prefix", &prefix]].concat());
     assert_eq!((&report["allowed"], &report["denied"]), (&json!(40), &json!(0)), "{report}");
-    let peek = bench_peek(&node, &format!("{prefix}0"));
+    let peek = json!({"policy": "api-key", "key": format!("{prefix}0"), "cost": 0});
+    let peek = http::post(&node.address, "/v1/check", peek.to_string()).json();
     assert_eq!(peek["remaining"], 600 - 120, "{peek}");
-}
-
-fn bench_peek(node: &Node, key: &str) -> Value {
-    let body = json!({"policy": "api-key", "key": key, "cost": 0});
-    crate::harness::http::post(&node.address, "/v1/check", body.to_string()).json()
 }
 
 #[test]
@@ -123,7 +119,7 @@ fn an_interrupt_ends_it_with_a_report() {
         .unwrap();
     let key = json!({"policy": "default", "key": "bench-0", "cost": 0}).to_string();
     wait_until("the load has begun", || {
-        let answer = crate::harness::http::post(&node.address, "/v1/check", &key);
+        let answer = http::post(&node.address, "/v1/check", &key);
         answer.json()["remaining"].as_u64() < Some(1000)
     });
     rustix::process::kill_process(rustix::process::Pid::from_child(&process), rustix::process::Signal::INT).unwrap();

@@ -107,6 +107,7 @@ async fn lead(plan: Arc<Plan>) -> Result<Report, String> {
     for crew in &mut hired {
         (&mut crew.ready).await.map_err(|_| "a thread failed".to_owned())??;
     }
+    let mut signal = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let started = shared.clock.now();
     let counted_from = started + plan.warmup;
     let until = plan.duration.map_or(Micros::MAX, |duration| counted_from.saturating_add(duration));
@@ -117,7 +118,6 @@ async fn lead(plan: Arc<Plan>) -> Result<Report, String> {
     });
     let tallies = try_join_all(tallies);
     tokio::pin!(tallies);
-    let mut signal = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watch = Watch::new(&plan, &shared, timing);
