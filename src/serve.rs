@@ -34,6 +34,9 @@ use connections::Connections;
 /// How often what says nothing any more is freed.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
+/// Bounds of how long an answer of Redis may take before its connection is given up.
+const OVERDUE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
 /// How long the start waits for the store.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
@@ -115,6 +118,9 @@ impl Server {
         }
         node.lifecycle.advance(Phase::Closing);
         connections.accept_waiting(&checks, &routes);
+        if let Some(admin) = &admin {
+            connections.accept_waiting(admin, &admin_routes);
+        }
         drop((checks, admin));
         tokio::time::sleep(LAST_WORDS).await;
         if tokio::time::timeout(shutdown.timeout, connections.finish()).await.is_err() {
@@ -129,8 +135,10 @@ async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generation
     let StoreConfig::Redis(redis) = &config.store else {
         return Ok(Store::Memory(MemoryStore::new(clock.clone(), MAX_KEYS)));
     };
-    // A connection is given up only when no policy would wait for it any more.
-    let timeout = config.policies.by_name.values().map(|policy| policy.timeout).max().unwrap_or(FIRST_ANSWER);
+    // A connection is given up when no policy would wait for it any more; a very patient policy does not keep the
+    // others waiting for one that is dead.
+    let longest = config.policies.by_name.values().map(|policy| policy.timeout).max();
+    let timeout = longest.unwrap_or_default().clamp(OVERDUE.0, OVERDUE.1);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
     if tokio::time::timeout(FIRST_ANSWER, store.known()).await.is_err() {

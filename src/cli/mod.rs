@@ -14,6 +14,8 @@ mod policies;
 
 mod health;
 
+mod bench;
+
 mod client;
 
 mod load;
@@ -40,6 +42,8 @@ enum Command {
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),
+    /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some failed, 2 no run.
+    Bench(bench::Args),
 }
 
 /// Does what the command line says.
@@ -50,6 +54,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Bench(args) => bench::run(args),
     }
 }
 

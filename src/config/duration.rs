@@ -18,7 +18,7 @@ const UNITS: [(&str, Micros); 5] =
 const LATER: [&str; 3] = ["w", "mo", "y"];
 
 /// The span that `text` writes, in us (one too long for that is as long as can be), or what is wrong with it.
-pub(super) fn parse(text: &str) -> Result<Micros, String> {
+pub(crate) fn parse(text: &str) -> Result<Micros, String> {
     let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (count, unit) = text.split_at(unit_at);
     let known = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, length)| *length);

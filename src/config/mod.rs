@@ -48,6 +48,7 @@ use std::time::Duration;
 
 use crate::limit::policy::Policy;
 
+pub(crate) use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use resolve::{built_in, load};
 pub use source::{Overrides, Source};

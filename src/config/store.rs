@@ -11,7 +11,7 @@ use super::section::{Section, Shape};
 use super::{RedisConfig, StoreConfig, url};
 
 /// How long a check may wait for the store: from 1 ms to 60 s, in us.
-pub(super) const TIMEOUT: RangeInclusive<Micros> = 1_000..=60_000_000;
+pub(super) const TIMEOUT: RangeInclusive<Micros> = 1_000..=20_000_000;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(100);
 

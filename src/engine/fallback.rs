@@ -66,11 +66,13 @@ fn local_decision(
     decision.charged = 0;
     decision.source = Source::Fallback;
     decision.fallback = Some(fallback);
-    let whole = subject.policy.quotas.iter();
-    if decision.retry_after == Wait::Never && whole.clone().all(|quota| decision.cost <= quota.limit.get()) {
-        // The cost fits the limit, though not this node's share of it: the store may be back by then.
+    if decision.retry_after == Wait::Never {
         decision.reason = Reason::OverLimit;
-        decision.retry_after = Wait::For(whole.map(|quota| quota.window).max().unwrap_or(MICROS_PER_SECOND));
+        if subject.policy.quotas.iter().all(|quota| decision.cost <= quota.limit.get()) {
+            // The cost fits the limit, though not this node's share of it: the store may be back by then.
+            let exceeded = share.quotas.iter().filter(|quota| decision.cost > quota.limit.get());
+            decision.retry_after = Wait::For(exceeded.map(|quota| quota.window).max().unwrap_or(MICROS_PER_SECOND));
+        }
     }
     decision
 }

@@ -41,7 +41,12 @@ fn is_over_limit(error: &(dyn Error + 'static)) -> bool {
 }
 
 fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    let field = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    // Of a field that is repeated no value is the right one.
+    let field = |name| {
+        let mut values = headers.get_all(name).iter();
+        let first = values.next()?;
+        Some(if values.next().is_none() { first.to_str().unwrap_or("?") } else { "?" })
+    };
     match field(header::CONTENT_TYPE) {
         Some(content_type) if is_json(content_type) => {}
         Some(_) => return Err(Problem::unsupported_media_type("send Content-Type: application/json, in UTF-8")),

@@ -19,7 +19,7 @@ use crate::limit::quota::MAX_UNITS;
 const MAX_DEPTH: usize = 128;
 
 /// Faulty names told of one object: a body has room for many thousands.
-const MAX_VIOLATIONS: usize = 50;
+pub(super) const MAX_VIOLATIONS: usize = 50;
 
 /// Reads a check as `request::check` does, and says all that is wrong with it.
 pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
@@ -73,7 +73,7 @@ fn read_check(value: &RawValue, at: &str) -> Result<Check, Vec<Violation>> {
     let key = members.take("key", |value| string(value).and_then(|key| check_key(&key).map(|()| key)));
     let cost = members.take("cost", cost);
     members.take("meta", meta);
-    members.take("id", |_| Err::<(), _>("not yet supported".into()));
+    members.take("id", |_| Err::<(), _>("is not yet supported".into()));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     members.finish(Check { policy, key: key.unwrap_or_default(), cost: cost.unwrap_or(1) })
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use axum::http::StatusCode;
 use percent_encoding::percent_decode;
 
+use super::inspect::MAX_VIOLATIONS;
 use super::request::{self, DEFAULT_POLICY};
 use super::violations::Violation;
 use crate::engine::Check;
@@ -51,6 +52,7 @@ impl<'a> Parameters<'a> {
                 _ => read.violations.push(Violation::new(format!("/{name}"), "is not percent-encoded UTF-8")),
             }
         }
+        read.violations.truncate(MAX_VIOLATIONS);
         read
     }
 

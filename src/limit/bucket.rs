@@ -61,7 +61,7 @@ impl TokenBucket {
     /// What is owed at `now`. To a clock that stepped back, what was repaid since then is still owed.
     fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
         match now.checked_sub(self.at) {
-            Some(elapsed) => self.debt.saturating_sub(terms.repaid.saturating_mul(elapsed)),
+            Some(since) => self.debt.saturating_sub(terms.repaid.saturating_mul(since)),
             None => self.debt.saturating_add(terms.repaid.saturating_mul(self.at - now)),
         }
     }

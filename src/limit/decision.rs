@@ -55,8 +55,10 @@ pub struct Verdict {
     pub allowed: bool,
     /// For a denial: when this cost will be admitted, given everything that its call charged.
     pub retry_after: Wait,
-    /// When the same cost would be admitted if it were asked once more right after its call; for the pre-filter.
+    /// When the same cost would be admitted if it were asked once more right after its call, and the quota in
+    /// which it fits last; for the pre-filter.
     pub again_after: Wait,
+    pub again_binding: usize,
     /// The quota that decides: of a denial the one that is open last, otherwise the one with the least
     /// remaining; the first of equals.
     pub binding: usize,
@@ -118,7 +120,7 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
     // Waits are told from the state after the whole list, since that is what the next caller meets.
     for verdict in &mut verdicts {
         let (last, wait) = open_last(policy, states, now, verdict.cost);
-        verdict.again_after = wait;
+        (verdict.again_after, verdict.again_binding) = (wait, last);
         if !verdict.allowed {
             verdict.retry_after = wait;
             verdict.binding = last;
@@ -149,7 +151,7 @@ fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = M
     let states = room.0.iter().zip(resets);
     let quotas: QuotaStates = states.map(|(&remaining, reset_after)| QuotaState { remaining, reset_after }).collect();
     let binding = quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining).map_or(0, |(index, _)| index);
-    Verdict { cost, allowed, retry_after: Wait::NONE, again_after: Wait::NONE, binding, quotas }
+    Verdict { cost, allowed, retry_after: Wait::NONE, again_after: Wait::NONE, again_binding: 0, binding, quotas }
 }
 
 /// The quota in which `cost` fits last, the first of equals, and when. Cost 0 always fits.

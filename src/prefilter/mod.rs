@@ -161,11 +161,11 @@ impl Prefilter {
         let believed_until = question.sent + (*closed_for).min(self.max_denial);
         let refill = |verdict: &Verdict| {
             let Wait::For(wait @ 1..) = verdict.again_after else { return None };
-            let quota = &verdict.quotas[verdict.binding];
+            let quota = &verdict.quotas[verdict.again_binding];
             Some(Refill {
                 cost: verdict.cost,
                 full_at: received + wait,
-                quota: u8::try_from(verdict.binding).ok()?,
+                quota: u8::try_from(verdict.again_binding).ok()?,
                 remaining: quota.remaining,
                 reset_at: received + quota.reset_after,
             })

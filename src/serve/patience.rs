@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Interval, interval};
 
-/// Half of a client's time, so that one slow timer serves for all requests of a connection.
-const TICK: Duration = Duration::from_secs(10);
+/// Half of a client's time, and more than any check may wait for the store, so that one slow timer serves for all requests of a connection.
+const TICK: Duration = Duration::from_secs(25);
 
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
 const HTTP2: &[u8] = b"PRI * HTTP/2";

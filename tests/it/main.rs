@@ -31,6 +31,12 @@ mod redis_away;
 // Two nodes on a six-node cluster: exactly the limit, one call a check, none for a known denial.
 mod exact_on_cluster;
 
+// Failovers, flushed scripts: what the server did not execute is asked again, what it may have is not.
+mod redirections;
+
+// The load generator: exact counts, a steady rate, failures by their reason.
+mod bench;
+
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 

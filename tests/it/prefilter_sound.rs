@@ -113,6 +113,9 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
                         return Err(TestCaseError::fail(format!("the store says {beside:?} to {cost}")));
                     };
                     let told = denial.retry_after;
+                    let binding = beside.quotas[beside.binding];
+                    prop_assert_eq!((denial.quota, denial.remaining), (beside.binding, binding.remaining));
+                    prop_assert!(denial.reset_after >= binding.reset_after);
                     prop_assert!(told >= wait && told <= wait + 2 * WAY, "told {told}, true {wait}");
                 } else {
                     questions[number] = Some(prefilter.question(fingerprint.slot(), now + ahead));

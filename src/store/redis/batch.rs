@@ -17,7 +17,8 @@ use crate::store::{StoreError, Taken};
 /// Costs in one call at most: the server does nothing else meanwhile.
 const COSTS: usize = 1000;
 
-/// Rounds of one batch: as sent, once more with the right segments, once more with the script's source.
+/// Rounds of one batch: as sent, once more with the script's source, and with the right segments, which a clock
+/// that jumps may ask for again.
 const ROUNDS: usize = 4;
 
 /// How an exchange left the connection.
@@ -59,6 +60,7 @@ impl Batch {
     /// of the right segments is sent again at once.
     pub async fn exchange(mut self, mut connection: MultiplexedConnection, state: &State) -> Ended {
         for _ in 0..ROUNDS {
+            self.0.retain_mut(Group::is_wanted);
             if self.0.is_empty() {
                 return Ended::Sound;
             }
@@ -102,7 +104,7 @@ impl Batch {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
-            match group.outcome(&reply) {
+            match group.outcome(&reply, &state.address) {
                 Outcome::Taken(taken) => {
                     state.learn_offset(taken.at, sent, received);
                     group.answer(taken);
@@ -153,6 +155,15 @@ impl Group {
         self.asks.push(ask);
     }
 
+    /// Leaves out who has given up meanwhile; whether anybody is left.
+    fn is_wanted(&mut self) -> bool {
+        if self.asks.iter().any(|ask| ask.answer.is_closed()) {
+            self.asks.retain(|ask| !ask.answer.is_closed());
+            self.costs = self.asks.iter().flat_map(|ask| ask.costs.iter().copied()).collect();
+        }
+        !self.asks.is_empty()
+    }
+
     fn asking(&self) -> bool {
         self.asks[0].asking
     }
@@ -165,9 +176,9 @@ impl Group {
         self.call().command(self.by, now, self.asks[0].time)
     }
 
-    fn outcome(&self, reply: &Value) -> Outcome {
+    fn outcome(&self, reply: &Value, from: &Address) -> Outcome {
         if let Value::ServerError(error) = reply {
-            return refused(error);
+            return refused(error, from);
         }
         match self.call().reply(reply) {
             Reply::Taken(taken) => Outcome::Taken(taken),
@@ -197,10 +208,14 @@ impl Group {
 }
 
 /// What an error reply means. The script writes only after it has decided, so an error is always from before
-/// its first write, and nothing was charged.
-fn refused(error: &redis::ServerError) -> Outcome {
+/// its first write, and nothing was charged. A redirection that names no host means the one it came from.
+fn refused(error: &redis::ServerError, from: &Address) -> Outcome {
     let details = error.details().unwrap_or_default();
-    let address = || details.split_ascii_whitespace().nth(1).and_then(Address::parse);
+    let address = || {
+        let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
+        let unknown = named.host.is_empty() || named.host == "?";
+        Some(if unknown { Address { host: from.host.clone(), ..named } } else { named })
+    };
     let refusal = match error.kind() {
         Some(ServerErrorKind::NoScript) => return Outcome::NoScript,
         Some(ServerErrorKind::Moved) => address().map(Refusal::Moved),

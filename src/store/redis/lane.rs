@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{Batch, Ended};
 use super::keys::Tag;
-use super::server::{self, Address};
+use super::server::{self, Address, within};
 use crate::clock::Clock;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
@@ -39,6 +39,9 @@ const BATCH: usize = 512;
 
 /// Batches under way at once: while the server works on one, the next is prepared.
 const UNDER_WAY: usize = 2;
+
+/// How long a server may take to accept a connection and to answer the first questions.
+const CONNECT: Duration = Duration::from_millis(250);
 
 /// How long the driver waits after a failed connect.
 const RECONNECT: Duration = Duration::from_millis(50);
@@ -162,7 +165,7 @@ impl Driver {
     async fn run(mut self) {
         let mut known_down = false;
         loop {
-            match self.connect().await {
+            match self.connect(known_down).await {
                 Ok(connection) => {
                     tracing::info!(shard = %self.state.address, "connected");
                     known_down = false;
@@ -186,12 +189,16 @@ impl Driver {
         }
     }
 
-    async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
-        let mut connection = server::connect(&self.state.address, self.state.timeout).await?;
-        let sent = self.state.now();
-        let time = server::prepare(&mut connection, &self.state.address).await?;
-        self.state.learn_offset(time, sent, self.state.now());
-        Ok(connection)
+    /// Connects. Who asks meanwhile waits, unless the lane is known to be down: then it is told so at once.
+    async fn connect(&mut self, known_down: bool) -> redis::RedisResult<MultiplexedConnection> {
+        let connecting = within(CONNECT, connect(self.state.clone()));
+        tokio::pin!(connecting);
+        loop {
+            tokio::select! {
+                connected = &mut connecting => return connected,
+                Some(ask) = self.asks.recv(), if known_down => refuse(ask, "connecting"),
+            }
+        }
     }
 
     /// Carries asks to the server until the connection breaks (false) or nobody can ask any more (true).
@@ -229,11 +236,24 @@ impl Driver {
             tokio::select! {
                 () = &mut pause => return false,
                 ask = self.asks.recv() => match ask {
-                    // A caller that has gone needs no answer.
-                    Some(ask) => drop(ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into()))),
+                    Some(ask) => refuse(ask, why),
                     None => return true,
                 },
             }
         }
     }
+}
+
+/// Opens a connection that can take calls, and learns the shard's clock.
+async fn connect(state: Arc<State>) -> redis::RedisResult<MultiplexedConnection> {
+    let mut connection = server::connect(&state.address, CONNECT).await?;
+    let sent = state.now();
+    let time = server::prepare(&mut connection, &state.address).await?;
+    state.learn_offset(time, sent, state.now());
+    Ok(connection)
+}
+
+/// A caller that has gone needs no answer.
+fn refuse(ask: Ask, why: &str) {
+    let _ = ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into()));
 }

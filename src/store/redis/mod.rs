@@ -34,11 +34,11 @@ use lane::{Ask, Lane, Refusal};
 use server::Address;
 use topology::{Kind, Topology};
 
-/// How long to wait before asking again a server that cannot now.
-const PAUSE: Duration = Duration::from_millis(3);
+/// How long to wait before asking again a server that cannot now: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
-/// How often one check is asked at most; its deadline usually comes first.
-const TRIES: usize = 64;
+/// How often one check is asked at most; its deadline comes first.
+const TRIES: usize = 1000;
 
 /// The store on one or more Redis servers.
 #[derive(Debug)]
@@ -90,6 +90,8 @@ impl RedisStore {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
+        let mut pause = PAUSE.0;
+        let mut refused = String::new();
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
                 Some(address) => self.topology.lane(address),
@@ -108,11 +110,13 @@ impl RedisStore {
             let gone = |_| Refusal::Failed(StoreError::Unknown("the lane ended".into()));
             match verdict.await.map_err(gone).flatten() {
                 Ok(taken) => return Ok(taken),
-                Err(Refusal::Moved(address)) => drop(self.topology.moved(slot, &address)),
+                Err(Refusal::Moved(address)) => self.topology.moved(slot, &address),
                 Err(Refusal::Ask(address)) => asking = Some(address),
-                Err(Refusal::NotNow(_)) => {
+                Err(Refusal::NotNow(why)) => {
+                    refused = why;
                     self.topology.doubt();
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE.1);
                 }
                 Err(Refusal::Failed(error)) => {
                     self.topology.doubt();
@@ -120,7 +124,7 @@ impl RedisStore {
                 }
             }
         }
-        Err(StoreError::Timeout)
+        Err(StoreError::Refused(refused))
     }
 
     /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.

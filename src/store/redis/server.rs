@@ -43,7 +43,10 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -94,6 +97,10 @@ impl Info<'_> {
 
     pub fn is_cluster(&self) -> bool {
         self.field("cluster_enabled") == Some("1")
+    }
+
+    pub fn is_replica(&self) -> bool {
+        self.field("role") == Some("slave")
     }
 
     fn version(&self) -> Option<(u32, u32)> {

@@ -4,7 +4,6 @@
 //! CLUSTER SLOTS, every second and whenever something looks wrong, over a connection that no check uses: a
 //! dead or frozen node costs the others nothing.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -56,9 +55,32 @@ pub struct Topology {
 
 #[derive(Debug, Clone, Default)]
 struct Table {
-    lanes: BTreeMap<Address, Lane>,
-    /// By slot; empty until the topology is known.
-    owners: Vec<Option<Lane>>,
+    lanes: Vec<Lane>,
+    /// By slot, the owner's place in `lanes`, or [`NOBODY`]; empty until the topology is known. Places and not
+    /// lanes, so that a copy of the table is one of 32 KiB.
+    owners: Vec<u16>,
+}
+
+const NOBODY: u16 = u16::MAX;
+
+impl Table {
+    fn owner(&self, slot: u16) -> Option<&Lane> {
+        self.lanes.get(usize::from(*self.owners.get(usize::from(slot))?))
+    }
+
+    fn lane(&self, address: &Address) -> Option<&Lane> {
+        self.lanes.iter().find(|lane| lane.address() == address)
+    }
+
+    /// The place of `lane`, which is added if it is new.
+    fn place(&mut self, lane: Lane) -> u16 {
+        let place = self.lanes.iter().position(|held| held.address() == lane.address()).unwrap_or_else(|| {
+            self.lanes.push(lane);
+            self.lanes.len() - 1
+        });
+        // A cluster has at most 1000 nodes.
+        u16::try_from(place).unwrap_or(NOBODY)
+    }
 }
 
 impl Topology {
@@ -95,33 +117,36 @@ impl Topology {
 
     /// The lane of the slot's primary, if it is known.
     pub fn owner(&self, slot: u16) -> Option<Lane> {
-        self.table.load().owners.get(usize::from(slot))?.clone()
+        self.table.load().owner(slot).cloned()
     }
 
     /// The lane towards a node that a redirection names, whether it owns slots or not.
     pub fn lane(&self, address: &Address) -> Lane {
-        if let Some(lane) = self.table.load().lanes.get(address) {
+        if let Some(lane) = self.table.load().lane(address) {
             return lane.clone();
         }
         let _writing = self.lock();
         let mut table = Table::clone(&self.table.load());
-        let lane = self.lane_in(&mut table, address);
+        let lane = self.lane_for(&table, address);
+        table.place(lane.clone());
         self.table.store(Arc::new(table));
         lane
     }
 
     /// Takes a server's word that the slot lives at `address` now.
-    pub fn moved(&self, slot: u16, address: &Address) -> Lane {
+    pub fn moved(&self, slot: u16, address: &Address) {
+        self.doubt();
         let _writing = self.lock();
         let mut table = Table::clone(&self.table.load());
-        let lane = self.lane_in(&mut table, address);
+        if table.owner(slot).is_some_and(|owner| owner.address() == address) {
+            return;
+        }
+        let place = table.place(self.lane_for(&table, address));
         if let Some(owner) = table.owners.get_mut(usize::from(slot)) {
-            *owner = Some(lane.clone());
+            *owner = place;
         }
         self.table.store(Arc::new(table));
         self.generations.raise(slot);
-        self.doubt();
-        lane
     }
 
     /// Has the topology asked for soon.
@@ -132,9 +157,13 @@ impl Topology {
     /// The primaries and whether they can be reached.
     pub fn shards(&self) -> Vec<ShardHealth> {
         let table = self.table.load();
-        let owns = |lane: &&Lane| table.owners.iter().flatten().any(|owner| owner.address() == lane.address());
-        let health = |lane: &Lane| ShardHealth { address: lane.address().to_string(), up: lane.is_up() };
-        table.lanes.values().filter(owns).map(health).collect()
+        let owns = |place: usize| table.owners.iter().any(|owner| usize::from(*owner) == place);
+        let owners = table.lanes.iter().enumerate().filter(|(place, _)| owns(*place));
+        let mut shards: Vec<_> = owners
+            .map(|(_, lane)| ShardHealth { address: lane.address().to_string(), up: lane.is_up() })
+            .collect();
+        shards.sort_by(|a, b| a.address.cmp(&b.address));
+        shards
     }
 
     /// The seeds, none of which has answered yet.
@@ -147,39 +176,30 @@ impl Topology {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lane_in(&self, table: &mut Table, address: &Address) -> Lane {
+    fn lane_for(&self, table: &Table, address: &Address) -> Lane {
         let open = || Lane::open(address.clone(), self.clock.clone(), self.timeout);
-        table.lanes.entry(address.clone()).or_insert_with(open).clone()
+        table.lane(address).cloned().unwrap_or_else(open)
     }
 
     /// Replaces the table by what a server told; lanes that own nothing any more end.
     fn learn(&self, kind: Kind, ranges: &[(u16, u16, Address)]) {
         let _writing = self.lock();
         let old = self.table.load_full();
-        let mut table = Table { lanes: BTreeMap::new(), owners: vec![None; usize::from(SLOTS)] };
+        let mut table = Table { lanes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)] };
         for (first, last, address) in ranges {
-            let existing = old.lanes.get(address).cloned();
-            let lane = match existing {
-                Some(lane) => table.lanes.entry(address.clone()).or_insert(lane).clone(),
-                None => self.lane_in(&mut table, address),
-            };
+            let place = table.place(self.lane_for(&old, address));
             for slot in *first..=(*last).min(SLOTS - 1) {
-                table.owners[usize::from(slot)] = Some(lane.clone());
+                table.owners[usize::from(slot)] = place;
             }
         }
-        self.raise_changed(&old, &table);
-        self.table.store(Arc::new(table));
-        self.kind.store(kind as u8, Ordering::Relaxed);
-        self.known.send_replace(true);
-    }
-
-    fn raise_changed(&self, old: &Table, new: &Table) {
-        let address = |owner: &Option<Lane>| owner.as_ref().map(|lane| lane.address().clone());
-        for ((slot, old), new) in (0..SLOTS).zip(&old.owners).zip(&new.owners) {
-            if address(old) != address(new) {
+        for slot in 0..SLOTS {
+            if old.owner(slot).map(Lane::address) != table.owner(slot).map(Lane::address) {
                 self.generations.raise(slot);
             }
         }
+        self.table.store(Arc::new(table));
+        self.kind.store(kind as u8, Ordering::Relaxed);
+        self.known.send_replace(true);
     }
 }
 
@@ -194,12 +214,12 @@ struct Watcher {
 impl Watcher {
     async fn run(mut self) {
         let mut complained = false;
+        let mut doubted = true;
         while let Some(topology) = self.topology.upgrade() {
-            match self.ask(&topology).await {
+            match self.ask(&topology, doubted).await {
                 Ok(()) => complained = false,
                 Err(error) => {
-                    self.connection = None;
-                    self.turn += 1;
+                    self.turn_to_the_next();
                     if topology.kind() == Kind::Unknown && !std::mem::replace(&mut complained, true) {
                         tracing::warn!(%error, "no node of the store answers yet; trying on");
                     }
@@ -207,12 +227,20 @@ impl Watcher {
             }
             let pause = if self.connection.is_some() { EVERY } else { BREATH * 5 };
             tokio::time::sleep(BREATH).await;
-            // A doubt cuts the pause short. The store may end meanwhile; then so does this.
-            let _ = tokio::time::timeout(pause, topology.doubt.notified()).await;
+            // A doubt cuts the pause short, and goes to another node: the one asked may be what is wrong.
+            doubted = tokio::time::timeout(pause, topology.doubt.notified()).await.is_ok();
+            if doubted && topology.kind() == Kind::Cluster {
+                self.turn_to_the_next();
+            }
         }
     }
 
-    async fn ask(&mut self, topology: &Topology) -> redis::RedisResult<()> {
+    fn turn_to_the_next(&mut self) {
+        self.connection = None;
+        self.turn += 1;
+    }
+
+    async fn ask(&mut self, topology: &Topology, doubted: bool) -> redis::RedisResult<()> {
         let (address, mut connection) = match self.connection.take() {
             Some(open) => open,
             None => {
@@ -221,13 +249,12 @@ impl Watcher {
                 (address, connection)
             }
         };
-        if topology.kind() == Kind::Unknown {
+        let mut kind = topology.kind();
+        if kind == Kind::Unknown || (kind == Kind::Single && doubted) {
             let info: String = within(PATIENCE, redis::cmd("INFO").query_async(&mut connection)).await?;
-            if !Info(&info).is_cluster() {
-                topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())]);
-            }
+            kind = Self::learn_single(topology, &Info(&info), &address)?;
         }
-        if topology.kind() != Kind::Single {
+        if kind == Kind::Cluster {
             let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
             let reply = within(PATIENCE, slots.query_async(&mut connection)).await?;
             let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
@@ -238,10 +265,29 @@ impl Watcher {
         Ok(())
     }
 
+    /// A server that is no cluster owns everything, unless it is a replica: then another seed must.
+    fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> redis::RedisResult<Kind> {
+        if info.is_cluster() {
+            return Ok(Kind::Cluster);
+        }
+        if info.is_replica() {
+            return Err((redis::ErrorKind::Client, "the seed is a replica; name its primary as well").into());
+        }
+        if topology.kind() == Kind::Unknown && topology.seeds.len() > 1 {
+            tracing::warn!(
+                %address,
+                "of several seeds this one is no cluster, so it keeps all counts alone: every node must be told the \
+                 same, or each counts by itself"
+            );
+        }
+        topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())]);
+        Ok(Kind::Single)
+    }
+
     /// The next of the known nodes and the seeds.
     fn next(&self, topology: &Topology) -> Address {
         let table = topology.table.load();
-        let known: Vec<&Address> = topology.seeds.iter().chain(table.lanes.keys()).collect();
+        let known: Vec<&Address> = topology.seeds.iter().chain(table.lanes.iter().map(Lane::address)).collect();
         known[self.turn % known.len()].clone()
     }
 }

@@ -1,0 +1,71 @@
+//! The arguments of `tollgate bench`, as written.
+
+use crate::config;
+use crate::limit::quota::MAX_UNITS;
+use crate::limit::time::Micros;
+
+use super::dialect::{PeerQuota, Service};
+use super::keys::Keys;
+use super::target::Target;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A closed loop finds the highest rate, an open one (--rate) the latency at a given rate:\n  \
+    tollgate bench --policy per-user --keys zipf:100000 --concurrency 256\n  \
+    tollgate bench --policy per-user --keys zipf:100000 --rate 5000 --duration 30s")]
+pub(in crate::cli) struct Args {
+    /// The node to ask; give several to spread the load over them.
+    #[arg(
+        long = "url",
+        value_name = "URL",
+        env = "TOLLGATE_URL",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:7070"
+    )]
+    pub(super) urls: Vec<Target>,
+    /// Connections: in a closed loop so many checks (or batches) are always under way, in an open one at most.
+    #[arg(long, short = 'c', value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(super) concurrency: u32,
+    /// Open loop: so many checks a second fall due, whether answered or not.
+    #[arg(long, short = 'r', value_name = "R", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(super) rate: Option<u64>,
+    /// How long to run after the warm-up; 10s unless --checks is given.
+    #[arg(long, short = 'd', value_name = "SPAN", value_parser = config::span)]
+    pub(super) duration: Option<Micros>,
+    /// Ends after so many checks.
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) checks: Option<u64>,
+    /// Load that comes first and is not counted; 1s, or none if --checks is given.
+    #[arg(long, value_name = "SPAN", value_parser = config::span)]
+    pub(super) warmup: Option<Micros>,
+    /// Which keys: one, uniform:N, or zipf:N[:S] (key k is asked for in proportion to 1/k^S; S is 1 if left out).
+    #[arg(long, value_name = "KEYS", default_value = "uniform:1000")]
+    pub(super) keys: Keys,
+    /// What keys begin with; a number follows.
+    #[arg(long, value_name = "TEXT", default_value = "bench-")]
+    pub(super) key_prefix: String,
+    /// The policy to ask for; a peer's namespace, limit name or domain.
+    #[arg(long, value_name = "P", default_value = "default")]
+    pub(super) policy: String,
+    /// Units that each check asks for.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_UNITS))]
+    pub(super) cost: u64,
+    /// Checks per call, by /v1/check/batch.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "peer")]
+    pub(super) batch: Option<u32>,
+    /// Ask another rate limiter in its own words.
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub(super) peer: Option<Service>,
+    /// What a peer is asked to hold a key to, if its callers say so: `LIMIT per SPAN`, several if it can.
+    #[arg(long = "quota", value_name = "QUOTA", requires = "peer", default_value = "1000000000 per 10s")]
+    pub(super) quotas: Vec<PeerQuota>,
+    /// Threads that generate load; the connections are shared out among them.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(super) threads: u32,
+    /// Where the random choice of keys starts.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Report as JSON; latencies are us.
+    #[arg(long)]
+    pub(super) json: bool,
+}

@@ -1,0 +1,172 @@
+//! What is asked and how an answer is told: this service, and the HTTP interfaces of its peers.
+//!
+//! The shapes of the peers are those of throttlecrab-server 0.4 (`POST /throttle`), limitador-server 2
+//! (`POST /check_and_report`, 429 is a denial), gubernator 2 (`POST /v1/GetRateLimits`) and envoyproxy/ratelimit
+//! (`POST /json`, 429 is a denial). limitador and ratelimit hold the quotas in a file of their own.
+
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use crate::config;
+use crate::limit::quota::MAX_UNITS;
+use crate::limit::time::Micros;
+
+/// Stands in a body where the number of a key goes. JSON never contains it as such.
+pub(super) const HOLE: char = '\u{FFFF}';
+
+/// A rate limiter that is not this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Service {
+    Throttlecrab,
+    Limitador,
+    Gubernator,
+    Envoy,
+}
+
+/// How to ask.
+#[derive(Debug, Clone)]
+pub(super) enum Dialect {
+    Tollgate { batch: Option<u32> },
+    Peer(Service, Vec<PeerQuota>),
+}
+
+/// `1000 per 10s`
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PeerQuota {
+    limit: u64,
+    /// us
+    window: Micros,
+}
+
+/// What every check says beside its key.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    pub(super) policy: String,
+    pub(super) key_prefix: String,
+    pub(super) cost: u64,
+}
+
+impl Dialect {
+    pub(super) fn path(&self) -> &'static str {
+        match self {
+            Self::Tollgate { batch: None } => "/v1/check",
+            Self::Tollgate { batch: Some(_) } => "/v1/check/batch",
+            Self::Peer(Service::Throttlecrab, _) => "/throttle",
+            Self::Peer(Service::Limitador, _) => "/check_and_report",
+            Self::Peer(Service::Gubernator, _) => "/v1/GetRateLimits",
+            Self::Peer(Service::Envoy, _) => "/json",
+        }
+    }
+
+    /// Checks per call.
+    pub(super) fn checks_per_call(&self) -> u64 {
+        match self {
+            Self::Tollgate { batch } => batch.unwrap_or(1).into(),
+            Self::Peer(..) => 1,
+        }
+    }
+
+    /// The body of a call, with a hole for the number of each key.
+    ///
+    /// # Errors
+    /// When the peer cannot be asked for this.
+    pub(super) fn body(&self, subject: &Subject) -> Result<String, String> {
+        let key = format!("{}{HOLE}", subject.key_prefix);
+        let Subject { policy, cost, .. } = subject;
+        let body = match self {
+            Self::Tollgate { batch } => {
+                let check = match cost {
+                    1 => json!({"policy": policy, "key": key}),
+                    _ => json!({"policy": policy, "key": key, "cost": cost}),
+                };
+                match batch {
+                    None => check,
+                    Some(count) => json!({"checks": vec![check; *count as usize]}),
+                }
+            }
+            Self::Peer(Service::Throttlecrab, quotas) => throttlecrab(&key, *cost, quotas)?,
+            Self::Peer(Service::Limitador, _) => json!({"namespace": policy, "values": {"key": key}, "delta": cost}),
+            Self::Peer(Service::Gubernator, quotas) => gubernator(policy, &key, *cost, quotas),
+            Self::Peer(Service::Envoy, quotas) => envoy(policy, &key, *cost, quotas),
+        };
+        Ok(body.to_string())
+    }
+}
+
+fn throttlecrab(key: &str, cost: u64, quotas: &[PeerQuota]) -> Result<Value, String> {
+    let [quota] = quotas else { return Err("throttlecrab holds a key to one --quota".into()) };
+    let seconds = quota.window / 1_000_000;
+    if seconds == 0 {
+        return Err("throttlecrab counts whole seconds: the --quota must be for 1s or longer".into());
+    }
+    let limit = quota.limit;
+    Ok(json!({"key": key, "max_burst": limit, "count_per_period": limit, "period": seconds, "quantity": cost}))
+}
+
+/// One limit for each quota; they are decided one by one.
+fn gubernator(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value {
+    let request = |(place, quota): (usize, &PeerQuota)| {
+        json!({"name": format!("{policy}-{place}"), "unique_key": key, "hits": cost, "limit": quota.limit,
+            "duration": quota.window / 1000})
+    };
+    json!({"requests": quotas.iter().enumerate().map(request).collect::<Vec<_>>()})
+}
+
+/// One descriptor `q1`, `q2`, ... for each quota; how much each allows is in the service's configuration.
+fn envoy(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value {
+    let descriptor = |place: usize| json!({"entries": [{"key": format!("q{place}"), "value": key}]});
+    json!({"domain": policy, "hitsAddend": cost, "descriptors": (1..=quotas.len()).map(descriptor).collect::<Vec<_>>()})
+}
+
+impl FromStr for PeerQuota {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (limit, window) = text.split_once(" per ").ok_or("write `LIMIT per SPAN`, such as `1000 per 10s`")?;
+        let limit = limit.trim().parse().ok().filter(|limit| (1..=MAX_UNITS).contains(limit));
+        let limit = limit.ok_or_else(|| format!("the limit must be from 1 to {MAX_UNITS}"))?;
+        Ok(Self { limit, window: config::span(window.trim())? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(dialect: &Dialect) -> String {
+        let subject = Subject { policy: "p".into(), key_prefix: "k\"-".into(), cost: 2 };
+        dialect.body(&subject).unwrap().replace(HOLE, "7")
+    }
+
+    #[test]
+    fn each_is_asked_in_its_own_words() {
+        let peer = |service| Dialect::Peer(service, vec!["5 per 10s".parse().unwrap()]);
+        let cases = [
+            (Dialect::Tollgate { batch: None }, r#"{"cost":2,"key":"k\"-7","policy":"p"}"#),
+            (
+                peer(Service::Throttlecrab),
+                r#"{"count_per_period":5,"key":"k\"-7","max_burst":5,"period":10,"quantity":2}"#,
+            ),
+            (peer(Service::Limitador), r#"{"delta":2,"namespace":"p","values":{"key":"k\"-7"}}"#),
+            (
+                peer(Service::Gubernator),
+                r#"{"requests":[{"duration":10000,"hits":2,"limit":5,"name":"p-0","unique_key":"k\"-7"}]}"#,
+            ),
+            (
+                peer(Service::Envoy),
+                r#"{"descriptors":[{"entries":[{"key":"q1","value":"k\"-7"}]}],"domain":"p","hitsAddend":2}"#,
+            ),
+        ];
+        for (dialect, expected) in cases {
+            let (asked, expected): (Value, Value) =
+                (serde_json::from_str(&body(&dialect)).unwrap(), serde_json::from_str(expected).unwrap());
+            assert_eq!(asked, expected);
+        }
+    }
+
+    #[test]
+    fn a_batch_has_a_hole_for_each_check() {
+        assert_eq!(body(&Dialect::Tollgate { batch: Some(3) }).matches("k\\\"-7").count(), 3);
+    }
+}

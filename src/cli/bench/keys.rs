@@ -1,0 +1,124 @@
+//! Which keys are asked for, and how often each.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::zipf::Zipf;
+
+/// The most keys.
+const MAX_KEYS: u64 = 1_000_000_000_000;
+
+/// A distribution over the keys 0, 1, 2, ...
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Keys {
+    One,
+    /// So many keys, all alike.
+    Uniform(u64),
+    /// Few are asked for often and many rarely, as in real traffic.
+    Zipf(Zipf),
+}
+
+impl Keys {
+    /// One of them.
+    pub(super) fn pick(&self, random: &mut Random) -> u64 {
+        match self {
+            Self::One => 0,
+            Self::Uniform(count) => random.below(*count),
+            Self::Zipf(zipf) => zipf.pick(random) - 1,
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        match self {
+            Self::One => 1,
+            Self::Uniform(count) => *count,
+            Self::Zipf(zipf) => zipf.count(),
+        }
+    }
+}
+
+impl FromStr for Keys {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(':').collect();
+        match parts[..] {
+            ["one"] => Ok(Self::One),
+            ["uniform", count] => Ok(Self::Uniform(key_count(count)?)),
+            ["zipf", count] => Ok(Self::Zipf(Zipf::new(key_count(count)?, 1.0))),
+            ["zipf", count, exponent] => Ok(Self::Zipf(Zipf::new(key_count(count)?, steepness(exponent)?))),
+            _ => Err("write `one`, `uniform:N`, `zipf:N` or `zipf:N:S`, such as `zipf:100000:1.1`".into()),
+        }
+    }
+}
+
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One => f.write_str("one"),
+            Self::Uniform(count) => write!(f, "uniform:{count}"),
+            Self::Zipf(zipf) => write!(f, "zipf:{}:{}", zipf.count(), zipf.exponent()),
+        }
+    }
+}
+
+fn key_count(text: &str) -> Result<u64, String> {
+    let count = text.parse().ok().filter(|count| (1..=MAX_KEYS).contains(count));
+    count.ok_or_else(|| format!("`{text}` is no number of keys: it must be from 1 to {MAX_KEYS}"))
+}
+
+fn steepness(text: &str) -> Result<f64, String> {
+    let exponent = text.parse().ok().filter(|exponent| (0.01..=10.0).contains(exponent));
+    exponent.ok_or_else(|| format!("`{text}` is no exponent: it must be from 0.01 to 10"))
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014): not for secrets.
+#[derive(Debug, Clone)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 to below 1.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in ["one", "uniform:1000", "zipf:100:1.5"] {
+            assert_eq!(text.parse::<Keys>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "two", "uniform", "uniform:0", "uniform:-1", "zipf:10:0", "zipf:10:nan", "zipf:1:1:1"] {
+            assert!(wrong.parse::<Keys>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn uniform_reaches_every_key_about_equally() {
+        let (keys, mut random) = (Keys::Uniform(10), Random::new(1));
+        let mut counts = [0; 10];
+        (0..100_000).for_each(|_| counts[keys.pick(&mut random) as usize] += 1);
+        assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
+    }
+}

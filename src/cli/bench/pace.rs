@@ -1,0 +1,89 @@
+//! When the next call may go out.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Semaphore;
+
+use crate::limit::time::Micros;
+
+use super::alarm::Alarm;
+use super::run::{Shared, Timing};
+
+/// The longest nap, so that a stop is noticed, us.
+const NAP: Micros = 50_000;
+
+/// The calls of one thread in an open loop: due at a constant rate, handed to whichever connection is free.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// us from one call of this thread to its next, as a fraction.
+    interval: (u64, u64),
+    /// When the first is due.
+    first: Micros,
+    /// No call is due from here on.
+    until: Micros,
+    /// Those that are due and not sent.
+    due: Semaphore,
+    sent: AtomicU64,
+}
+
+impl Schedule {
+    /// Of `rate` checks a second in calls of `per_call`, the calls of thread `number` out of `threads`.
+    pub(super) fn new(rate: u64, per_call: u64, (number, threads): (u32, u32), timing: Timing) -> Self {
+        let micros = 1_000_000 * per_call * u64::from(threads);
+        let first = timing.started + 1_000_000 * per_call * u64::from(number) / rate;
+        let due = Semaphore::new(0);
+        Self { interval: (micros, rate), first, until: timing.until, due, sent: AtomicU64::new(0) }
+    }
+
+    /// Waits for the next call; the instant at which it was due. None when no more will be.
+    pub(super) async fn turn(&self) -> Option<Micros> {
+        self.due.acquire().await.ok()?.forget();
+        Some(self.due_at(self.sent.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Hands calls out as they fall due, until the end or until told to stop.
+    pub(super) async fn release(&self, shared: &Shared) -> std::io::Result<()> {
+        let alarm = Alarm::new()?;
+        let mut released = 0;
+        loop {
+            let now = shared.clock.now().min(self.until);
+            let mut more = 0;
+            while self.due_at(released + more) < now {
+                more += 1;
+            }
+            self.due.add_permits(usize::try_from(more).unwrap_or(usize::MAX >> 8));
+            released += more;
+            if now == self.until || shared.is_stopped() {
+                self.due.close();
+                return Ok(());
+            }
+            let wait = self.due_at(released).min(self.until).saturating_sub(shared.clock.now());
+            alarm.after(wait.min(NAP)).await?;
+        }
+    }
+
+    /// Calls that were due and never sent, of those from `counted_from` on.
+    pub(super) fn behind(&self, counted_from: Micros) -> u64 {
+        let sent = self.sent.load(Ordering::Relaxed);
+        let due = self.due.available_permits() as u64;
+        (sent..sent + due).filter(|call| self.due_at(*call) >= counted_from).count() as u64
+    }
+
+    fn due_at(&self, call: u64) -> Micros {
+        let (micros, rate) = self.interval;
+        self.first + (u128::from(call) * u128::from(micros) / u128::from(rate)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_all_threads_are_evenly_apart() {
+        let timing = Timing { started: 1000, counted_from: 1000, until: 10_000_000 };
+        let schedules = [0, 1].map(|number| Schedule::new(30_000, 10, (number, 2), timing));
+        let due: Vec<_> = (0..3).flat_map(|call| schedules.each_ref().map(|schedule| schedule.due_at(call))).collect();
+        assert_eq!(due, [1000, 1333, 1666, 1999, 2333, 2666]);
+    }
+}

@@ -1,0 +1,77 @@
+//! What was asked for, as the run uses it.
+
+use crate::limit::time::Micros;
+
+use super::args::Args;
+use super::dialect::{Dialect, Subject};
+use super::keys::Keys;
+use super::target::Target;
+use super::template::Template;
+
+const SECOND: Micros = 1_000_000;
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) targets: Vec<Target>,
+    pub(super) connections: u32,
+    pub(super) threads: u32,
+    /// Checks a second that fall due; a closed loop without.
+    pub(super) rate: Option<u64>,
+    /// Without one it ends by the number of checks.
+    pub(super) duration: Option<Micros>,
+    pub(super) checks: Option<u64>,
+    pub(super) warmup: Micros,
+    pub(super) keys: Keys,
+    pub(super) dialect: Dialect,
+    pub(super) subject: Subject,
+    pub(super) seed: u64,
+}
+
+impl Plan {
+    /// The request to `target`.
+    pub(super) fn template(&self, target: &Target) -> Result<Template, String> {
+        Template::new(target, &self.dialect, &self.subject, self.keys.count())
+    }
+
+    /// us from one call to the next, of all connections together; 0 in a closed loop.
+    pub(super) fn interval(&self) -> Micros {
+        self.rate.map_or(0, |rate| self.dialect.checks_per_call() * SECOND / rate)
+    }
+}
+
+impl TryFrom<Args> for Plan {
+    type Error = String;
+
+    fn try_from(args: Args) -> Result<Self, String> {
+        let dialect = match args.peer {
+            Some(service) => Dialect::Peer(service, args.quotas),
+            None => Dialect::Tollgate { batch: args.batch },
+        };
+        let per_call = dialect.checks_per_call();
+        if let Some(checks) = args.checks.filter(|checks| checks % per_call != 0) {
+            return Err(format!("--checks {checks} cannot be asked in batches of {per_call}"));
+        }
+        if args.duration == Some(0) {
+            return Err("--duration must be longer than 0".into());
+        }
+        if args.threads > args.concurrency {
+            return Err(format!("{} threads have nothing to do with --concurrency {}", args.threads, args.concurrency));
+        }
+        let counted = args.checks.is_some();
+        let plan = Self {
+            targets: args.urls,
+            connections: args.concurrency,
+            threads: args.threads,
+            rate: args.rate,
+            duration: args.duration.or((!counted).then_some(10 * SECOND)),
+            checks: args.checks,
+            warmup: args.warmup.unwrap_or(if counted { 0 } else { SECOND }),
+            keys: args.keys,
+            dialect,
+            subject: Subject { policy: args.policy, key_prefix: args.key_prefix, cost: args.cost },
+            seed: args.seed,
+        };
+        plan.targets.iter().try_for_each(|target| plan.template(target).map(drop))?;
+        Ok(plan)
+    }
+}

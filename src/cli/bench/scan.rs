@@ -1,0 +1,144 @@
+//! What an answer says, by a search of its bytes: parsing it would cost more than the service's own work.
+//!
+//! Inside of a JSON string a quote is always escaped, so what is looked for cannot come from a key.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::{Finder, find};
+
+use super::dialect::{Dialect, Service};
+
+/// Who decided, as far as it matters here.
+pub(super) const SOURCES: [&str; 4] = ["store", "prefilter", "fallback", "list"];
+
+/// What one call was answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Verdicts {
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    /// Checks by `SOURCES`; all 0 where answers do not tell.
+    pub(super) by: [u64; SOURCES.len()],
+}
+
+impl Verdicts {
+    pub(super) fn add(&mut self, other: Self) {
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        self.by.iter_mut().zip(other.by).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+/// Why a check failed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Failure {
+    /// Could not connect, or the connection broke.
+    Broken(String),
+    Closed,
+    Status(u16),
+    /// Not HTTP as we know it, or an answer of another form.
+    Malformed,
+    /// An item of a batch that was no decision.
+    Refused,
+    Unanswered,
+}
+
+impl Failure {
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Broken(reason) => reason.clone(),
+            Self::Closed => "connection closed".into(),
+            Self::Status(status) => format!("status {status}"),
+            Self::Malformed => "malformed answer".into(),
+            Self::Refused => "refused item of a batch".into(),
+            Self::Unanswered => "no answer before the end".into(),
+        }
+    }
+}
+
+/// Reads the answer to one call.
+///
+/// # Errors
+/// When it is no decision.
+pub(super) fn verdicts(dialect: &Dialect, status: u16, body: &[u8]) -> Result<Verdicts, Failure> {
+    match (dialect, status) {
+        (Dialect::Peer(Service::Limitador, _), 200) => Ok(one(true)),
+        (Dialect::Peer(Service::Limitador | Service::Envoy, _), 429) => Ok(one(false)),
+        (Dialect::Tollgate { .. } | Dialect::Peer(Service::Throttlecrab, _), 200..=299) => decisions(body),
+        (Dialect::Peer(Service::Gubernator, _), 200) => gubernator(body),
+        (Dialect::Peer(Service::Envoy, _), 200) => {
+            find(body, b"overallCode").map(|_| one(true)).ok_or(Failure::Malformed)
+        }
+        _ => Err(Failure::Status(status)),
+    }
+}
+
+fn one(allowed: bool) -> Verdicts {
+    Verdicts { allowed: allowed.into(), denied: (!allowed).into(), ..Verdicts::default() }
+}
+
+/// `"allowed":true` and `"source":"store"`, once for each check.
+fn decisions(body: &[u8]) -> Result<Verdicts, Failure> {
+    static ALLOWED: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"allowed\":"));
+    static SOURCE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"source\":\""));
+    let mut verdicts = Verdicts::default();
+    for at in ALLOWED.find_iter(body) {
+        match body.get(at + ALLOWED.needle().len()) {
+            Some(b't') => verdicts.allowed += 1,
+            Some(b'f') => verdicts.denied += 1,
+            _ => return Err(Failure::Malformed),
+        }
+    }
+    for at in SOURCE.find_iter(body) {
+        let value = &body[at + SOURCE.needle().len()..];
+        if let Some(known) = SOURCES.iter().position(|name| value.starts_with(name.as_bytes())) {
+            verdicts.by[known] += 1;
+        }
+    }
+    if verdicts.allowed + verdicts.denied == 0 { Err(Failure::Malformed) } else { Ok(verdicts) }
+}
+
+/// A `status` for each quota; when under the limit some versions leave it out. Its JSON varies in blanks.
+fn gubernator(body: &[u8]) -> Result<Verdicts, Failure> {
+    let error = find(body, b"\"error\":").map(|at| body[at + 8..].trim_ascii_start());
+    if find(body, b"\"responses\":").is_none() || error.is_some_and(|error| !error.starts_with(b"\"\"")) {
+        return Err(Failure::Malformed);
+    }
+    Ok(one(find(body, b"OVER_LIMIT").is_none()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOLLGATE: Dialect = Dialect::Tollgate { batch: None };
+
+    fn peer(service: Service) -> Dialect {
+        Dialect::Peer(service, Vec::new())
+    }
+
+    #[test]
+    fn decisions_are_counted_by_verdict_and_source() {
+        let body = br#"{"results":[{"allowed":true,"key":"\"allowed\":false","source":"store"},
+            {"allowed":false,"source":"prefilter"},{"error":{"status":422}},{"allowed":true,"source":"new"}]}"#;
+        let expected = Verdicts { allowed: 2, denied: 1, by: [1, 1, 0, 0] };
+        assert_eq!(verdicts(&TOLLGATE, 200, body), Ok(expected));
+        assert_eq!(verdicts(&TOLLGATE, 200, b"{}"), Err(Failure::Malformed));
+        assert_eq!(verdicts(&TOLLGATE, 503, body), Err(Failure::Status(503)));
+    }
+
+    #[test]
+    fn each_peer_tells_a_denial_in_its_way() {
+        let (yes, no) = (Ok(one(true)), Ok(one(false)));
+        let crab = |body: &[u8]| verdicts(&peer(Service::Throttlecrab), 200, body);
+        assert_eq!(crab(br#"{"allowed":true,"limit":3}"#), yes);
+        assert_eq!(crab(br#"{"allowed":false,"limit":3}"#), no);
+        assert_eq!(verdicts(&peer(Service::Limitador), 200, b"null"), yes);
+        assert_eq!(verdicts(&peer(Service::Limitador), 429, b"null"), no);
+        assert_eq!(verdicts(&peer(Service::Envoy), 200, br#"{"overallCode": "OK"}"#), yes);
+        assert_eq!(verdicts(&peer(Service::Envoy), 429, br#"{"overallCode":"OVER_LIMIT"}"#), no);
+        let guber = |body: &[u8]| verdicts(&peer(Service::Gubernator), 200, body);
+        assert_eq!(guber(br#"{"responses":[{"status":"UNDER_LIMIT", "error":""}]}"#), yes);
+        assert_eq!(guber(br#"{"responses": [{"status": "OVER_LIMIT", "error": ""}]}"#), no);
+        assert_eq!(guber(br#"{"responses":[{"error": "no peer"}]}"#), Err(Failure::Malformed));
+    }
+}

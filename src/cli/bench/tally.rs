@@ -1,0 +1,83 @@
+//! What is counted. Nothing of the warm-up is.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use crate::limit::time::Micros;
+
+use super::scan::{Failure, Verdicts};
+
+/// The longest latency that is told apart: an hour, us.
+const LONGEST: u64 = 3_600_000_000;
+
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// us, of the calls that were answered.
+    pub(super) latency: Histogram<u64>,
+    pub(super) verdicts: Verdicts,
+    /// Checks by the reason why there is no decision.
+    pub(super) failures: BTreeMap<Failure, u64>,
+    /// Checks that were sent.
+    pub(super) asked: u64,
+    /// Checks that were due before the end and never sent: an open loop that the service could not follow.
+    pub(super) behind: u64,
+    /// When the last answer came.
+    pub(super) last: Micros,
+}
+
+impl Tally {
+    /// # Errors
+    /// Never, with bounds that are right.
+    pub(super) fn new() -> Result<Self, String> {
+        let latency = Histogram::new_with_bounds(1, LONGEST, 3).map_err(|error| error.to_string())?;
+        Ok(Self { latency, verdicts: Verdicts::default(), failures: BTreeMap::new(), asked: 0, behind: 0, last: 0 })
+    }
+
+    /// Notes what came of one call of `checks`, from `from` to `now`.
+    pub(super) fn record(&mut self, from: Micros, now: Micros, checks: u64, outcome: Result<Verdicts, Failure>) {
+        self.last = self.last.max(now);
+        match outcome {
+            Ok(verdicts) => {
+                self.latency.saturating_record(now.saturating_sub(from).max(1));
+                self.verdicts.add(verdicts);
+                let refused = checks.saturating_sub(verdicts.allowed + verdicts.denied);
+                if refused > 0 {
+                    self.fail(Failure::Refused, refused);
+                }
+            }
+            Err(failure) => self.fail(failure, checks),
+        }
+    }
+
+    /// What another thread counted.
+    pub(super) fn merge(&mut self, other: Self) {
+        // Both have the same bounds.
+        let _ = self.latency.add(&other.latency);
+        self.verdicts.add(other.verdicts);
+        other.failures.into_iter().for_each(|(failure, checks)| self.fail(failure, checks));
+        self.asked += other.asked;
+        self.behind += other.behind;
+        self.last = self.last.max(other.last);
+    }
+
+    /// What was sent and is still without an answer has failed.
+    pub(super) fn close(&mut self) {
+        let pending = self.asked.saturating_sub(self.answered() + self.failed());
+        if pending > 0 {
+            self.fail(Failure::Unanswered, pending);
+        }
+    }
+
+    pub(super) fn answered(&self) -> u64 {
+        self.verdicts.allowed + self.verdicts.denied
+    }
+
+    pub(super) fn failed(&self) -> u64 {
+        self.failures.values().sum()
+    }
+
+    fn fail(&mut self, failure: Failure, checks: u64) {
+        *self.failures.entry(failure).or_default() += checks;
+    }
+}

@@ -1,0 +1,83 @@
+//! A request that is rendered once: each time only the numbers of the keys are written into it.
+
+use super::dialect::{Dialect, HOLE, Subject};
+use super::target::Target;
+
+#[derive(Debug, Clone)]
+pub(super) struct Template {
+    bytes: Vec<u8>,
+    /// Where each key's number begins.
+    holes: Vec<usize>,
+    /// All numbers are as long as the longest, so that the length of the body never changes.
+    digits: usize,
+}
+
+impl Template {
+    /// # Errors
+    /// When the service cannot be asked for this.
+    pub(super) fn new(target: &Target, dialect: &Dialect, subject: &Subject, keys: u64) -> Result<Self, String> {
+        let digits = keys.saturating_sub(1).to_string().len();
+        let body = dialect.body(subject)?.replace(HOLE, &HOLE.to_string().repeat(digits));
+        let length = body.chars().map(|letter| if letter == HOLE { 1 } else { letter.len_utf8() }).sum::<usize>();
+        let head = format!(
+            "POST {}{} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
+            target.path,
+            dialect.path(),
+            target.authority,
+        );
+        let (mut bytes, mut holes) = (head.into_bytes(), Vec::new());
+        let mut letters = [0; 4];
+        let mut open = 0;
+        for letter in body.chars() {
+            if letter == HOLE {
+                if open % digits == 0 {
+                    holes.push(bytes.len());
+                }
+                open += 1;
+                bytes.push(b'0');
+            } else {
+                bytes.extend_from_slice(letter.encode_utf8(&mut letters).as_bytes());
+            }
+        }
+        Ok(Self { bytes, holes, digits })
+    }
+
+    /// The request about the keys that `pick` gives.
+    pub(super) fn render(&mut self, mut pick: impl FnMut() -> u64) -> &[u8] {
+        for hole in &self.holes {
+            let mut rest = pick();
+            for digit in self.bytes[*hole..hole + self.digits].iter_mut().rev() {
+                *digit = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+        }
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_numbers_change() {
+        let target: Target = "http://[::1]:7070/inner/".parse().unwrap();
+        let subject = Subject { policy: "é".into(), key_prefix: "k".into(), cost: 1 };
+        let dialect = Dialect::Tollgate { batch: Some(2) };
+        let mut template = Template::new(&target, &dialect, &subject, 1000).unwrap();
+        let mut next = 41;
+        let text = String::from_utf8(
+            template
+                .render(|| {
+                    next += 1;
+                    next
+                })
+                .to_vec(),
+        )
+        .unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, r#"{"checks":[{"key":"k042","policy":"é"},{"key":"k043","policy":"é"}]}"#);
+        assert!(head.starts_with("POST /inner/v1/check/batch HTTP/1.1\r\nHost: [::1]:7070\r\n"), "{head}");
+        assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
+    }
+}

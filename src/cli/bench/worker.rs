@@ -1,0 +1,66 @@
+//! One connection: asks whenever it is its turn, and connects again when it must.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::crew::Crew;
+use super::keys::Random;
+use super::scan::{Failure, Verdicts, verdicts};
+use super::target::Target;
+use super::template::Template;
+
+/// So many broken connections in a row, and it gives up.
+const MAX_BROKEN: u32 = 10;
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    target: Target,
+    connection: Option<Connection>,
+    template: Template,
+    random: Random,
+}
+
+impl Worker {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody is there, in the words for a person.
+    pub(super) async fn start(target: Target, template: Template, random: Random) -> Result<Self, String> {
+        let connection = Connection::open(&target).await.map_err(|error| format!("{target}: {error}"))?;
+        Ok(Self { target, connection: Some(connection), template, random })
+    }
+
+    pub(super) async fn run(mut self, crew: Arc<Crew>) {
+        let mut broken = 0;
+        while let Some(turn) = crew.turn().await {
+            let outcome = self.ask(&crew).await;
+            let lost = matches!(outcome, Err(Failure::Broken(_) | Failure::Closed));
+            crew.record(turn, outcome);
+            broken = if lost { broken + 1 } else { 0 };
+            if broken == MAX_BROKEN {
+                return;
+            }
+            if broken > 0 {
+                // 10, 20, 40 ... ms, about 5 s in all.
+                tokio::time::sleep(Duration::from_millis(5 << broken)).await;
+            }
+        }
+    }
+
+    async fn ask(&mut self, crew: &Crew) -> Result<Verdicts, Failure> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let opened = Connection::open(&self.target).await;
+                opened.map_err(|error| Failure::Broken(error.kind().to_string()))?
+            }
+        };
+        let (keys, random) = (&crew.plan.keys, &mut self.random);
+        let answer = connection.exchange(self.template.render(|| keys.pick(random))).await?;
+        let kept = answer.kept;
+        let verdicts = verdicts(&crew.plan.dialect, answer.status, answer.body);
+        self.connection = kept.then_some(connection);
+        verdicts
+    }
+}

@@ -1,0 +1,154 @@
+//! The load generator: it counts exactly, keeps its rate, and says so when it is asked for what cannot be.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Node, TOLLGATE, http, unique, wait_until};
+
+fn bench(url: &str, arguments: &[&str]) -> Output {
+    Command::new(TOLLGATE)
+        .args(["bench", "--url", url])
+        .args(arguments)
+        .output()
+        .expect("the program starts")
+}
+
+/// Runs it with `--json` and returns the report.
+fn report(url: &str, arguments: &[&str]) -> Value {
+    let output = bench(url, &[arguments, &["--json"]].concat());
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error} in {output:?}"))
+}
+
+#[test]
+fn a_closed_loop_asks_exactly_as_often_as_told() {
+    let node = Node::start();
+    let prefix = unique("bench-");
+    let arguments =
+        ["--checks", "1500", "-c", "50", "--keys", "one", "--policy", "default", "--key-prefix", prefix.as_str()];
+    let report = report(&node.url(), &arguments);
+    assert_eq!((&report["checks"], &report["failed"]), (&json!(1500), &json!(0)), "{report}");
+    // The policy allows 1000 in any second, 5000 in ten; the run takes less than five.
+    let allowed = report["allowed"].as_u64().unwrap();
+    assert!((1000..=5000).contains(&allowed) && report["denied"] == 1500 - allowed, "{report}");
+    let by = &report["sources"];
+    assert_eq!(by["store"].as_u64().unwrap() + by["prefilter"].as_u64().unwrap(), 1500, "{report}");
+    assert_eq!(report["note"], Value::Null);
+}
+
+#[test]
+fn what_it_counts_is_what_the_node_charged() {
+    let node = Node::start();
+    let prefix = unique("bench-");
+    let arguments = ["-n", "40", "--threads", "2", "-c", "4", "--keys", "one", "--cost", "3", "--policy", "api-key"];
+    let report = report(&node.url(), &[&arguments[..], &["--key-prefix", &prefix]].concat());
+    assert_eq!((&report["allowed"], &report["denied"]), (&json!(40), &json!(0)), "{report}");
+    let peek = json!({"policy": "api-key", "key": format!("{prefix}0"), "cost": 0});
+    let peek = http::post(&node.address, "/v1/check", peek.to_string()).json();
+    assert_eq!(peek["remaining"], 600 - 120, "{peek}");
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate() {
+    let node = Node::start();
+    let report = report(&node.url(), &["--rate", "500", "-d", "1s", "--warmup", "100ms", "--keys", "zipf:100000:1.2"]);
+    let (checks, behind) = (report["checks"].as_u64().unwrap(), report["behind"].as_u64().unwrap());
+    assert_eq!(checks + behind, 500, "{report}");
+    assert!(checks > 400 && report["failed"] == 0, "{report}");
+}
+
+#[test]
+fn a_batch_counts_each_of_its_checks() {
+    let node = Node::start();
+    let report = report(&node.url(), &["--checks", "900", "--batch", "100", "-c", "3"]);
+    assert_eq!((&report["allowed"], &report["sources"]["store"]), (&json!(900), &json!(900)), "{report}");
+}
+
+#[test]
+fn several_nodes_share_the_load() {
+    let nodes = [Node::start(), Node::start()];
+    let urls = nodes.each_ref().map(Node::url).join(",");
+    let report = report(&urls, &["--checks", "100", "--policy", "five-per-minute", "--keys", "one", "-c", "2"]);
+    // Embedded stores share nothing, so each node allows its own five.
+    assert_eq!((&report["allowed"], &report["denied"]), (&json!(10), &json!(90)), "{report}");
+}
+
+#[test]
+fn failures_are_counted_by_their_reason() {
+    let node = Node::start();
+    let arguments = ["-n", "20", "-c", "2", "--policy", "nope"];
+    let text = bench(&node.url(), &arguments);
+    assert_eq!(text.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("failed: 20 by status 404"), "{text:?}");
+    assert_eq!(report(&node.url(), &arguments)["failures"], json!({"status 404": 20}));
+}
+
+#[test]
+fn a_closed_connection_is_a_failure_and_is_opened_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    // Every connection gets one answer; it closes on the second request.
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut answers = ["HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}"].into_iter();
+            let mut line = String::new();
+            while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
+                // The body, which ends without a line, is read as the start of the next request.
+                if line == "\r\n" {
+                    let Some(answer) = answers.next() else { break };
+                    stream.get_mut().write_all(answer.as_bytes()).unwrap();
+                }
+                line.clear();
+            }
+        }
+    });
+    let report = report(&url, &["-n", "6", "-c", "1"]);
+    assert_eq!((&report["allowed"], &report["failed"]), (&json!(3), &json!(3)), "{report}");
+}
+
+#[test]
+fn an_interrupt_ends_it_with_a_report() {
+    let node = Node::start();
+    let mut process = Command::new(TOLLGATE)
+        .args(["bench", "--url", &node.url(), "-d", "1h", "--keys", "one", "--warmup", "0s", "-c", "2", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let key = json!({"policy": "default", "key": "bench-0", "cost": 0}).to_string();
+    wait_until("the load has begun", || {
+        let answer = http::post(&node.address, "/v1/check", &key);
+        answer.json()["remaining"].as_u64() < Some(1000)
+    });
+    rustix::process::kill_process(rustix::process::Pid::from_child(&process), rustix::process::Signal::INT).unwrap();
+    let report: Value = serde_json::from_reader(process.stdout.take().unwrap()).unwrap();
+    assert!(process.wait().unwrap().success() && report["note"] == "interrupted", "{report}");
+    assert!(report["allowed"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn wrong_arguments_are_explained() {
+    let reason = |arguments: &[&str]| {
+        let output = bench("http://127.0.0.1:1", arguments);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for (arguments, expected) in [
+        (&["--keys", "uniform:0"][..], "`0` is no number of keys"),
+        (&["--duration", "10"], "is no duration"),
+        (&["--duration", "0s"], "longer than 0"),
+        (&["--concurrency", "0"], "1..=10000"),
+        (&["--checks", "10", "--batch", "3"], "cannot be asked in batches of 3"),
+        (&["--batch", "2", "--peer", "limitador"], "cannot be used with"),
+        (&["--quota", "5 per 1s"], "--peer"),
+        (&["--threads", "3", "-c", "2"], "3 threads"),
+        (&["--peer", "throttlecrab", "--quota", "5 per 100ms"], "whole seconds"),
+        (&["--url", "https://localhost"], "there is no TLS"),
+        (&["-n", "1"], "Connection refused"),
+    ] {
+        let told = reason(arguments);
+        assert!(told.contains(expected), "{arguments:?}: {told}");
+    }
+}
