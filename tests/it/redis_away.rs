@@ -1,5 +1,8 @@
 //! A node whose Redis is not there, or does not answer, answers all the same, says so, and joins it when it comes.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
 use serde_json::{Value, json};
 
 use crate::harness::redis::Server;
@@ -64,4 +67,86 @@ fn a_frozen_redis_holds_up_no_answer_and_is_used_again_when_it_thaws() {
     server.thaw();
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
     wait_until("health tells the truth again", || health(&node)["status"] == "ok");
+}
+
+/// Of a server and its replica as seeds, in whichever order, the server keeps the counts.
+#[test]
+fn a_replica_among_the_seeds_keeps_no_counts() {
+    let primary = Server::start();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+    let file = config_on(&[replica.url(), primary.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("replica");
+    wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
+    assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", primary.port));
+}
+
+/// A server that greets and then says nothing more does not keep the node from connecting anew.
+#[test]
+fn a_server_that_falls_silent_while_connecting_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    listener.set_nonblocking(true).unwrap();
+    let file = config_on(&[format!("redis://127.0.0.1:{port}")], POLICIES);
+    let silent = std::thread::spawn(move || {
+        let mut held = Vec::new();
+        wait_until("a connection asks for what is not answered", || {
+            if let Ok((mut stream, _)) = listener.accept() {
+                stream.set_nonblocking(false).unwrap();
+                held.push(std::thread::spawn(move || greet(&mut stream)));
+            }
+            held.iter().any(std::thread::JoinHandle::is_finished)
+        });
+    });
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    silent.join().unwrap();
+    let _server = Server::start_on(port, &[]);
+    let key = unique("silent");
+    wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
+}
+
+/// Answers what a client says first, and INFO; keeps silent at SCRIPT, with the connection open for a while.
+fn greet(stream: &mut std::net::TcpStream) {
+    let mut bytes = [0; 65536];
+    while let Ok(count @ 1..) = stream.read(&mut bytes) {
+        let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+        if text.contains("SCRIPT") {
+            let stream = stream.try_clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_secs(60));
+                drop(stream);
+            });
+            return;
+        }
+        let info = "redis_version:7.0.15\r\nrole:master\r\ncluster_enabled:0\r\n";
+        let answer = match text.contains("INFO\r\n") && !text.contains("SETINFO") {
+            true => format!("${}\r\n{info}\r\n", info.len()),
+            false => "+OK\r\n".repeat(text.matches('*').count()),
+        };
+        stream.write_all(answer.as_bytes()).unwrap();
+    }
+}
+
+/// A cost beyond this node's share waits for the store; one beyond the limit can never fit.
+#[test]
+fn a_cost_beyond_the_share_is_told_to_wait_for_its_own_window() {
+    let policies = "
+fallback: {expected_nodes: 2}
+policies:
+  two: {quotas: [10 per 1s, 10000 per 1d]}
+";
+    let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let ask = |cost: u64| {
+        let body = json!({"policy": "two", "key": "k", "cost": cost}).to_string();
+        http::post(&node.address, "/v1/check", body).json()
+    };
+    let beyond_share = ask(6);
+    assert_eq!(
+        (&beyond_share["quota"], &beyond_share["retry_after_ms"]),
+        (&json!("1s"), &json!(1000)),
+        "{beyond_share}"
+    );
+    let beyond_limit = ask(11);
+    assert_eq!((&beyond_limit["reason"], &beyond_limit["retry_after_ms"]), (&json!("over_limit"), &Value::Null));
 }

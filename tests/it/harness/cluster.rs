@@ -50,6 +50,14 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// A connection to node `number`, 1 to 6.
+    pub(crate) fn connection(&self, number: u16) -> redis::Connection {
+        let url = format!("redis://127.0.0.1:{}", self.base + number - 1);
+        redis::Client::open(url).unwrap().get_connection().unwrap()
+    }
+}
+
 /// Adds the calls that INFO commandstats tells.
 pub(crate) fn add_calls(connection: &mut redis::Connection, calls: &mut BTreeMap<String, u64>) {
     let info: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();

@@ -1,0 +1,67 @@
+//! While the cluster changes under load: no answer fails, none is by fallback, and nothing is charged twice.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::json;
+
+use crate::harness::cluster::Cluster;
+use crate::harness::http::{self, Connection};
+use crate::harness::{Node, config_on, unique, wait_until};
+
+/// Clients at once.
+const CLIENTS: usize = 192;
+
+/// Each client's own key may spend this.
+const LIMIT: u64 = 100_000;
+
+#[test]
+fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
+    let cluster = Cluster::start();
+    // Generous: what is shown is that calls are asked again, not how fast this machine is.
+    let policies = format!("policies:\n  p: {{quotas: [{LIMIT} per 1h], on_store_failure: error, timeout: 3s}}\n");
+    let file = config_on(&cluster.seeds(), &policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let keys: Vec<String> = (0..CLIENTS).map(|_| unique("failover")).collect();
+    let allowed: Vec<AtomicU64> = keys.iter().map(|_| AtomicU64::new(0)).collect();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (key, allowed) in keys.iter().zip(&allowed) {
+            let (node, over) = (&node, &over);
+            scope.spawn(move || {
+                let mut connection = Connection::open(&node.address).unwrap();
+                let request =
+                    http::json_request("/v1/check", json!({"policy": "p", "key": key}).to_string().as_bytes());
+                while !over.load(Ordering::Relaxed) {
+                    connection.send(&request).unwrap();
+                    let answer = connection.receive(true).unwrap();
+                    let decision = answer.json();
+                    assert_eq!((answer.status, &decision["source"]), (200, &json!("store")), "{decision}");
+                    allowed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        disturb(&cluster);
+        over.store(true, Ordering::Relaxed);
+    });
+    for (key, allowed) in keys.iter().zip(&allowed) {
+        let usage = http::get(&node.address, &format!("/v1/usage?policy=p&key={key}")).json();
+        let charged = LIMIT - usage["remaining"].as_u64().unwrap();
+        assert_eq!(charged, allowed.load(Ordering::Relaxed), "{key}: {usage}");
+    }
+}
+
+/// Each replica takes over once, and each new primary forgets its scripts.
+fn disturb(cluster: &Cluster) {
+    for number in [4, 5, 6] {
+        let mut replica = cluster.connection(number);
+        let role = |connection: &mut redis::Connection| -> String {
+            let role: redis::Value = redis::cmd("ROLE").query(connection).unwrap();
+            format!("{role:?}")
+        };
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut replica).unwrap();
+        wait_until("the replica has taken over", || role(&mut replica).contains("master"));
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut replica).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+}
