@@ -7,6 +7,8 @@ use std::sync::Arc;
 use tollgate::clock::Clock;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
+use tollgate::limit::quota::Rule;
+use tollgate::limit::window::Grid;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 
 use crate::harness::redis::shared;
@@ -43,6 +45,24 @@ async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Resu
         let expected = memory.take_at(&subject, &step.costs, step.now);
         let answered = redis.take_by(&subject, &step.costs, Some(step.now)).await;
         prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
+    }
+    each_key_ends(policy, &key)
+}
+
+/// Each key that the history left in Redis has a TTL, and none beyond the time in which it can matter and 1 s.
+fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
+    let longest = policy.quotas.iter().map(|quota| match quota.rule {
+        // Until the segment after the current one has ended. A raised burst takes at most twice as long to fill.
+        Rule::SlidingWindow => 2 * Grid::new(quota.window).segment(),
+        _ => 2 * quota.window,
+    });
+    let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();
+    let mut connection = shared().connection().unwrap();
+    let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{key}:*")).query(&mut connection).unwrap();
+    for name in names {
+        let life: i64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
+        // -2: it has ended meanwhile.
+        prop_assert!(life == -2 || (0..=most).contains(&life), "{} lives {} ms, at most {}", name, life, most);
     }
     Ok(())
 }

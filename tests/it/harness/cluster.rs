@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tempfile::TempDir;
 
@@ -85,12 +86,13 @@ fn script() -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/cluster").to_str().unwrap().to_owned()
 }
 
-/// The first of six ports that are free, with those of the cluster bus 10,000 above.
+/// The first of six ports that are free, with those of the cluster bus 10,000 above; another one at each call,
+/// since a cluster takes its ports only a while later.
 fn free_base() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let start = 20_000 + u16::try_from(std::process::id() % 1000).unwrap() * 20;
-    let base = (start..40_000)
-        .step_by(10)
-        .find(|base| (0..6).all(|node| free(base + node) && free(base + node + 10_000)));
+    let start = 20_000 + u16::try_from(std::process::id() % 1000).unwrap() * 12;
+    let mut bases = std::iter::repeat_with(|| start + NEXT.fetch_add(6, Ordering::Relaxed)).take(500);
+    let base = bases.find(|base| (0..6).all(|node| free(base + node) && free(base + node + 10_000)));
     base.expect("six free ports in a row")
 }
