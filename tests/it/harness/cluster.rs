@@ -91,7 +91,7 @@ fn script() -> String {
 fn free_base() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let start = 20_000 + u16::try_from(std::process::id() % 1000).unwrap() * 12;
+    let start = 10_000 + u16::try_from(std::process::id() % 1000).unwrap() * 12;
     let mut bases = std::iter::repeat_with(|| start + NEXT.fetch_add(6, Ordering::Relaxed)).take(500);
     let base = bases.find(|base| (0..6).all(|node| free(base + node) && free(base + node + 10_000)));
     base.expect("six free ports in a row")
