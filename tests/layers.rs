@@ -23,8 +23,9 @@ const MODULES: &[(&str, &[&str])] = &[
     ("http", &["limit", "engine", "config::Policies"]),
     // The composition root knows everything but the command line.
     ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
-    // Loads a configuration and serves by it; the other commands are clients of a node.
-    ("cli", &["config", "serve", "clock::unix_micros"]),
+    // Loads a configuration and serves by it; the other commands are clients of a node, and the load generator
+    // counts in the core's units.
+    ("cli", &["limit::time", "limit::quota", "clock", "config", "serve"]),
     // Dispatches.
     ("main", &["cli"]),
 ];

@@ -106,6 +106,7 @@ impl Engine {
     /// Frees what says nothing any more; called from time to time.
     pub fn sweep(&self) {
         self.store.sweep();
+        self.prefilter.sweep(self.clock.now());
         self.fallback.sweep();
     }
 

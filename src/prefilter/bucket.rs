@@ -2,7 +2,6 @@
 //! hold enough for certain costs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -25,8 +24,6 @@ pub struct Bucket {
     pub opens_at: Micros,
     /// Everything here is certain before this instant of the node's clock, us.
     pub believed_until: Micros,
-    /// When the latest answer came, by the node's clock, us.
-    pub learned_at: Micros,
     pub refills: SmallVec<[Refill; 2]>,
 }
 
@@ -60,7 +57,6 @@ impl Bucket {
     pub fn merge(&mut self, other: Self) {
         self.decided_at = self.decided_at.max(other.decided_at);
         self.believed_until = self.believed_until.max(other.believed_until);
-        self.learned_at = self.learned_at.max(other.learned_at);
         for refill in other.refills {
             if self.refill(refill.cost).is_none() {
                 if self.refills.len() == COSTS {
@@ -69,10 +65,5 @@ impl Bucket {
                 self.refills.push(refill);
             }
         }
-    }
-
-    /// How long it can say anything, counted from when it last learned.
-    pub fn life(&self) -> Duration {
-        Duration::from_micros(self.believed_until.saturating_sub(self.learned_at))
     }
 }

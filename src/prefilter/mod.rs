@@ -19,11 +19,10 @@
 //! back what a newer one ended, each slot remembers the latest decision that allowed anything.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use moka::Expiry;
 use moka::ops::compute::Op;
+use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
 use crate::limit::decision::{Ruling, Taken, Verdict, Wait};
@@ -41,9 +40,6 @@ use bucket::{Bucket, Refill};
 pub struct Prefilter {
     buckets: Cache<Fingerprint, Arc<Bucket>, FingerprintState>,
     generations: Arc<Generations>,
-    /// By slot: the shard's TIME of the latest decision that allowed a cost, us. It stands for answers that
-    /// have no bucket to be noted in; one that it wrongly holds back is only asked again.
-    allowed_at: Box<[AtomicU64]>,
     max_denial: Micros,
 }
 
@@ -71,11 +67,13 @@ pub struct Denial {
 impl Prefilter {
     /// A pre-filter of at most `max_keys` buckets that believes nothing for longer than `max_denial`.
     pub fn new(max_keys: u64, max_denial: Duration, generations: Arc<Generations>) -> Self {
-        let buckets = Cache::builder().max_capacity(max_keys).expire_after(UntilRefilled);
+        // The denial that was learned or met last is the likeliest to be met again. Entries have no expiry of
+        // their own, which would read the time at each look: what is believed is decided by instants that the
+        // caller knows, and what says nothing any more is swept.
+        let buckets = Cache::builder().max_capacity(max_keys).eviction_policy(EvictionPolicy::lru());
         Self {
             buckets: buckets.build_with_hasher(FingerprintState::default()),
             generations,
-            allowed_at: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             max_denial: u64::try_from(max_denial.as_micros()).unwrap_or(Micros::MAX),
         }
     }
@@ -110,7 +108,7 @@ impl Prefilter {
         received: Micros,
     ) {
         if taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0) {
-            self.allowed_at(question.slot).fetch_max(taken.at, Ordering::SeqCst);
+            self.generations.allowed(question.slot, taken.at);
             self.end(fingerprint, taken.at);
         }
         let Some(bucket) = self.bucket(policy, question, taken, received) else { return };
@@ -136,6 +134,20 @@ impl Prefilter {
         }
     }
 
+    /// Drops what says nothing any more at `now`; called from time to time.
+    pub fn sweep(&self, now: Micros) {
+        for (fingerprint, bucket) in &self.buckets {
+            if bucket.believed_until <= now {
+                // Unless it has learned anew meanwhile.
+                self.buckets.entry(*fingerprint).and_compute_with(|entry| match entry {
+                    Some(entry) if entry.value().believed_until <= now => Op::Remove,
+                    _ => Op::Nop,
+                });
+            }
+        }
+        self.buckets.run_pending_tasks();
+    }
+
     /// Buckets held, about.
     pub fn len(&self) -> u64 {
         self.buckets.entry_count()
@@ -146,13 +158,9 @@ impl Prefilter {
         self.len() == 0
     }
 
-    fn allowed_at(&self, slot: u16) -> &AtomicU64 {
-        &self.allowed_at[usize::from(slot)]
-    }
-
     fn is_stale(&self, question: Question, taken: &Taken) -> bool {
         self.generations.current(question.slot) != question.generation
-            || self.allowed_at(question.slot).load(Ordering::SeqCst) > taken.at
+            || self.generations.allowed_at(question.slot) > taken.at
     }
 
     /// What the answer says, if it says that nothing is left.
@@ -177,7 +185,6 @@ impl Prefilter {
             decided_at: taken.at,
             opens_at: taken.at + closed_for,
             believed_until,
-            learned_at: received,
             refills: verdicts.iter().filter_map(refill).take(4).collect(),
         };
         (received < believed_until && !bucket.refills.is_empty()).then_some(bucket)
@@ -191,24 +198,5 @@ impl Prefilter {
                 _ => Op::Nop,
             });
         }
-    }
-}
-
-/// An entry goes when it says nothing any more. This frees memory; what is believed is decided by instants.
-struct UntilRefilled;
-
-impl Expiry<Fingerprint, Arc<Bucket>> for UntilRefilled {
-    fn expire_after_create(&self, _: &Fingerprint, bucket: &Arc<Bucket>, _: Instant) -> Option<Duration> {
-        Some(bucket.life())
-    }
-
-    fn expire_after_update(
-        &self,
-        _: &Fingerprint,
-        bucket: &Arc<Bucket>,
-        _: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
-        Some(bucket.life())
     }
 }

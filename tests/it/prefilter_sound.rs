@@ -197,6 +197,31 @@ fn nothing_is_believed_for_longer_than_max_denial() {
 }
 
 #[test]
+fn what_says_nothing_any_more_is_swept_and_the_rest_stays() {
+    let scene = Scene::new();
+    let question = scene.ask(START);
+    scene.learn(question, &scene.take(2, START), START + 10);
+    scene.prefilter.sweep(START + 3_999_999);
+    assert!(scene.says_no(2, START + 3_999_999) && scene.prefilter.len() == 1);
+    scene.prefilter.sweep(START + 4_000_000);
+    assert!(scene.prefilter.is_empty());
+}
+
+#[test]
+fn it_holds_no_more_than_it_may() {
+    let scene = Scene::new();
+    let prefilter = Prefilter::new(100, MAX_DENIAL, scene.generations.clone());
+    let denial = scene.take(2, START);
+    let fingerprinter = Fingerprinter::default();
+    for number in 0..10_000 {
+        let fingerprint = fingerprinter.fingerprint("p", &number.to_string());
+        prefilter.learn(fingerprint, &scene.policy, prefilter.question(0, START), &denial, START);
+    }
+    prefilter.sweep(START);
+    assert!((1..=100).contains(&prefilter.len()), "{}", prefilter.len());
+}
+
+#[test]
 fn a_raised_generation_voids_what_was_known_and_what_was_asked() {
     let scene = Scene::new();
     let (early, late) = (scene.ask(START), scene.ask(START));
@@ -208,6 +233,19 @@ fn a_raised_generation_voids_what_was_known_and_what_was_asked() {
     scene.learn(late, &denial, START);
     assert!(!scene.says_no(2, START), "an answer to a question from before");
     scene.learn(scene.ask(START), &denial, START);
+    assert!(scene.says_no(2, START));
+}
+
+#[test]
+fn a_new_owner_whose_clock_is_behind_is_learned_from() {
+    let scene = Scene::new();
+    scene.learn(scene.ask(START), &scene.take(1, START + 3_600_000_000), START);
+    let elsewhere = Scene::new();
+    let denial = elsewhere.take(3, START);
+    assert!(!denial.ruling.verdicts[0].allowed);
+    let last_units = elsewhere.take(2, START);
+    scene.generations.raise(scene.fingerprint.slot());
+    scene.learn(scene.ask(START), &last_units, START);
     assert!(scene.says_no(2, START));
 }
 
