@@ -30,10 +30,10 @@ impl Progress {
             return;
         }
         let (now, answered) = (shared.clock.now(), shared.answered());
-        let elapsed = now.saturating_sub(self.last.1).max(1);
+        let took = now.saturating_sub(self.last.1).max(1);
         if self.last.1 > 0 {
             let checks = (answered - self.last.0) * plan.dialect.checks_per_call();
-            self.bar.set_message(format!("{} checks/s", checks * 1_000_000 / elapsed));
+            self.bar.set_message(format!("{} checks/s", checks * 1_000_000 / took));
         }
         self.last = (answered, now);
         self.bar.set_position(match plan.checks {

@@ -21,14 +21,14 @@ pub(super) struct Report {
     settings: Map<String, Value>,
     tally: Tally,
     /// For how long checks were counted, us.
-    elapsed: Micros,
+    took: Micros,
     /// Why it ended before its time.
     note: Option<&'static str>,
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, tally: Tally, elapsed: Micros, note: Option<&'static str>) -> Self {
-        Self { settings: settings(plan), tally, elapsed, note }
+    pub(super) fn new(plan: &Plan, tally: Tally, took: Micros, note: Option<&'static str>) -> Self {
+        Self { settings: settings(plan), tally, took, note }
     }
 
     /// Checks without a decision.
@@ -38,7 +38,7 @@ impl Report {
 
     /// Decisions a second.
     fn rate(&self) -> f64 {
-        if self.elapsed == 0 { 0.0 } else { self.tally.answered() as f64 * 1e6 / self.elapsed as f64 }
+        if self.took == 0 { 0.0 } else { self.tally.answered() as f64 * 1e6 / self.took as f64 }
     }
 
     /// One line of JSON. Latencies are us.
@@ -53,7 +53,7 @@ impl Report {
         let failures = self.tally.failures.iter().map(|(failure, checks)| (failure.name(), (*checks).into()));
         let report = json!({
             "settings": self.settings,
-            "seconds": self.elapsed as f64 / 1e6,
+            "seconds": self.took as f64 / 1e6,
             "checks": self.tally.answered() + self.failed(),
             "checks_per_second": self.rate(),
             "allowed": self.tally.verdicts.allowed,
@@ -75,7 +75,7 @@ impl Report {
         if let Some(note) = self.note {
             line(&mut text, format_args!("{note}"));
         }
-        let (checks, seconds) = (self.tally.answered() + self.failed(), self.elapsed as f64 / 1e6);
+        let (checks, seconds) = (self.tally.answered() + self.failed(), self.took as f64 / 1e6);
         line(&mut text, format_args!("{checks} checks in {seconds:.2} s: {:.0} decisions/s", self.rate()));
         let failed = self.failed();
         line(&mut text, format_args!("allowed {}, denied {}, failed {failed}", verdicts.allowed, verdicts.denied));
