@@ -10,9 +10,8 @@
 
 use std::num::NonZeroU64;
 
-use super::decision::Wait;
 use super::quota::{Quota, Rate, Rule};
-use super::time::Micros;
+use super::time::{Micros, Wait};
 
 /// The largest debt, in fractions: below 2^53, so that it is exact in the doubles of Lua as well.
 pub const MAX_DEBT: u64 = 1 << 52;

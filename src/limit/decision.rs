@@ -1,40 +1,13 @@
 //! From counts to verdicts: several quotas at once, all or nothing, a list of costs in order.
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 
 use super::policy::Policy;
 use super::quota::Quota;
 use super::state::State;
 use super::time::Micros;
+pub use super::time::Wait;
 use super::window::{Grid, reset_after_charge};
-
-/// When a cost would be admitted, if nothing else is charged meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wait {
-    /// After that many us; 0 is now.
-    For(Micros),
-    /// It is larger than a limit.
-    Never,
-}
-
-impl Wait {
-    pub const NONE: Self = Self::For(0);
-
-    pub fn is_none(self) -> bool {
-        self == Self::NONE
-    }
-}
-
-impl From<Wait> for Option<Duration> {
-    fn from(wait: Wait) -> Self {
-        match wait {
-            Wait::For(micros) => Some(Duration::from_micros(micros)),
-            Wait::Never => None,
-        }
-    }
-}
 
 /// One quota as a verdict leaves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

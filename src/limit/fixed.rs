@@ -3,9 +3,8 @@
 //! The end of a window is set when it begins and never moves: neither a later hit nor a denial prolongs it.
 //! Across the edge of two windows up to twice the limit can pass; the sliding window has no edge.
 
-use super::decision::Wait;
 use super::quota::{Anchor, Quota};
-use super::time::Micros;
+use super::time::{Micros, Wait};
 
 /// What one key used of one quota in the window that began last.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,10 +1,9 @@
 //! What a key used of one quota, whatever the algorithm: one variant each, all asked alike.
 
 use super::bucket::TokenBucket;
-use super::decision::Wait;
 use super::fixed::FixedWindow;
 use super::quota::{Quota, Rule};
-use super::time::Micros;
+use super::time::{Micros, Wait};
 use super::window::{Grid, SlidingWindow};
 
 /// The state of a quota for one key. All times are us by the clock of whoever decides.

@@ -17,3 +17,20 @@ pub fn millis_up(span: Micros) -> u64 {
 pub fn seconds_up(span: Micros) -> u64 {
     span.div_ceil(MICROS_PER_SECOND)
 }
+
+/// When a cost would be admitted, if nothing else is charged meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// After that many us; 0 is now.
+    For(Micros),
+    /// It is larger than a limit.
+    Never,
+}
+
+impl Wait {
+    pub const NONE: Self = Self::For(0);
+
+    pub fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+}

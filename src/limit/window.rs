@@ -12,8 +12,7 @@
 
 use smallvec::SmallVec;
 
-use super::decision::Wait;
-use super::time::Micros;
+use super::time::{Micros, Wait};
 
 /// Buckets to a segment.
 pub const BUCKETS: u64 = 64;

@@ -13,7 +13,7 @@ use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
 use tollgate::store::{MemoryStore, Subject};
 
-use crate::harness::redis::shared;
+use crate::harness::redis::shared_store;
 use crate::harness::steps::{START, Step, bucket, bucket_policies, fixed_policies, policy_of, steps, with_limits};
 use crate::harness::unique;
 use crate::window_properties::exact_wait;
@@ -197,12 +197,7 @@ fn row_7_the_same_five_numbers_as_cl_throttle() {
 /// Fault 6 and rows 6 and 9: the end of a window is set when it begins; neither hits nor denials move it.
 #[test]
 fn row_6_neither_a_hit_nor_a_denial_prolongs_a_window() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let redis = {
-        let _inside = runtime.enter();
-        shared().store()
-    };
-    runtime.block_on(redis.known());
+    let (runtime, redis) = shared_store();
     let memory = MemoryStore::new(Clock::system(), 10);
     for anchor in [Anchor::Clock, Anchor::FirstHit] {
         let quota = crate::harness::steps::quota(3, 10_000_000, Rule::FixedWindow(anchor));

@@ -58,6 +58,7 @@ fn disturb(cluster: &Cluster) {
             let role: redis::Value = redis::cmd("ROLE").query(connection).unwrap();
             format!("{role:?}")
         };
+        // Load for a while before each change, and after the last one.
         std::thread::sleep(std::time::Duration::from_millis(300));
         redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut replica).unwrap();
         wait_until("the replica has taken over", || role(&mut replica).contains("master"));

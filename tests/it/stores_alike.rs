@@ -11,7 +11,7 @@ use tollgate::limit::quota::Rule;
 use tollgate::limit::window::Grid;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 
-use crate::harness::redis::shared;
+use crate::harness::redis::{shared, shared_store};
 use crate::harness::steps::{Step, any_policies, steps, with_limits};
 use crate::harness::unique;
 
@@ -20,12 +20,7 @@ const STEPS: usize = 60;
 
 #[test]
 fn memory_and_redis_answer_alike() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let store = {
-        let _inside = runtime.enter();
-        shared().store()
-    };
-    runtime.block_on(store.known());
+    let (runtime, store) = shared_store();
     let histories = any_policies().prop_flat_map(|policy| {
         let steps = steps(&policy, STEPS);
         (Just(policy), steps)

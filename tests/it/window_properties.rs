@@ -12,7 +12,7 @@ use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
 use tollgate::store::{MemoryStore, Subject};
 
-use crate::harness::redis::shared;
+use crate::harness::redis::shared_store;
 use crate::harness::steps::{START, Step, policies, policy, steps, with_limits};
 use crate::harness::unique;
 
@@ -68,12 +68,7 @@ fn core_never_over_barely_under_and_exact_waits() {
 
 #[test]
 fn both_stores_never_over_and_barely_under() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let redis = {
-        let _inside = runtime.enter();
-        shared().store()
-    };
-    runtime.block_on(redis.known());
+    let (runtime, redis) = shared_store();
     let memory = MemoryStore::new(Clock::system(), 1_000_000);
     let fingerprinter = Fingerprinter::default();
     let property = |(policy, steps): (Policy, Vec<Step>)| {

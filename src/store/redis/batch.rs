@@ -6,9 +6,10 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
 
-use super::lane::{Ask, Refusal, State};
+use super::ask::{Ask, Refusal};
 use super::script::{By, Call, Reply};
 use super::server::Address;
+use super::shard::Shard;
 use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
 use crate::limit::time::Micros;
@@ -58,19 +59,19 @@ impl Batch {
 
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
     /// of the right segments is sent again at once.
-    pub async fn exchange(mut self, mut connection: MultiplexedConnection, state: &State) -> Ended {
+    pub async fn exchange(mut self, mut connection: MultiplexedConnection, shard: &Shard) -> Ended {
         for _ in 0..ROUNDS {
             self.0.retain_mut(Group::is_wanted);
             if self.0.is_empty() {
                 return Ended::Sound;
             }
-            let pipeline = self.pipeline(state.shard_now());
-            let sent = state.now();
+            let pipeline = self.pipeline(shard.shard_now());
+            let sent = shard.now();
             let count = pipeline.len();
             let replies = connection.send_packed_commands(&pipeline, 0, count);
-            let failed = match tokio::time::timeout(state.timeout(), replies).await {
+            let failed = match tokio::time::timeout(shard.timeout(), replies).await {
                 Ok(Ok(replies)) => {
-                    self.settle(replies, state, sent);
+                    self.settle(replies, shard, sent);
                     continue;
                 }
                 Ok(Err(error)) => unknown(&error),
@@ -95,8 +96,8 @@ impl Batch {
     }
 
     /// Hands out what each reply says; groups that must be sent again stay.
-    fn settle(&mut self, replies: Vec<Value>, state: &State, sent: Micros) {
-        let received = state.now();
+    fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
+        let received = shard.now();
         let mut replies = replies.into_iter();
         let mut again = Vec::new();
         for mut group in self.0.drain(..) {
@@ -104,13 +105,13 @@ impl Batch {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
-            match group.outcome(&reply, &state.address) {
+            match group.outcome(&reply, &shard.address) {
                 Outcome::Taken(taken) => {
-                    state.learn_offset(taken.at, sent, received);
+                    shard.learn_offset(taken.at, sent, received);
                     group.answer(taken);
                 }
                 Outcome::Elsewhen(time) => {
-                    state.learn_offset(time, sent, received);
+                    shard.learn_offset(time, sent, received);
                     again.push(group);
                 }
                 Outcome::NoScript => {

@@ -13,23 +13,19 @@
 //! anew; until that succeeds the lane is down, and whoever asks is told so at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use smallvec::SmallVec;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+use super::ask::Ask;
 use super::batch::{Batch, Ended};
-use super::keys::Tag;
 use super::server::{self, Address, within};
+use super::shard::Shard;
 use crate::clock::Clock;
-use crate::limit::key::Fingerprint;
-use crate::limit::policy::Policy;
-use crate::limit::time::Micros;
-use crate::store::{StoreError, Taken};
+use crate::store::StoreError;
 
 /// Asks that wait at most; beyond that they are refused at once.
 const QUEUE: usize = 4096;
@@ -46,66 +42,20 @@ const CONNECT: Duration = Duration::from_millis(250);
 /// How long the driver waits after a failed connect.
 const RECONNECT: Duration = Duration::from_millis(50);
 
-/// Costs for one key, to be decided in order.
-#[derive(Debug)]
-pub struct Ask {
-    pub tag: Arc<Tag>,
-    pub policy: Arc<Policy>,
-    pub fingerprint: Fingerprint,
-    pub costs: SmallVec<[u64; 2]>,
-    /// Sent behind ASKING: the slot is about to move here.
-    pub asking: bool,
-    /// Decided by instead of the shard's TIME, us; tests only.
-    pub time: Option<Micros>,
-    pub answer: oneshot::Sender<Result<Taken, Refusal>>,
-}
-
-/// Why a lane has no verdict.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// Not executed: the slot lives there.
-    Moved(Address),
-    /// Not executed: the slot is moving there; ask it once, behind ASKING.
-    Ask(Address),
-    /// Not executed: the server cannot now, for the reason that its error code names.
-    NotNow(String),
-    Failed(StoreError),
-}
-
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Self {
-        Self::Failed(error)
-    }
-}
-
 /// The near end of a lane. The driver ends when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Lane {
     queue: mpsc::Sender<Ask>,
-    state: Arc<State>,
-}
-
-/// What the driver shows of itself.
-#[derive(Debug)]
-pub struct State {
-    pub address: Address,
-    clock: Clock,
-    /// Whether there is a connection.
-    up: AtomicBool,
-    /// The shard's TIME minus this node's clock, us.
-    offset: AtomicI64,
-    /// How long an answer may take before the connection is given up.
-    timeout: Duration,
+    shard: Arc<Shard>,
 }
 
 impl Lane {
     /// Starts a lane towards `address`.
     pub fn open(address: Address, clock: Clock, timeout: Duration) -> Self {
         let (queue, asks) = mpsc::channel(QUEUE);
-        let state = State { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), timeout };
-        let state = Arc::new(state);
-        tokio::spawn(Driver { asks, state: state.clone() }.run());
-        Self { queue, state }
+        let shard = Arc::new(Shard::new(address, clock, timeout));
+        tokio::spawn(Driver { asks, shard: shard.clone() }.run());
+        Self { queue, shard }
     }
 
     /// Queues an ask; its answer comes over its channel.
@@ -120,45 +70,18 @@ impl Lane {
     }
 
     pub fn address(&self) -> &Address {
-        &self.state.address
+        &self.shard.address
     }
 
     pub fn is_up(&self) -> bool {
-        self.state.up.load(Ordering::Relaxed)
-    }
-}
-
-impl State {
-    /// Where the shard's TIME is believed to be now, us.
-    pub fn shard_now(&self) -> Micros {
-        self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
-    }
-
-    /// How long an answer may take before the connection is given up.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// This node's clock, us.
-    pub fn now(&self) -> Micros {
-        self.clock.now()
-    }
-
-    /// Learns from a TIME that was read between two instants of this node's clock: the offset lies within
-    /// `time - received ..= time - sent`, and moves only as far as it must.
-    pub fn learn_offset(&self, time: Micros, sent: Micros, received: Micros) {
-        let (low, high) = (time.cast_signed() - received.cast_signed(), time.cast_signed() - sent.cast_signed());
-        let offset = self.offset.load(Ordering::Relaxed);
-        if offset < low || offset > high {
-            self.offset.store(offset.clamp(low.min(high), high), Ordering::Relaxed);
-        }
+        self.shard.is_up()
     }
 }
 
 /// The far end: owns the connection.
 struct Driver {
     asks: mpsc::Receiver<Ask>,
-    state: Arc<State>,
+    shard: Arc<Shard>,
 }
 
 impl Driver {
@@ -167,19 +90,19 @@ impl Driver {
         loop {
             match self.connect(known_down).await {
                 Ok(connection) => {
-                    tracing::info!(shard = %self.state.address, "connected");
+                    tracing::info!(shard = %self.shard.address, "connected");
                     known_down = false;
-                    self.state.up.store(true, Ordering::Relaxed);
+                    self.shard.set_up(true);
                     let closed = self.serve(&connection).await;
-                    self.state.up.store(false, Ordering::Relaxed);
+                    self.shard.set_up(false);
                     if closed {
                         return;
                     }
-                    tracing::warn!(shard = %self.state.address, "connection lost");
+                    tracing::warn!(shard = %self.shard.address, "connection lost");
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut known_down, true) {
-                        tracing::warn!(shard = %self.state.address, %error, "cannot connect; trying again until it works");
+                        tracing::warn!(shard = %self.shard.address, %error, "cannot connect; trying again until it works");
                     }
                     if self.refuse(&error.to_string()).await {
                         return;
@@ -191,7 +114,7 @@ impl Driver {
 
     /// Connects. Who asks meanwhile waits, unless the lane is known to be down: then it is told so at once.
     async fn connect(&mut self, known_down: bool) -> redis::RedisResult<MultiplexedConnection> {
-        let connecting = within(CONNECT, connect(self.state.clone()));
+        let connecting = within(CONNECT, connect(self.shard.clone()));
         tokio::pin!(connecting);
         loop {
             tokio::select! {
@@ -221,7 +144,7 @@ impl Driver {
                         return true;
                     }
                     let batch = Batch::of(waiting.drain(..));
-                    under_way.push(batch.exchange(connection.clone(), &self.state));
+                    under_way.push(batch.exchange(connection.clone(), &self.shard));
                 }
             }
         }
@@ -245,11 +168,11 @@ impl Driver {
 }
 
 /// Opens a connection that can take calls, and learns the shard's clock.
-async fn connect(state: Arc<State>) -> redis::RedisResult<MultiplexedConnection> {
-    let mut connection = server::connect(&state.address, CONNECT).await?;
-    let sent = state.now();
-    let time = server::prepare(&mut connection, &state.address).await?;
-    state.learn_offset(time, sent, state.now());
+async fn connect(shard: Arc<Shard>) -> redis::RedisResult<MultiplexedConnection> {
+    let mut connection = server::connect(&shard.address, CONNECT).await?;
+    let sent = shard.now();
+    let time = server::prepare(&mut connection, &shard.address).await?;
+    shard.learn_offset(time, sent, shard.now());
     Ok(connection)
 }
 

@@ -23,14 +23,19 @@ pub mod script;
 
 pub mod server;
 
+mod ask;
+
+mod shard;
+
 mod batch;
 
 mod lane;
 
 mod topology;
 
+use ask::{Ask, Refusal};
 use keys::Tag;
-use lane::{Ask, Lane, Refusal};
+use lane::Lane;
 use server::Address;
 use topology::{Kind, Topology};
 

@@ -92,6 +92,17 @@ pub fn store(seeds: &[String]) -> RedisStore {
     RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
 }
 
+/// A store on the shared server for a test that is not async, with the runtime in which it lives.
+pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = {
+        let _inside = runtime.enter();
+        shared().store()
+    };
+    runtime.block_on(store.known());
+    (runtime, store)
+}
+
 /// One server for all tests that share nothing but keys of their own.
 pub fn shared() -> &'static Server {
     static SERVER: LazyLock<Server> = LazyLock::new(Server::start);
