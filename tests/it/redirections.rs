@@ -66,3 +66,14 @@ fn disturb(cluster: &Cluster) {
     }
     std::thread::sleep(std::time::Duration::from_millis(500));
 }
+
+/// The tests' own clusters leave nothing running.
+#[test]
+fn a_cluster_that_is_dropped_is_gone() {
+    let cluster = Cluster::start();
+    let seeds = cluster.seeds();
+    let answers = |seed: &String| redis::Client::open(seed.as_str()).unwrap().get_connection().is_ok();
+    assert!(seeds.iter().all(answers));
+    drop(cluster);
+    assert!(!seeds.iter().any(answers));
+}

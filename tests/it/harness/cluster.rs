@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use tempfile::TempDir;
 
-/// Three primaries with a replica each. It ends with the test process, however that ends: its keeper waits for
-/// the pipe to close, and then takes it down.
+/// Three primaries with a replica each. It ends when it is dropped; one that is kept to the end ends with the test
+/// process, however that ends: its keeper waits for the pipe to close, and then takes it down.
 pub(crate) struct Cluster {
     base: u16,
     folder: TempDir,
@@ -56,6 +56,16 @@ impl Cluster {
     pub(crate) fn connection(&self, number: u16) -> redis::Connection {
         let url = format!("redis://127.0.0.1:{}", self.base + number - 1);
         redis::Client::open(url).unwrap().get_connection().unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    /// Before its folder goes, which knows the processes.
+    fn drop(&mut self) {
+        let down = control(self.base, &self.folder).args(["-c", r#"exec "$0" down"#, &script()]).output();
+        if !down.as_ref().is_ok_and(|output| output.status.success()) && !std::thread::panicking() {
+            panic!("scripts/cluster down: {down:?}");
+        }
     }
 }
 
