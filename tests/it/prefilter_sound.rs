@@ -100,6 +100,8 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
     }
     let mut questions: Vec<Option<Question>> = vec![None; askings.len()];
     let mut answers: Vec<Option<Taken>> = vec![None; askings.len()];
+    // Of each answer that says when a cost will fit: the node, that instant by its clock, and the trip.
+    let mut learned: Vec<(usize, Micros, Micros)> = Vec::new();
     let mut denials = 0;
     while let Some(Reverse((now, event))) = events.pop() {
         match event {
@@ -116,7 +118,14 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
                     let binding = beside.quotas[beside.binding];
                     prop_assert_eq!((denial.quota, denial.remaining), (beside.binding, binding.remaining));
                     prop_assert!(denial.reset_after >= binding.reset_after);
-                    prop_assert!(told >= wait && told <= wait + 2 * WAY, "told {told}, true {wait}");
+                    // The answer it stands on says that instant, and its trip is how much longer it may tell.
+                    let trips = learned.iter().filter(|(of, full_at, _)| (*of, *full_at) == (node, now + ahead + told));
+                    let trip = trips.map(|(_, _, trip)| *trip).max();
+                    prop_assert!(trip.is_some(), "no answer said so");
+                    prop_assert!(
+                        told >= wait && told <= wait + trip.unwrap(),
+                        "told {told}, true {wait}, trip {trip:?}"
+                    );
                 } else {
                     questions[number] = Some(prefilter.question(fingerprint.slot(), now + ahead));
                     events.push(Reverse((now + there, Event::Decide(number))));
@@ -129,7 +138,11 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
             }
             Event::Answer(number) => {
                 let Node { prefilter, ahead } = &nodes[askings[number].node];
+                let Asking { node, there, back, .. } = askings[number];
                 let (question, taken) = (questions[number].unwrap(), answers[number].as_ref().unwrap());
+                if let Wait::For(wait @ 1..) = taken.ruling.verdicts[0].again_after {
+                    learned.push((node, now + ahead + wait, there + back));
+                }
                 prefilter.learn(fingerprint, &policy, question, taken, now + ahead);
             }
         }
