@@ -25,6 +25,8 @@ mod quota;
 
 mod lists;
 
+mod matching;
+
 mod section;
 
 mod scalar;

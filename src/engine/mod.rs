@@ -115,13 +115,27 @@ impl Engine {
         let unknown = || CheckError::UnknownPolicy(check.policy.clone());
         let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
         let key = policy.key_type.normalise(&check.key)?;
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let policy = policy.for_key(&key, &check.key);
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not
-    /// asked, which changes nothing for the others, since a denial charges nothing.
+    /// Decides `costs` for one subject, in order: one answer each.
     async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+        let policy = &subject.policy;
+        let mut answers: Answers = match policy.options.listed {
+            Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
+            None => self.count(subject, costs).await,
+        };
+        if policy.options.shadow {
+            answers.iter_mut().flatten().for_each(Decision::shadow);
+        }
+        answers
+    }
+
+    /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
+    /// since a denial charges nothing.
+    async fn count(&self, subject: &Subject, costs: &[u64]) -> Answers {
         let now = self.clock.now();
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs

@@ -108,7 +108,7 @@ impl Call<'_> {
         cmd.arg(keys);
         for (quota, segments) in sent() {
             for segment in segments {
-                cmd.arg(self.tag.segment(&self.policy.name, quota, segment));
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
             }
         }
         cmd.arg(from).arg(to).arg(quotas.len());
@@ -121,7 +121,7 @@ impl Call<'_> {
         let quotas = &self.policy.quotas;
         cmd.arg(quotas.len());
         for quota in quotas {
-            cmd.arg(self.tag.state(&self.policy.name, quota));
+            cmd.arg(self.tag.state(self.policy.counters(), quota));
         }
         cmd.arg(quotas.len());
         for quota in quotas {
