@@ -48,7 +48,12 @@ fn said_besides(options: &Options) -> String {
 
 /// With a blank before it.
 pub(super) fn quota(quota: &Quota) -> String {
-    format!(" {}={}/{}/{}", quota.name, quota.limit, quota.window, rule(quota.rule))
+    format!(" {}={}", quota.name, terms(quota))
+}
+
+/// What is counted, whatever its name. Without a blank.
+pub(super) fn terms(quota: &Quota) -> String {
+    format!("{}/{}/{}", quota.limit, quota.window, rule(quota.rule))
 }
 
 /// Without a blank.

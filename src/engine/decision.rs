@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::config::inline::Misfit;
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::key::NotAnAddress;
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
@@ -156,6 +157,10 @@ pub enum CheckError {
     UnknownPolicy(String),
     #[error("the policy's keys are IP addresses: {0}")]
     InvalidKey(#[from] NotAnAddress),
+    #[error("the policy takes no quotas from requests")]
+    UnwantedQuotas,
+    #[error("the quotas of the request are wrong")]
+    InvalidQuotas(Vec<Misfit>),
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),

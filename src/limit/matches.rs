@@ -34,7 +34,7 @@ pub struct Matches<T> {
 }
 
 /// How many entries there are of each kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub keys: usize,
     pub prefixes: usize,

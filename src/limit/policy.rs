@@ -99,6 +99,11 @@ impl Policy {
         lists.find(key, written).map_or(self, |found| &found.entry.policy)
     }
 
+    /// The policy of the list that answers for a key, if one does; as for [`Policy::for_key`].
+    pub fn listed<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> Option<&'a Arc<Self>> {
+        Some(self.for_key(key, written)).filter(|policy| policy.options.listed.is_some())
+    }
+
     /// The name under which the counters are kept: a policy with the quotas of a request has counters of its own.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)

@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::{Tag, counter_width, segments};
@@ -98,6 +98,19 @@ impl Call<'_> {
             cmd.arg(time);
         }
         cmd
+    }
+
+    /// The keys that the command at `now` (us) declares.
+    pub fn keys(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
+        let simple = |argument| match argument {
+            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        // Behind the command's name, the script and the number of keys.
+        let mut arguments = command.args_iter().skip(2).map(simple);
+        let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        arguments.take(count).collect()
     }
 
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros) {
