@@ -29,6 +29,8 @@ mod body;
 
 mod request;
 
+mod quotas;
+
 mod inspect;
 
 mod violations;
