@@ -19,7 +19,7 @@ pub mod decision;
 
 pub mod fallback;
 
-pub use crate::store::{Health, ShardHealth};
+pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
 
@@ -31,6 +31,8 @@ pub struct Check {
     pub key: String,
     /// 0 to 10^15 units; 0 only looks.
     pub cost: u64,
+    /// Who causes it, 1 to 256 bytes; kept by sliding logs.
+    pub meta: Meta,
 }
 
 /// Answers checks. One per node, shared by all listeners.
@@ -56,7 +58,8 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
-        let mut decisions = self.ask(&subject, &[check.cost]).await;
+        let metas = metas(&subject, std::iter::once(check));
+        let mut decisions = self.ask(&subject, &[check.cost], &metas).await;
         // One answer per cost is the contract of `ask`.
         decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
     }
@@ -73,7 +76,10 @@ impl Engine {
         let asked = places.into_values().map(async |places| {
             let costs: Vec<u64> = places.iter().map(|place| checks[*place].cost).collect();
             let answers = match &subjects[places[0]] {
-                Ok(subject) => self.ask(subject, &costs).await,
+                Ok(subject) => {
+                    let metas = metas(subject, places.iter().map(|place| &checks[*place]));
+                    self.ask(subject, &costs, &metas).await
+                }
                 Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
             };
             places.into_iter().zip(answers)
@@ -91,6 +97,13 @@ impl Engine {
             .zip(&subjects)
             .map(|(answer, subject)| answer.unwrap_or_else(|| unasked(subject)))
             .collect()
+    }
+
+    /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
+    pub async fn history(&self, check: &Check) -> Option<History> {
+        let subject = self.subject(check).ok()?;
+        let told = tokio::time::timeout(subject.policy.timeout, self.store.history(&subject)).await;
+        told.ok()?.ok()?
     }
 
     /// The policies in force.
@@ -119,9 +132,9 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not
+    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them. Those that are known to be denied are not
     /// asked, which changes nothing for the others, since a denial charges nothing.
-    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
         let now = self.clock.now();
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
@@ -131,7 +144,9 @@ impl Engine {
         let open: SmallVec<[u64; 1]> =
             costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
         if !open.is_empty() {
-            let asked = self.ask_store(subject, &open, now).await;
+            let metas: SmallVec<[Meta; 1]> =
+                metas.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(meta, _)| meta.clone()).collect();
+            let asked = self.ask_store(subject, &open, &metas, now).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
@@ -141,9 +156,9 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {
+    async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take(subject, costs)).await;
+        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
         match taken.unwrap_or(Err(StoreError::Timeout)) {
             Ok(taken) => {
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
@@ -153,6 +168,11 @@ impl Engine {
             Err(error) => self.fallback.answer(subject, costs, &error),
         }
     }
+}
+
+/// The metas of checks of one subject, one each, where its policy keeps them.
+fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
+    if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
 }
 
 /// What a check comes to.

@@ -13,6 +13,7 @@ pub enum Algorithm {
     SlidingWindow,
     FixedWindow,
     TokenBucket,
+    SlidingLog,
 }
 
 impl Algorithm {
@@ -22,6 +23,7 @@ impl Algorithm {
             Self::SlidingWindow => "sliding-window",
             Self::FixedWindow => "fixed-window",
             Self::TokenBucket => "token-bucket",
+            Self::SlidingLog => "sliding-log",
         }
     }
 }
@@ -68,6 +70,17 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether who caused a charge is kept.
+    pub fn keeps_metas(&self) -> bool {
+        self.algorithm == Algorithm::SlidingLog
+    }
+
+    /// The place of the quota with the longest window: its log is the one that keeps metas.
+    pub fn longest(&self) -> usize {
+        let windows = self.quotas.iter().enumerate();
+        windows.max_by_key(|(_, quota)| quota.window).map_or(0, |(place, _)| place)
+    }
+
     /// The same policy with each limit divided by the number of nodes, for the fallback `local`.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
         Self { quotas: self.quotas.iter().map(|quota| quota.share(nodes)).collect(), ..self.clone() }

@@ -1,6 +1,6 @@
 //! Random histories of checks: policies, and steps through time.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -108,6 +108,16 @@ pub fn bucket_policies() -> impl Strategy<Value = Policy> {
     })
 }
 
+/// Sliding logs; some are full long before their limit is reached.
+pub fn log_policies() -> impl Strategy<Value = Policy> {
+    let most = prop_oneof![1 => 1..6u32, 2 => 6..60u32, 2 => Just(10_000u32)];
+    (windows(), prop::collection::vec(limit(), 3), most).prop_map(|(windows, limits, most)| {
+        let rule = Rule::SlidingLog(NonZeroU32::new(most).unwrap());
+        let quota = |(window, limit)| quota(limit, window, rule);
+        policy_of(Algorithm::SlidingLog, windows.into_iter().zip(limits).map(quota).collect())
+    })
+}
+
 /// The window, or the span of a rate, us.
 pub fn span(quota: &Quota) -> Micros {
     match quota.rule {
@@ -118,7 +128,7 @@ pub fn span(quota: &Quota) -> Micros {
 
 /// Of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![policies(), fixed_policies(), bucket_policies()]
+    prop_oneof![policies(), fixed_policies(), bucket_policies(), log_policies()]
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.
