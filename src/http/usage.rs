@@ -8,14 +8,18 @@ use serde::Serialize;
 use super::answer::Answer;
 use super::error::Problem;
 use super::{Node, check, headers, query};
-use crate::engine::History;
+use crate::engine::{History, Source};
 use crate::limit::history::{Entry, TopMeta};
 use crate::limit::time::MICROS_PER_MILLI;
 
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
     let decision = check::decide(&node, &check).await?;
-    let history = node.engine.history(&check).await;
+    // Without the store there is nothing to tell, and no point in waiting again.
+    let history = match decision.source {
+        Source::Store => node.engine.history(&check).await,
+        _ => None,
+    };
     let usage = Usage { answer: Answer::new(&check.key, &decision), history: history.as_ref().map(HistoryBody::new) };
     let mut response = Json(usage).into_response();
     headers::insert(&decision, response.headers_mut());

@@ -128,6 +128,8 @@ const CRC16: [u16; 256] = {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -147,6 +149,9 @@ mod tests {
         let tag = Tag::new("ratelimit", "203.0.113.7");
         assert_eq!(tag.segment("per-ip", &quota(5), 42), "{ratelimit:203.0.113.7:}per-ip:s4-10s:42");
         assert_eq!(tag.segment("per-ip", &quota(1 << 32), 42), "{ratelimit:203.0.113.7:}per-ip:s8-10s:42");
+        let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
+        assert_eq!(tag.state("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");
+        assert_eq!(tag.metas("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:metas");
     }
 
     #[test]
