@@ -1,9 +1,11 @@
 //! One policy: its algorithm, quotas, keys and what to do without the store.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::key::KeyType;
+use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
@@ -21,6 +23,7 @@ const SHAPE: Shape = Shape {
         "algorithm",
         "quotas",
         "anchor",
+        "max_entries",
         "key",
         "on_store_failure",
         "timeout",
@@ -31,7 +34,7 @@ const SHAPE: Shape = Shape {
         "overrides",
     ],
     checked: &["durability"],
-    later: &["timezone", "max_entries"],
+    later: &["timezone"],
 };
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
@@ -47,7 +50,8 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
     let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
-    let form = form(algorithm, anchor, faults);
+    let max_entries = max_entries(&section, algorithm, faults);
+    let form = form(algorithm, anchor, max_entries, faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
     let failure = section.member("on_store_failure");
@@ -86,10 +90,7 @@ fn algorithm(node: &Node, faults: &mut Faults) -> Option<Algorithm> {
         "sliding-window" => Some(Algorithm::SlidingWindow),
         "fixed-window" => Some(Algorithm::FixedWindow),
         "token-bucket" => Some(Algorithm::TokenBucket),
-        other => {
-            not_yet(node.place, &format!("`algorithm: {other}`"), faults);
-            None
-        }
+        _ => Some(Algorithm::SlidingLog),
     }
 }
 
@@ -100,8 +101,24 @@ fn anchor(node: &Node, faults: &mut Faults) -> Option<Anchor> {
     }
 }
 
+/// How many charges a log may hold; only sliding logs are bounded so.
+fn max_entries(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut Faults) -> NonZeroU32 {
+    let node = section.member("max_entries");
+    if let Some(node) = node.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingLog)) {
+        faults.note(node.place, "`max_entries` is for sliding logs: add `algorithm: sliding-log`");
+    }
+    let most = node.map_or(Some(DEFAULT_ENTRIES.into()), |node| node.integer(1..=MAX_ENTRIES.into(), faults));
+    // Where there is none it has its fault.
+    most.and_then(|most| NonZeroU32::new(most.try_into().ok()?)).unwrap_or(NonZeroU32::MIN)
+}
+
 /// How the quotas of an algorithm are written; only fixed windows have an anchor, by default the clock.
-fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, faults: &mut Faults) -> Form {
+fn form(
+    algorithm: Option<Algorithm>,
+    anchor: Option<(&Node, Option<Anchor>)>,
+    max_entries: NonZeroU32,
+    faults: &mut Faults,
+) -> Form {
     if let Some((node, _)) = anchor.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::FixedWindow)) {
         faults.note(node.place, "`anchor` is for fixed windows: add `algorithm: fixed-window`");
     }
@@ -111,6 +128,7 @@ fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, f
             Form::Window(Rule::FixedWindow(anchor))
         }
         Some(Algorithm::TokenBucket) => Form::Bucket,
+        Some(Algorithm::SlidingLog) => Form::Window(Rule::SlidingLog(max_entries)),
         Some(Algorithm::SlidingWindow) | None => Form::Window(Rule::SlidingWindow),
     }
 }

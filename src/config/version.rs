@@ -63,5 +63,6 @@ fn rule(rule: Rule) -> String {
         Rule::FixedWindow(Anchor::Clock) => "clock".into(),
         Rule::FixedWindow(Anchor::FirstHit) => "first-hit".into(),
         Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
+        Rule::SlidingLog(most) => format!("log/{most}"),
     }
 }

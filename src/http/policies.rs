@@ -11,6 +11,7 @@ use crate::config::Policies;
 use crate::limit::key::KeyType;
 use crate::limit::lists::{Entry, Lists};
 use crate::limit::matches::{Counts, Matches};
+use crate::limit::log::max_entries;
 use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, millis_up};
 
@@ -31,6 +32,9 @@ struct PolicyBody<'a> {
     name: &'a str,
     algorithm: &'static str,
     quotas: Vec<QuotaBody<'a>>,
+    /// Of a sliding log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_entries: Option<u64>,
     key: KeyBody,
     on_store_failure: &'static str,
     timeout_ms: u128,
@@ -89,6 +93,7 @@ impl<'a> PolicyBody<'a> {
                     window_ms: millis_up(quota.window),
                 })
                 .collect(),
+            max_entries: policy.keeps_metas().then(|| max_entries(&policy.quotas[0])),
             key: match policy.key_type {
                 KeyType::Text => KeyBody::Text,
                 KeyType::Ip { ipv6_prefix } => KeyBody::Ip { ipv6_prefix },

@@ -21,6 +21,12 @@ pub mod fixed;
 
 pub mod bucket;
 
+pub mod log;
+
+pub mod digest;
+
+pub mod history;
+
 pub mod state;
 
 pub mod decision;

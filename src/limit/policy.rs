@@ -15,6 +15,7 @@ pub enum Algorithm {
     SlidingWindow,
     FixedWindow,
     TokenBucket,
+    SlidingLog,
 }
 
 impl Algorithm {
@@ -24,6 +25,7 @@ impl Algorithm {
             Self::SlidingWindow => "sliding-window",
             Self::FixedWindow => "fixed-window",
             Self::TokenBucket => "token-bucket",
+            Self::SlidingLog => "sliding-log",
         }
     }
 }
@@ -107,6 +109,17 @@ impl Policy {
     /// The name under which the counters are kept: a policy with the quotas of a request has counters of its own.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Whether who caused a charge is kept.
+    pub fn keeps_metas(&self) -> bool {
+        self.algorithm == Algorithm::SlidingLog
+    }
+
+    /// The place of the quota with the longest window: its log is the one that keeps metas.
+    pub fn longest(&self) -> usize {
+        let windows = self.quotas.iter().enumerate();
+        windows.max_by_key(|(_, quota)| quota.window).map_or(0, |(place, _)| place)
     }
 
     /// The same policy with each limit divided by the number of nodes, for the fallback `local`.

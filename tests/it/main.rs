@@ -43,7 +43,10 @@ mod window_properties;
 // What people use today, as policies on each store, with the flaw fixed.
 mod replaced_systems;
 
-// Fixed windows and token buckets against naive models; rows of the systems they replace.
+// The sliding log: no interval over, its clock, its bounds, who caused what.
+mod sliding_log;
+
+// Fixed windows, token buckets and sliding logs against naive models; rows of the systems they replace.
 mod algorithms;
 
 // The embedded store and Redis answer alike, in every member, on every sequence.
