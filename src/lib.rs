@@ -55,6 +55,8 @@ pub mod prefilter;
 
 pub mod engine;
 
+pub mod reload;
+
 pub mod http;
 
 pub mod serve;

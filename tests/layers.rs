@@ -19,13 +19,15 @@ const MODULES: &[(&str, &[&str])] = &[
     ("prefilter", &["limit"]),
     // The story of a check: asks the pre-filter and the store, by the policies in force.
     ("engine", &["limit", "clock::Clock", "config::Policies", "store", "prefilter"]),
-    // Parses, asks the engine and renders; the other types are what the engine hands out.
-    ("http", &["limit", "engine", "config::Policies"]),
+    // Reads the configuration again and hands it to who runs by it.
+    ("reload", &["limit::time", "clock", "config", "engine"]),
+    // Parses, asks the engine and renders; the other types are what the engine and a reload hand out.
+    ("http", &["limit", "engine", "config::Policies", "config::Fault", "config::Place", "reload"]),
     // The composition root knows everything but the command line.
-    ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
+    ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "reload", "http"]),
     // Loads a configuration and serves by it; the other commands are clients of a node, and the load generator
     // counts in the core's units.
-    ("cli", &["limit::time", "limit::quota", "clock", "config", "serve"]),
+    ("cli", &["limit::time", "limit::quota", "clock", "config", "reload", "serve"]),
     // Dispatches.
     ("main", &["cli"]),
 ];
@@ -37,7 +39,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface, and what carries it, know of requests.
     ("axum", &["http", "serve"]),
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["store", "engine", "http", "serve", "cli"]),
+    ("tokio", &["store", "engine", "reload", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http"]),
     ("serde_json", &["http", "cli"]),

@@ -5,7 +5,11 @@
 //! noted a fault and goes on with the rest, so one wrong line never hides the next. What is announced but not built
 //! is refused by name: a setting is obeyed or refused, never ignored.
 
+mod files;
+
 mod source;
+
+mod setup;
 
 mod reader;
 
@@ -37,6 +41,8 @@ mod fault;
 
 mod version;
 
+mod restart;
+
 #[cfg(test)]
 mod tests;
 
@@ -50,7 +56,9 @@ use crate::limit::policy::Policy;
 
 pub(crate) use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
+pub use files::Watched;
 pub use resolve::{built_in, load};
+pub use setup::Setup;
 pub use source::{Overrides, Source};
 
 /// Everything a node is told.
@@ -66,10 +74,12 @@ pub struct Config {
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
     pub policies: Policies,
+    /// The files that it was read from; none for the built-in example.
+    pub files: Vec<Watched>,
 }
 
 /// Which store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process.
     Embedded,
@@ -78,7 +88,7 @@ pub enum StoreConfig {
 }
 
 /// How to reach Redis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     /// `redis://host:port` of one or more nodes, in the order written.
     pub seeds: Vec<String>,
@@ -87,7 +97,7 @@ pub struct RedisConfig {
 }
 
 /// Bounds of the pre-filter.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefilterConfig {
     /// Denials remembered at most.
     pub max_keys: u64,
@@ -96,7 +106,7 @@ pub struct PrefilterConfig {
 }
 
 /// How a node ends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
     /// How long readiness says 503 while checks are still answered.
     pub delay: Duration,

@@ -42,7 +42,7 @@ pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Confi
     let config = root.and_then(|root| resolve(&root, overrides, &mut faults));
     let config = faults.conclude(config)?;
     let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
-    Ok(Config { policies, ..config })
+    Ok(Config { policies, files: source.file.clone().into_iter().collect(), ..config })
 }
 
 /// The configuration of a node that was given no file: `tollgate.example.yaml`.
@@ -72,6 +72,7 @@ fn resolve(node: &Node, overrides: &Overrides, faults: &mut Faults) -> Option<Co
         expected_nodes: expected_nodes?,
         shutdown: shutdown?,
         policies: policies?,
+        files: Vec::new(),
     })
 }
 

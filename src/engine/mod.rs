@@ -19,9 +19,12 @@ pub mod decision;
 
 pub mod fallback;
 
+pub mod reload;
+
 pub use crate::store::{Health, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+pub use reload::Changes;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::engine::Engine;
+use crate::reload::Reloader;
 
 pub mod lifecycle;
 
@@ -23,6 +24,8 @@ mod usage;
 
 mod policies;
 
+mod reload;
+
 mod health;
 
 mod body;
@@ -32,6 +35,8 @@ mod request;
 mod inspect;
 
 mod violations;
+
+mod faults;
 
 mod query;
 
@@ -48,6 +53,7 @@ pub use lifecycle::Lifecycle;
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    pub reloader: Arc<Reloader>,
 }
 
 /// Which calls a listener answers; health is answered by every one.
@@ -71,7 +77,7 @@ pub fn router(node: Node, surface: Surface) -> Router {
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies));
+        routes = routes.route("/v1/policies", get(policies::policies)).route("/v1/reload", post(reload::reload));
     }
     routes
         .fallback(error::not_found)

@@ -63,8 +63,17 @@ impl Node {
 
     /// Asks it to end, as an orchestrator does.
     pub(crate) fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// SIGHUP, by which services are told to read their files again.
+    pub(crate) fn hang_up(&self) {
+        self.signal(rustix::process::Signal::HUP);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it still runs");
+        rustix::process::kill_process(pid, signal).expect("it still runs");
     }
 
     /// Waits until it has ended by itself.
