@@ -49,6 +49,8 @@ pub mod limit;
 
 pub mod store;
 
+pub mod access;
+
 pub mod config;
 
 pub mod prefilter;

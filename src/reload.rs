@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use tokio::sync::Mutex;
 
+use crate::access::Access;
 use crate::clock::unix_micros;
 use crate::config::{Config, Fault, Faults, Setup, Watched};
 use crate::engine::{Changes, Engine};
@@ -28,6 +29,7 @@ pub struct Reloader {
     /// The files as they were before they were last read.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
+    access: ArcSwap<Access>,
 }
 
 /// How the last reload went; the start counts as the first. Instants are in us since the Unix epoch.
@@ -77,6 +79,7 @@ impl Reloader {
             reloading: Mutex::new(()),
             watched: ArcSwap::from_pointee(started.files.clone()),
             last: ArcSwap::from_pointee(last),
+            access: ArcSwap::from_pointee(started.access.clone()),
             started,
         }
     }
@@ -110,6 +113,11 @@ impl Reloader {
         self.last.load_full()
     }
 
+    /// Who may call what now.
+    pub fn access(&self) -> Guard<Arc<Access>> {
+        self.access.load()
+    }
+
     /// Reads the file on a thread that may wait for a disk.
     async fn load(&self, now: Micros) -> Result<Config, Faults> {
         let setup = self.setup.clone();
@@ -122,6 +130,7 @@ impl Reloader {
         let at = config.policies.loaded_at;
         let version = config.policies.version.clone();
         self.watched.store(Arc::new(config.files));
+        self.access.store(Arc::new(config.access));
         let changes = self.engine.replace(config.policies);
         let last =
             LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 
+use crate::access::Reach;
 use crate::clock::Clock;
 use crate::config::{Config, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
@@ -115,7 +116,8 @@ impl Server {
         let Self { node, listeners: Listeners { checks, admin }, shutdown } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = Connections::new();
-        let (routes, admin_routes) = (router(node.clone(), surface), router(node.clone(), Surface::Admin));
+        let routes = router(node.clone(), surface, reach(&checks));
+        let admin_routes = router(node.clone(), Surface::Admin, admin.as_ref().map_or(Reach::Network, reach));
         tokio::select! {
             () = connections.accept(&checks, &routes) => {}
             () = connections.accept_if_any(admin.as_ref(), &admin_routes) => {}
@@ -153,6 +155,14 @@ async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generation
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })
+}
+
+/// A listener of which it cannot be told is taken for one that others reach.
+fn reach(listener: &TcpListener) -> Reach {
+    match listener.local_addr() {
+        Ok(address) if address.ip().to_canonical().is_loopback() => Reach::Loopback,
+        _ => Reach::Network,
+    }
 }
 
 /// Waits for `stop` and then, not ready any more, for `delay`.

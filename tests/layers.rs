@@ -11,8 +11,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("limit", &[]),
     // Reads the time in the core's unit.
     ("clock", &["limit::time"]),
-    // Resolves text into policies of the core.
-    ("config", &["limit"]),
+    // Tokens and what they open; stands on nothing.
+    ("access", &[]),
+    // Resolves text into policies of the core and the tokens of callers.
+    ("config", &["limit", "access"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
     ("store", &["limit", "clock::Clock", "config::RedisConfig"]),
     // Learns from the store's answers, which are the core's; it never asks.
@@ -20,14 +22,20 @@ const MODULES: &[(&str, &[&str])] = &[
     // The story of a check: asks the pre-filter and the store, by the policies in force.
     ("engine", &["limit", "clock::Clock", "config::Policies", "store", "prefilter"]),
     // Reads the configuration again and hands it to who runs by it.
-    ("reload", &["limit::time", "clock", "config", "engine"]),
+    ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
     // Parses, asks the engine and renders; the other types are what the engine and a reload hand out.
-    ("http", &["limit", "engine", "config::Policies", "config::Fault", "config::Place", "reload"]),
+    (
+        "http",
+        &["access", "limit", "engine", "config::Policies", "config::Fault", "config::Place", "reload"],
+    ),
     // The composition root knows everything but the command line.
-    ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "reload", "http"]),
+    (
+        "serve",
+        &["access", "limit", "clock::Clock", "config", "store", "prefilter", "engine", "reload", "http"],
+    ),
     // Loads a configuration and serves by it; the other commands are clients of a node, and the load generator
     // counts in the core's units.
-    ("cli", &["limit::time", "limit::quota", "clock", "config", "reload", "serve"]),
+    ("cli", &["access", "limit::time", "limit::quota", "clock", "config", "reload", "serve"]),
     // Dispatches.
     ("main", &["cli"]),
 ];

@@ -55,6 +55,10 @@ impl Faults {
         self.found.push(Fault { place, message: message.into() });
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
+    }
+
     /// `value` if there is one and nothing was noted, else the faults, by place.
     pub(super) fn conclude<T>(mut self, value: Option<T>) -> Result<T, Self> {
         self.found.sort();

@@ -3,6 +3,69 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::fault::Faults;
+use super::raw::Node;
+use super::source::Source;
+
+/// What one of these files may hold, bytes: a bound for what is named by mistake.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The files that a configuration names, as they are read.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// Relative paths are found from here: the folder of the configuration.
+    folder: PathBuf,
+    read: Vec<Watched>,
+}
+
+impl Files {
+    /// So far only the configuration itself.
+    pub(super) fn beside(source: &Source) -> Self {
+        let parent = |file: &Watched| file.path.parent().map(Path::to_owned);
+        let folder = source.file.as_ref().and_then(parent).unwrap_or_default();
+        Self { folder, read: source.file.clone().into_iter().collect() }
+    }
+
+    /// Those that were read.
+    pub(super) fn into_watched(self) -> Vec<Watched> {
+        self.read
+    }
+
+    /// The path that `node` names; `what` says what it should be.
+    pub(super) fn path(&self, node: &Node, what: &str, faults: &mut Faults) -> Option<PathBuf> {
+        let name = node.text(what, faults)?;
+        if name.is_empty() {
+            node.must_be(what, faults);
+            return None;
+        }
+        Some(self.folder.join(name))
+    }
+
+    /// What the file holds that `node` names.
+    pub(super) fn bytes(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Vec<u8>> {
+        let path = self.path(node, what, faults)?;
+        let file = Watched::look(&path);
+        let size = file.stamp.as_ref().map_or(0, |stamp| stamp.size);
+        self.read.push(file);
+        let read = match size {
+            0..=MAX_BYTES => std::fs::read(&path).map_err(|error| error.to_string()),
+            _ => Err(format!("it is larger than {MAX_BYTES} bytes")),
+        };
+        let refuse = |error| faults.note(node.place, format!("the file {} cannot be read: {error}", path.display()));
+        read.map_err(refuse).ok()
+    }
+
+    /// The same, when it is text.
+    pub(super) fn text(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<String> {
+        let bytes = self.bytes(node, what, faults)?;
+        let text = String::from_utf8(bytes).ok();
+        if text.is_none() {
+            faults.note(node.place, "the file is not UTF-8");
+        }
+        text
+    }
+}
+
 /// A file as it was just before it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {

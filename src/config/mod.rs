@@ -19,6 +19,8 @@ mod resolve;
 
 mod listen;
 
+mod auth;
+
 mod store;
 
 mod url;
@@ -52,6 +54,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Access;
 use crate::limit::policy::Policy;
 
 pub(crate) use duration::parse as span;
@@ -73,6 +76,8 @@ pub struct Config {
     /// The nodes that share the limits when the store is away, 1 or more.
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
+    /// Who may call what; a reload puts it into force.
+    pub access: Access,
     pub policies: Policies,
     /// The files that it was read from; none for the built-in example.
     pub files: Vec<Watched>,

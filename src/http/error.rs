@@ -6,8 +6,10 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 
+use super::access;
 use super::faults::FaultBody;
 use super::violations::{Violation, did_you_mean};
+use crate::access::Refused;
 use crate::config::Policies;
 use crate::engine::CheckError;
 use crate::reload::ReloadError;
@@ -32,6 +34,8 @@ enum Kind {
     InvalidConfiguration,
     NothingToReload,
     UnknownPolicy,
+    Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     RequestTimeout,
@@ -54,6 +58,8 @@ impl Kind {
             }
             Self::NothingToReload => (StatusCode::CONFLICT, "nothing-to-reload", "The node was given no file"),
             Self::UnknownPolicy => (StatusCode::NOT_FOUND, "unknown-policy", "There is no policy of that name"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "The caller is not known"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The caller may not make this call"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is nothing at this path"),
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take that method")
@@ -89,6 +95,21 @@ impl Problem {
             [] => String::new(),
         };
         Self { violations, ..Self::new(Kind::InvalidRequest, detail) }
+    }
+
+    /// 401 or 403.
+    pub(super) fn refused(refused: Refused) -> Self {
+        let kind = match refused {
+            Refused::NoToken | Refused::UnknownToken => Kind::Unauthorized,
+            Refused::NeedsAdmin | Refused::NoAdminTokens => Kind::Forbidden,
+        };
+        Self::new(kind, access::sentence(refused))
+    }
+
+    /// 404: no call has the path.
+    pub(super) fn not_found(uri: &Uri) -> Self {
+        let path: String = uri.path().chars().take(200).collect();
+        Self::new(Kind::NotFound, format!("no call has the path {path}"))
     }
 
     /// 422 with every fault of the file, or 409 when there is no file: why nothing was loaded again.
@@ -141,8 +162,7 @@ impl Problem {
 }
 
 pub(super) async fn not_found(uri: Uri) -> Problem {
-    let path: String = uri.path().chars().take(200).collect();
-    Problem::new(Kind::NotFound, format!("no call has the path {path}"))
+    Problem::not_found(&uri)
 }
 
 /// The router adds `Allow`.

@@ -1,27 +1,46 @@
-//! What surrounds every handler: the request id, and the end of a connection.
+//! What surrounds every handler: who may call, the request id, and the end of a connection.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
-use super::body;
 use super::lifecycle::{Lifecycle, Phase};
+use super::{access, body};
+use crate::access::Reach;
+use crate::reload::Reloader;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest request id that is taken from a caller, bytes.
 const MAX_ID_BYTES: usize = 128;
 
-/// Gives each answer its request id, and a connection that is to end its notice.
-pub(super) async fn envelope(State(lifecycle): State<Lifecycle>, request: Request, next: Next) -> Response {
+/// What it knows of the node and of the listener.
+#[derive(Debug, Clone)]
+pub(super) struct Envelope {
+    pub lifecycle: Lifecycle,
+    pub reloader: Arc<Reloader>,
+    pub reach: Reach,
+}
+
+/// Lets only those in who may, gives each answer its request id, and a connection that is to end its notice.
+pub(super) async fn envelope(State(envelope): State<Envelope>, request: Request, next: Next) -> Response {
+    let Envelope { lifecycle, reloader, reach } = envelope;
     let id = taken(request.headers()).unwrap_or_else(made);
     let version = request.version();
-    let mut response = next.run(body::lingering(request)).await;
+    let permitted = access::permit(&reloader.access(), reach, &request);
+    let request = body::lingering(request);
+    let mut response = match permitted {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    if response.status() == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, access::CHALLENGE);
+    }
     response.headers_mut().insert(X_REQUEST_ID, id);
     if version < Version::HTTP_2 && lifecycle.reached(Phase::Closing) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -11,10 +11,13 @@ use axum::middleware;
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::access::Reach;
 use crate::engine::Engine;
 use crate::reload::Reloader;
 
 pub mod lifecycle;
+
+mod access;
 
 mod layers;
 
@@ -67,8 +70,10 @@ pub enum Surface {
     Admin,
 }
 
-/// The whole service for one listener; servers and tests use the same.
-pub fn router(node: Node, surface: Surface) -> Router {
+/// The whole service for one listener; servers and tests use the same. What a call asks of its caller is in
+/// `access.rs`.
+pub fn router(node: Node, surface: Surface, reach: Reach) -> Router {
+    let envelope = layers::Envelope { lifecycle: node.lifecycle.clone(), reloader: node.reloader.clone(), reach };
     let mut routes = Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
     if surface != Surface::Admin {
         routes = routes
@@ -83,6 +88,6 @@ pub fn router(node: Node, surface: Surface) -> Router {
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(middleware::from_fn_with_state(node.lifecycle.clone(), layers::envelope))
+        .layer(middleware::from_fn_with_state(envelope, layers::envelope))
         .with_state(node)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::oneshot;
+use tollgate::access::Access;
 use tollgate::config::{Config, Policies, PrefilterConfig, Setup, Shutdown, StoreConfig};
 use tollgate::serve::{Listeners, Server};
 
@@ -104,6 +105,7 @@ fn config(shutdown: Shutdown) -> Config {
         prefilter: PrefilterConfig { max_keys: 1, max_denial: Duration::from_secs(1) },
         expected_nodes: NonZeroU64::MIN,
         shutdown,
+        access: Access::default(),
         policies,
         files: Vec::new(),
     }

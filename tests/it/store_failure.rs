@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tollgate::access::Reach;
 use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Policies, Setup, built_in};
 use tollgate::engine::Engine;
@@ -90,7 +91,7 @@ async fn start() -> String {
     let node = Node { engine, lifecycle: Lifecycle::default(), reloader };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async { axum::serve(listener, router(node, Surface::Whole)).await });
+    tokio::spawn(async { axum::serve(listener, router(node, Surface::Whole, Reach::Loopback)).await });
     address
 }
 
