@@ -111,20 +111,21 @@ pub enum Refused {
 }
 
 impl Access {
-    /// Whether who shows `token` to a listener of this reach may make a call of this need.
+    /// Whether who shows `token` (asked for only where it matters) to a listener of this reach may make a call of this
+    /// need.
     ///
     /// # Errors
     /// Why not.
-    pub fn permit(&self, need: Need, reach: Reach, token: Option<&str>) -> Result<(), Refused> {
+    pub fn permit<'a>(&self, need: Need, reach: Reach, token: impl FnOnce() -> Option<&'a str>) -> Result<(), Refused> {
         let local = reach == Reach::Loopback;
         match need {
             Need::Nothing => Ok(()),
             Need::Metrics if local => Ok(()),
             Need::Metrics | Need::Check if self.check.is_empty() && (local || self.allow_anonymous) => Ok(()),
-            Need::Metrics | Need::Check => self.known(token).map(|_| ()),
+            Need::Metrics | Need::Check => self.known(token()).map(|_| ()),
             Need::Admin if self.admin.is_empty() && self.check.is_empty() && local => Ok(()),
             Need::Admin if self.admin.is_empty() => Err(Refused::NoAdminTokens),
-            Need::Admin => self.known(token)?.then_some(()).ok_or(Refused::NeedsAdmin),
+            Need::Admin => self.known(token())?.then_some(()).ok_or(Refused::NeedsAdmin),
         }
     }
 
@@ -200,7 +201,7 @@ mod tests {
             (&anonymous, Admin, Loopback, None, Ok(())),
         ];
         for (access, need, reach, token, expected) in cases {
-            assert_eq!(access.permit(need, reach, token), expected, "{access:?} {need:?} {reach:?} {token:?}");
+            assert_eq!(access.permit(need, reach, || token), expected, "{access:?} {need:?} {reach:?} {token:?}");
         }
     }
 }

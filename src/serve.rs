@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::engine::reload::overdue;
 use crate::http::lifecycle::Phase;
-use crate::http::{Lifecycle, Node, Surface, router};
+use crate::http::{Front, Lifecycle, Node, Surface};
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
@@ -116,19 +116,19 @@ impl Server {
         let Self { node, listeners: Listeners { checks, admin }, shutdown } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = Connections::new();
-        let routes = router(node.clone(), surface, reach(&checks));
-        let admin_routes = router(node.clone(), Surface::Admin, admin.as_ref().map_or(Reach::Network, reach));
+        let front = Front::new(node.clone(), surface, reach(&checks));
+        let admin_front = Front::new(node.clone(), Surface::Admin, admin.as_ref().map_or(Reach::Network, reach));
         tokio::select! {
-            () = connections.accept(&checks, &routes) => {}
-            () = connections.accept_if_any(admin.as_ref(), &admin_routes) => {}
+            () = connections.accept(&checks, &front) => {}
+            () = connections.accept_if_any(admin.as_ref(), &admin_front) => {}
             () = sweep(&node.engine) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        connections.accept_waiting(&checks, &routes);
+        connections.accept_waiting(&checks, &front);
         if let Some(admin) = &admin {
-            connections.accept_waiting(admin, &admin_routes);
+            connections.accept_waiting(admin, &admin_front);
         }
         drop((checks, admin));
         tokio::time::sleep(LAST_WORDS).await;

@@ -50,16 +50,14 @@ fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<
             _ if line.is_empty() => {}
             Some(token) => tokens.push(token),
             None => {
-                let sentence = format!(
-                    "line {} of the token file must be `sha256:` and 64 hexadecimal digits: `tollgate token new` makes one",
-                    index + 1
-                );
-                faults.note(item.place, sentence);
+                let line = index + 1;
+                let right = "must have `sha256:` and 64 hexadecimal digits, as `tollgate token new` makes them";
+                item.complain(&format!("{right}, in line {line}"), faults);
             }
         }
     }
     if tokens.is_empty() && faults.count() == before {
-        faults.note(item.place, "the token file holds no token: `tollgate token new` makes one");
+        item.complain("holds no token: `tollgate token new` makes one", faults);
     }
     (faults.count() == before).then_some(tokens)
 }

@@ -4,7 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::fault::Faults;
-use super::raw::Node;
+use super::raw::{Node, Value};
+use super::scalar::excerpt;
 use super::source::Source;
 
 /// What one of these files may hold, bytes: a bound for what is named by mistake.
@@ -51,8 +52,7 @@ impl Files {
             0..=MAX_BYTES => std::fs::read(&path).map_err(|error| error.to_string()),
             _ => Err(format!("it is larger than {MAX_BYTES} bytes")),
         };
-        let refuse = |error| faults.note(node.place, format!("the file {} cannot be read: {error}", path.display()));
-        read.map_err(refuse).ok()
+        read.map_err(|error| node.complain(&format!("cannot be read: {error}"), faults)).ok()
     }
 
     /// The same, when it is text.
@@ -60,9 +60,18 @@ impl Files {
         let bytes = self.bytes(node, what, faults)?;
         let text = String::from_utf8(bytes).ok();
         if text.is_none() {
-            faults.note(node.place, "the file is not UTF-8");
+            node.complain("is not UTF-8", faults);
         }
         text
+    }
+}
+
+impl Node {
+    /// Notes what is wrong with the file that this names.
+    pub(super) fn complain(&self, what: &str, faults: &mut Faults) {
+        if let Value::Text { text, .. } = &self.value {
+            faults.note(self.place, format!("the file `{}` {what}", excerpt(text)));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which call needs what, as a table: what is not in it is for operators only.
 
-use axum::extract::Request;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
 use super::error::Problem;
@@ -26,13 +26,12 @@ fn need(method: &Method, path: &str) -> Option<Need> {
 /// # Errors
 /// 401 without a token that is known, 403 when it is not one for operators. To others than operators, what is not in the
 /// table does not exist.
-pub(super) fn permit(access: &Access, reach: Reach, request: &Request) -> Result<(), Problem> {
-    let token = bearer(request.headers());
-    let permit = |need| access.permit(need, reach, token);
-    match need(request.method(), request.uri().path()) {
+pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Problem> {
+    let permit = |need| access.permit(need, reach, || bearer(&request.headers));
+    match need(&request.method, request.uri.path()) {
         Some(need) => permit(need).map_err(Problem::refused),
         None if permit(Need::Admin).is_ok() => Ok(()),
-        None => permit(Need::Check).map_err(Problem::refused).and(Err(Problem::not_found(request.uri()))),
+        None => permit(Need::Check).map_err(Problem::refused).and(Err(Problem::not_found(&request.uri))),
     }
 }
 

@@ -39,10 +39,19 @@ impl Node {
         Self::start_by(Command::new(TOLLGATE), arguments)
     }
 
+    /// The same at an address that other machines may reach.
+    pub(crate) fn start_on(listen: &str, arguments: &[&str]) -> Self {
+        Self::begin(Command::new(TOLLGATE), listen, arguments)
+    }
+
     /// The same by a command that runs the program, with an environment of its own.
-    pub(crate) fn start_by(mut program: Command, arguments: &[&str]) -> Self {
+    pub(crate) fn start_by(program: Command, arguments: &[&str]) -> Self {
+        Self::begin(program, "127.0.0.1:0", arguments)
+    }
+
+    fn begin(mut program: Command, listen: &str, arguments: &[&str]) -> Self {
         let mut process = program
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", listen])
             .args(arguments)
             .env("RUST_LOG", "warn")
             .stdout(Stdio::piped())
