@@ -23,6 +23,8 @@ mod policy;
 
 mod quota;
 
+mod zone;
+
 mod lists;
 
 mod section;

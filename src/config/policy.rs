@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::limit::calendar::UTC;
 use crate::limit::key::KeyType;
 use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use crate::limit::quota::{Anchor, Rule};
@@ -13,12 +14,13 @@ use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
 use super::section::{Section, Shape, not_yet};
 use super::store::TIMEOUT;
+use super::zone;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
-    known: &["algorithm", "quotas", "anchor", "key", "on_store_failure", "timeout"],
+    known: &["algorithm", "quotas", "anchor", "timezone", "key", "on_store_failure", "timeout"],
     checked: &["durability", "shadow", "deny", "allow"],
-    later: &["timezone", "max_entries", "overrides", "inline"],
+    later: &["max_entries", "overrides", "inline"],
 };
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
@@ -34,8 +36,9 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
     let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
-    let form = form(algorithm, anchor, faults);
+    let form = zone::form(form(algorithm, anchor, faults), algorithm, section.member("timezone"), faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
+    zone::refuse_idle(section.whole("timezone"), form, quotas.as_deref(), faults);
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
     let failure = section.member("on_store_failure");
     let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
@@ -87,10 +90,10 @@ fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, f
         faults.note(node.place, "`anchor` is for fixed windows: add `algorithm: fixed-window`");
     }
     match algorithm {
-        Some(Algorithm::FixedWindow) => {
-            let anchor = anchor.and_then(|(_, anchor)| anchor).unwrap_or(Anchor::Clock);
-            Form::Window(Rule::FixedWindow(anchor))
-        }
+        Some(Algorithm::FixedWindow) => match anchor.and_then(|(_, anchor)| anchor) {
+            Some(Anchor::FirstHit) => Form::Window(Rule::FixedWindow(Anchor::FirstHit)),
+            _ => Form::Clock(UTC),
+        },
         Some(Algorithm::TokenBucket) => Form::Bucket,
         Some(Algorithm::SlidingWindow) | None => Form::Window(Rule::SlidingWindow),
     }

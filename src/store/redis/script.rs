@@ -39,7 +39,8 @@ fn place(algorithm: Algorithm) -> usize {
     }
 }
 
-/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that.
+/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that, and so do the
+/// windows by the calendar.
 const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// Bytes before a segment's first counter.
@@ -89,7 +90,7 @@ impl Call<'_> {
         });
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now),
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd),
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, now),
         }
         for (cost, times) in runs(self.costs) {
             cmd.arg(cost).arg(times);
@@ -117,7 +118,7 @@ impl Call<'_> {
         }
     }
 
-    fn pair_arguments(&self, cmd: &mut Cmd) {
+    fn pair_arguments(&self, cmd: &mut Cmd, now: Micros) {
         let quotas = &self.policy.quotas;
         cmd.arg(quotas.len());
         for quota in quotas {
@@ -130,6 +131,11 @@ impl Call<'_> {
                 Rule::TokenBucket(rate) => {
                     let terms = Terms::of(rate);
                     cmd.arg(terms.repaid).arg(terms.price).arg(limit)
+                }
+                Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+                    let window = calendar.window(now.saturating_sub(TOLERANCE));
+                    let next = calendar.window(window.end);
+                    cmd.arg(window.start).arg(limit).arg(format!("{} {}", window.end, next.end))
                 }
                 Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
                 Rule::FixedWindow(Anchor::FirstHit) | Rule::SlidingWindow => cmd.arg(quota.window).arg(limit).arg(0),
