@@ -14,7 +14,9 @@ use tollgate::limit::time::Micros;
 use tollgate::store::{MemoryStore, Subject};
 
 use crate::harness::redis::shared_store;
-use crate::harness::steps::{START, Step, bucket, bucket_policies, fixed_policies, policy_of, steps, with_limits};
+use crate::harness::steps::{
+    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, policy_of, steps, with_limits,
+};
 use crate::harness::unique;
 use crate::window_properties::exact_wait;
 
@@ -48,15 +50,19 @@ impl Charges {
     }
 
     fn in_window(&self, quota: &Quota, anchor: Anchor, now: Micros) -> u64 {
-        let (mut start, mut count) = (0, 0);
+        let (mut end, mut count) = (0, 0);
         for (at, cost) in &self.0 {
-            if count == 0 || *at >= start + quota.window {
-                start = if anchor == Anchor::Clock { at / quota.window * quota.window } else { *at };
+            if count == 0 || *at >= end {
+                end = match anchor {
+                    Anchor::Clock => (at / quota.window + 1) * quota.window,
+                    Anchor::FirstHit => at + quota.window,
+                    Anchor::Calendar(calendar) => calendar.window(*at).end,
+                };
                 count = 0;
             }
             count += cost;
         }
-        if now >= start + quota.window { quota.limit.get() } else { quota.limit.get().saturating_sub(count) }
+        if now >= end { quota.limit.get() } else { quota.limit.get().saturating_sub(count) }
     }
 }
 
@@ -99,6 +105,11 @@ fn equals_its_model((policy, steps): (Policy, Vec<Step>)) -> Result<(), TestCase
 #[test]
 fn fixed_windows_equal_a_model_that_keeps_everything() {
     runner(2000).run(&histories(fixed_policies().boxed(), 80), equals_its_model).unwrap();
+}
+
+#[test]
+fn windows_by_the_calendar_equal_a_model_that_keeps_everything() {
+    runner(1000).run(&histories(calendar_policies().boxed(), 80), equals_its_model).unwrap();
 }
 
 #[test]

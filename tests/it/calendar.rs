@@ -1,6 +1,9 @@
 //! Windows by the calendar: right across whatever clocks in a time zone do, and alike on every store.
 
+use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::civil::{Date, Weekday};
@@ -8,17 +11,24 @@ use jiff::tz::TimeZone;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::Clock;
+use tollgate::config::RedisConfig;
 use tollgate::limit::calendar::{Calendar, Span, Unit, zones};
 use tollgate::limit::decision::{Wait, decide};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
+use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
-use tollgate::store::{MemoryStore, Subject};
+use tollgate::store::{MemoryStore, RedisStore, Subject};
 
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use crate::clocks::shifted;
+use crate::harness::redis::{shared, shared_store};
 use crate::harness::steps::{policy_of, quota};
-use crate::harness::unique;
+use crate::harness::{Node, cluster, http, unique};
 
 const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
 
@@ -216,7 +226,7 @@ fn a_day_without_its_midnight_is_counted_from_its_first_instant() {
 /// Everything of the store in one line: the instants, and what was answered.
 #[test]
 fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
-    let hand = Arc::new(std::sync::atomic::AtomicU64::new(micros("2026-03-29T21:59:59Z")));
+    let hand = Arc::new(AtomicU64::new(micros("2026-03-29T21:59:59Z")));
     let store = MemoryStore::new(Clock::manual(hand.clone()), 10);
     let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
     let allowed = || store.take(&subject, &[1]).unwrap().ruling.verdicts[0].allowed;
@@ -224,9 +234,154 @@ fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
     assert!(!allowed());
     store.sweep();
     assert!(!allowed());
-    hand.store(micros("2026-03-29T22:00:00Z"), std::sync::atomic::Ordering::SeqCst);
+    hand.store(micros("2026-03-29T22:00:00Z"), Ordering::SeqCst);
     store.sweep();
     assert!(store.is_empty());
     assert!(allowed());
     assert!(!allowed());
+}
+
+/// Both stores, on each unit, in zones with every kind of edge: a step before it, at it, and behind it.
+#[test]
+fn both_stores_change_windows_at_the_same_instant() {
+    let (runtime, redis) = shared_store();
+    let memory = MemoryStore::new(Clock::system(), 10_000);
+    for zone in ["UTC", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Africa/Cairo", "Pacific/Apia"] {
+        for unit in UNITS {
+            let subject = subject(&by_calendar(2, unit, zone));
+            let calendar = Calendar::new(unit, zone).unwrap();
+            let mut now = micros("2011-03-01T00:00:00Z");
+            for _ in 0..12 {
+                let window = calendar.window(now);
+                for (instant, allowed) in [(window.start, 2), (window.end - 200_000, 0), (window.end - 1, 0)] {
+                    let here = memory.take_at(&subject, &[1, 1, 1], instant).unwrap();
+                    let there = runtime.block_on(redis.take_by(&subject, &[1, 1, 1], Some(instant))).unwrap();
+                    assert_eq!(here, there, "{unit:?} in {zone} at {instant}");
+                    let verdicts = &here.ruling.verdicts;
+                    assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), allowed);
+                    assert_eq!(verdicts[2].retry_after, Wait::For(window.end - instant), "{unit:?} in {zone}");
+                }
+                now = window.end;
+            }
+        }
+    }
+}
+
+/// A charge by a clock that is ahead, beyond the edge: to one that is behind it counts, until its own end.
+#[test]
+fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
+    let (runtime, redis) = shared_store();
+    let memory = MemoryStore::new(Clock::system(), 10);
+    for back in [1, 200_000, 5_000_000, 20 * 3_600_000_000] {
+        let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
+        let edge = micros("2026-03-28T23:00:00Z");
+        for (now, allowed) in [(edge + 10, true), (edge - back, false), (edge + 22 * 3_600_000_000, false)] {
+            let here = memory.take_at(&subject, &[1], now).unwrap();
+            let there = runtime.block_on(redis.take_by(&subject, &[1], Some(now))).unwrap();
+            assert_eq!(here, there);
+            assert_eq!(here.ruling.verdicts[0].allowed, allowed, "{back} us back");
+        }
+    }
+}
+
+/// The shard's TIME decides: whatever the node's clock says, and however far it jumps.
+#[test]
+fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let hand = Arc::new(AtomicU64::new(micros("2026-03-29T12:00:00Z")));
+    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into() };
+    let store = {
+        let _inside = runtime.enter();
+        let clock = Clock::manual(hand.clone());
+        RedisStore::open(&config, clock, Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
+    };
+    runtime.block_on(store.known());
+    let subjects = UNITS.map(|unit| subject(&by_calendar(3, unit, "Europe/Berlin")));
+    let now = micros("2026-03-29T12:00:00Z");
+    for (charged, jump) in (0..).zip([0, 86_400, -86_400, 40 * 86_400, -400 * 86_400, 3 * 366 * 86_400, 0]) {
+        hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(jump * 1_000_000), Ordering::SeqCst);
+        for subject in &subjects {
+            let taken = runtime.block_on(store.take_by(subject, &[1], Some(now + charged))).unwrap();
+            assert_eq!(taken.at, now + charged);
+            let (verdict, left) = (&taken.ruling.verdicts[0], 3u64.saturating_sub(charged));
+            assert_eq!((verdict.allowed, verdict.quotas[0].remaining), (left > 0, left.saturating_sub(1)), "{jump} s");
+        }
+    }
+}
+
+const POLICIES: &str = "
+policies:
+  sms: {algorithm: fixed-window, anchor: clock, timezone: Europe/Berlin, quotas: [10 per 1d]}
+  api-key: {algorithm: fixed-window, timezone: America/New_York, quotas: [12 per 1d, {name: monthly, limit: 20, per: 1mo}]}
+";
+
+fn ask(node: &Node, policy: &str, key: &str) -> Value {
+    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string()).json()
+}
+
+/// Row 5 by the calendar: on the embedded store, one Redis and the cluster, 20 at once are exactly 10.
+#[test]
+fn ten_text_messages_a_day_on_each_store() {
+    let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
+    let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));
+    for store in ["", &one, &cluster] {
+        let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+        writeln!(file, "{store}{POLICIES}").unwrap();
+        let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+        let exactly_ten = || {
+            let key = unique("sms");
+            let asked = std::thread::scope(|scope| {
+                let asked: Vec<_> = (0..20).map(|_| scope.spawn(|| ask(&node, "sms", &key))).collect();
+                asked.into_iter().map(|asked| asked.join().unwrap()).collect::<Vec<_>>()
+            });
+            let denied = asked.iter().find(|answer| answer["allowed"] == false).unwrap();
+            assert!(denied["source"] != "fallback", "{denied}");
+            assert!((1..=25 * 3_600_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
+            asked.iter().filter(|answer| answer["allowed"] == true).count() == 10
+        };
+        // Midnight may come between: then once more.
+        assert!((0..2).any(|_| exactly_ten()), "never exactly ten of twenty");
+        let answer = ask(&node, "api-key", &unique("api-key"));
+        let names: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["name"]).collect();
+        assert_eq!(names, [&json!("1d"), &json!("monthly")]);
+        // One number for all days and months: the nominal length.
+        let windows: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["window_ms"]).collect();
+        assert_eq!(windows, [&json!(86_400_000u64), &json!(2_592_000_000u64)]);
+    }
+}
+
+/// The real program, from the noon of the day on which Berlin sets its clocks forward into the next day: its midnight
+/// is ten o'clock in the evening of UTC.
+#[test]
+fn a_real_node_gives_ten_more_after_the_midnight_of_a_day_of_23_hours() {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(file, "{POLICIES}").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let shift = folder.path().join("shift");
+    let noon = i64::try_from((micros("2035-03-25T12:00:00Z") - Clock::system().now()) / 1_000_000).unwrap();
+    let set = |minutes: i64| std::fs::write(&shift, format!("+{}s\n", noon + minutes * 60)).unwrap();
+    set(1);
+    let mut program = shifted();
+    program.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_TIMESTAMP_FILE", &shift);
+    program.env("FAKETIME_DONT_FAKE_MONOTONIC", "0");
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    let hours = |answer: &Value, name: &str| answer[name].as_f64().unwrap() / 3_600_000.0;
+    for left in (0..10).rev() {
+        let answer = ask(&node, "sms", "user-42");
+        assert_eq!((&answer["allowed"], &answer["remaining"]), (&json!(true), &json!(left)), "{answer}");
+        // Ten hours to midnight; a busy machine may take some of them.
+        assert!((9.5..=10.0).contains(&hours(&answer, "reset_after_ms")), "{answer}");
+    }
+    set(9 * 60 + 30);
+    let denied = ask(&node, "sms", "user-42");
+    assert_eq!(denied["allowed"], false, "{denied}");
+    assert!(hours(&denied, "retry_after_ms") <= 0.5, "{denied}");
+    set(10 * 60 + 1);
+    let mut next_day = Value::Null;
+    crate::harness::wait_until("the next day has begun", || {
+        next_day = ask(&node, "sms", "user-42");
+        next_day["allowed"] == true
+    });
+    assert_eq!(next_day["remaining"], 9, "{next_day}");
+    assert!((23.0..24.0).contains(&hours(&next_day, "reset_after_ms")), "{next_day}");
 }
