@@ -55,8 +55,9 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap", &["cli", "main"]),
 ];
 
-/// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed.
-const PURE: &str = "smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
+/// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed, and
+/// the rules of time zones are part of the program.
+const PURE: &str = "jiff::Timestamp jiff::civil jiff::tz smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
     std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::sync std::time::Duration";
 
 #[test]
@@ -93,6 +94,8 @@ fn planted_violations_are_found() {
         ("src/limit/time.rs", "use std::time::{Duration, Instant};"),
         ("src/limit/time.rs", "#[derive(serde::Serialize)] struct S;"),
         ("src/limit/time.rs", "use tokio as runtime;"),
+        ("src/limit/calendar.rs", "let now = jiff::Timestamp::now();"),
+        ("src/limit/calendar.rs", "let now = jiff::Zoned::now();"),
         ("src/limit/decision.rs", "pub async fn decide() {}"),
         ("src/store/redis/lane.rs", "use crate::engine::Decision;"),
         ("src/store/memory.rs", "use super::super::prefilter::Prefilter;"),

@@ -29,6 +29,8 @@ mod policy;
 
 mod quota;
 
+mod zone;
+
 mod lists;
 
 mod matching;

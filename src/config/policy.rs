@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::limit::calendar::UTC;
 use crate::limit::key::KeyType;
 use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
@@ -16,6 +17,7 @@ use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
 use super::section::{Section, Shape, not_yet};
 use super::store::TIMEOUT;
+use super::zone;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
@@ -23,6 +25,7 @@ const SHAPE: Shape = Shape {
         "algorithm",
         "quotas",
         "anchor",
+        "timezone",
         "max_entries",
         "key",
         "on_store_failure",
@@ -34,7 +37,7 @@ const SHAPE: Shape = Shape {
         "overrides",
     ],
     checked: &["durability"],
-    later: &["timezone"],
+    later: &[],
 };
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
@@ -52,7 +55,9 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
     let max_entries = max_entries(&section, algorithm, faults);
     let form = form(algorithm, anchor, max_entries, faults);
+    let form = zone::form(form, algorithm, section.member("timezone"), faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
+    zone::refuse_idle(section.whole("timezone"), form, quotas.as_deref(), faults);
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
     let failure = section.member("on_store_failure");
     let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
@@ -123,10 +128,10 @@ fn form(
         faults.note(node.place, "`anchor` is for fixed windows: add `algorithm: fixed-window`");
     }
     match algorithm {
-        Some(Algorithm::FixedWindow) => {
-            let anchor = anchor.and_then(|(_, anchor)| anchor).unwrap_or(Anchor::Clock);
-            Form::Window(Rule::FixedWindow(anchor))
-        }
+        Some(Algorithm::FixedWindow) => match anchor.and_then(|(_, anchor)| anchor) {
+            Some(Anchor::FirstHit) => Form::Window(Rule::FixedWindow(Anchor::FirstHit)),
+            _ => Form::Clock(UTC),
+        },
         Some(Algorithm::TokenBucket) => Form::Bucket,
         Some(Algorithm::SlidingLog) => Form::Window(Rule::SlidingLog(max_entries)),
         Some(Algorithm::SlidingWindow) | None => Form::Window(Rule::SlidingWindow),

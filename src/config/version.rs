@@ -62,6 +62,7 @@ fn rule(rule: Rule) -> String {
         Rule::SlidingWindow => "sliding".into(),
         Rule::FixedWindow(Anchor::Clock) => "clock".into(),
         Rule::FixedWindow(Anchor::FirstHit) => "first-hit".into(),
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.to_string(),
         Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
         Rule::SlidingLog(most) => format!("log/{most}"),
     }

@@ -3,6 +3,8 @@
 
 pub mod time;
 
+pub mod calendar;
+
 pub mod quota;
 
 pub mod key;

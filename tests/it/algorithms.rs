@@ -15,7 +15,8 @@ use tollgate::store::{MemoryStore, Subject};
 
 use crate::harness::redis::shared_store;
 use crate::harness::steps::{
-    START, Step, bucket, bucket_policies, fixed_policies, log_policies, policy_of, steps, with_limits,
+    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, log_policies, policy_of, steps,
+    with_limits,
 };
 use crate::harness::unique;
 use crate::window_properties::exact_wait;
@@ -63,15 +64,19 @@ impl Charges {
     }
 
     fn in_window(&self, quota: &Quota, anchor: Anchor, now: Micros) -> u64 {
-        let (mut start, mut count) = (0, 0);
+        let (mut end, mut count) = (0, 0);
         for (at, cost) in &self.0 {
-            if count == 0 || *at >= start + quota.window {
-                start = if anchor == Anchor::Clock { at / quota.window * quota.window } else { *at };
+            if count == 0 || *at >= end {
+                end = match anchor {
+                    Anchor::Clock => (at / quota.window + 1) * quota.window,
+                    Anchor::FirstHit => at + quota.window,
+                    Anchor::Calendar(calendar) => calendar.window(*at).end,
+                };
                 count = 0;
             }
             count += cost;
         }
-        if now >= start + quota.window { quota.limit.get() } else { quota.limit.get().saturating_sub(count) }
+        if now >= end { quota.limit.get() } else { quota.limit.get().saturating_sub(count) }
     }
 }
 
@@ -119,6 +124,11 @@ fn fixed_windows_equal_a_model_that_keeps_everything() {
 #[test]
 fn sliding_logs_equal_a_model_that_keeps_everything() {
     runner(2000).run(&histories(log_policies().boxed(), 80), equals_its_model).unwrap();
+}
+
+#[test]
+fn windows_by_the_calendar_equal_a_model_that_keeps_everything() {
+    runner(1000).run(&histories(calendar_policies().boxed(), 80), equals_its_model).unwrap();
 }
 
 #[test]

@@ -81,3 +81,6 @@ mod clocks;
 
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;
+
+// Days, weeks, months and years of a time zone, across whatever clocks there do.
+mod calendar;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
@@ -109,6 +110,34 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
             let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap();
             assert_eq!(slot, store.slot(&subject), "{name}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more() {
+    let store = shared().store();
+    store.known().await;
+    // Noon of the day on which Berlin sets its clocks forward, of the day on which it sets them back, and a March.
+    let rows = [
+        (Unit::Day, 1_774_782_000_000_000u64, 11 * 3600u64, "1d-Europe/Berlin"),
+        (Unit::Day, 1_792_926_000_000_000, 12 * 3600, "1d-Europe/Berlin"),
+        (Unit::Month, 1_772_319_600_000_000, 743 * 3600, "1mo-Europe/Berlin"),
+    ];
+    for (unit, now, left, name) in rows {
+        let rule = Rule::FixedWindow(Anchor::Calendar(Calendar::new(unit, "Europe/Berlin").unwrap()));
+        let policy = Arc::new(policy_of(Algorithm::FixedWindow, vec![quota(3, unit.nominal(), rule)]));
+        let key = unique("calendar-life");
+        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+        let subject = Subject { policy, key: key.as_str().into(), fingerprint };
+        assert!(take(&store, &subject, 1, now).await);
+        assert!(take(&store, &subject, 1, now + 1_000_000).await);
+        assert!(!take(&store, &subject, 2, now + 1_000_000).await);
+        let all = lives(shared(), &format!("*{key}*"));
+        let (written, life) = all.first_key_value().unwrap();
+        assert_eq!((all.len(), written.clone()), (1, format!("{{ratelimit:{key}:}}p:f8-{name}:clock")));
+        // The second charge came a second later, so the second that is added makes it whole again.
+        let expected = i64::try_from(left * 1000).unwrap();
+        assert!(*life <= expected && *life > expected - 20_000, "{written}: {life}, expected {expected}");
     }
 }
 

@@ -52,7 +52,7 @@ impl Tag {
     pub fn state(&self, policy: &str, quota: &Quota) -> String {
         let what = match quota.rule {
             Rule::SlidingWindow => "segments",
-            Rule::FixedWindow(Anchor::Clock) => "clock",
+            Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_)) => "clock",
             Rule::FixedWindow(Anchor::FirstHit) => "first",
             Rule::TokenBucket(_) => "tat",
             Rule::SlidingLog(_) => "log",
@@ -71,6 +71,7 @@ impl fmt::Display for Counter<'_> {
             Rule::SlidingWindow => {
                 write!(f, "s{}-{}", counter_width(self.0.limit.get()), span_text(self.0.window))
             }
+            Rule::FixedWindow(Anchor::Calendar(calendar)) => write!(f, "f8-{calendar}"),
             Rule::FixedWindow(_) => write!(f, "f8-{}", span_text(self.0.window)),
             Rule::TokenBucket(Rate { units, per }) => write!(f, "b8-{units}-per-{}", span_text(per)),
             Rule::SlidingLog(_) => write!(f, "l16-{}", span_text(self.0.window)),

@@ -46,7 +46,8 @@ fn place(algorithm: Algorithm) -> usize {
     }
 }
 
-/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that.
+/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that, and so do the
+/// windows by the calendar.
 const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// Bytes before a segment's first counter.
@@ -91,7 +92,7 @@ impl Call<'_> {
         let mut cmd = named(by, script);
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now),
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd),
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, now),
             Algorithm::SlidingLog => log::arguments(self.tag, self.policy, self.costs, self.metas, &mut cmd),
         }
         if self.policy.algorithm != Algorithm::SlidingLog {
@@ -135,7 +136,7 @@ impl Call<'_> {
         }
     }
 
-    fn pair_arguments(&self, cmd: &mut Cmd) {
+    fn pair_arguments(&self, cmd: &mut Cmd, now: Micros) {
         let quotas = &self.policy.quotas;
         cmd.arg(quotas.len());
         for quota in quotas {
@@ -148,6 +149,11 @@ impl Call<'_> {
                 Rule::TokenBucket(rate) => {
                     let terms = Terms::of(rate);
                     cmd.arg(terms.repaid).arg(terms.price).arg(limit)
+                }
+                Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+                    let window = calendar.window(now.saturating_sub(TOLERANCE));
+                    let next = calendar.window(window.end);
+                    cmd.arg(window.start).arg(limit).arg(format!("{} {}", window.end, next.end))
                 }
                 Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
                 _ => cmd.arg(quota.window).arg(limit).arg(0),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
+use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
@@ -104,6 +105,21 @@ pub fn fixed_policies() -> impl Strategy<Value = Policy> {
     })
 }
 
+/// Fixed windows by the calendar of one time zone; clocks are set within weeks of [`START`] in most.
+pub fn calendar_policies() -> impl Strategy<Value = Policy> {
+    let zones = ["UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kolkata", "Australia/Lord_Howe", "Africa/Cairo"];
+    let units = prop::sample::subsequence(vec![Unit::Day, Unit::Week, Unit::Month, Unit::Year], 1..=3);
+    (units, prop::collection::vec(limit(), 3), prop::sample::select(zones.to_vec())).prop_map(
+        |(units, limits, zone)| {
+            let quota = |(unit, limit): (Unit, u64)| {
+                let calendar = Calendar::new(unit, zone).unwrap();
+                quota(limit, unit.nominal(), Rule::FixedWindow(Anchor::Calendar(calendar)))
+            };
+            policy_of(Algorithm::FixedWindow, units.into_iter().zip(limits).map(quota).collect())
+        },
+    )
+}
+
 /// Token buckets, with rates that divide evenly and rates that do not.
 pub fn bucket_policies() -> impl Strategy<Value = Policy> {
     let units = prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => Just(1_000_000)];
@@ -137,7 +153,7 @@ pub fn span(quota: &Quota) -> Micros {
 
 /// Of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![policies(), fixed_policies(), bucket_policies(), log_policies()]
+    prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies(), log_policies()]
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.
