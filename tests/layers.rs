@@ -23,9 +23,23 @@ const MODULES: &[(&str, &[&str])] = &[
     ("http", &["limit", "engine", "config::Policies"]),
     // The composition root knows everything but the command line.
     ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
-    // Loads a configuration and serves by it; the other commands are clients of a node, and the load generator
-    // counts in the core's units.
-    ("cli", &["limit::time", "limit::quota", "clock", "config", "serve"]),
+    // Loads a configuration and serves by it; most other commands are clients of a node, and the load generator
+    // counts in the core's units. A replay decides by itself, with the embedded store.
+    (
+        "cli",
+        &[
+            "limit::time",
+            "limit::quota",
+            "limit::key",
+            "limit::policy",
+            "clock",
+            "config",
+            "store::memory",
+            "store::MemoryStore",
+            "store::Subject",
+            "serve",
+        ],
+    ),
     // Dispatches.
     ("main", &["cli"]),
 ];
@@ -39,7 +53,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
     ("tokio", &["store", "engine", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
-    ("serde", &["http"]),
+    ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
     ("clap", &["cli", "main"]),
 ];

@@ -16,6 +16,8 @@ mod health;
 
 mod bench;
 
+mod replay;
+
 mod client;
 
 mod load;
@@ -44,6 +46,8 @@ enum Command {
     Health(health::Args),
     /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some failed, 2 no run.
     Bench(bench::Args),
+    /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
+    Replay(replay::Args),
 }
 
 /// Does what the command line says.
@@ -55,6 +59,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Policies(args) => policies::run(&args),
         Command::Health(args) => health::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Replay(args) => replay::run(&args),
     }
 }
 
