@@ -34,9 +34,23 @@ const MODULES: &[(&str, &[&str])] = &[
         "serve",
         &["access", "limit", "clock::Clock", "config", "store", "prefilter", "engine", "reload", "http"],
     ),
-    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; the other commands are clients
-    // of a node, and the load generator counts in the core's units.
-    ("cli", &["access", "limit", "clock", "config", "store::redis", "reload", "serve"]),
+    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are clients
+    // of a node, and the load generator counts in the core's units. A replay decides by itself, with the embedded store.
+    (
+        "cli",
+        &[
+            "access",
+            "limit",
+            "clock",
+            "config",
+            "store::redis",
+            "store::memory",
+            "store::MemoryStore",
+            "store::Subject",
+            "reload",
+            "serve",
+        ],
+    ),
     // Dispatches.
     ("main", &["cli"]),
 ];
@@ -50,7 +64,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
     ("tokio", &["store", "engine", "reload", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
-    ("serde", &["http"]),
+    ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
     ("clap", &["cli", "main"]),
 ];

@@ -20,6 +20,8 @@ mod token;
 
 mod bench;
 
+mod replay;
+
 mod client;
 
 mod load;
@@ -52,6 +54,8 @@ enum Command {
     Token(token::Args),
     /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some failed, 2 no run.
     Bench(bench::Args),
+    /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
+    Replay(replay::Args),
 }
 
 /// Does what the command line says.
@@ -65,6 +69,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Health(args) => health::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Replay(args) => replay::run(&args),
     }
 }
 

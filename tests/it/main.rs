@@ -84,3 +84,6 @@ mod prefilter_sound;
 
 // Days, weeks, months and years of a time zone, across whatever clocks there do.
 mod calendar;
+
+// What policies would have said to the requests of a log.
+mod replay;
