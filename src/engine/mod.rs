@@ -19,9 +19,13 @@ pub mod decision;
 
 pub mod fallback;
 
+mod inline;
+
+pub use crate::config::inline::{Misfit, Written};
 pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+use inline::InlinePolicies;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -33,12 +37,15 @@ pub struct Check {
     pub cost: u64,
     /// Who causes it, 1 to 256 bytes; kept by sliding logs.
     pub meta: Meta,
+    /// The quotas that it brings along, for policies that take them.
+    pub quotas: Option<Vec<Written>>,
 }
 
 /// Answers checks. One per node, shared by all listeners.
 #[derive(Debug)]
 pub struct Engine {
     policies: ArcSwap<Policies>,
+    inline: InlinePolicies,
     fingerprinter: Fingerprinter,
     prefilter: Prefilter,
     store: Store,
@@ -49,7 +56,15 @@ pub struct Engine {
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
         let policies = ArcSwap::from_pointee(policies);
-        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, clock }
+        Self {
+            policies,
+            inline: InlinePolicies::default(),
+            fingerprinter: Fingerprinter::default(),
+            prefilter,
+            store,
+            fallback,
+            clock,
+        }
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -74,14 +89,18 @@ impl Engine {
             }
         }
         let asked = places.into_values().map(async |places| {
-            let costs: Vec<u64> = places.iter().map(|place| checks[*place].cost).collect();
-            let answers = match &subjects[places[0]] {
-                Ok(subject) => {
-                    let metas = metas(subject, places.iter().map(|place| &checks[*place]));
-                    self.ask(subject, &costs, &metas).await
+            let mut answers = Answers::new();
+            // Equal but for the names of their quotas, policies share a counter, though not their answers.
+            for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
+                let costs: Vec<u64> = run.iter().map(|place| checks[*place].cost).collect();
+                match &subjects[run[0]] {
+                    Ok(subject) => {
+                        let metas = metas(subject, run.iter().map(|place| &checks[*place]));
+                        answers.extend(self.ask(subject, &costs, &metas).await);
+                    }
+                    Err(error) => answers.extend(costs.iter().map(|_| Err(error.clone()))),
                 }
-                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
-            };
+            }
             places.into_iter().zip(answers)
         });
         let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
@@ -128,13 +147,32 @@ impl Engine {
         let unknown = || CheckError::UnknownPolicy(check.policy.clone());
         let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
         let key = policy.key_type.normalise(&check.key)?;
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
+        let policy = match &own {
+            None => policy.for_key(&key, &check.key),
+            // Quotas of its own beat an override, but no list.
+            Some(own) => policy.listed(&key, &check.key).unwrap_or(own),
+        };
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them. Those that are known to be denied are not
-    /// asked, which changes nothing for the others, since a denial charges nothing.
+    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
     async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
+        let policy = &subject.policy;
+        let mut answers: Answers = match policy.options.listed {
+            Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
+            None => self.count(subject, costs, metas).await,
+        };
+        if policy.options.shadow {
+            answers.iter_mut().flatten().for_each(Decision::shadow);
+        }
+        answers
+    }
+
+    /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
+    /// since a denial charges nothing.
+    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
         let now = self.clock.now();
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
@@ -168,6 +206,10 @@ impl Engine {
             Err(error) => self.fallback.answer(subject, costs, &error),
         }
     }
+}
+
+fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
+    matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
 }
 
 /// The metas of checks of one subject, one each, where its policy keeps them.

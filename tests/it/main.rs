@@ -40,6 +40,21 @@ mod bench;
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
+// Deny, allow and override: which entry answers a key.
+mod lists;
+
+// Policies that only watch.
+mod shadow;
+
+// Quotas that a check brings along.
+mod inline;
+
+// What a file does with a key, and by which line.
+mod explain;
+
+// Faults of comparable services, each with a test.
+mod faults_seen_elsewhere;
+
 // What people use today, as policies on each store, with the flaw fixed.
 mod replaced_systems;
 
