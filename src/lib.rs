@@ -51,11 +51,15 @@ pub mod limit;
 
 pub mod store;
 
+pub mod access;
+
 pub mod config;
 
 pub mod prefilter;
 
 pub mod engine;
+
+pub mod reload;
 
 pub mod http;
 

@@ -16,6 +16,8 @@ mod policies;
 
 mod health;
 
+mod token;
+
 mod bench;
 
 mod client;
@@ -46,6 +48,8 @@ enum Command {
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),
+    /// Make tokens for callers.
+    Token(token::Args),
     /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some failed, 2 no run.
     Bench(bench::Args),
 }
@@ -59,6 +63,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
     }
 }

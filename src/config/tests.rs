@@ -11,7 +11,7 @@ use crate::limit::policy::OnStoreFailure;
 const EXAMPLE: &str = include_str!("../../tollgate.example.yaml");
 
 fn source(text: &str) -> Source {
-    Source { origin: "my.yaml".into(), text: text.into() }
+    Source { origin: "my.yaml".into(), text: text.into(), file: None }
 }
 
 fn loaded(text: &str) -> Config {

@@ -21,11 +21,14 @@ pub mod fallback;
 
 mod inline;
 
+pub mod reload;
+
 pub use crate::config::inline::{Misfit, Written};
 pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
 use inline::InlinePolicies;
+pub use reload::Changes;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -182,8 +185,12 @@ impl Engine {
         let open: SmallVec<[u64; 1]> =
             costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
         if !open.is_empty() {
-            let metas: SmallVec<[Meta; 1]> =
-                metas.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(meta, _)| meta.clone()).collect();
+            let metas: SmallVec<[Meta; 1]> = metas
+                .iter()
+                .zip(&answers)
+                .filter(|(_, answer)| answer.is_none())
+                .map(|(meta, _)| meta.clone())
+                .collect();
             let asked = self.ask_store(subject, &open, &metas, now).await;
             answers
                 .iter_mut()

@@ -10,8 +10,11 @@ use axum::Router;
 use axum::routing::{get, post};
 
 use crate::engine::Engine;
+use crate::reload::Reloader;
 
 pub mod lifecycle;
+
+mod access;
 
 pub mod front;
 
@@ -22,6 +25,8 @@ mod check;
 mod usage;
 
 mod policies;
+
+mod reload;
 
 mod health;
 
@@ -34,6 +39,8 @@ mod quotas;
 mod inspect;
 
 mod violations;
+
+mod faults;
 
 mod query;
 
@@ -51,6 +58,7 @@ pub use lifecycle::Lifecycle;
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    pub reloader: Arc<Reloader>,
 }
 
 /// Which calls a listener answers; health is answered by every one.
@@ -74,7 +82,7 @@ fn router(node: Node, surface: Surface) -> Router {
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies));
+        routes = routes.route("/v1/policies", get(policies::policies)).route("/v1/reload", post(reload::reload));
     }
     routes
         .fallback(error::not_found)

@@ -7,16 +7,18 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Node;
+use super::faults::FaultBody;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
 use crate::limit::lists::{Entry, Lists};
-use crate::limit::matches::{Counts, Matches};
 use crate::limit::log::max_entries;
+use crate::limit::matches::{Counts, Matches};
 use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, millis_up};
+use crate::reload::LastReload;
 
 pub(super) async fn policies(State(node): State<Node>) -> Response {
-    Json(PoliciesBody::new(&node.engine.policies())).into_response()
+    Json(PoliciesBody::new(&node.engine.policies(), &node.reloader.last())).into_response()
 }
 
 #[derive(Serialize)]
@@ -24,7 +26,18 @@ struct PoliciesBody<'a> {
     version: &'a str,
     loaded_at: String,
     origin: &'a str,
+    last_reload: LastReloadBody<'a>,
     policies: Vec<PolicyBody<'a>>,
+}
+
+/// How the last attempt to load the configuration went; the start is the first.
+#[derive(Serialize)]
+struct LastReloadBody<'a> {
+    at: String,
+    successful: bool,
+    faults: Vec<FaultBody<'a>>,
+    /// Settings that have changed and that only a restart puts into force.
+    restart_needed: &'a [&'static str],
 }
 
 #[derive(Serialize)]
@@ -68,12 +81,24 @@ enum KeyBody {
 }
 
 impl<'a> PoliciesBody<'a> {
-    fn new(policies: &'a Policies) -> Self {
+    fn new(policies: &'a Policies, last: &'a LastReload) -> Self {
         Self {
             version: &policies.version,
             loaded_at: rfc3339(policies.loaded_at),
             origin: &policies.origin,
+            last_reload: LastReloadBody::new(last),
             policies: policies.by_name.values().map(|policy| PolicyBody::new(policy)).collect(),
+        }
+    }
+}
+
+impl<'a> LastReloadBody<'a> {
+    fn new(last: &'a LastReload) -> Self {
+        Self {
+            at: rfc3339(last.tried_at),
+            successful: last.successful(),
+            faults: last.faults.iter().map(FaultBody::from).collect(),
+            restart_needed: &last.restart_needed,
         }
     }
 }
@@ -117,7 +142,7 @@ impl From<Option<Counts>> for CountsBody {
 }
 
 /// An instant in UTC as RFC 3339 writes it, to the second.
-fn rfc3339(instant: Micros) -> String {
+pub(super) fn rfc3339(instant: Micros) -> String {
     let seconds = i64::try_from(instant / 1_000_000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }

@@ -148,7 +148,8 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
 
 fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {
     let states = room.0.iter().zip(resets);
-    let quotas: QuotaStates = states.map(|(left, reset_after)| QuotaState { remaining: left.remaining(), reset_after }).collect();
+    let quotas: QuotaStates =
+        states.map(|(left, reset_after)| QuotaState { remaining: left.remaining(), reset_after }).collect();
     let binding = quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining).map_or(0, |(index, _)| index);
     Verdict { cost, allowed, retry_after: Wait::NONE, again_after: Wait::NONE, again_binding: 0, binding, quotas }
 }

@@ -15,6 +15,7 @@
 //! The caller sets the deadline: dropping the future gives up the answer, not necessarily the charge.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::limit::decision::Taken;
 pub use crate::limit::history::History;
@@ -133,6 +134,14 @@ impl Store {
         match self {
             Self::Memory(_) => Health { kind: "embedded", shards: Vec::new() },
             Self::Redis(redis) => redis.health(),
+        }
+    }
+
+    /// Gives a connection up when an answer takes longer than `overdue`, from now on.
+    pub fn set_overdue(&self, overdue: Duration) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(redis) => redis.set_overdue(overdue),
         }
     }
 

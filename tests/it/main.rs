@@ -19,6 +19,12 @@ mod store_failure;
 // The end of a node loses no answer.
 mod shutdown;
 
+// Policies are loaded again while the node runs, whole or not at all, and counts go on.
+mod reload;
+
+// Who may call what, by tokens; where a node listens without them.
+mod tokens;
+
 // Each bad configuration is refused in its exact words, each good one loads.
 mod config_fixtures;
 

@@ -204,7 +204,10 @@ fn a_denial_changes_nothing_in_redis() {
         assert_eq!(take(cost, START + 2_000_000), cost == 0);
     }
     let after = held();
-    assert!(before.iter().all(|(name, (bytes, life))| after[name].0 == *bytes && after[name].1 <= *life), "{after:?}");
+    assert!(
+        before.iter().all(|(name, (bytes, life))| after[name].0 == *bytes && after[name].1 <= *life),
+        "{after:?}"
+    );
     assert_eq!(before.len(), after.len());
 }
 
@@ -241,7 +244,11 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
         redis.history(&subject).await.unwrap()
     });
     let top: Vec<_> = history.top_metas.iter().map(|top| (&*top.meta, top.cost, top.count)).collect();
-    assert_eq!(top, [("user-1", 500, 500), ("user-2", 500, 500), ("user-3", 500, 500)], "more than one portion of them");
+    assert_eq!(
+        top,
+        [("user-1", 500, 500), ("user-2", 500, 500), ("user-3", 500, 500)],
+        "more than one portion of them"
+    );
     assert_eq!(history.entries.len(), 100);
 }
 

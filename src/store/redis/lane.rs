@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
+use super::overdue::Overdue;
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use crate::clock::Clock;
@@ -51,9 +52,9 @@ pub struct Lane {
 
 impl Lane {
     /// Starts a lane towards `address`.
-    pub fn open(address: Address, clock: Clock, timeout: Duration) -> Self {
+    pub fn open(address: Address, clock: Clock, overdue: Overdue) -> Self {
         let (queue, asks) = mpsc::channel(QUEUE);
-        let shard = Arc::new(Shard::new(address, clock, timeout));
+        let shard = Arc::new(Shard::new(address, clock, overdue));
         tokio::spawn(Driver { asks, shard: shard.clone() }.run());
         Self { queue, shard }
     }

@@ -32,7 +32,10 @@ pub(super) fn arguments(tag: &Tag, policy: &Policy, costs: &[u64], metas: &[Meta
     }
     cmd.arg(quotas.len());
     for quota in quotas {
-        cmd.arg(quota.window).arg(quota.limit.get()).arg(max_entries(quota)).arg(SlidingLog::slack(quota.window));
+        cmd.arg(quota.window)
+            .arg(quota.limit.get())
+            .arg(max_entries(quota))
+            .arg(SlidingLog::slack(quota.window));
     }
     cmd.arg(if noted { longest + 1 } else { 0 });
     let meta = |place: usize| metas.get(place).and_then(|meta| meta.as_deref()).unwrap_or_default();
@@ -101,7 +104,8 @@ impl Page {
         let known = self.notes.last().map(|note| (note.at, note.sum));
         let is_known = |note: &Note| {
             // Later, or of the same instant and not before.
-            known.is_some_and(|(at, sum)| note.at > at || note.at == at && note.sum.wrapping_sub(sum) & SUMS <= SUMS / 2)
+            known
+                .is_some_and(|(at, sum)| note.at > at || note.at == at && note.sum.wrapping_sub(sum) & SUMS <= SUMS / 2)
         };
         self.notes.extend(older.notes.into_iter().skip_while(is_known));
     }

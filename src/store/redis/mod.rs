@@ -27,6 +27,8 @@ pub mod server;
 
 mod ask;
 
+mod overdue;
+
 mod shard;
 
 mod batch;
@@ -39,6 +41,7 @@ use ask::{Answer, Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
 use log::Page;
+use overdue::Overdue;
 use server::Address;
 use topology::{Kind, Topology};
 
@@ -66,6 +69,7 @@ struct Matter<'a> {
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
+    overdue: Overdue,
 }
 
 impl RedisStore {
@@ -81,8 +85,14 @@ impl RedisStore {
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let topology = Topology::open(seeds, clock, timeout, generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone() })
+        let overdue = Overdue::new(timeout);
+        let topology = Topology::open(seeds, clock, overdue.clone(), generations);
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), overdue })
+    }
+
+    /// Changes how long a server may take to answer before its connection is given up.
+    pub fn set_overdue(&self, overdue: Duration) {
+        self.overdue.set(overdue);
     }
 
     /// Waits until the servers have told who owns what.

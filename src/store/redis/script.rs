@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
-use super::log::{self, Page};
 use super::keys::{Tag, counter_width, segments};
+use super::log::{self, Page};
 use crate::limit::bucket::{Terms, TokenBucket};
 use crate::limit::decision::{Ruling, decide, decide_roomy};
 use crate::limit::fixed::FixedWindow;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
+use super::overdue::Overdue;
 use super::server::Address;
 use crate::clock::Clock;
 use crate::limit::time::Micros;
@@ -17,13 +18,13 @@ pub struct Shard {
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
     /// How long an answer may take before the connection is given up.
-    timeout: Duration,
+    overdue: Overdue,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, clock: Clock, timeout: Duration) -> Self {
-        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), timeout }
+    pub fn new(address: Address, clock: Clock, overdue: Overdue) -> Self {
+        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), overdue }
     }
 
     pub fn is_up(&self) -> bool {
@@ -41,7 +42,7 @@ impl Shard {
 
     /// How long an answer may take before the connection is given up.
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.overdue.span()
     }
 
     /// This node's clock, us.

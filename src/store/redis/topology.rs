@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 
 use super::lane::Lane;
+use super::overdue::Overdue;
 use super::server::{self, Address, Info, within};
 use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
@@ -45,7 +46,7 @@ pub struct Topology {
     kind: AtomicU8,
     seeds: Vec<Address>,
     clock: Clock,
-    timeout: Duration,
+    overdue: Overdue,
     generations: Arc<Generations>,
     /// Wakes the task when something looks wrong.
     doubt: Notify,
@@ -85,14 +86,14 @@ impl Table {
 
 impl Topology {
     /// Starts to learn the topology from `seeds`.
-    pub fn open(seeds: Vec<Address>, clock: Clock, timeout: Duration, generations: Arc<Generations>) -> Arc<Self> {
+    pub fn open(seeds: Vec<Address>, clock: Clock, overdue: Overdue, generations: Arc<Generations>) -> Arc<Self> {
         let topology = Arc::new(Self {
             table: ArcSwap::default(),
             writing: Mutex::new(()),
             kind: AtomicU8::new(Kind::Unknown as u8),
             seeds,
             clock,
-            timeout,
+            overdue,
             generations,
             doubt: Notify::new(),
             known: watch::Sender::new(false),
@@ -177,7 +178,7 @@ impl Topology {
     }
 
     fn lane_for(&self, table: &Table, address: &Address) -> Lane {
-        let open = || Lane::open(address.clone(), self.clock.clone(), self.timeout);
+        let open = || Lane::open(address.clone(), self.clock.clone(), self.overdue.clone());
         table.lane(address).cloned().unwrap_or_else(open)
     }
 
