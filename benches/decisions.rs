@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,16 +29,27 @@ use tollgate::store::{MemoryStore, RedisStore, Subject};
 const ONE: &[(u64, Micros)] = &[(MAX_UNITS, 10_000_000)];
 const THREE: &[(u64, Micros)] = &[(MAX_UNITS, 1_000_000), (MAX_UNITS, 10_000_000), (MAX_UNITS, 15_000_000)];
 
+/// The bound of a log: full after so many charges in its shortest window, so that it is measured at work.
+const ENTRIES: u32 = 10_000;
+
 fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
+    policy_by(Algorithm::SlidingWindow, Rule::SlidingWindow, quotas)
+}
+
+fn log(quotas: &[(u64, Micros)]) -> Arc<Policy> {
+    policy_by(Algorithm::SlidingLog, Rule::SlidingLog(NonZeroU32::new(ENTRIES).unwrap()), quotas)
+}
+
+fn policy_by(algorithm: Algorithm, rule: Rule, quotas: &[(u64, Micros)]) -> Arc<Policy> {
     let quota = |&(limit, window): &(u64, Micros)| Quota {
         name: span_text(window),
         limit: NonZeroU64::new(limit).unwrap(),
         window,
-        rule: Rule::SlidingWindow,
+        rule,
     };
     Arc::new(Policy {
         name: "bench".into(),
-        algorithm: Algorithm::SlidingWindow,
+        algorithm,
         quotas: quotas.iter().map(quota).collect(),
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
@@ -56,10 +67,14 @@ fn subjects(policy: &Arc<Policy>, count: usize) -> Vec<Subject> {
     (0..count).map(subject).collect()
 }
 
+/// Sliding windows, and a log beside them.
+fn policies() -> [(&'static str, Arc<Policy>); 3] {
+    [("1 quota", policy(ONE)), ("3 quotas", policy(THREE)), ("a log", log(ONE))]
+}
+
 fn core(c: &mut Criterion) {
     let mut group = c.benchmark_group("core");
-    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
-        let policy = policy(quotas);
+    for (name, policy) in policies() {
         let mut windows = policy.quotas.iter().map(State::new).collect::<Vec<_>>();
         let mut now = 1_790_000_000_000_000;
         group.bench_function(name, |b| {
@@ -73,10 +88,10 @@ fn core(c: &mut Criterion) {
 
 fn memory(c: &mut Criterion) {
     let mut group = c.benchmark_group("embedded store");
-    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
+    for (name, policy) in policies() {
         for keys in [1, 1_000_000] {
             let store = MemoryStore::new(Clock::system(), 2_000_000);
-            let subjects = subjects(&policy(quotas), keys);
+            let subjects = subjects(&policy, keys);
             let mut next = 0;
             group.bench_function(BenchmarkId::new(name, keys), |b| {
                 b.iter(|| {
@@ -147,8 +162,8 @@ fn redis(c: &mut Criterion) {
     };
     runtime.block_on(store.known());
     let mut group = c.benchmark_group("Redis");
-    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
-        let subjects = subjects(&policy(quotas), 1000);
+    for (name, policy) in policies() {
+        let subjects = subjects(&policy, 1000);
         for together in [1, 256] {
             group.throughput(Throughput::Elements(together as u64));
             let mut next = 0;
