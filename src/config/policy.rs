@@ -6,6 +6,7 @@ use crate::limit::key::KeyType;
 use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
+use super::Policies;
 use super::fault::Faults;
 use super::lists;
 use super::quota::{self, Form};
@@ -48,6 +49,11 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
         on_store_failure: on_store_failure?,
         timeout: timeout?,
     })
+}
+
+/// The longest that a check waits for the store.
+pub(super) fn longest_timeout(policies: &Policies) -> Duration {
+    policies.by_name.values().map(|policy| policy.timeout).max().unwrap_or_default()
 }
 
 fn name(member: &Member, faults: &mut Faults) -> Option<String> {
