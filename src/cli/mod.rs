@@ -20,6 +20,8 @@ mod bench;
 
 mod client;
 
+mod tls;
+
 mod load;
 
 mod log;
