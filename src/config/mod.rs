@@ -33,7 +33,13 @@ mod policy;
 
 mod quota;
 
+mod zone;
+
 mod lists;
+
+mod matching;
+
+pub mod inline;
 
 mod section;
 
@@ -67,6 +73,7 @@ pub use files::Watched;
 pub use resolve::{built_in, load};
 pub use setup::Setup;
 pub use source::{Overrides, Source};
+pub use store::DEFAULT_KEY_PREFIX;
 
 /// Everything a node is told.
 #[derive(Debug, Clone)]

@@ -27,7 +27,8 @@ impl<'a> From<&'a Fault> for FaultBody<'a> {
         match fault.place {
             Place::At { line, column } => Self { line: Some(line), column: Some(column), detail },
             Place::Flag(_) => Self { line: None, column: None, detail: fault.to_string().into() },
-            Place::Source => Self { line: None, column: None, detail },
+            // A file asks for no quotas of a request.
+            Place::Source | Place::Asked { .. } => Self { line: None, column: None, detail },
         }
     }
 }

@@ -34,6 +34,8 @@ mod body;
 
 mod request;
 
+mod quotas;
+
 mod inspect;
 
 mod violations;

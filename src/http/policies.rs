@@ -10,6 +10,9 @@ use super::Node;
 use super::faults::FaultBody;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
+use crate::limit::lists::{Entry, Lists};
+use crate::limit::log::max_entries;
+use crate::limit::matches::{Counts, Matches};
 use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, millis_up};
 use crate::reload::LastReload;
@@ -42,9 +45,25 @@ struct PolicyBody<'a> {
     name: &'a str,
     algorithm: &'static str,
     quotas: Vec<QuotaBody<'a>>,
+    /// Of a sliding log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_entries: Option<u64>,
     key: KeyBody,
     on_store_failure: &'static str,
     timeout_ms: u128,
+    shadow: bool,
+    inline: bool,
+    deny: CountsBody,
+    allow: CountsBody,
+    overrides: CountsBody,
+}
+
+/// How many entries of each kind.
+#[derive(Serialize)]
+struct CountsBody {
+    keys: usize,
+    prefixes: usize,
+    cidrs: usize,
 }
 
 #[derive(Serialize)]
@@ -87,6 +106,8 @@ impl<'a> LastReloadBody<'a> {
 impl<'a> PolicyBody<'a> {
     fn new(policy: &'a Policy) -> Self {
         let quotas = policy.quotas.iter();
+        let lists = policy.options.lists.as_deref();
+        let counts = |list: fn(&Lists) -> &Matches<Entry>| lists.map(|lists| list(lists).counts()).into();
         Self {
             name: &policy.name,
             algorithm: policy.algorithm.name(),
@@ -97,13 +118,26 @@ impl<'a> PolicyBody<'a> {
                     window_ms: millis_up(quota.window),
                 })
                 .collect(),
+            max_entries: policy.keeps_metas().then(|| max_entries(&policy.quotas[0])),
             key: match policy.key_type {
                 KeyType::Text => KeyBody::Text,
                 KeyType::Ip { ipv6_prefix } => KeyBody::Ip { ipv6_prefix },
             },
             on_store_failure: policy.on_store_failure.name(),
             timeout_ms: policy.timeout.as_millis(),
+            shadow: policy.options.shadow,
+            inline: policy.options.inline,
+            deny: counts(|lists| &lists.deny),
+            allow: counts(|lists| &lists.allow),
+            overrides: counts(|lists| &lists.overrides),
         }
+    }
+}
+
+impl From<Option<Counts>> for CountsBody {
+    fn from(counts: Option<Counts>) -> Self {
+        let Counts { keys, prefixes, networks } = counts.unwrap_or_default();
+        Self { keys, prefixes, cidrs: networks }
     }
 }
 

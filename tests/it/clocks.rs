@@ -75,7 +75,7 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
 
 /// The real program under Debian's libfaketime, which shifts its wall clock and its monotonic one. The command
 /// `faketime` does the same, but stays between us and the process.
-fn shifted() -> Command {
+pub(crate) fn shifted() -> Command {
     let library = std::fs::read_dir("/usr/lib").unwrap().flatten().map(|folder| folder.path().join("faketime"));
     let library = library.map(|folder| folder.join("libfaketimeMT.so.1")).find(|library| library.exists());
     let mut program = Command::new(TOLLGATE);

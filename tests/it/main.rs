@@ -52,10 +52,28 @@ mod bench;
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
+// Deny, allow and override: which entry answers a key.
+mod lists;
+
+// Policies that only watch.
+mod shadow;
+
+// Quotas that a check brings along.
+mod inline;
+
+// What a file does with a key, and by which line.
+mod explain;
+
+// Faults of comparable services, each with a test.
+mod faults_seen_elsewhere;
+
 // What people use today, as policies on each store, with the flaw fixed.
 mod replaced_systems;
 
-// Fixed windows and token buckets against naive models; rows of the systems they replace.
+// The sliding log: no interval over, its clock, its bounds, who caused what.
+mod sliding_log;
+
+// Fixed windows, token buckets and sliding logs against naive models; rows of the systems they replace.
 mod algorithms;
 
 // The embedded store and Redis answer alike, in every member, on every sequence.
@@ -69,3 +87,9 @@ mod clocks;
 
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;
+
+// Days, weeks, months and years of a time zone, across whatever clocks there do.
+mod calendar;
+
+// What policies would have said to the requests of a log.
+mod replay;

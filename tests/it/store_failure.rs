@@ -18,7 +18,7 @@ use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
 use tollgate::http::{Front, Lifecycle, Node, Surface};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
@@ -120,5 +120,6 @@ fn policy(on_store_failure: OnStoreFailure) -> Policy {
         key_type: KeyType::Ip { ipv6_prefix: 64 },
         on_store_failure,
         timeout: Duration::from_millis(100),
+        options: Options::default(),
     }
 }

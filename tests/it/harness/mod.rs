@@ -16,6 +16,8 @@ pub(crate) mod redis;
 
 pub(crate) mod steps;
 
+pub(crate) mod stores;
+
 pub(crate) mod tls;
 
 /// The program under test.
