@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use rustls::ServerConfig;
 use tokio::sync::Mutex;
 
 use crate::access::Access;
@@ -30,6 +31,7 @@ pub struct Reloader {
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
     access: ArcSwap<Access>,
+    tls: ArcSwapOption<ServerConfig>,
 }
 
 /// How the last reload went; the start counts as the first. Instants are in us since the Unix epoch.
@@ -80,6 +82,7 @@ impl Reloader {
             watched: ArcSwap::from_pointee(started.files.clone()),
             last: ArcSwap::from_pointee(last),
             access: ArcSwap::from_pointee(started.access.clone()),
+            tls: ArcSwapOption::new(started.tls.clone()),
             started,
         }
     }
@@ -118,6 +121,11 @@ impl Reloader {
         self.access.load()
     }
 
+    /// How new connections are encrypted; none: not at all.
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.load_full()
+    }
+
     /// Reads the file on a thread that may wait for a disk.
     async fn load(&self, now: Micros) -> Result<Config, Faults> {
         let setup = self.setup.clone();
@@ -130,6 +138,7 @@ impl Reloader {
         let at = config.policies.loaded_at;
         let version = config.policies.version.clone();
         self.watched.store(Arc::new(config.files));
+        self.tls.store(config.tls);
         self.access.store(Arc::new(config.access));
         let changes = self.engine.replace(config.policies);
         let last =

@@ -9,12 +9,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 
 use crate::access::Reach;
 use crate::clock::Clock;
-use crate::config::{Config, Setup, Shutdown, StoreConfig};
+use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::engine::reload::overdue;
@@ -31,6 +33,8 @@ mod connections;
 mod greeting;
 
 mod patience;
+
+mod tls;
 
 use connections::Connections;
 
@@ -81,6 +85,7 @@ pub struct Server {
     node: Node,
     listeners: Listeners,
     shutdown: Shutdown,
+    limits: Limits,
 }
 
 impl Server {
@@ -95,15 +100,15 @@ impl Server {
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = FallbackStore::new(MemoryStore::new(clock.clone(), MAX_KEYS), config.expected_nodes);
         let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
-        let shutdown = config.shutdown;
+        let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node { engine, lifecycle: Lifecycle::default(), reloader };
-        Ok(Self { node, listeners, shutdown })
+        Ok(Self { node, listeners, shutdown, limits })
     }
 
     /// What a person wants to know now: where it listens, by which policies, and a line to try.
     pub fn greeting(&self) -> String {
-        greeting::text(&self.node.engine, &self.listeners)
+        greeting::text(&self.node, &self.listeners)
     }
 
     /// What loads the configuration again.
@@ -113,26 +118,26 @@ impl Server {
 
     /// Answers until `stop` is ready, then ends in order.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners: Listeners { checks, admin }, shutdown } = self;
+        let Self { node, listeners: Listeners { checks, admin }, shutdown, limits } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
-        let connections = Connections::new();
-        let front = Front::new(node.clone(), surface, reach(&checks));
-        let admin_front = Front::new(node.clone(), Surface::Admin, admin.as_ref().map_or(Reach::Network, reach));
+        let connections = |listener, surface| {
+            let front = Front::new(node.clone(), surface, reach(&listener));
+            Connections::new(listener, front, node.reloader.clone(), limits)
+        };
+        let checks = connections(checks, surface);
+        let admin = admin.map(|listener| connections(listener, Surface::Admin));
         tokio::select! {
-            () = connections.accept(&checks, &front) => {}
-            () = connections.accept_if_any(admin.as_ref(), &admin_front) => {}
+            () = checks.accept() => {}
+            () = accept_if_any(admin.as_ref()) => {}
             () = sweep(&node.engine) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        connections.accept_waiting(&checks, &front);
-        if let Some(admin) = &admin {
-            connections.accept_waiting(admin, &admin_front);
-        }
-        drop((checks, admin));
+        let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(LAST_WORDS).await;
-        if tokio::time::timeout(shutdown.timeout, connections.finish()).await.is_err() {
+        let finished = join_all(open.into_iter().map(GracefulShutdown::shutdown));
+        if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
             tracing::warn!("some connections were cut off at the end of the shutdown timeout");
         }
         tracing::info!("stopped");
@@ -155,6 +160,14 @@ async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generation
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })
+}
+
+/// Accepts without end, or waits without end when there is no such listener.
+async fn accept_if_any(connections: Option<&Connections>) {
+    match connections {
+        Some(connections) => connections.accept().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// A listener of which it cannot be told is taken for one that others reach.

@@ -66,6 +66,9 @@ const CRATES: &[(&str, &[&str])] = &[
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
+    // Certificates are read with the configuration and used by the listeners and by clients.
+    ("rustls", &["config", "reload", "serve", "cli"]),
+    ("tokio_rustls", &["serve", "cli"]),
     ("clap", &["cli", "main"]),
 ];
 

@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
+use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+
+use super::tls::Tls;
 
 /// How long a whole call may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,6 +25,8 @@ pub(super) struct Node {
     /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is one.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: Tls,
 }
 
 /// What the node said.
@@ -82,13 +88,28 @@ impl Node {
     }
 
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
-        let authority = match (self.url.scheme_str(), self.url.authority()) {
-            (Some("http"), Some(authority)) => authority,
-            _ => return Err("must be of the form http://host:port".into()),
+        let (authority, encrypted) = match (self.url.scheme_str(), self.url.authority()) {
+            (Some("http"), Some(authority)) => (authority, false),
+            (Some("https"), Some(authority)) => (authority, true),
+            _ => return Err("must be of the form http://host:port or https://host:port".into()),
         };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await;
+        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 }))).await;
         let stream = stream.map_err(|error| error.to_string())?;
+        if encrypted {
+            return self.exchange(self.tls.connect(host, stream).await?, method, path, body).await;
+        }
+        self.exchange(stream, method, path, body).await
+    }
+
+    /// Carries one call over `stream`.
+    async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, String> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
@@ -99,7 +120,7 @@ impl Node {
         }
         let request = request
             .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
-            .header(header::HOST, authority.as_str())
+            .header(header::HOST, self.url.authority().map_or("", Authority::as_str))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;

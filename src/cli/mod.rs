@@ -24,6 +24,8 @@ mod replay;
 
 mod client;
 
+mod tls;
+
 mod load;
 
 mod log;

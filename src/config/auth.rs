@@ -52,12 +52,12 @@ fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<
             None => {
                 let line = index + 1;
                 let right = "must have `sha256:` and 64 hexadecimal digits, as `tollgate token new` makes them";
-                item.complain(&format!("{right}, in line {line}"), faults);
+                item.complain::<()>(&format!("{right}, in line {line}"), faults);
             }
         }
     }
     if tokens.is_empty() && faults.count() == before {
-        item.complain("holds no token: `tollgate token new` makes one", faults);
+        item.complain::<()>("holds no token: `tollgate token new` makes one", faults);
     }
     (faults.count() == before).then_some(tokens)
 }

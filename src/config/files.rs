@@ -52,26 +52,23 @@ impl Files {
             0..=MAX_BYTES => std::fs::read(&path).map_err(|error| error.to_string()),
             _ => Err(format!("it is larger than {MAX_BYTES} bytes")),
         };
-        read.map_err(|error| node.complain(&format!("cannot be read: {error}"), faults)).ok()
+        read.map_or_else(|error| node.complain(&format!("cannot be read: {error}"), faults), Some)
     }
 
     /// The same, when it is text.
     pub(super) fn text(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<String> {
         let bytes = self.bytes(node, what, faults)?;
-        let text = String::from_utf8(bytes).ok();
-        if text.is_none() {
-            node.complain("is not UTF-8", faults);
-        }
-        text
+        String::from_utf8(bytes).ok().or_else(|| node.complain("is not UTF-8", faults))
     }
 }
 
 impl Node {
     /// Notes what is wrong with the file that this names.
-    pub(super) fn complain(&self, what: &str, faults: &mut Faults) {
+    pub(super) fn complain<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
         if let Value::Text { text, .. } = &self.value {
             faults.note(self.place, format!("the file `{}` {what}", excerpt(text)));
         }
+        None
     }
 }
 

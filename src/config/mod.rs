@@ -21,6 +21,10 @@ mod listen;
 
 mod auth;
 
+mod tls;
+
+mod limits;
+
 mod store;
 
 mod url;
@@ -83,6 +87,9 @@ pub struct Config {
     /// The nodes that share the limits when the store is away, 1 or more.
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
+    /// Of both listeners; a reload puts it into force for new connections.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub limits: Limits,
     /// Who may call what; a reload puts it into force.
     pub access: Access,
     pub policies: Policies,
@@ -115,6 +122,25 @@ pub struct PrefilterConfig {
     pub max_keys: u64,
     /// Nothing is believed for longer.
     pub max_denial: Duration,
+}
+
+/// What clients may take of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of each listener at a time.
+    pub max_connections: u64,
+    /// How long a request may take at most, from its first byte to the last of its answer; it takes effect after half of it
+    /// to the whole.
+    pub request_timeout: Duration,
+    /// How long a connection may stay open between two requests.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { max_connections: 10_000, request_timeout: seconds(50), idle_timeout: seconds(120) }
+    }
 }
 
 /// How a node ends.

@@ -15,11 +15,22 @@ use super::raw::{Node, Value};
 use super::section::{Section, Shape};
 use super::source::{Overrides, Source};
 use super::{Config, Policies, PrefilterConfig, Shutdown, reader, version};
-use super::{auth::auth, listen::listen, store::store};
+use super::{auth::auth, limits::limits, listen::listen, store::store, tls::tls};
 
 const ROOT: Shape = Shape {
     example: "policies: {default: {quotas: [1000 per 1s]}}",
-    known: &["listen", "admin_listen", "store", "prefilter", "fallback", "auth", "shutdown", "policies"],
+    known: &[
+        "listen",
+        "admin_listen",
+        "store",
+        "prefilter",
+        "fallback",
+        "auth",
+        "tls",
+        "limits",
+        "shutdown",
+        "policies",
+    ],
     checked: &[],
     later: &[],
 };
@@ -59,12 +70,14 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let root = Section::open(node, &ROOT, faults)?;
     let access = auth(&root, files, faults);
     let addresses = listen(&root, access.as_ref(), overrides, faults);
+    let tls = tls(&root, files, faults);
     let store = store(&root, &overrides.store, faults);
     let prefilter = prefilter(&root, faults);
     let expected_nodes = expected_nodes(&root, faults);
     let shutdown = shutdown(&root, faults);
     let timeout = store.as_ref().map_or(Duration::ZERO, |(_, timeout)| *timeout);
     let policies = policies(&root, timeout, faults);
+    let limits = limits(&root, policies.as_ref(), faults);
     let (listen, admin_listen) = addresses?;
     let (store, _) = store?;
     Some(Config {
@@ -74,6 +87,8 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
         prefilter: prefilter?,
         expected_nodes: expected_nodes?,
         shutdown: shutdown?,
+        tls: tls?,
+        limits: limits?,
         access: access?,
         policies: policies?,
         files: Vec::new(),

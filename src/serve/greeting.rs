@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use super::Listeners;
 use crate::config::Policies;
-use crate::engine::Engine;
+use crate::http::Node;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule, span_text};
 
@@ -14,8 +14,10 @@ use crate::limit::quota::{Quota, Rule, span_text};
 const MAX_SHOWN: usize = 5;
 
 /// The lines, each ended.
-pub(super) fn text(engine: &Engine, listeners: &Listeners) -> String {
-    let (policies, kind) = (engine.policies(), engine.health().kind);
+pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
+    let (policies, kind) = (node.engine.policies(), node.engine.health().kind);
+    let scheme = if node.reloader.tls().is_some() { "https" } else { "http" };
+    let url = |listener| url(scheme, listener);
     let checks = url(&listeners.checks);
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
     lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
@@ -49,12 +51,12 @@ fn try_line(policies: &Policies, url: &str) -> Option<String> {
 }
 
 /// Where a client on this machine reaches the listener.
-fn url(listener: &TcpListener) -> String {
+fn url(scheme: &str, listener: &TcpListener) -> String {
     let Ok(address) = listener.local_addr() else { return "an unknown address".into() };
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(host, address.port()))
+    format!("{scheme}://{}", SocketAddr::new(host, address.port()))
 }

@@ -22,6 +22,12 @@ mod shutdown;
 // Policies are loaded again while the node runs, whole or not at all, and counts go on.
 mod reload;
 
+// Listeners with TLS: certificates of the node and of its clients, renewed while it runs.
+mod tls;
+
+// Clients that dawdle, and more of them than a node takes.
+mod slow_clients;
+
 // Who may call what, by tokens; where a node listens without them.
 mod tokens;
 

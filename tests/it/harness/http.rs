@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// One connection.
-pub(crate) struct Connection {
-    stream: BufReader<TcpStream>,
+pub(crate) struct Connection<S = TcpStream> {
+    stream: BufReader<S>,
 }
 
 /// One answer.
@@ -34,7 +34,13 @@ impl Connection {
     pub(crate) fn open(address: &str) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self::over(stream))
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    pub(crate) fn over(stream: S) -> Self {
+        Self { stream: BufReader::new(stream) }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {

@@ -18,6 +18,8 @@ pub(crate) mod steps;
 
 pub(crate) mod stores;
 
+pub(crate) mod tls;
+
 /// The program under test.
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
@@ -62,7 +64,8 @@ impl Node {
         let mut out = BufReader::new(process.stdout.take().expect("its output is piped"));
         let mut greeting = String::new();
         while !greeting.contains("  try ") && out.read_line(&mut greeting).expect("it greets") > 0 {}
-        let address = greeting.split("listening on http://").nth(1).unwrap_or_default();
+        let address = greeting.split("listening on http").nth(1).and_then(|rest| rest.split("://").nth(1));
+        let address = address.unwrap_or_default();
         let address = address.lines().next().unwrap_or_default().to_owned();
         assert!(address.starts_with("127.0.0.1:"), "the node did not say where it listens: {greeting:?}");
         Self { process, address, greeting }
