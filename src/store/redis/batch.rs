@@ -1,10 +1,11 @@
 //! One pipeline: what waited together, merged by key, sent, and answered.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::ask::{Ask, Refusal};
 use super::script::{By, Call, Reply};
@@ -27,6 +28,8 @@ const ROUNDS: usize = 4;
 pub enum Ended {
     Sound,
     Broken,
+    /// The server did not answer, neither this nor anything else.
+    Silent,
 }
 
 /// Asks of one key under one policy, which become one call.
@@ -69,16 +72,17 @@ impl Batch {
             let sent = shard.now();
             let count = pipeline.len();
             let replies = connection.send_packed_commands(&pipeline, 0, count);
-            let failed = match tokio::time::timeout(shard.timeout(), replies).await {
-                Ok(Ok(replies)) => {
-                    self.settle(replies, shard, sent);
-                    continue;
+            match awaited(replies, shard).await {
+                Some(Ok(replies)) => self.settle(replies, shard, sent),
+                Some(Err(error)) => {
+                    self.fail(&unknown(&error).into());
+                    return Ended::Broken;
                 }
-                Ok(Err(error)) => unknown(&error),
-                Err(_) => StoreError::Timeout,
-            };
-            self.fail(&failed.into());
-            return Ended::Broken;
+                None => {
+                    self.fail(&StoreError::Timeout.into());
+                    return Ended::Silent;
+                }
+            }
         }
         self.fail(&Refusal::NotNow("the shard's clock could not be followed".into()));
         Ended::Sound
@@ -126,6 +130,19 @@ impl Batch {
 
     fn fail(&mut self, refusal: &Refusal) {
         self.0.drain(..).for_each(|group| group.refuse(refusal));
+    }
+}
+
+/// The replies, or none when the server has said nothing at all for too long.
+async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard) -> Option<RedisResult<T>> {
+    let mut replies = pin!(replies);
+    let mut patience = shard.patience();
+    loop {
+        if let Ok(replies) = tokio::time::timeout(patience, &mut replies).await {
+            shard.hear();
+            return Some(replies);
+        }
+        patience = shard.patience_left()?;
     }
 }
 

@@ -9,8 +9,10 @@
 //! missing or TIME was elsewhere, by the caller (who knows the slots) after a redirection. A call whose
 //! connection broke, or that was not answered in time, may have been executed, and is never sent again.
 //!
-//! The driver owns the connection. When it breaks, or an answer is overdue, the driver drops it and connects
-//! anew; until that succeeds the lane is down, and whoever asks is told so at once.
+//! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for. When the
+//! server owes an answer for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told
+//! so at once, the topology is asked for, and the driver probes by connecting until the server answers again. A server
+//! that is asked nothing shows by its TIME, once a second, that it is there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
@@ -42,6 +44,9 @@ const CONNECT: Duration = Duration::from_millis(250);
 /// How long the driver waits after a failed connect.
 const RECONNECT: Duration = Duration::from_millis(50);
 
+/// How long a lane may be idle before the server must show that it is there.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// The near end of a lane. The driver ends when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Lane {
@@ -50,11 +55,11 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Starts a lane towards `address`.
-    pub fn open(address: Address, clock: Clock, timeout: Duration) -> Self {
+    /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
+    pub fn open(address: Address, clock: Clock, timeout: Duration, doubt: Arc<Notify>) -> Self {
         let (queue, asks) = mpsc::channel(QUEUE);
         let shard = Arc::new(Shard::new(address, clock, timeout));
-        tokio::spawn(Driver { asks, shard: shard.clone() }.run());
+        tokio::spawn(Driver { asks, shard: shard.clone(), doubt, breaker: Breaker::Closed }.run());
         Self { queue, shard }
     }
 
@@ -78,32 +83,52 @@ impl Lane {
     }
 }
 
+/// Whether who asks while there is no connection waits for one, or is told at once that there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Breaker {
+    Closed,
+    Open,
+}
+
+/// Why the driver stopped serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Nobody can ask any more.
+    Unwanted,
+    /// The connection broke.
+    Broken,
+    /// The connection stands, and the server says nothing.
+    Silent,
+}
+
 /// The far end: owns the connection.
 struct Driver {
     asks: mpsc::Receiver<Ask>,
     shard: Arc<Shard>,
+    doubt: Arc<Notify>,
+    breaker: Breaker,
 }
 
 impl Driver {
     async fn run(mut self) {
-        let mut known_down = false;
         loop {
-            match self.connect(known_down).await {
+            match self.connect().await {
                 Ok(connection) => {
                     tracing::info!(shard = %self.shard.address, "connected");
-                    known_down = false;
+                    self.breaker = Breaker::Closed;
                     self.shard.set_up(true);
-                    let closed = self.serve(&connection).await;
+                    let end = self.serve(connection).await;
                     self.shard.set_up(false);
-                    if closed {
-                        return;
+                    match end {
+                        End::Unwanted => return,
+                        End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
+                        End::Silent => self.open_breaker("no answer in time"),
                     }
-                    tracing::warn!(shard = %self.shard.address, "connection lost");
+                    self.doubt.notify_one();
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut known_down, true) {
-                        tracing::warn!(shard = %self.shard.address, %error, "cannot connect; trying again until it works");
-                    }
+                    self.open_breaker(&error.to_string());
+                    self.doubt.notify_one();
                     if self.refuse(&error.to_string()).await {
                         return;
                     }
@@ -112,42 +137,65 @@ impl Driver {
         }
     }
 
-    /// Connects. Who asks meanwhile waits, unless the lane is known to be down: then it is told so at once.
-    async fn connect(&mut self, known_down: bool) -> redis::RedisResult<MultiplexedConnection> {
+    fn open_breaker(&mut self, why: &str) {
+        if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
+            tracing::warn!(
+                shard = %self.shard.address, why,
+                "breaker opened: its checks are answered by the fallback until it answers again"
+            );
+        }
+    }
+
+    /// Connects. Who asks meanwhile waits, unless the breaker is open.
+    async fn connect(&mut self) -> redis::RedisResult<MultiplexedConnection> {
         let connecting = within(CONNECT, connect(self.shard.clone()));
         tokio::pin!(connecting);
         loop {
             tokio::select! {
                 connected = &mut connecting => return connected,
-                Some(ask) = self.asks.recv(), if known_down => refuse(ask, "connecting"),
+                Some(ask) = self.asks.recv(), if self.breaker == Breaker::Open => refuse(ask, "connecting"),
             }
         }
     }
 
-    /// Carries asks to the server until the connection breaks (false) or nobody can ask any more (true).
-    async fn serve(&mut self, connection: &MultiplexedConnection) -> bool {
+    /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
+    async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
         let mut under_way = FuturesUnordered::new();
         let mut waiting = Vec::with_capacity(BATCH);
         loop {
+            let idle = under_way.is_empty();
             tokio::select! {
                 biased;
-                Some(ended) = under_way.next(), if !under_way.is_empty() => {
-                    if ended == Ended::Broken {
-                        // The others learn of it from the same connection.
-                        while under_way.next().await.is_some() {}
-                        return false;
-                    }
-                }
+                Some(ended) = under_way.next(), if !idle => match ended {
+                    Ended::Sound => {}
+                    Ended::Broken => return End::Broken,
+                    Ended::Silent => return End::Silent,
+                },
                 count = self.asks.recv_many(&mut waiting, BATCH), if under_way.len() < UNDER_WAY => {
                     if count == 0 {
                         while under_way.next().await.is_some() {}
-                        return true;
+                        return End::Unwanted;
                     }
                     let batch = Batch::of(waiting.drain(..));
                     under_way.push(batch.exchange(connection.clone(), &self.shard));
                 }
+                () = tokio::time::sleep(IDLE), if idle => {
+                    if !self.answers(&mut connection).await {
+                        return End::Silent;
+                    }
+                }
             }
         }
+    }
+
+    /// Whether the server still tells its TIME.
+    async fn answers(&self, connection: &mut MultiplexedConnection) -> bool {
+        let sent = self.shard.now();
+        let told = within(self.shard.patience(), server::time(connection)).await;
+        if let Ok(time) = &told {
+            self.shard.learn_offset(*time, sent, self.shard.now());
+        }
+        told.is_ok()
     }
 
     /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can

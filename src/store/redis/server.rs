@@ -77,6 +77,15 @@ pub async fn prepare(connection: &mut MultiplexedConnection, address: &Address) 
     Ok(seconds * MICROS_PER_SECOND + micros)
 }
 
+/// The server's TIME, us.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
+    Ok(seconds * MICROS_PER_SECOND + micros)
+}
+
 /// Bounds a call to a server by `timeout`.
 ///
 /// # Errors

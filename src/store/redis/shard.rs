@@ -1,6 +1,6 @@
 //! One primary as its lane knows it: its address, whether it is up, and where its clock is.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::server::Address;
@@ -16,14 +16,17 @@ pub struct Shard {
     up: AtomicBool,
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
-    /// How long an answer may take before the connection is given up.
+    /// When it last answered anything, us by this node's clock.
+    heard: AtomicU64,
+    /// How long an answer may take.
     timeout: Duration,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
     pub fn new(address: Address, clock: Clock, timeout: Duration) -> Self {
-        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), timeout }
+        let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
+        Self { address, clock, up, offset, heard, timeout }
     }
 
     pub fn is_up(&self) -> bool {
@@ -39,9 +42,22 @@ impl Shard {
         self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
     }
 
-    /// How long an answer may take before the connection is given up.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
+    /// How long a server may say nothing although it was asked before its connection is given up: two timeouts in
+    /// a row.
+    pub fn patience(&self) -> Duration {
+        self.timeout * 2
+    }
+
+    /// Notes that the server answers.
+    pub fn hear(&self) {
+        self.heard.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// How much longer the server may say nothing; none when it has been silent for too long. A server that is only
+    /// slow is not given up while it answers what was asked before.
+    pub fn patience_left(&self) -> Option<Duration> {
+        let silent = Duration::from_micros(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)));
+        self.patience().checked_sub(silent).filter(|left| !left.is_zero())
     }
 
     /// This node's clock, us.

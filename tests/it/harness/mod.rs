@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
+pub(crate) mod chaos;
+
 pub(crate) mod cluster;
 
 pub(crate) mod http;
