@@ -14,7 +14,7 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::{Fingerprinter, KeyType};
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, Durability, OnStoreFailure, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule, span_text};
 use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
@@ -38,6 +38,7 @@ fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
         quotas: quotas.iter().map(quota).collect(),
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
+        durability: Durability::Primary,
         timeout: Duration::from_secs(1),
     })
 }

@@ -17,7 +17,8 @@ use crate::config::{Config, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::http::lifecycle::Phase;
-use crate::http::{Lifecycle, Node, Surface, router};
+use crate::http::{Lifecycle, Load, Node, Surface, router};
+use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
 use crate::store::memory::MAX_KEYS;
@@ -95,7 +96,7 @@ impl Server {
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = FallbackStore::new(MemoryStore::new(clock.clone(), MAX_KEYS), config.expected_nodes);
         let engine = Arc::new(Engine::new(config.policies, prefilter, store, fallback, clock));
-        let node = Node { engine, lifecycle: Lifecycle::default() };
+        let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default() };
         Ok(Self { node, listeners, shutdown: config.shutdown })
     }
 
@@ -133,6 +134,9 @@ impl Server {
 /// Opens the store that `config` names. One that is away is joined when it comes.
 async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generations>) -> Result<Store, ServeError> {
     let StoreConfig::Redis(redis) = &config.store else {
+        if config.policies.by_name.values().any(|policy| policy.durability == Durability::Replica) {
+            tracing::warn!("a policy says `durability: replica`, but the embedded store has none: name Redis under `store`");
+        }
         return Ok(Store::Memory(MemoryStore::new(clock.clone(), MAX_KEYS)));
     };
     // A connection is given up when no policy would wait for it any more; a very patient policy does not keep the

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::limit::key::KeyType;
-use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
 use super::fault::Faults;
@@ -16,8 +16,8 @@ use super::store::TIMEOUT;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
-    known: &["algorithm", "quotas", "anchor", "key", "on_store_failure", "timeout"],
-    checked: &["durability", "shadow", "deny", "allow"],
+    known: &["algorithm", "quotas", "anchor", "key", "on_store_failure", "timeout", "durability"],
+    checked: &["shadow", "deny", "allow"],
     later: &["timezone", "max_entries", "overrides", "inline"],
 };
 
@@ -37,8 +37,8 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let form = form(algorithm, anchor, faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
-    let failure = section.member("on_store_failure");
-    let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
+    let durability = section.member("durability").map_or(Some(Durability::default()), |node| durability(node, faults));
+    let on_store_failure = on_store_failure(section.member("on_store_failure"), durability, faults);
     let timeout = section.member("timeout").map_or(Some(timeout), |node| node.duration(TIMEOUT, faults));
     Some(Policy {
         name: name?,
@@ -46,6 +46,7 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
         quotas: quotas?,
         key_type: key_type?,
         on_store_failure: on_store_failure?,
+        durability: durability?,
         timeout: timeout?,
     })
 }
@@ -96,11 +97,29 @@ fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, f
     }
 }
 
-fn on_store_failure(node: &Node, faults: &mut Faults) -> Option<OnStoreFailure> {
+fn durability(node: &Node, faults: &mut Faults) -> Option<Durability> {
+    let kinds = [Durability::Primary, Durability::Replica];
+    let word = node.word(&kinds.map(Durability::name), faults)?;
+    kinds.into_iter().find(|kind| kind.name() == word)
+}
+
+/// What answers without the store. What must not be forgotten must not be guessed either, so a policy that waits for a
+/// replica denies or fails.
+fn on_store_failure(node: Option<&Node>, durability: Option<Durability>, faults: &mut Faults) -> Option<OnStoreFailure> {
     use OnStoreFailure::{Allow, Deny, Error, Local};
+    let waits = durability == Some(Durability::Replica);
+    let Some(node) = node else { return Some(if waits { Deny } else { Local }) };
     let modes = [Local, Allow, Deny, Error];
     let word = node.word(&modes.map(OnStoreFailure::name), faults)?;
-    modes.into_iter().find(|mode| mode.name() == word)
+    let mode = modes.into_iter().find(|mode| mode.name() == word)?;
+    if waits && matches!(mode, Local | Allow) {
+        faults.note(
+            node.place,
+            format!("`on_store_failure: {word}` with `durability: replica` would allow what no replica has: write `deny` or `error`"),
+        );
+        return None;
+    }
+    Some(mode)
 }
 
 fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
@@ -120,11 +139,6 @@ fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
 
 /// Notes members that ask for what is not built; what they say by default is built.
 fn refuse_unbuilt(section: &Section<'_>, faults: &mut Faults) {
-    if let Some(node) = section.member("durability")
-        && node.word(&["primary", "replica"], faults) == Some("replica")
-    {
-        not_yet(node.place, "`durability: replica`", faults);
-    }
     if let Some(node) = section.member("shadow")
         && node.boolean(faults) == Some(true)
     {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::limit::key::KeyType;
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Durability, Policy};
 use crate::limit::quota::{Anchor, Rate, Rule};
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
@@ -18,12 +18,15 @@ pub(super) fn version(policies: &BTreeMap<String, Arc<Policy>>) -> String {
 
 /// One line a policy. Names hold neither spaces nor line ends, so no two policies read the same.
 fn canonical(policy: &Policy) -> String {
-    let Policy { name, algorithm, quotas, key_type, on_store_failure, timeout } = policy;
+    let Policy { name, algorithm, quotas, key_type, on_store_failure, durability, timeout } = policy;
     let keys = match key_type {
         KeyType::Text => "text".to_owned(),
         KeyType::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
     };
     let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
+    if *durability == Durability::Replica {
+        line += " replica";
+    }
     for quota in quotas {
         // Writing to a String cannot fail.
         let _ = write!(line, " {}={}/{}/{}", quota.name, quota.limit, quota.window, rule(quota.rule));

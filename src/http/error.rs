@@ -33,6 +33,7 @@ enum Kind {
     TooLarge,
     UnsupportedMediaType,
     StoreUnavailable,
+    Overloaded,
     Internal,
 }
 
@@ -57,6 +58,7 @@ impl Kind {
             Self::StoreUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store gave no decision")
             }
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many calls are in flight"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Tollgate has a bug"),
         }
     }
@@ -95,6 +97,11 @@ impl Problem {
     /// 415: `detail` says what to send.
     pub(super) fn unsupported_media_type(detail: impl Into<String>) -> Self {
         Self::new(Kind::UnsupportedMediaType, detail)
+    }
+
+    /// 503: nothing of the call was read.
+    pub(super) fn overloaded() -> Self {
+        Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
     }
 
     /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
@@ -142,7 +149,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.kind {
-            Kind::StoreUnavailable => {
+            Kind::StoreUnavailable | Kind::Overloaded => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Kind::RequestTimeout => {

@@ -93,7 +93,7 @@ mod tests {
     use crate::engine::{Binding, Reason, Source};
     use crate::limit::decision::{QuotaState, QuotaStates};
     use crate::limit::key::KeyType;
-    use crate::limit::policy::{Algorithm, OnStoreFailure};
+    use crate::limit::policy::{Algorithm, Durability, OnStoreFailure};
 
     fn decision(quotas: &[(&str, u64, Micros)], states: &[(u64, Micros)], retry_after: Wait) -> Decision {
         let quota = |&(name, limit, window): &(&str, u64, Micros)| Quota {
@@ -108,6 +108,7 @@ mod tests {
             quotas: quotas.iter().map(quota).collect(),
             key_type: KeyType::Text,
             on_store_failure: OnStoreFailure::Local,
+            durability: Durability::Primary,
             timeout: Duration::from_millis(100),
         };
         let state = |&(remaining, reset_after): &(u64, Micros)| QuotaState { remaining, reset_after };

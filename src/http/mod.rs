@@ -1,6 +1,6 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes `layers::envelope` (request id, connection), the panic guard, and one handler, which
+//! A request passes `layers::envelope` (request id, connection), `shed.rs` (not too many at once), the panic guard, and one handler, which
 //! parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
 //! way becomes a problem document in `error.rs`.
 
@@ -16,6 +16,8 @@ use crate::engine::Engine;
 pub mod lifecycle;
 
 mod layers;
+
+mod shed;
 
 mod check;
 
@@ -42,12 +44,14 @@ mod headers;
 mod error;
 
 pub use lifecycle::Lifecycle;
+pub use shed::Load;
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    pub load: Load,
 }
 
 /// Which calls a listener answers; health is answered by every one.
@@ -77,6 +81,7 @@ pub fn router(node: Node, surface: Surface) -> Router {
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(CatchPanicLayer::custom(error::panicked))
+        .layer(middleware::from_fn_with_state(node.load.clone(), shed::shed))
         .layer(middleware::from_fn_with_state(node.lifecycle.clone(), layers::envelope))
         .with_state(node)
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Node;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Durability, Policy};
 use crate::limit::time::{Micros, millis_up};
 
 pub(super) async fn policies(State(node): State<Node>) -> Response {
@@ -31,6 +31,8 @@ struct PolicyBody<'a> {
     quotas: Vec<QuotaBody<'a>>,
     key: KeyBody,
     on_store_failure: &'static str,
+    #[serde(skip_serializing_if = "is_default")]
+    durability: &'static str,
     timeout_ms: u128,
 }
 
@@ -77,9 +79,14 @@ impl<'a> PolicyBody<'a> {
                 KeyType::Ip { ipv6_prefix } => KeyBody::Ip { ipv6_prefix },
             },
             on_store_failure: policy.on_store_failure.name(),
+            durability: policy.durability.name(),
             timeout_ms: policy.timeout.as_millis(),
         }
     }
+}
+
+fn is_default(durability: &str) -> bool {
+    durability == Durability::default().name()
 }
 
 /// An instant in UTC as RFC 3339 writes it, to the second.

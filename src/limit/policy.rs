@@ -52,6 +52,26 @@ impl OnStoreFailure {
     }
 }
 
+/// Where a charge must be before the check that made it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// On the primary: a failover may forget it.
+    #[default]
+    Primary,
+    /// On a replica as well: an allowed check waits for its acknowledgement.
+    Replica,
+}
+
+impl Durability {
+    /// The name in the configuration and in `GET /v1/policies`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::Replica => "replica",
+        }
+    }
+}
+
 /// A named rule. Its name and its quotas' windows identify its counters: a changed limit keeps its counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -63,6 +83,7 @@ pub struct Policy {
     /// How a key is brought to its one spelling before it is counted.
     pub key_type: KeyType,
     pub on_store_failure: OnStoreFailure,
+    pub durability: Durability,
     /// How long a check waits for the store: the policy's own `timeout` or else `store.timeout`.
     pub timeout: Duration,
 }

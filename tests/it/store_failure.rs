@@ -10,9 +10,9 @@ use tollgate::clock::Clock;
 use tollgate::config::Policies;
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Lifecycle, Node, Surface, router};
+use tollgate::http::{Lifecycle, Load, Node, Surface, router};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, Durability, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
@@ -84,7 +84,7 @@ async fn start() -> String {
     let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 10), NonZeroU64::new(2).unwrap());
     let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
     let engine = Arc::new(Engine::new(policies, prefilter, full, fallback, Clock::system()));
-    let node = Node { engine, lifecycle: Lifecycle::default() };
+    let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default() };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async { axum::serve(listener, router(node, Surface::Whole)).await });
@@ -103,6 +103,7 @@ fn policy(on_store_failure: OnStoreFailure) -> Policy {
         }],
         key_type: KeyType::Ip { ipv6_prefix: 64 },
         on_store_failure,
+        durability: Durability::Primary,
         timeout: Duration::from_millis(100),
     }
 }

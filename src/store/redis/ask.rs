@@ -21,6 +21,8 @@ pub struct Ask {
     pub costs: SmallVec<[u64; 2]>,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
+    /// When its caller gives up, us by this node's clock.
+    pub deadline: Micros,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
     pub answer: oneshot::Sender<Result<Taken, Refusal>>,

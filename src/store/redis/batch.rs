@@ -13,6 +13,7 @@ use super::server::Address;
 use super::shard::Shard;
 use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
+use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::{StoreError, Taken};
 
@@ -68,7 +69,7 @@ impl Batch {
             if self.0.is_empty() {
                 return Ended::Sound;
             }
-            let pipeline = self.pipeline(shard.shard_now());
+            let pipeline = self.pipeline(shard);
             let sent = shard.now();
             let count = pipeline.len();
             let replies = connection.send_packed_commands(&pipeline, 0, count);
@@ -88,13 +89,19 @@ impl Batch {
         Ended::Sound
     }
 
-    fn pipeline(&self, now: Micros) -> Pipeline {
-        let mut pipeline = Pipeline::with_capacity(self.0.len());
+    /// The calls; behind them, where a replica is waited for, one WAIT for them all.
+    fn pipeline(&self, shard: &Shard) -> Pipeline {
+        let now = shard.shard_now();
+        let mut pipeline = Pipeline::with_capacity(self.0.len() + 1);
         for group in &self.0 {
             if group.asking() {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
             pipeline.add_command(group.command(now));
+        }
+        if shard.durability == Durability::Replica {
+            let deadlines = self.0.iter().flat_map(|group| &group.asks).map(|ask| ask.deadline);
+            pipeline.cmd("WAIT").arg(1).arg(shard.wait_ms(deadlines.min().unwrap_or(0)));
         }
         pipeline
     }
@@ -102,6 +109,7 @@ impl Batch {
     /// Hands out what each reply says; groups that must be sent again stay.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
         let received = shard.now();
+        let is_kept = shard.durability == Durability::Primary || matches!(replies.last(), Some(Value::Int(1..)));
         let mut replies = replies.into_iter();
         let mut again = Vec::new();
         for mut group in self.0.drain(..) {
@@ -112,7 +120,7 @@ impl Batch {
             match group.outcome(&reply, &shard.address) {
                 Outcome::Taken(taken) => {
                     shard.learn_offset(taken.at, sent, received);
-                    group.answer(taken);
+                    group.answer(taken, is_kept);
                 }
                 Outcome::Elsewhen(time) => {
                     shard.learn_offset(time, sent, received);
@@ -208,13 +216,18 @@ impl Group {
         }
     }
 
-    /// Gives each ask its part of the verdicts. A caller that has gone needs none.
-    fn answer(self, taken: Taken) {
+    /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
+    /// that has gone needs none.
+    fn answer(self, taken: Taken, is_kept: bool) {
         let Ruling { verdicts, closed_for } = taken.ruling;
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
-            let verdicts = verdicts.by_ref().take(ask.costs.len()).collect();
-            let _ = ask.answer.send(Ok(Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at }));
+            let verdicts: Vec<_> = verdicts.by_ref().take(ask.costs.len()).collect();
+            let charged = verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0);
+            let _ = ask.answer.send(match is_kept || !charged {
+                true => Ok(Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at }),
+                false => Err(StoreError::NoReplicaAck.into()),
+            });
         }
     }
 

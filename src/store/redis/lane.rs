@@ -14,7 +14,7 @@
 //! so at once, the topology is asked for, and the driver probes by connecting until the server answers again. A server
 //! that is asked nothing shows by its TIME, once a second, that it is there.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -27,6 +27,7 @@ use super::batch::{Batch, Ended};
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use crate::clock::Clock;
+use crate::limit::policy::Durability;
 use crate::store::StoreError;
 
 /// Asks that wait at most; beyond that they are refused at once.
@@ -35,8 +36,9 @@ const QUEUE: usize = 4096;
 /// Asks that go out together at most.
 const BATCH: usize = 512;
 
-/// Batches under way at once: while the server works on one, the next is prepared.
-const UNDER_WAY: usize = 2;
+/// Batches under way at once: while the server works on one, the next is prepared. Behind one that waits for a replica
+/// nothing is sent, since it would not be answered before.
+const UNDER_WAY: [usize; 2] = [2, 1];
 
 /// How long a server may take to accept a connection and to answer the first questions.
 const CONNECT: Duration = Duration::from_millis(250);
@@ -52,15 +54,17 @@ const IDLE: Duration = Duration::from_secs(1);
 pub struct Lane {
     queue: mpsc::Sender<Ask>,
     shard: Arc<Shard>,
+    /// For policies that wait for a replica, opened when one asks first: WAIT holds up everything that comes behind it
+    /// on its connection, and it is about the charges of that connection only.
+    durable: Arc<OnceLock<mpsc::Sender<Ask>>>,
+    doubt: Arc<Notify>,
 }
 
 impl Lane {
     /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
     pub fn open(address: Address, clock: Clock, timeout: Duration, doubt: Arc<Notify>) -> Self {
-        let (queue, asks) = mpsc::channel(QUEUE);
-        let shard = Arc::new(Shard::new(address, clock, timeout));
-        tokio::spawn(Driver { asks, shard: shard.clone(), doubt, breaker: Breaker::Closed }.run());
-        Self { queue, shard }
+        let shard = Arc::new(Shard::new(address, clock, timeout, Durability::Primary));
+        Self { queue: Driver::start(shard.clone(), doubt.clone()), shard, durable: Arc::default(), doubt }
     }
 
     /// Queues an ask; its answer comes over its channel.
@@ -68,7 +72,12 @@ impl Lane {
     /// # Errors
     /// [`StoreError::QueueFull`].
     pub fn ask(&self, ask: Ask) -> Result<(), StoreError> {
-        self.queue.try_send(ask).map_err(|error| match error {
+        let start = || Driver::start(Arc::new(self.shard.durable_twin()), self.doubt.clone());
+        let queue = match ask.policy.durability {
+            Durability::Primary => &self.queue,
+            Durability::Replica => self.durable.get_or_init(start),
+        };
+        queue.try_send(ask).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::QueueFull,
             mpsc::error::TrySendError::Closed(_) => StoreError::Unreachable("the lane has ended".into()),
         })
@@ -110,6 +119,12 @@ struct Driver {
 }
 
 impl Driver {
+    fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
+        let (queue, asks) = mpsc::channel(QUEUE);
+        tokio::spawn(Self { asks, shard, doubt, breaker: Breaker::Closed }.run());
+        queue
+    }
+
     async fn run(mut self) {
         loop {
             match self.connect().await {
@@ -162,6 +177,7 @@ impl Driver {
     async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
         let mut under_way = FuturesUnordered::new();
         let mut waiting = Vec::with_capacity(BATCH);
+        let at_once = UNDER_WAY[self.shard.durability as usize];
         loop {
             let idle = under_way.is_empty();
             tokio::select! {
@@ -171,7 +187,7 @@ impl Driver {
                     Ended::Broken => return End::Broken,
                     Ended::Silent => return End::Silent,
                 },
-                count = self.asks.recv_many(&mut waiting, BATCH), if under_way.len() < UNDER_WAY => {
+                count = self.asks.recv_many(&mut waiting, BATCH), if under_way.len() < at_once => {
                     if count == 0 {
                         while under_way.next().await.is_some() {}
                         return End::Unwanted;
@@ -219,7 +235,7 @@ impl Driver {
 async fn connect(shard: Arc<Shard>) -> redis::RedisResult<MultiplexedConnection> {
     let mut connection = server::connect(&shard.address, CONNECT).await?;
     let sent = shard.now();
-    let time = server::prepare(&mut connection, &shard.address).await?;
+    let time = server::prepare(&mut connection, &shard.address, shard.durability).await?;
     shard.learn_offset(time, sent, shard.now());
     Ok(connection)
 }

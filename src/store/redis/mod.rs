@@ -108,6 +108,7 @@ impl RedisStore {
                 fingerprint: subject.fingerprint,
                 costs: costs.into(),
                 asking: asking.take().is_some(),
+                deadline: patience.deadline(),
                 time,
                 answer,
             })?;

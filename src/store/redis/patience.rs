@@ -28,6 +28,11 @@ impl Patience {
         Self { clock: clock.clone(), deadline, pause: PAUSE.0, redirections: 0 }
     }
 
+    /// When the check's caller gives up, us.
+    pub fn deadline(&self) -> Micros {
+        self.deadline
+    }
+
     /// Waits a little, longer each time.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::server::Address;
 use crate::clock::Clock;
+use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 
 /// A primary as its lane knows it. Written by the driver, read by whoever asks.
@@ -20,13 +21,15 @@ pub struct Shard {
     heard: AtomicU64,
     /// How long an answer may take.
     timeout: Duration,
+    /// What the calls of this lane wait for.
+    pub durability: Durability,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, clock: Clock, timeout: Duration) -> Self {
+    pub fn new(address: Address, clock: Clock, timeout: Duration, durability: Durability) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
-        Self { address, clock, up, offset, heard, timeout }
+        Self { address, clock, up, offset, heard, timeout, durability }
     }
 
     pub fn is_up(&self) -> bool {
@@ -40,6 +43,18 @@ impl Shard {
     /// Where the shard's TIME is believed to be now, us.
     pub fn shard_now(&self) -> Micros {
         self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
+    }
+
+    /// The same for a policy that waits for a replica.
+    pub fn durable_twin(&self) -> Self {
+        Self::new(self.address.clone(), self.clock.clone(), self.timeout, Durability::Replica)
+    }
+
+    /// How long a call that was sent may wait for a replica when its caller gives up at `deadline` (us), ms: a little
+    /// less, so that the answer still comes in time, and at least 1, since 0 would mean for ever.
+    pub fn wait_ms(&self, deadline: Micros) -> u64 {
+        let left = Duration::from_micros(deadline.saturating_sub(self.now())) * 9 / 10;
+        u64::try_from(left.min(self.timeout).as_millis()).unwrap_or(0).max(1)
     }
 
     /// How long a server may say nothing although it was asked before its connection is given up: two timeouts in

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, Durability, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
 use tollgate::limit::time::Micros;
 
@@ -39,6 +39,7 @@ pub fn policy_of(algorithm: Algorithm, quotas: Vec<Quota>) -> Policy {
         quotas,
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
+        durability: Durability::Primary,
         timeout: Duration::from_secs(5),
     }
 }
