@@ -17,7 +17,7 @@ use crate::config::{Config, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::http::lifecycle::Phase;
-use crate::http::{Lifecycle, Load, Node, Surface, router};
+use crate::http::{Front, Lifecycle, Load, Node, Surface};
 use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
@@ -110,17 +110,17 @@ impl Server {
         let Self { node, listeners: Listeners { checks, admin }, shutdown } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = Connections::new();
-        let (routes, admin_routes) = (router(node.clone(), surface), router(node.clone(), Surface::Admin));
+        let (front, admin_front) = (Front::new(node.clone(), surface), Front::new(node.clone(), Surface::Admin));
         tokio::select! {
-            () = connections.accept(&checks, &routes) => {}
-            () = connections.accept_if_any(admin.as_ref(), &admin_routes) => {}
+            () = connections.accept(&checks, &front) => {}
+            () = connections.accept_if_any(admin.as_ref(), &admin_front) => {}
             () = sweep(&node.engine) => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        connections.accept_waiting(&checks, &routes);
+        connections.accept_waiting(&checks, &front);
         if let Some(admin) = &admin {
-            connections.accept_waiting(admin, &admin_routes);
+            connections.accept_waiting(admin, &admin_front);
         }
         drop((checks, admin));
         tokio::time::sleep(LAST_WORDS).await;
@@ -135,7 +135,9 @@ impl Server {
 async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generations>) -> Result<Store, ServeError> {
     let StoreConfig::Redis(redis) = &config.store else {
         if config.policies.by_name.values().any(|policy| policy.durability == Durability::Replica) {
-            tracing::warn!("a policy says `durability: replica`, but the embedded store has none: name Redis under `store`");
+            tracing::warn!(
+                "a policy says `durability: replica`, but the embedded store has none: name Redis under `store`"
+            );
         }
         return Ok(Store::Memory(MemoryStore::new(clock.clone(), MAX_KEYS)));
     };

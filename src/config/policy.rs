@@ -105,7 +105,11 @@ fn durability(node: &Node, faults: &mut Faults) -> Option<Durability> {
 
 /// What answers without the store. What must not be forgotten must not be guessed either, so a policy that waits for a
 /// replica denies or fails.
-fn on_store_failure(node: Option<&Node>, durability: Option<Durability>, faults: &mut Faults) -> Option<OnStoreFailure> {
+fn on_store_failure(
+    node: Option<&Node>,
+    durability: Option<Durability>,
+    faults: &mut Faults,
+) -> Option<OnStoreFailure> {
     use OnStoreFailure::{Allow, Deny, Error, Local};
     let waits = durability == Some(Durability::Replica);
     let Some(node) = node else { return Some(if waits { Deny } else { Local }) };

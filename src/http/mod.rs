@@ -1,21 +1,21 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes `layers::envelope` (request id, connection), `shed.rs` (not too many at once), the panic guard, and one handler, which
-//! parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
+//! A request passes `front.rs` (request id, panic guard, connection, not too many at once: `shed.rs`) and one handler,
+//! which parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
 //! way becomes a problem document in `error.rs`.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware;
 use axum::routing::{get, post};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::engine::Engine;
 
 pub mod lifecycle;
 
-mod layers;
+pub mod front;
+
+mod request_id;
 
 mod shed;
 
@@ -43,6 +43,7 @@ mod headers;
 
 mod error;
 
+pub use front::Front;
 pub use lifecycle::Lifecycle;
 pub use shed::Load;
 
@@ -65,8 +66,8 @@ pub enum Surface {
     Admin,
 }
 
-/// The whole service for one listener; servers and tests use the same.
-pub fn router(node: Node, surface: Surface) -> Router {
+/// The calls of one listener.
+fn router(node: Node, surface: Surface) -> Router {
     let mut routes = Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
     if surface != Surface::Admin {
         routes = routes
@@ -80,8 +81,5 @@ pub fn router(node: Node, surface: Surface) -> Router {
     routes
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(middleware::from_fn_with_state(node.load.clone(), shed::shed))
-        .layer(middleware::from_fn_with_state(node.lifecycle.clone(), layers::envelope))
         .with_state(node)
 }

@@ -4,12 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use axum::body::HttpBody;
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-
-use super::error::Problem;
+use hyper::body::Body;
 
 /// Bodies of more than this many bytes, and of unknown length, are few: batches.
 const LIGHT: u64 = 16 * 1024;
@@ -45,11 +40,16 @@ impl Load {
         self.0.shed.load(Ordering::Relaxed)
     }
 
-    /// Counts a request until what is returned is dropped; none when there are too many.
-    fn admit(&self, heavy: bool) -> Option<Admitted<'_>> {
+    /// Counts a call until what is returned is dropped; none when there are too many. `path` is its path, and `body`
+    /// what it says to be long.
+    pub(super) fn admit(&self, path: &str, body: &impl Body) -> Option<Admitted<'_>> {
+        if !path.starts_with("/v1/") {
+            return Some(Admitted(None));
+        }
+        let heavy = body.size_hint().upper().is_none_or(|length| length > LIGHT);
         let (counter, cap) = (&self.0.in_flight[usize::from(heavy)], self.0.caps[usize::from(heavy)]);
         // It is counted first, so that no two take the last place.
-        let admitted = Admitted(counter);
+        let admitted = Admitted(Some(counter));
         if counter.fetch_add(1, Ordering::Relaxed) < cap {
             return Some(admitted);
         }
@@ -58,23 +58,13 @@ impl Load {
     }
 }
 
-struct Admitted<'a>(&'a AtomicUsize);
+/// A place among the calls in flight, for those that need one.
+pub(super) struct Admitted<'a>(Option<&'a AtomicUsize>);
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Refuses a call when there are too many already.
-pub(super) async fn shed(State(load): State<Load>, request: Request, next: Next) -> Response {
-    if !request.uri().path().starts_with("/v1/") {
-        return next.run(request).await;
-    }
-    let declared = request.body().size_hint().upper();
-    let heavy = declared.is_none_or(|length| length > LIGHT);
-    match load.admit(heavy) {
-        Some(_admitted) => next.run(request).await,
-        None => Problem::overloaded().into_response(),
+        if let Some(counter) = self.0 {
+            counter.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
