@@ -1,16 +1,12 @@
-//! A primary that dies or freezes, and all of Redis.
+//! A primary that dies or freezes: its shard is decided by the store again when the replica has taken over.
 
 use std::thread::sleep;
 use std::time::Duration;
 
+use super::{A_WHILE, TIMEOUT, lasts};
 use crate::harness::chaos::{self, Service, now_ms, slot_in};
 use crate::harness::cluster::Cluster;
-use crate::harness::wait_until;
-
-const TIMEOUT: Duration = Duration::from_millis(100);
-
-/// How long the load runs before a fault, and after it is over.
-const A_WHILE: Duration = Duration::from_millis(1500);
+use crate::harness::{http, wait_until};
 
 #[test]
 fn a_primary_is_killed() {
@@ -34,13 +30,19 @@ fn a_primary_freezes() {
     let victim = cluster.owner(slot_in(1));
     let replica = cluster.replica_of(victim);
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
+    let address = service.nodes[0].address.clone();
     let rows = service.under("SIGSTOP of a primary for 10 s", Some(1), || {
         sleep(A_WHILE);
         let frozen = now_ms();
         cluster.run(&["freeze", &victim.to_string()]);
+        wait_until("health tells of the frozen one, and of no other", || {
+            let health = http::get(&address, "/health/ready").json();
+            let down: Vec<_> =
+                health["store"]["shards"].as_array().unwrap().iter().filter(|shard| shard["up"] == false).collect();
+            down.len() == 1 && down[0]["address"] == format!("127.0.0.1:{}", cluster.port(victim))
+        });
         let back = promoted(&cluster, replica);
-        let lasts = if chaos::strict() { 10_000 } else { 0 };
-        sleep(Duration::from_millis((frozen + lasts).saturating_sub(now_ms())));
+        sleep((Duration::from_millis(frozen) + lasts(10_000)).saturating_sub(Duration::from_millis(now_ms())));
         cluster.run(&["thaw", &victim.to_string()]);
         sleep(A_WHILE);
         Some(back)

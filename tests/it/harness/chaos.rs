@@ -29,8 +29,24 @@ const TIGHT: [u64; 2] = [300, 5000];
 /// The longest run, ms.
 const LONGEST: usize = 300_000;
 
-/// The modes under test.
-pub(crate) const MODES: [&str; 2] = ["deny", "local"];
+/// What the policies of half of the clients say besides their quotas.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mode {
+    pub(crate) name: &'static str,
+    pub(crate) options: &'static str,
+}
+
+/// The modes of the fallback that each row is shown for.
+pub(crate) const MODES: [Mode; 2] = [
+    Mode { name: "deny", options: "on_store_failure: deny" },
+    Mode { name: "local", options: "on_store_failure: local" },
+];
+
+/// What is acknowledged by a replica, beside what is not.
+pub(crate) const DURABLE: [Mode; 2] = [
+    Mode { name: "deny, replica", options: "on_store_failure: deny, durability: replica" },
+    Mode { name: "deny", options: "on_store_failure: deny" },
+];
 
 /// Whether times are held against what is promised, as they can be when nothing else runs (`scripts/faults`).
 pub(crate) fn strict() -> bool {
@@ -111,24 +127,29 @@ impl Default for Seen {
 /// Two nodes and their configuration.
 pub(crate) struct Service {
     pub(crate) nodes: Vec<Node>,
-    pub(crate) timeout: Duration,
+    timeout: Duration,
+    modes: [Mode; 2],
     _file: NamedTempFile,
 }
 
 impl Service {
     /// Nodes whose checks wait `timeout` for the stores at `seeds`.
     pub(crate) fn start(seeds: &[String], timeout: Duration) -> Self {
+        Self::start_in(seeds, timeout, MODES)
+    }
+
+    /// The same in other modes.
+    pub(crate) fn start_in(seeds: &[String], timeout: Duration, modes: [Mode; 2]) -> Self {
         let mut policies = format!("fallback: {{expected_nodes: {NODES}}}\npolicies:\n");
-        for mode in MODES {
+        for (place, mode) in modes.iter().enumerate() {
             for limit in [WIDE, TIGHT[0], TIGHT[1]] {
-                let quotas =
-                    format!("quotas: [{limit} per 1h], on_store_failure: {mode}, timeout: {}ms", timeout.as_millis());
-                policies += &format!("  {mode}-{limit}: {{{quotas}}}\n");
+                let quotas = format!("quotas: [{limit} per 1h], {}, timeout: {}ms", mode.options, timeout.as_millis());
+                policies += &format!("  p{place}-{limit}: {{{quotas}}}\n");
             }
         }
         let file = config_on(seeds, &policies);
         let nodes = (0..NODES).map(|_| Node::start_with(&["--config", file.path().to_str().unwrap()])).collect();
-        Self { nodes, timeout, _file: file }
+        Self { nodes, timeout, modes, _file: file }
     }
 
     /// Runs the load while `fault` does its work; what it returns is when the store could have decided again, if it
@@ -137,13 +158,11 @@ impl Service {
         let seen = Seen::default();
         let over = AtomicBool::new(false);
         let wide: Vec<Spent> = (0..CLIENTS)
-            .map(|client| Spent::new(format!("{}-{WIDE}", MODES[client % 2]), WIDE, client % 2, client / 2 % 3))
+            .map(|client| Spent::new(format!("p{}-{WIDE}", client % 2), WIDE, client % 2, client / 2 % 3))
             .collect();
         let tight: Vec<Spent> = (0..12)
             .map(|n| (n % 2, n / 2 % 2, n / 4))
-            .map(|(mode, limit, shard)| {
-                Spent::new(format!("{}-{}", MODES[mode], TIGHT[limit]), TIGHT[limit], mode, shard)
-            })
+            .map(|(mode, limit, shard)| Spent::new(format!("p{mode}-{}", TIGHT[limit]), TIGHT[limit], mode, shard))
             .collect();
         let begin = now_ms();
         let back = std::thread::scope(|scope| {
@@ -161,7 +180,7 @@ impl Service {
         let end = now_ms();
         assert!(self.nodes.iter_mut().all(Node::is_alive), "{what}: a node died");
         let spent: Vec<(&Spent, u64)> = wide.iter().chain(&tight).map(|spent| (spent, self.charged(spent))).collect();
-        [0, 1].map(|mode| Row::of(what, self.timeout, mode, own, &spent, &seen, begin..end, back))
+        [0, 1].map(|mode| Row::of(what, self, mode, own, &spent, &seen, begin..end, back))
     }
 
     /// What the store counts for a key, however long it takes to say so.
@@ -244,6 +263,8 @@ pub(crate) struct Row {
     pub(crate) slowest_ms: u64,
     pub(crate) answers: u64,
     pub(crate) failed: u64,
+    /// Checks that the store allowed.
+    pub(crate) allowed: u64,
     pub(crate) fallback_own: u64,
     pub(crate) fallback_others: u64,
     /// Charged beyond what was allowed and what may have been charged without an answer.
@@ -260,7 +281,7 @@ impl Row {
     #[expect(clippy::too_many_arguments, reason = "it gathers all that was seen")]
     fn of(
         what: &str,
-        timeout: Duration,
+        service: &Service,
         mode: usize,
         own: Option<usize>,
         spent: &[(&Spent, u64)],
@@ -284,14 +305,15 @@ impl Row {
         let all = |spent: &Spent| by_store(spent) + spent.allowed_by_fallback.load(Ordering::Relaxed);
         Self {
             what: what.to_owned(),
-            timeout,
-            mode: MODES[mode],
+            timeout: service.timeout,
+            mode: service.modes[mode].name,
             gap_own: own_gap.1 - own_gap.0,
             gap_others: others_gap.1 - others_gap.0,
             back_after: back.map(|back| (run.start + own_gap.1).saturating_sub(back)),
             slowest_ms: seen.slowest_us[mode].load(Ordering::Relaxed) / 1000,
             answers: seen.answers[mode].load(Ordering::Relaxed),
             failed: seen.failed[mode].load(Ordering::Relaxed),
+            allowed: sum(&|spent, _| by_store(spent)),
             fallback_own: sum(&|spent, _| if is_own(spent.shard) { fallback(spent) } else { 0 }),
             fallback_others: sum(&|spent, _| if is_own(spent.shard) { 0 } else { fallback(spent) }),
             twice: sum(&|spent, charged| charged.saturating_sub(by_store(spent) + fallback(spent))),

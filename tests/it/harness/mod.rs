@@ -14,6 +14,8 @@ pub(crate) mod cluster;
 
 pub(crate) mod http;
 
+pub(crate) mod proxy;
+
 pub(crate) mod redis;
 
 pub(crate) mod steps;
