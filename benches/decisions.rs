@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot go on must stop")]
 
 use std::hint::black_box;
+use std::net::Ipv4Addr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,10 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::{Fingerprinter, KeyType};
-use tollgate::limit::policy::{Algorithm, Durability, OnStoreFailure, Policy};
+use tollgate::limit::lists::{Entry, Lists};
+use tollgate::limit::matches::Pattern;
+use tollgate::limit::network::Network;
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule, span_text};
 use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
@@ -38,8 +42,8 @@ fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
         quotas: quotas.iter().map(quota).collect(),
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
-        durability: Durability::Primary,
         timeout: Duration::from_secs(1),
+        options: Options::default(),
     })
 }
 
@@ -108,6 +112,27 @@ fn prefilter(c: &mut Criterion) {
     }
 }
 
+/// A key that no entry names, so that every kind and length is looked up: it costs the same however many there are.
+fn lists(c: &mut Criterion) {
+    let mut group = c.benchmark_group("lists, not listed");
+    for count in [10, 100_000u32] {
+        let mut lists = Lists::default();
+        let entry = Entry { policy: policy(ONE), line: 1 };
+        for number in 0..count {
+            let (key, prefix) = (format!("user-{number:06}"), format!("tenant-{number:06}:"));
+            let network = Network::new(Ipv4Addr::from_bits(number << 8).into(), 24).unwrap();
+            lists.deny.insert(Pattern::Key(&key), entry.clone());
+            lists.allow.insert(Pattern::Network(network), entry.clone());
+            lists.overrides.insert(Pattern::Prefix(&prefix), entry.clone());
+        }
+        for key in ["203.0.113.7", "tenant-x:alice:7"] {
+            group.bench_function(BenchmarkId::new(key, count), |b| {
+                b.iter(|| black_box(lists.find(key, black_box(key))))
+            });
+        }
+    }
+}
+
 /// Through the Redis that TOLLGATE_BENCH_REDIS names, such as redis://127.0.0.1:6379; left out without one.
 fn redis(c: &mut Criterion) {
     let Ok(url) = std::env::var("TOLLGATE_BENCH_REDIS") else {
@@ -163,5 +188,5 @@ fn resident() -> usize {
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-criterion_group!(benches, footprint, core, memory, prefilter, redis);
+criterion_group!(benches, footprint, core, memory, prefilter, lists, redis);
 criterion_main!(benches);

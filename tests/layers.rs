@@ -11,21 +11,32 @@ const MODULES: &[(&str, &[&str])] = &[
     ("limit", &[]),
     // Reads the time in the core's unit.
     ("clock", &["limit::time"]),
-    // Resolves text into policies of the core.
-    ("config", &["limit"]),
+    // Tokens and what they open; stands on nothing.
+    ("access", &[]),
+    // Resolves text into policies of the core and the tokens of callers.
+    ("config", &["limit", "access"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
     ("store", &["limit", "clock::Clock", "config::RedisConfig"]),
     // Learns from the store's answers, which are the core's; it never asks.
     ("prefilter", &["limit"]),
-    // The story of a check: asks the pre-filter and the store, by the policies in force.
-    ("engine", &["limit", "clock::Clock", "config::Policies", "store", "prefilter"]),
-    // Parses, asks the engine and renders; the other types are what the engine hands out.
-    ("http", &["limit", "engine", "config::Policies"]),
+    // The story of a check: asks the pre-filter and the store, by the policies in force; the quotas of a request are
+    // read as the configuration's are.
+    ("engine", &["limit", "clock::Clock", "config::Policies", "config::inline", "store", "prefilter"]),
+    // Reads the configuration again and hands it to who runs by it.
+    ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
+    // Parses, asks the engine and renders; the other types are what the engine and a reload hand out.
+    (
+        "http",
+        &["access", "limit", "engine", "config::Policies", "config::Fault", "config::Place", "reload"],
+    ),
     // The composition root knows everything but the command line.
-    ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
-    // Loads a configuration and serves by it; the other commands are clients of a node, and the load generator
-    // counts in the core's units.
-    ("cli", &["limit::time", "limit::quota", "clock", "config", "serve"]),
+    (
+        "serve",
+        &["access", "limit", "clock::Clock", "config", "store", "prefilter", "engine", "reload", "http"],
+    ),
+    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; the other commands are clients
+    // of a node, and the load generator counts in the core's units.
+    ("cli", &["access", "limit", "clock", "config", "store::redis", "reload", "serve"]),
     // Dispatches.
     ("main", &["cli"]),
 ];
@@ -37,7 +48,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface, and what carries it, know of requests.
     ("axum", &["http", "serve"]),
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["store", "engine", "http", "serve", "cli"]),
+    ("tokio", &["store", "engine", "reload", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http"]),
     ("serde_json", &["http", "cli"]),

@@ -1,5 +1,6 @@
 //! A tiny client for a running node: one HTTP/1.1 call over one connection.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -17,6 +18,9 @@ pub(super) struct Node {
     /// The node to ask.
     #[arg(long, value_name = "URL", env = "TOLLGATE_URL", default_value = "http://127.0.0.1:7070")]
     url: Uri,
+    /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is one.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// What the node said.
@@ -68,6 +72,15 @@ impl Node {
             .map_err(|reason| format!("{}: {reason}", self.url))
     }
 
+    /// Not a flag of its own: everyone on the machine can read those.
+    fn token(&self) -> Result<Option<String>, String> {
+        let text = match &self.token_file {
+            Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+            None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
+        };
+        Ok(text.lines().next().map(|line| line.trim().to_owned()).filter(|token| !token.is_empty()))
+    }
+
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         let authority = match (self.url.scheme_str(), self.url.authority()) {
             (Some("http"), Some(authority)) => authority,
@@ -80,8 +93,11 @@ impl Node {
             .await
             .map_err(|error| error.to_string())?;
         tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
+        let mut request = Request::builder().method(method);
+        if let Some(token) = self.token()? {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request
             .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
             .header(header::HOST, authority.as_str())
             .header(header::CONTENT_TYPE, "application/json")

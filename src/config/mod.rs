@@ -5,7 +5,11 @@
 //! noted a fault and goes on with the rest, so one wrong line never hides the next. What is announced but not built
 //! is refused by name: a setting is obeyed or refused, never ignored.
 
+mod files;
+
 mod source;
+
+mod setup;
 
 mod reader;
 
@@ -14,6 +18,8 @@ mod raw;
 mod resolve;
 
 mod listen;
+
+mod auth;
 
 mod store;
 
@@ -24,6 +30,10 @@ mod policy;
 mod quota;
 
 mod lists;
+
+mod matching;
+
+pub mod inline;
 
 mod section;
 
@@ -37,6 +47,8 @@ mod fault;
 
 mod version;
 
+mod restart;
+
 #[cfg(test)]
 mod tests;
 
@@ -46,12 +58,16 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Access;
 use crate::limit::policy::Policy;
 
 pub(crate) use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
+pub use files::Watched;
 pub use resolve::{built_in, load};
+pub use setup::Setup;
 pub use source::{Overrides, Source};
+pub use store::DEFAULT_KEY_PREFIX;
 
 /// Everything a node is told.
 #[derive(Debug, Clone)]
@@ -65,11 +81,15 @@ pub struct Config {
     /// The nodes that share the limits when the store is away, 1 or more.
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
+    /// Who may call what; a reload puts it into force.
+    pub access: Access,
     pub policies: Policies,
+    /// The files that it was read from; none for the built-in example.
+    pub files: Vec<Watched>,
 }
 
 /// Which store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process.
     Embedded,
@@ -78,7 +98,7 @@ pub enum StoreConfig {
 }
 
 /// How to reach Redis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     /// `redis://host:port` of one or more nodes, in the order written.
     pub seeds: Vec<String>,
@@ -87,7 +107,7 @@ pub struct RedisConfig {
 }
 
 /// Bounds of the pre-filter.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefilterConfig {
     /// Denials remembered at most.
     pub max_keys: u64,
@@ -96,7 +116,7 @@ pub struct PrefilterConfig {
 }
 
 /// How a node ends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
     /// How long readiness says 503 while checks are still answered.
     pub delay: Duration,

@@ -1,9 +1,12 @@
 //! One policy: its algorithm, quotas, keys and what to do without the store.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::key::KeyType;
-use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Policy};
+use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
+use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
 use super::fault::Faults;
@@ -11,14 +14,28 @@ use super::lists;
 use super::quota::{self, Form};
 use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
-use super::section::{Section, Shape, not_yet};
+use super::section::{Section, Shape};
 use super::store::TIMEOUT;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
-    known: &["algorithm", "quotas", "anchor", "key", "on_store_failure", "timeout", "durability"],
-    checked: &["shadow", "deny", "allow"],
-    later: &["timezone", "max_entries", "overrides", "inline"],
+    known: &[
+        "algorithm",
+        "quotas",
+        "anchor",
+        "max_entries",
+        "key",
+        "on_store_failure",
+        "timeout",
+        "shadow",
+        "inline",
+        "deny",
+        "allow",
+        "overrides",
+        "durability",
+    ],
+    checked: &[],
+    later: &["timezone"],
 };
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
@@ -30,25 +47,30 @@ const DEFAULT_IPV6_PREFIX: u8 = 64;
 pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
-    refuse_unbuilt(&section, faults);
     let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
     let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
-    let form = form(algorithm, anchor, faults);
+    let max_entries = max_entries(&section, algorithm, faults);
+    let form = form(algorithm, anchor, max_entries, faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
     let durability = section.member("durability").map_or(Some(Durability::default()), |node| durability(node, faults));
     let on_store_failure = on_store_failure(section.member("on_store_failure"), durability, faults);
     let timeout = section.member("timeout").map_or(Some(timeout), |node| node.duration(TIMEOUT, faults));
-    Some(Policy {
+    let mut flag = |key| section.member(key).map_or(Some(false), |node| node.boolean(faults));
+    let (shadow, inline) = (flag("shadow"), flag("inline"));
+    let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
+    let policy = Policy {
         name: name?,
         algorithm: algorithm?,
         quotas: quotas?,
         key_type: key_type?,
         on_store_failure: on_store_failure?,
-        durability: durability?,
         timeout: timeout?,
-    })
+        options: Options { durability: durability?, shadow: shadow?, inline: inline?, ..Options::default() },
+    };
+    let lists = lists.map(|lists| Arc::new(lists.of(&policy)));
+    Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })
 }
 
 fn name(member: &Member, faults: &mut Faults) -> Option<String> {
@@ -68,10 +90,7 @@ fn algorithm(node: &Node, faults: &mut Faults) -> Option<Algorithm> {
         "sliding-window" => Some(Algorithm::SlidingWindow),
         "fixed-window" => Some(Algorithm::FixedWindow),
         "token-bucket" => Some(Algorithm::TokenBucket),
-        other => {
-            not_yet(node.place, &format!("`algorithm: {other}`"), faults);
-            None
-        }
+        _ => Some(Algorithm::SlidingLog),
     }
 }
 
@@ -82,8 +101,24 @@ fn anchor(node: &Node, faults: &mut Faults) -> Option<Anchor> {
     }
 }
 
+/// How many charges a log may hold; only sliding logs are bounded so.
+fn max_entries(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut Faults) -> NonZeroU32 {
+    let node = section.member("max_entries");
+    if let Some(node) = node.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingLog)) {
+        faults.note(node.place, "`max_entries` is for sliding logs: add `algorithm: sliding-log`");
+    }
+    let most = node.map_or(Some(DEFAULT_ENTRIES.into()), |node| node.integer(1..=MAX_ENTRIES.into(), faults));
+    // Where there is none it has its fault.
+    most.and_then(|most| NonZeroU32::new(most.try_into().ok()?)).unwrap_or(NonZeroU32::MIN)
+}
+
 /// How the quotas of an algorithm are written; only fixed windows have an anchor, by default the clock.
-fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, faults: &mut Faults) -> Form {
+fn form(
+    algorithm: Option<Algorithm>,
+    anchor: Option<(&Node, Option<Anchor>)>,
+    max_entries: NonZeroU32,
+    faults: &mut Faults,
+) -> Form {
     if let Some((node, _)) = anchor.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::FixedWindow)) {
         faults.note(node.place, "`anchor` is for fixed windows: add `algorithm: fixed-window`");
     }
@@ -93,6 +128,7 @@ fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, f
             Form::Window(Rule::FixedWindow(anchor))
         }
         Some(Algorithm::TokenBucket) => Form::Bucket,
+        Some(Algorithm::SlidingLog) => Form::Window(Rule::SlidingLog(max_entries)),
         Some(Algorithm::SlidingWindow) | None => Form::Window(Rule::SlidingWindow),
     }
 }
@@ -138,17 +174,5 @@ fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
             faults.note(prefix.place, "`ipv6_prefix` is for addresses: add `type: ip`");
             None
         }
-    }
-}
-
-/// Notes members that ask for what is not built; what they say by default is built.
-fn refuse_unbuilt(section: &Section<'_>, faults: &mut Faults) {
-    if let Some(node) = section.member("shadow")
-        && node.boolean(faults) == Some(true)
-    {
-        not_yet(node.place, "`shadow: true`", faults);
-    }
-    for key in ["deny", "allow"] {
-        lists::refuse(section, key, faults);
     }
 }

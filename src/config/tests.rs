@@ -11,7 +11,7 @@ use crate::limit::policy::OnStoreFailure;
 const EXAMPLE: &str = include_str!("../../tollgate.example.yaml");
 
 fn source(text: &str) -> Source {
-    Source { origin: "my.yaml".into(), text: text.into() }
+    Source { origin: "my.yaml".into(), text: text.into(), file: None }
 }
 
 fn loaded(text: &str) -> Config {
@@ -138,9 +138,32 @@ fn the_version_tells_what_policies_say_and_not_how() {
         "a: {quotas: [5 per 60s], key: {type: ip}}",
         "a: {quotas: [5 per 60s], on_store_failure: deny}",
         "a: {quotas: [5 per 60s], timeout: 1s}",
+        "a: {quotas: [5 per 60s], shadow: true}",
+        "a: {quotas: [5 per 60s], inline: true}",
+        "a: {quotas: [5 per 60s], deny: {keys: [mallory]}}",
     ];
     for policy in changed {
         assert_ne!(plain, version(&format!("policies:\n  {policy}\n  b: {{quotas: [1 per 1s]}}")), "{policy}");
+    }
+}
+
+#[test]
+fn the_version_tells_what_lists_say_and_not_where() {
+    let listed = |lists: &str| version(&format!("policies: {{a: {{quotas: [5 per 60s], {lists}}}}}"));
+    let plain = listed("deny: {keys: [x, y], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]");
+    let other =
+        listed("\n overrides: [{match: {key: k},\n  quotas: [9 per 60s]}], deny: {prefixes: [z],\n  keys: [y, x]}");
+    assert_eq!(plain, other);
+    let changed = [
+        "deny: {keys: [x], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]",
+        "allow: {keys: [x, y], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]",
+        "deny: {keys: [x, y, z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]",
+        "deny: {keys: [x, y], prefixes: [z]}, overrides: [{match: {prefix: k}, quotas: [9 per 60s]}]",
+        "deny: {keys: [x, y], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [8 per 60s]}]",
+        "deny: {keys: [x, y], prefixes: [z]}",
+    ];
+    for lists in changed {
+        assert_ne!(plain, listed(lists), "{lists}");
     }
 }
 

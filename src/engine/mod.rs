@@ -19,9 +19,16 @@ pub mod decision;
 
 pub mod fallback;
 
-pub use crate::store::{Health, ShardHealth};
+mod inline;
+
+pub mod reload;
+
+pub use crate::config::inline::{Misfit, Written};
+pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+use inline::InlinePolicies;
+pub use reload::Changes;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -31,12 +38,17 @@ pub struct Check {
     pub key: String,
     /// 0 to 10^15 units; 0 only looks.
     pub cost: u64,
+    /// Who causes it, 1 to 256 bytes; kept by sliding logs.
+    pub meta: Meta,
+    /// The quotas that it brings along, for policies that take them.
+    pub quotas: Option<Vec<Written>>,
 }
 
 /// Answers checks. One per node, shared by all listeners.
 #[derive(Debug)]
 pub struct Engine {
     policies: ArcSwap<Policies>,
+    inline: InlinePolicies,
     fingerprinter: Fingerprinter,
     prefilter: Prefilter,
     store: Store,
@@ -47,7 +59,15 @@ pub struct Engine {
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
         let policies = ArcSwap::from_pointee(policies);
-        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, clock }
+        Self {
+            policies,
+            inline: InlinePolicies::default(),
+            fingerprinter: Fingerprinter::default(),
+            prefilter,
+            store,
+            fallback,
+            clock,
+        }
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -56,7 +76,8 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
-        let mut decisions = self.ask(&subject, &[check.cost]).await;
+        let metas = metas(&subject, std::iter::once(check));
+        let mut decisions = self.ask(&subject, &[check.cost], &metas).await;
         // One answer per cost is the contract of `ask`.
         decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
     }
@@ -71,11 +92,18 @@ impl Engine {
             }
         }
         let asked = places.into_values().map(async |places| {
-            let costs: Vec<u64> = places.iter().map(|place| checks[*place].cost).collect();
-            let answers = match &subjects[places[0]] {
-                Ok(subject) => self.ask(subject, &costs).await,
-                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
-            };
+            let mut answers = Answers::new();
+            // Equal but for the names of their quotas, policies share a counter, though not their answers.
+            for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
+                let costs: Vec<u64> = run.iter().map(|place| checks[*place].cost).collect();
+                match &subjects[run[0]] {
+                    Ok(subject) => {
+                        let metas = metas(subject, run.iter().map(|place| &checks[*place]));
+                        answers.extend(self.ask(subject, &costs, &metas).await);
+                    }
+                    Err(error) => answers.extend(costs.iter().map(|_| Err(error.clone()))),
+                }
+            }
             places.into_iter().zip(answers)
         });
         let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
@@ -91,6 +119,13 @@ impl Engine {
             .zip(&subjects)
             .map(|(answer, subject)| answer.unwrap_or_else(|| unasked(subject)))
             .collect()
+    }
+
+    /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
+    pub async fn history(&self, check: &Check) -> Option<History> {
+        let subject = self.subject(check).ok()?;
+        let told = tokio::time::timeout(subject.policy.timeout, self.store.history(&subject)).await;
+        told.ok()?.ok()?
     }
 
     /// The policies in force.
@@ -115,13 +150,32 @@ impl Engine {
         let unknown = || CheckError::UnknownPolicy(check.policy.clone());
         let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
         let key = policy.key_type.normalise(&check.key)?;
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
+        let policy = match &own {
+            None => policy.for_key(&key, &check.key),
+            // Quotas of its own beat an override, but no list.
+            Some(own) => policy.listed(&key, &check.key).unwrap_or(own),
+        };
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not
-    /// asked, which changes nothing for the others, since a denial charges nothing.
-    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
+    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
+        let policy = &subject.policy;
+        let mut answers: Answers = match policy.options.listed {
+            Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
+            None => self.count(subject, costs, metas).await,
+        };
+        if policy.options.shadow {
+            answers.iter_mut().flatten().for_each(Decision::shadow);
+        }
+        answers
+    }
+
+    /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
+    /// since a denial charges nothing.
+    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
         let now = self.clock.now();
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
@@ -131,7 +185,13 @@ impl Engine {
         let open: SmallVec<[u64; 1]> =
             costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
         if !open.is_empty() {
-            let asked = self.ask_store(subject, &open, now).await;
+            let metas: SmallVec<[Meta; 1]> = metas
+                .iter()
+                .zip(&answers)
+                .filter(|(_, answer)| answer.is_none())
+                .map(|(meta, _)| meta.clone())
+                .collect();
+            let asked = self.ask_store(subject, &open, &metas, now).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
@@ -141,9 +201,9 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {
+    async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take(subject, costs)).await;
+        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
         match taken.unwrap_or(Err(StoreError::Timeout)) {
             Ok(taken) => {
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
@@ -153,6 +213,15 @@ impl Engine {
             Err(error) => self.fallback.answer(subject, costs, &error),
         }
     }
+}
+
+fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
+    matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
+}
+
+/// The metas of checks of one subject, one each, where its policy keeps them.
+fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
+    if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
 }
 
 /// What a check comes to.

@@ -131,6 +131,7 @@ fn source(source: Source) -> &'static str {
         Source::Store => "store",
         Source::Prefilter => "prefilter",
         Source::Fallback => "fallback",
+        Source::List => "list",
     }
 }
 
@@ -140,5 +141,8 @@ fn reason(reason: Reason) -> &'static str {
         Reason::OverLimit => "over_limit",
         Reason::CostExceedsLimit => "cost_exceeds_limit",
         Reason::StoreUnavailable => "store_unavailable",
+        Reason::Shadow => "shadow",
+        Reason::AllowListed => "allow_listed",
+        Reason::DenyListed => "deny_listed",
     }
 }

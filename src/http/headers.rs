@@ -102,7 +102,7 @@ mod tests {
     use crate::engine::{Binding, Reason, Source};
     use crate::limit::decision::{QuotaState, QuotaStates};
     use crate::limit::key::KeyType;
-    use crate::limit::policy::{Algorithm, Durability, OnStoreFailure};
+    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
 
     fn decision(quotas: &[(&str, u64, Micros)], states: &[(u64, Micros)], retry_after: Wait) -> Decision {
         let quota = |&(name, limit, window): &(&str, u64, Micros)| Quota {
@@ -117,8 +117,8 @@ mod tests {
             quotas: quotas.iter().map(quota).collect(),
             key_type: KeyType::Text,
             on_store_failure: OnStoreFailure::Local,
-            durability: Durability::Primary,
             timeout: Duration::from_millis(100),
+            options: Options::default(),
         };
         let state = |&(remaining, reset_after): &(u64, Micros)| QuotaState { remaining, reset_after };
         let quotas: QuotaStates = states.iter().map(state).collect();

@@ -10,8 +10,11 @@ use axum::Router;
 use axum::routing::{get, post};
 
 use crate::engine::Engine;
+use crate::reload::Reloader;
 
 pub mod lifecycle;
+
+mod access;
 
 pub mod front;
 
@@ -25,15 +28,21 @@ mod usage;
 
 mod policies;
 
+mod reload;
+
 mod health;
 
 mod body;
 
 mod request;
 
+mod quotas;
+
 mod inspect;
 
 mod violations;
+
+mod faults;
 
 mod query;
 
@@ -53,6 +62,7 @@ pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
     pub load: Load,
+    pub reloader: Arc<Reloader>,
 }
 
 /// Which calls a listener answers; health is answered by every one.
@@ -76,7 +86,7 @@ fn router(node: Node, surface: Surface) -> Router {
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies));
+        routes = routes.route("/v1/policies", get(policies::policies)).route("/v1/reload", post(reload::reload));
     }
     routes
         .fallback(error::not_found)

@@ -9,11 +9,23 @@ pub mod key;
 
 pub mod policy;
 
+pub mod network;
+
+pub mod matches;
+
+pub mod lists;
+
 pub mod window;
 
 pub mod fixed;
 
 pub mod bucket;
+
+pub mod log;
+
+pub mod digest;
+
+pub mod history;
 
 pub mod state;
 

@@ -1,6 +1,6 @@
 //! One quota: at most `limit` units in a `window`.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use super::time::{MICROS_PER_MILLI, Micros};
 
@@ -37,6 +37,9 @@ pub enum Rule {
     FixedWindow(Anchor),
     /// At most the limit at once, and the rate in the long run (`bucket.rs`).
     TokenBucket(Rate),
+    /// At most the limit in any interval as long as the window, exactly; the log of a key holds at most that many
+    /// charges (`log.rs`).
+    SlidingLog(NonZeroU32),
 }
 
 /// Where fixed windows begin.

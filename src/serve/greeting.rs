@@ -36,13 +36,14 @@ fn summary(policy: &Policy) -> String {
         _ => format!("{} per {}", quota.limit, span_text(quota.window)),
     };
     let quotas: Vec<_> = policy.quotas.iter().map(quota).collect();
-    format!("{}: {} ({})", policy.name, quotas.join(", "), policy.algorithm.name())
+    let shadow = if policy.options.shadow { ", shadow" } else { "" };
+    format!("{}: {} ({}{shadow})", policy.name, quotas.join(", "), policy.algorithm.name())
 }
 
-/// A line for a shell. The policy that denies soonest shows most; the key is one of any type.
+/// A line for a shell. The policy that denies soonest shows most, one that only watches denies nothing; the key is one of any type.
 fn try_line(policies: &Policies, url: &str) -> Option<String> {
-    let smallest = |policy: &&std::sync::Arc<Policy>| policy.quotas.iter().map(|quota| quota.limit).min();
-    let policy = policies.by_name.values().min_by_key(smallest)?;
+    let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
+    let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
     Some(format!("  try        curl -i -H 'Content-Type: application/json' -d '{body}' {url}/v1/check"))
 }

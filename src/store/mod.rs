@@ -15,8 +15,10 @@
 //! The caller sets the deadline: dropping the future gives up the answer, not necessarily the charge.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::limit::decision::Taken;
+pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 
@@ -36,6 +38,9 @@ pub struct Subject {
     /// Of both, for this process's own maps.
     pub fingerprint: Fingerprint,
 }
+
+/// Who causes a charge, if the caller tells.
+pub type Meta = Option<Arc<str>>;
 
 /// Why the store gave no verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,9 +95,31 @@ impl Store {
     /// # Errors
     /// When there is no verdict; see [`StoreError`] for what each says about the charge.
     pub async fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
+        self.take_noted(subject, costs, &[]).await
+    }
+
+    /// The same; a policy that keeps metas notes who causes each charge. There is one for each cost, or none at all.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
-            Self::Memory(memory) => memory.take(subject, costs),
-            Self::Redis(redis) => redis.take(subject, costs).await,
+            Self::Memory(memory) => memory.take_noted(subject, costs, metas),
+            Self::Redis(redis) => redis.take_noted(subject, costs, metas, None).await,
+        }
+    }
+
+    /// What a sliding log tells people; nothing for other algorithms.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn history(&self, subject: &Subject) -> Result<Option<History>, StoreError> {
+        if !subject.policy.keeps_metas() {
+            return Ok(None);
+        }
+        match self {
+            Self::Memory(memory) => Ok(Some(memory.history(subject))),
+            Self::Redis(redis) => redis.history(subject).await.map(Some),
         }
     }
 
@@ -110,6 +137,14 @@ impl Store {
         match self {
             Self::Memory(_) => Health { kind: "embedded", shards: Vec::new() },
             Self::Redis(redis) => redis.health(),
+        }
+    }
+
+    /// Gives a connection up when an answer takes longer than `overdue`, from now on.
+    pub fn set_overdue(&self, overdue: Duration) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(redis) => redis.set_overdue(overdue),
         }
     }
 

@@ -19,6 +19,12 @@ mod store_failure;
 // The end of a node loses no answer.
 mod shutdown;
 
+// Policies are loaded again while the node runs, whole or not at all, and counts go on.
+mod reload;
+
+// Who may call what, by tokens; where a node listens without them.
+mod tokens;
+
 // Each bad configuration is refused in its exact words, each good one loads.
 mod config_fixtures;
 
@@ -43,10 +49,28 @@ mod bench;
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
+// Deny, allow and override: which entry answers a key.
+mod lists;
+
+// Policies that only watch.
+mod shadow;
+
+// Quotas that a check brings along.
+mod inline;
+
+// What a file does with a key, and by which line.
+mod explain;
+
+// Faults of comparable services, each with a test.
+mod faults_seen_elsewhere;
+
 // What people use today, as policies on each store, with the flaw fixed.
 mod replaced_systems;
 
-// Fixed windows and token buckets against naive models; rows of the systems they replace.
+// The sliding log: no interval over, its clock, its bounds, who caused what.
+mod sliding_log;
+
+// Fixed windows, token buckets and sliding logs against naive models; rows of the systems they replace.
 mod algorithms;
 
 // The embedded store and Redis answer alike, in every member, on every sequence.

@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::keys::Tag;
+use super::log::Page;
 use super::server::Address;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::store::{StoreError, Taken};
+use crate::store::{Meta, StoreError, Taken};
 
 /// Costs for one key, to be decided in order.
 #[derive(Debug)]
@@ -19,13 +20,24 @@ pub struct Ask {
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
     pub costs: SmallVec<[u64; 2]>,
+    /// Who causes each, or nothing; only logs keep them.
+    pub metas: SmallVec<[Meta; 1]>,
+    /// Instead of all that, which portion of what a log tells.
+    pub portion: Option<usize>,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
     /// When its caller gives up, us by this node's clock.
     pub deadline: Micros,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
-    pub answer: oneshot::Sender<Result<Taken, Refusal>>,
+    pub answer: oneshot::Sender<Result<Answer, Refusal>>,
+}
+
+/// What a lane answers.
+#[derive(Debug)]
+pub enum Answer {
+    Taken(Taken),
+    Page(Page),
 }
 
 /// Why a lane has no verdict.

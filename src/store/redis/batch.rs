@@ -7,15 +7,16 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::ask::{Ask, Refusal};
-use super::script::{By, Call, Reply};
+use super::ask::{Answer, Ask, Refusal};
+use super::log::Page;
+use super::script::{By, Call, Reply, read_log};
 use super::server::Address;
 use super::shard::Shard;
 use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
-use crate::store::{StoreError, Taken};
+use crate::store::{Meta, StoreError, Taken};
 
 /// Costs in one call at most: the server does nothing else meanwhile.
 const COSTS: usize = 1000;
@@ -37,6 +38,8 @@ pub enum Ended {
 struct Group {
     asks: Vec<Ask>,
     costs: Vec<u64>,
+    /// One for each cost, or none at all.
+    metas: Vec<Meta>,
     by: By,
 }
 
@@ -122,6 +125,7 @@ impl Batch {
                     shard.learn_offset(taken.at, sent, received);
                     group.answer(taken, is_kept);
                 }
+                Outcome::Page(page) => group.answer_page(page),
                 Outcome::Elsewhen(time) => {
                     shard.learn_offset(time, sent, received);
                     again.push(group);
@@ -156,6 +160,7 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
 
 enum Outcome {
     Taken(Taken),
+    Page(Page),
     /// TIME was not covered; this is it.
     Elsewhen(Micros),
     NoScript,
@@ -164,7 +169,9 @@ enum Outcome {
 
 impl Group {
     fn of(ask: Ask) -> Self {
-        Self { costs: ask.costs.to_vec(), asks: vec![ask], by: By::Hash }
+        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1), by: By::Hash };
+        group.push(ask);
+        group
     }
 
     /// Only what is decided by the same limits, clock and node may share a call.
@@ -173,19 +180,35 @@ impl Group {
         Arc::ptr_eq(&first.policy, &ask.policy)
             && first.asking == ask.asking
             && first.time == ask.time
+            && first.portion.is_none()
+            && ask.portion.is_none()
             && self.costs.len() + ask.costs.len() <= COSTS
     }
 
     fn push(&mut self, ask: Ask) {
-        self.costs.extend_from_slice(&ask.costs);
+        self.add(&ask);
         self.asks.push(ask);
+    }
+
+    fn add(&mut self, ask: &Ask) {
+        if !ask.metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+            self.metas.extend_from_slice(&ask.metas);
+        }
+        self.costs.extend_from_slice(&ask.costs);
+        if !self.metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+        }
     }
 
     /// Leaves out who has given up meanwhile; whether anybody is left.
     fn is_wanted(&mut self) -> bool {
         if self.asks.iter().any(|ask| ask.answer.is_closed()) {
             self.asks.retain(|ask| !ask.answer.is_closed());
-            self.costs = self.asks.iter().flat_map(|ask| ask.costs.iter().copied()).collect();
+            self.costs.clear();
+            self.metas.clear();
+            let asks = std::mem::take(&mut self.asks);
+            asks.into_iter().for_each(|ask| self.push(ask));
         }
         !self.asks.is_empty()
     }
@@ -195,24 +218,35 @@ impl Group {
     }
 
     fn call(&self) -> Call<'_> {
-        Call { tag: &self.asks[0].tag, policy: &self.asks[0].policy, costs: &self.costs }
+        Call { tag: &self.asks[0].tag, policy: &self.asks[0].policy, costs: &self.costs, metas: &self.metas }
     }
 
     fn command(&self, now: Micros) -> Cmd {
-        self.call().command(self.by, now, self.asks[0].time)
+        let Ask { tag, policy, portion, time, .. } = &self.asks[0];
+        match portion {
+            Some(number) => read_log(tag, policy, *number, self.by, *time),
+            None => self.call().command(self.by, now, *time),
+        }
     }
 
     fn outcome(&self, reply: &Value, from: &Address) -> Outcome {
         if let Value::ServerError(error) = reply {
             return refused(error, from);
         }
+        if self.asks[0].portion.is_some() {
+            return Page::read(reply).map_or_else(malformed, Outcome::Page);
+        }
         match self.call().reply(reply) {
             Reply::Taken(taken) => Outcome::Taken(taken),
             Reply::NotCovered { time } => Outcome::Elsewhen(time),
-            Reply::Malformed => {
-                let error = StoreError::Unknown("the script's reply is not one that it makes".into());
-                Outcome::Refused(error.into())
-            }
+            Reply::Malformed => malformed(),
+        }
+    }
+
+    /// Such an ask is alone.
+    fn answer_page(mut self, page: Page) {
+        if let Some(ask) = self.asks.pop() {
+            let _ = ask.answer.send(Ok(Answer::Page(page)));
         }
     }
 
@@ -224,8 +258,9 @@ impl Group {
         for ask in self.asks {
             let verdicts: Vec<_> = verdicts.by_ref().take(ask.costs.len()).collect();
             let charged = verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0);
+            let taken = Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at };
             let _ = ask.answer.send(match is_kept || !charged {
-                true => Ok(Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at }),
+                true => Ok(Answer::Taken(taken)),
                 false => Err(StoreError::NoReplicaAck.into()),
             });
         }
@@ -236,6 +271,10 @@ impl Group {
             let _ = ask.answer.send(Err(refusal.clone()));
         }
     }
+}
+
+fn malformed() -> Outcome {
+    Outcome::Refused(StoreError::Unknown("the script's reply is not one that it makes".into()).into())
 }
 
 /// What an error reply means. The script writes only after it has decided, so an error is always from before

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
+use super::overdue::Overdue;
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use crate::clock::Clock;
@@ -62,8 +63,8 @@ pub struct Lane {
 
 impl Lane {
     /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
-    pub fn open(address: Address, clock: Clock, timeout: Duration, doubt: Arc<Notify>) -> Self {
-        let shard = Arc::new(Shard::new(address, clock, timeout, Durability::Primary));
+    pub fn open(address: Address, clock: Clock, overdue: Overdue, doubt: Arc<Notify>) -> Self {
+        let shard = Arc::new(Shard::new(address, clock, overdue, Durability::Primary));
         Self { queue: Driver::start(shard.clone(), doubt.clone()), shard, durable: Arc::default(), doubt }
     }
 
@@ -73,7 +74,7 @@ impl Lane {
     /// [`StoreError::QueueFull`].
     pub fn ask(&self, ask: Ask) -> Result<(), StoreError> {
         let start = || Driver::start(Arc::new(self.shard.durable_twin()), self.doubt.clone());
-        let queue = match ask.policy.durability {
+        let queue = match ask.policy.options.durability {
             Durability::Primary => &self.queue,
             Durability::Replica => self.durable.get_or_init(start),
         };

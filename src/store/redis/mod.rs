@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Health, StoreError, Subject, Taken};
+use super::{Health, History, Meta, StoreError, Subject, Taken};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
@@ -21,9 +21,13 @@ pub mod keys;
 
 pub mod script;
 
+pub mod log;
+
 pub mod server;
 
 mod ask;
+
+mod overdue;
 
 mod patience;
 
@@ -35,9 +39,11 @@ mod lane;
 
 mod topology;
 
-use ask::{Ask, Refusal};
+use ask::{Answer, Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
+use log::Page;
+use overdue::Overdue;
 use patience::Patience;
 use server::Address;
 use topology::{Kind, Topology};
@@ -45,11 +51,25 @@ use topology::{Kind, Topology};
 /// How often one check is asked at most; its deadline comes first.
 const TRIES: usize = 1000;
 
+/// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
+const PORTIONS: usize = 256;
+
+/// What a lane is to be asked about a subject.
+#[derive(Clone, Copy)]
+struct Matter<'a> {
+    costs: &'a [u64],
+    metas: &'a [Meta],
+    /// Instead of those, which portion of what a log tells.
+    portion: Option<usize>,
+    time: Option<Micros>,
+}
+
 /// The store on one or more Redis servers.
 #[derive(Debug)]
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
+    overdue: Overdue,
 }
 
 impl RedisStore {
@@ -65,8 +85,14 @@ impl RedisStore {
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let topology = Topology::open(seeds, clock, timeout, generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone() })
+        let overdue = Overdue::new(timeout);
+        let topology = Topology::open(seeds, clock, overdue.clone(), generations);
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), overdue })
+    }
+
+    /// Changes how long a server may take to answer before its connection is given up.
+    pub fn set_overdue(&self, overdue: Duration) {
+        self.overdue.set(overdue);
     }
 
     /// Waits until the servers have told who owns what.
@@ -92,6 +118,60 @@ impl RedisStore {
     /// # Errors
     /// As [`RedisStore::take`].
     pub async fn take_by(&self, subject: &Subject, costs: &[u64], time: Option<Micros>) -> Result<Taken, StoreError> {
+        self.take_noted(subject, costs, &[], time).await
+    }
+
+    /// See [`super::Store::take_noted`]; `time` as above.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn take_noted(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        time: Option<Micros>,
+    ) -> Result<Taken, StoreError> {
+        match self.ask(subject, Matter { costs, metas, portion: None, time }).await? {
+            Answer::Taken(taken) => Ok(taken),
+            Answer::Page(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+        }
+    }
+
+    /// See [`super::Store::history`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history(&self, subject: &Subject) -> Result<History, StoreError> {
+        self.history_by(subject, None).await
+    }
+
+    /// The same at `time` (us) instead of the shard's TIME where one is given: for tests.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history_by(&self, subject: &Subject, time: Option<Micros>) -> Result<History, StoreError> {
+        let window = subject.policy.quotas[subject.policy.longest()].window;
+        let mut told = Page::default();
+        for number in 0..PORTIONS {
+            let matter = Matter { costs: &[], metas: &[], portion: Some(number), time };
+            let Answer::Page(page) = self.ask(subject, matter).await? else { break };
+            let (at, more) = (page.at, page.is_full());
+            if number == 0 {
+                told = page;
+            } else {
+                told.extend(page);
+            }
+            if !more || told.notes.last().is_some_and(|note| note.at + window <= at) {
+                break;
+            }
+        }
+        let (at, counts) = (told.at, |of: Micros| of + window > told.at);
+        let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
+        Ok(History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at))))
+    }
+
+    async fn ask(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
@@ -106,15 +186,17 @@ impl RedisStore {
                 tag: tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
-                costs: costs.into(),
+                costs: matter.costs.into(),
+                metas: matter.metas.into(),
+                portion: matter.portion,
                 asking: asking.take().is_some(),
                 deadline: patience.deadline(),
-                time,
+                time: matter.time,
                 answer,
             })?;
             let gone = |_| Refusal::Failed(StoreError::Unknown("its connection was given up".into()));
             match verdict.await.map_err(gone).flatten() {
-                Ok(taken) => return Ok(taken),
+                Ok(answer) => return Ok(answer),
                 Err(Refusal::Moved(address)) => {
                     self.topology.moved(slot, &address);
                     patience.redirected().await?;

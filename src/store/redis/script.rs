@@ -6,10 +6,11 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::{Tag, counter_width, segments};
+use super::log::{self, Page};
 use crate::limit::bucket::{Terms, TokenBucket};
 use crate::limit::decision::{Ruling, decide, decide_roomy};
 use crate::limit::fixed::FixedWindow;
@@ -18,17 +19,22 @@ use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
-use crate::store::Taken;
+use crate::store::{Meta, Taken};
 
 /// The sources of all scripts: what a connection loads.
-pub const SOURCES: [&str; 3] = [
+pub const SOURCES: [&str; 5] = [
     include_str!("window.lua"),
     concat!(include_str!("pair_head.lua"), include_str!("fixed.lua"), include_str!("pair.lua")),
     concat!(include_str!("pair_head.lua"), include_str!("bucket.lua"), include_str!("pair.lua")),
+    include_str!("log.lua"),
+    include_str!("log_read.lua"),
 ];
 
+/// The place of the script that only reads a log.
+const LOG_READ: usize = 4;
+
 /// The same with their SHA-1, by which servers know them.
-static SCRIPTS: LazyLock<[redis::Script; 3]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
+static SCRIPTS: LazyLock<[redis::Script; 5]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
 
 /// The place of an algorithm's script in both.
 fn place(algorithm: Algorithm) -> usize {
@@ -36,6 +42,7 @@ fn place(algorithm: Algorithm) -> usize {
         Algorithm::SlidingWindow => 0,
         Algorithm::FixedWindow => 1,
         Algorithm::TokenBucket => 2,
+        Algorithm::SlidingLog => 3,
     }
 }
 
@@ -51,6 +58,8 @@ pub struct Call<'a> {
     pub tag: &'a Tag,
     pub policy: &'a Policy,
     pub costs: &'a [u64],
+    /// One for each cost, or none at all; only logs keep them.
+    pub metas: &'a [Meta],
 }
 
 /// How the script is named to the server.
@@ -79,25 +88,34 @@ impl Call<'_> {
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
         let script = place(self.policy.algorithm);
-        let mut cmd = match by {
-            By::Hash => redis::cmd("EVALSHA"),
-            By::Source => redis::cmd("EVAL"),
-        };
-        cmd.arg(match by {
-            By::Hash => SCRIPTS[script].get_hash(),
-            By::Source => SOURCES[script],
-        });
+        let mut cmd = named(by, script);
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now),
             Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd),
+            Algorithm::SlidingLog => log::arguments(self.tag, self.policy, self.costs, self.metas, &mut cmd),
         }
-        for (cost, times) in runs(self.costs) {
-            cmd.arg(cost).arg(times);
+        if self.policy.algorithm != Algorithm::SlidingLog {
+            for (cost, times) in runs(self.costs) {
+                cmd.arg(cost).arg(times);
+            }
         }
         if let Some(time) = time {
             cmd.arg(time);
         }
         cmd
+    }
+
+    /// The keys that the command at `now` (us) declares.
+    pub fn keys(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
+        let simple = |argument| match argument {
+            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        // Behind the command's name, the script and the number of keys.
+        let mut arguments = command.args_iter().skip(2).map(simple);
+        let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        arguments.take(count).collect()
     }
 
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros) {
@@ -108,7 +126,7 @@ impl Call<'_> {
         cmd.arg(keys);
         for (quota, segments) in sent() {
             for segment in segments {
-                cmd.arg(self.tag.segment(&self.policy.name, quota, segment));
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
             }
         }
         cmd.arg(from).arg(to).arg(quotas.len());
@@ -121,7 +139,7 @@ impl Call<'_> {
         let quotas = &self.policy.quotas;
         cmd.arg(quotas.len());
         for quota in quotas {
-            cmd.arg(self.tag.state(&self.policy.name, quota));
+            cmd.arg(self.tag.state(self.policy.counters(), quota));
         }
         cmd.arg(quotas.len());
         for quota in quotas {
@@ -132,7 +150,7 @@ impl Call<'_> {
                     cmd.arg(terms.repaid).arg(terms.price).arg(limit)
                 }
                 Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
-                Rule::FixedWindow(Anchor::FirstHit) | Rule::SlidingWindow => cmd.arg(quota.window).arg(limit).arg(0),
+                _ => cmd.arg(quota.window).arg(limit).arg(0),
             };
         }
     }
@@ -152,6 +170,10 @@ impl Call<'_> {
         let ruling = match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_ruling(time, rest)?,
             Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_ruling(time, rest)?,
+            Algorithm::SlidingLog => {
+                let mut states = log::digests(self.policy, rest)?;
+                decide(self.policy, &mut states, time, self.costs)
+            }
         };
         Some(Reply::Taken(Taken { ruling, at: time }))
     }
@@ -190,6 +212,29 @@ impl Call<'_> {
     }
 }
 
+/// A call that reads portion `number` of what a log tells.
+pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<Micros>) -> Cmd {
+    let mut cmd = named(by, LOG_READ);
+    Page::arguments(tag, policy, number, &mut cmd);
+    if let Some(time) = time {
+        cmd.arg(time);
+    }
+    cmd
+}
+
+/// The beginning of a call.
+fn named(by: By, script: usize) -> Cmd {
+    let mut cmd = match by {
+        By::Hash => redis::cmd("EVALSHA"),
+        By::Source => redis::cmd("EVAL"),
+    };
+    cmd.arg(match by {
+        By::Hash => SCRIPTS[script].get_hash(),
+        By::Source => SOURCES[script],
+    });
+    cmd
+}
+
 /// Equal costs side by side are sent once, with their number.
 fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
     costs.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
@@ -219,7 +264,7 @@ fn buckets_of(segment: u64, width: usize, sums: &[u8]) -> impl Iterator<Item = B
         .filter(|bucket| bucket.count > 0)
 }
 
-fn unsigned(value: &Value) -> Option<u64> {
+pub(super) fn unsigned(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,

@@ -14,6 +14,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 
 use super::lane::Lane;
+use super::overdue::Overdue;
 use super::server::{self, Address, Info, within};
 use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
@@ -49,7 +50,7 @@ pub struct Topology {
     kind: AtomicU8,
     seeds: Vec<Address>,
     clock: Clock,
-    timeout: Duration,
+    overdue: Overdue,
     generations: Arc<Generations>,
     /// Wakes the task when something looks wrong.
     doubt: Arc<Notify>,
@@ -100,14 +101,14 @@ impl Table {
 
 impl Topology {
     /// Starts to learn the topology from `seeds`.
-    pub fn open(seeds: Vec<Address>, clock: Clock, timeout: Duration, generations: Arc<Generations>) -> Arc<Self> {
+    pub fn open(seeds: Vec<Address>, clock: Clock, overdue: Overdue, generations: Arc<Generations>) -> Arc<Self> {
         let topology = Arc::new(Self {
             table: ArcSwap::default(),
             writing: Mutex::new(()),
             kind: AtomicU8::new(Kind::Unknown as u8),
             seeds,
             clock,
-            timeout,
+            overdue,
             generations,
             doubt: Arc::default(),
             known: watch::Sender::new(false),
@@ -195,7 +196,7 @@ impl Topology {
     }
 
     fn lane_for(&self, table: &Table, address: &Address) -> Lane {
-        let open = || Lane::open(address.clone(), self.clock.clone(), self.timeout, self.doubt.clone());
+        let open = || Lane::open(address.clone(), self.clock.clone(), self.overdue.clone(), self.doubt.clone());
         table.lane(address).cloned().unwrap_or_else(open)
     }
 

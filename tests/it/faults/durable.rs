@@ -62,6 +62,13 @@ fn kill_behind_a_lagging_replica(what: &str) -> [Row; 2] {
         sleep(Duration::from_millis(300));
         cluster.run(&["kill", &victim.to_string()]);
         wait_until("the replica has taken over", || cluster.is_primary(replica));
+        // Until it has a replica of its own, nothing is acknowledged.
+        cluster.run(&["start", &victim.to_string()]);
+        let mut promoted = cluster.connection(replica);
+        wait_until("the new primary has a replica", || {
+            let info: String = redis::cmd("INFO").arg("replication").query(&mut promoted).unwrap();
+            info.contains("state=online")
+        });
         let back = now_ms();
         sleep(A_WHILE);
         Some(back)
@@ -92,7 +99,7 @@ fn writable(cluster: &Cluster) {
 
 const POLICIES: &str = "
 policies:
-  kept: {quotas: [10 per 1h], durability: replica, timeout: 300ms}
+  kept: {quotas: [10 per 1h], durability: replica, timeout: 1s}
   usual: {quotas: [10 per 1h], timeout: 5s}
 ";
 

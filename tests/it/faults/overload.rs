@@ -3,19 +3,22 @@
 use std::convert::Infallible;
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::json;
+use tollgate::access::Reach;
 use tollgate::clock::Clock;
-use tollgate::config::{Overrides, Source, load};
+use tollgate::config::{Overrides, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
 use tollgate::http::{Front, Lifecycle, Load, Node, Surface};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
+use tollgate::reload::Reloader;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::http::{self, Connection};
@@ -54,16 +57,17 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
 }
 
 async fn start(load_cap: Load) -> String {
-    let source = Source { origin: "test".into(), text: "policies: {default: {quotas: [1000000 per 1h]}}".into() };
-    let config = load(&source, &Overrides::default(), 0).unwrap();
+    let config = built_in(&Overrides::default(), 0).unwrap();
     let memory = || MemoryStore::new(Clock::system(), 1000);
-    let prefilter = Prefilter::new(10, std::time::Duration::from_secs(1), std::sync::Arc::new(Generations::default()));
+    let prefilter = Prefilter::new(10, std::time::Duration::from_secs(1), Arc::new(Generations::default()));
     let fallback = FallbackStore::new(memory(), config.expected_nodes);
-    let engine = Engine::new(config.policies, prefilter, Store::Memory(memory()), fallback, Clock::system());
-    let node = Node { engine: engine.into(), lifecycle: Lifecycle::default(), load: load_cap };
+    let engine =
+        Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
+    let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
+    let node = Node { engine, lifecycle: Lifecycle::default(), load: load_cap, reloader };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let front = Front::new(node, Surface::Whole);
+    let front = Front::new(node, Surface::Whole, Reach::Loopback);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let front = front.clone();

@@ -94,6 +94,14 @@ pub(crate) fn get(address: &str, path: &str) -> Answer {
     exchange(address, &request("GET", path, &[], b""))
 }
 
+/// Calls with a token, if there is one; the body is JSON.
+pub(crate) fn call(address: &str, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
+    let bearer = token.map(|token| format!("Bearer {token}"));
+    let mut headers = vec![("Content-Type", "application/json")];
+    headers.extend(bearer.as_deref().map(|bearer| ("Authorization", bearer)));
+    exchange(address, &request(method, path, &headers, body.as_bytes()))
+}
+
 pub(crate) fn post(address: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
     exchange(address, &json_request(path, body.as_ref()))
 }

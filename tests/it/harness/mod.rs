@@ -20,6 +20,8 @@ pub(crate) mod redis;
 
 pub(crate) mod steps;
 
+pub(crate) mod stores;
+
 /// The program under test.
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
@@ -43,10 +45,19 @@ impl Node {
         Self::start_by(Command::new(TOLLGATE), arguments)
     }
 
+    /// The same at an address that other machines may reach.
+    pub(crate) fn start_on(listen: &str, arguments: &[&str]) -> Self {
+        Self::begin(Command::new(TOLLGATE), listen, arguments)
+    }
+
     /// The same by a command that runs the program, with an environment of its own.
-    pub(crate) fn start_by(mut program: Command, arguments: &[&str]) -> Self {
+    pub(crate) fn start_by(program: Command, arguments: &[&str]) -> Self {
+        Self::begin(program, "127.0.0.1:0", arguments)
+    }
+
+    fn begin(mut program: Command, listen: &str, arguments: &[&str]) -> Self {
         let mut process = program
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", listen])
             .args(arguments)
             .env("RUST_LOG", "warn")
             .stdout(Stdio::piped())
@@ -67,8 +78,17 @@ impl Node {
 
     /// Asks it to end, as an orchestrator does.
     pub(crate) fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// SIGHUP, by which services are told to read their files again.
+    pub(crate) fn hang_up(&self) {
+        self.signal(rustix::process::Signal::HUP);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it still runs");
+        rustix::process::kill_process(pid, signal).expect("it still runs");
     }
 
     /// Waits until it has ended by itself.
