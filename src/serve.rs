@@ -21,7 +21,8 @@ use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::engine::reload::overdue;
 use crate::http::lifecycle::Phase;
-use crate::http::{Front, Lifecycle, Node, Surface};
+use crate::http::{Front, Lifecycle, Load, Node, Surface};
+use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
@@ -102,7 +103,7 @@ impl Server {
         let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
         let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
-        let node = Node { engine, lifecycle: Lifecycle::default(), reloader };
+        let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader };
         Ok(Self { node, listeners, shutdown, limits })
     }
 
@@ -147,6 +148,11 @@ impl Server {
 /// Opens the store that `config` names. One that is away is joined when it comes.
 async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generations>) -> Result<Store, ServeError> {
     let StoreConfig::Redis(redis) = &config.store else {
+        if config.policies.by_name.values().any(|policy| policy.options.durability == Durability::Replica) {
+            tracing::warn!(
+                "a policy says `durability: replica`, but the embedded store has none: name Redis under `store`"
+            );
+        }
         return Ok(Store::Memory(MemoryStore::new(clock.clone(), MAX_KEYS)));
     };
     let timeout = overdue(&config.policies);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::limit::calendar::UTC;
 use crate::limit::key::KeyType;
 use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
-use crate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
+use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
 use super::Policies;
@@ -16,7 +16,7 @@ use super::lists;
 use super::quota::{self, Form};
 use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
-use super::section::{Section, Shape, not_yet};
+use super::section::{Section, Shape};
 use super::store::TIMEOUT;
 use super::zone;
 
@@ -36,8 +36,9 @@ const SHAPE: Shape = Shape {
         "deny",
         "allow",
         "overrides",
+        "durability",
     ],
-    checked: &["durability"],
+    checked: &[],
     later: &[],
 };
 
@@ -50,7 +51,6 @@ const DEFAULT_IPV6_PREFIX: u8 = 64;
 pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
-    refuse_unbuilt(&section, faults);
     let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
     let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
@@ -60,8 +60,8 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     zone::refuse_idle(section.whole("timezone"), form, quotas.as_deref(), faults);
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
-    let failure = section.member("on_store_failure");
-    let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
+    let durability = section.member("durability").map_or(Some(Durability::default()), |node| durability(node, faults));
+    let on_store_failure = on_store_failure(section.member("on_store_failure"), durability, faults);
     let timeout = section.member("timeout").map_or(Some(timeout), |node| node.duration(TIMEOUT, faults));
     let mut flag = |key| section.member(key).map_or(Some(false), |node| node.boolean(faults));
     let (shadow, inline) = (flag("shadow"), flag("inline"));
@@ -73,7 +73,7 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
         key_type: key_type?,
         on_store_failure: on_store_failure?,
         timeout: timeout?,
-        options: Options { shadow: shadow?, inline: inline?, ..Options::default() },
+        options: Options { durability: durability?, shadow: shadow?, inline: inline?, ..Options::default() },
     };
     let lists = lists.map(|lists| Arc::new(lists.of(&policy)));
     Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })
@@ -144,11 +144,33 @@ fn form(
     }
 }
 
-fn on_store_failure(node: &Node, faults: &mut Faults) -> Option<OnStoreFailure> {
+fn durability(node: &Node, faults: &mut Faults) -> Option<Durability> {
+    let kinds = [Durability::Primary, Durability::Replica];
+    let word = node.word(&kinds.map(Durability::name), faults)?;
+    kinds.into_iter().find(|kind| kind.name() == word)
+}
+
+/// What answers without the store. What must not be forgotten must not be guessed either, so a policy that waits for a
+/// replica denies or fails.
+fn on_store_failure(
+    node: Option<&Node>,
+    durability: Option<Durability>,
+    faults: &mut Faults,
+) -> Option<OnStoreFailure> {
     use OnStoreFailure::{Allow, Deny, Error, Local};
+    let waits = durability == Some(Durability::Replica);
+    let Some(node) = node else { return Some(if waits { Deny } else { Local }) };
     let modes = [Local, Allow, Deny, Error];
     let word = node.word(&modes.map(OnStoreFailure::name), faults)?;
-    modes.into_iter().find(|mode| mode.name() == word)
+    let mode = modes.into_iter().find(|mode| mode.name() == word)?;
+    if waits && matches!(mode, Local | Allow) {
+        faults.note(
+            node.place,
+            format!("`on_store_failure: {word}` with `durability: replica` would allow what no replica has: write `deny` or `error`"),
+        );
+        return None;
+    }
+    Some(mode)
 }
 
 fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
@@ -163,14 +185,5 @@ fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
             faults.note(prefix.place, "`ipv6_prefix` is for addresses: add `type: ip`");
             None
         }
-    }
-}
-
-/// Notes members that ask for what is not built; what they say by default is built.
-fn refuse_unbuilt(section: &Section<'_>, faults: &mut Faults) {
-    if let Some(node) = section.member("durability")
-        && node.word(&["primary", "replica"], faults) == Some("replica")
-    {
-        not_yet(node.place, "`durability: replica`", faults);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::limit::key::KeyType;
 use crate::limit::lists::Entry;
 use crate::limit::matches::Pattern;
-use crate::limit::policy::{Options, Policy};
+use crate::limit::policy::{Durability, Options, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
@@ -31,8 +31,10 @@ fn canonical(policy: &Policy) -> String {
 
 /// Nothing when nothing is. Where an entry is written does not matter, nor do the others' order.
 fn said_besides(options: &Options) -> String {
-    let Options { shadow, inline, lists, listed: _, counters: _ } = options;
-    let mut text = format!("{}{}", if *shadow { " shadow" } else { "" }, if *inline { " inline" } else { "" });
+    let Options { durability, shadow, inline, lists, listed: _, counters: _ } = options;
+    let replica = *durability == Durability::Replica;
+    let said = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
+    let mut text: String = said.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     let Some(lists) = lists else { return text };
     for (name, list) in [("deny", &lists.deny), ("allow", &lists.allow), ("override", &lists.overrides)] {
         let entry = |(pattern, entry): (Pattern<'_>, &Entry)| {

@@ -148,6 +148,8 @@ pub enum Cause {
     BreakerOpen,
     QueueFull,
     Refused,
+    /// The charge was made, but a failover could still forget it.
+    NoReplicaAck,
 }
 
 /// Why there is no decision.

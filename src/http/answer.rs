@@ -112,6 +112,7 @@ impl From<Fallback> for FallbackBody {
             Cause::BreakerOpen => "breaker_open",
             Cause::QueueFull => "queue_full",
             Cause::Refused => "refused",
+            Cause::NoReplicaAck => "no_replica_ack",
         };
         Self { mode: fallback.mode.name(), cause }
     }

@@ -42,6 +42,7 @@ enum Kind {
     TooLarge,
     UnsupportedMediaType,
     StoreUnavailable,
+    Overloaded,
     Internal,
 }
 
@@ -72,6 +73,7 @@ impl Kind {
             Self::StoreUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store gave no decision")
             }
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many calls are in flight"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Tollgate has a bug"),
         }
     }
@@ -139,6 +141,11 @@ impl Problem {
         Self::new(Kind::UnsupportedMediaType, detail)
     }
 
+    /// 503: nothing of the call was read.
+    pub(super) fn overloaded() -> Self {
+        Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
+    }
+
     /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
     pub(super) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
         match error {
@@ -195,7 +202,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.kind {
-            Kind::StoreUnavailable => {
+            Kind::StoreUnavailable | Kind::Overloaded => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Kind::RequestTimeout => {

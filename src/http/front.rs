@@ -1,5 +1,5 @@
-//! What a request meets first: the request id, the panic guard, who may call, the end of a connection, and the short way of a
-//! check.
+//! What a request meets first: the request id, the panic guard, the cap of what is in flight, who may call, the end of
+//! a connection, and the short way of a check.
 //!
 //! `POST /v1/check` is nearly all that is ever asked, so it does not pass the router, whose boxes cost about as
 //! much as the rest of a denial from memory. It runs the same handler; everything else is routed.
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use tower_service::Service;
 
 use super::body::Lingering;
+use super::error::Problem;
 use super::lifecycle::Phase;
 use super::{Node, Surface, access, check, error, request_id, router};
 use crate::access::Reach;
@@ -59,7 +60,9 @@ impl Front {
 impl Inner {
     async fn route(&self, request: Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
+        let admitted = self.node.load.admit(head.uri.path(), &body);
         let body = Lingering::new(&head.headers, body);
+        let Some(_admitted) = admitted else { return Problem::overloaded().into_response() };
         if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
             return problem.into_response();
         }

@@ -1,8 +1,8 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes `front.rs` (request id, panic guard, connection) and one handler, which parses
-//! (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the way
-//! becomes a problem document in `error.rs`.
+//! A request passes `front.rs` (request id, panic guard, connection, not too many at once: `shed.rs`) and one handler,
+//! which parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
+//! way becomes a problem document in `error.rs`.
 
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ mod access;
 pub mod front;
 
 mod request_id;
+
+mod shed;
 
 mod check;
 
@@ -52,12 +54,14 @@ mod error;
 
 pub use front::Front;
 pub use lifecycle::Lifecycle;
+pub use shed::Load;
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    pub load: Load,
     pub reloader: Arc<Reloader>,
 }
 

@@ -13,7 +13,7 @@ use crate::limit::key::KeyType;
 use crate::limit::lists::{Entry, Lists};
 use crate::limit::log::max_entries;
 use crate::limit::matches::{Counts, Matches};
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Durability, Policy};
 use crate::limit::time::{Micros, millis_up};
 use crate::reload::LastReload;
 
@@ -50,6 +50,8 @@ struct PolicyBody<'a> {
     max_entries: Option<u64>,
     key: KeyBody,
     on_store_failure: &'static str,
+    #[serde(skip_serializing_if = "is_default")]
+    durability: &'static str,
     timeout_ms: u128,
     shadow: bool,
     inline: bool,
@@ -124,6 +126,7 @@ impl<'a> PolicyBody<'a> {
                 KeyType::Ip { ipv6_prefix } => KeyBody::Ip { ipv6_prefix },
             },
             on_store_failure: policy.on_store_failure.name(),
+            durability: policy.options.durability.name(),
             timeout_ms: policy.timeout.as_millis(),
             shadow: policy.options.shadow,
             inline: policy.options.inline,
@@ -132,6 +135,10 @@ impl<'a> PolicyBody<'a> {
             overrides: counts(|lists| &lists.overrides),
         }
     }
+}
+
+fn is_default(durability: &str) -> bool {
+    durability == Durability::default().name()
 }
 
 impl From<Option<Counts>> for CountsBody {

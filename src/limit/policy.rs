@@ -56,6 +56,26 @@ impl OnStoreFailure {
     }
 }
 
+/// Where a charge must be before the check that made it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// On the primary: a failover may forget it.
+    #[default]
+    Primary,
+    /// On a replica as well: an allowed check waits for its acknowledgement.
+    Replica,
+}
+
+impl Durability {
+    /// The name in the configuration and in `GET /v1/policies`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::Replica => "replica",
+        }
+    }
+}
+
 /// A named rule. Its name and its quotas' windows identify its counters: a changed limit keeps its counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -75,6 +95,8 @@ pub struct Policy {
 /// What a policy does besides counting; nothing by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
+    /// Where a charge must be before an allowed check is answered.
+    pub durability: Durability,
     /// Decide and count, but always allow.
     pub shadow: bool,
     /// A check may bring quotas of its own.

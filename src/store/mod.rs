@@ -10,8 +10,8 @@
 //! - tell `retry_after` from the state that the whole call leaves behind;
 //! - answer alike: the same sequence of calls at the same instants gives equal verdicts.
 //!
-//! An error means that no verdict is known. Except for [`StoreError::Unknown`] and [`StoreError::Timeout`]
-//! nothing was charged; after those two it may have been, and the call is never repeated.
+//! An error means that no verdict is known. Except for [`StoreError::Unknown`], [`StoreError::Timeout`] and
+//! [`StoreError::NoReplicaAck`] nothing was charged; after those it may have been, and the call is never repeated.
 //! The caller sets the deadline: dropping the future gives up the answer, not necessarily the charge.
 
 use std::sync::Arc;
@@ -51,6 +51,9 @@ pub enum StoreError {
     /// The connection broke while the call was under way; the charge may have been made.
     #[error("the connection broke with the call under way: {0}")]
     Unknown(String),
+    /// It was charged, and no replica has acknowledged it in time.
+    #[error("no replica acknowledged the charge in time")]
+    NoReplicaAck,
     /// There is no connection to the shard; nothing was sent.
     #[error("no connection: {0}")]
     Unreachable(String),

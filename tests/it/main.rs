@@ -46,6 +46,9 @@ mod exact_on_cluster;
 // Failovers, flushed scripts: what the server did not execute is asked again, what it may have is not.
 mod redirections;
 
+// One fault of a cluster after the other under load: always answered, never twice, never over.
+mod faults;
+
 // The load generator: exact counts, a steady rate, failures by their reason.
 mod bench;
 

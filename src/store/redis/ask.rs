@@ -26,6 +26,8 @@ pub struct Ask {
     pub portion: Option<usize>,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
+    /// When its caller gives up, us by this node's clock.
+    pub deadline: Micros,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
     pub answer: oneshot::Sender<Result<Answer, Refusal>>,

@@ -1,10 +1,11 @@
 //! One pipeline: what waited together, merged by key, sent, and answered.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::ask::{Answer, Ask, Refusal};
 use super::log::Page;
@@ -13,6 +14,7 @@ use super::server::Address;
 use super::shard::Shard;
 use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
+use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::{Meta, StoreError, Taken};
 
@@ -28,6 +30,8 @@ const ROUNDS: usize = 4;
 pub enum Ended {
     Sound,
     Broken,
+    /// The server did not answer, neither this nor anything else.
+    Silent,
 }
 
 /// Asks of one key under one policy, which become one call.
@@ -68,32 +72,39 @@ impl Batch {
             if self.0.is_empty() {
                 return Ended::Sound;
             }
-            let pipeline = self.pipeline(shard.shard_now());
+            let pipeline = self.pipeline(shard);
             let sent = shard.now();
             let count = pipeline.len();
             let replies = connection.send_packed_commands(&pipeline, 0, count);
-            let failed = match tokio::time::timeout(shard.timeout(), replies).await {
-                Ok(Ok(replies)) => {
-                    self.settle(replies, shard, sent);
-                    continue;
+            match awaited(replies, shard).await {
+                Some(Ok(replies)) => self.settle(replies, shard, sent),
+                Some(Err(error)) => {
+                    self.fail(&unknown(&error).into());
+                    return Ended::Broken;
                 }
-                Ok(Err(error)) => unknown(&error),
-                Err(_) => StoreError::Timeout,
-            };
-            self.fail(&failed.into());
-            return Ended::Broken;
+                None => {
+                    self.fail(&StoreError::Timeout.into());
+                    return Ended::Silent;
+                }
+            }
         }
         self.fail(&Refusal::NotNow("the shard's clock could not be followed".into()));
         Ended::Sound
     }
 
-    fn pipeline(&self, now: Micros) -> Pipeline {
-        let mut pipeline = Pipeline::with_capacity(self.0.len());
+    /// The calls; behind them, where a replica is waited for, one WAIT for them all.
+    fn pipeline(&self, shard: &Shard) -> Pipeline {
+        let now = shard.shard_now();
+        let mut pipeline = Pipeline::with_capacity(self.0.len() + 1);
         for group in &self.0 {
             if group.asking() {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
             pipeline.add_command(group.command(now));
+        }
+        if shard.durability == Durability::Replica {
+            let deadlines = self.0.iter().flat_map(|group| &group.asks).map(|ask| ask.deadline);
+            pipeline.cmd("WAIT").arg(1).arg(shard.wait_ms(deadlines.min().unwrap_or(0)));
         }
         pipeline
     }
@@ -101,6 +112,7 @@ impl Batch {
     /// Hands out what each reply says; groups that must be sent again stay.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
         let received = shard.now();
+        let is_kept = shard.durability == Durability::Primary || matches!(replies.last(), Some(Value::Int(1..)));
         let mut replies = replies.into_iter();
         let mut again = Vec::new();
         for mut group in self.0.drain(..) {
@@ -111,7 +123,7 @@ impl Batch {
             match group.outcome(&reply, &shard.address) {
                 Outcome::Taken(taken) => {
                     shard.learn_offset(taken.at, sent, received);
-                    group.answer(taken);
+                    group.answer(taken, is_kept);
                 }
                 Outcome::Page(page) => group.answer_page(page),
                 Outcome::Elsewhen(time) => {
@@ -130,6 +142,19 @@ impl Batch {
 
     fn fail(&mut self, refusal: &Refusal) {
         self.0.drain(..).for_each(|group| group.refuse(refusal));
+    }
+}
+
+/// The replies, or none when the server has said nothing at all for too long.
+async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard) -> Option<RedisResult<T>> {
+    let mut replies = pin!(replies);
+    let mut patience = shard.patience();
+    loop {
+        if let Ok(replies) = tokio::time::timeout(patience, &mut replies).await {
+            shard.hear();
+            return Some(replies);
+        }
+        patience = shard.patience_left()?;
     }
 }
 
@@ -225,14 +250,19 @@ impl Group {
         }
     }
 
-    /// Gives each ask its part of the verdicts. A caller that has gone needs none.
-    fn answer(self, taken: Taken) {
+    /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
+    /// that has gone needs none.
+    fn answer(self, taken: Taken, is_kept: bool) {
         let Ruling { verdicts, closed_for } = taken.ruling;
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
-            let verdicts = verdicts.by_ref().take(ask.costs.len()).collect();
+            let verdicts: Vec<_> = verdicts.by_ref().take(ask.costs.len()).collect();
+            let charged = verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0);
             let taken = Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at };
-            let _ = ask.answer.send(Ok(Answer::Taken(taken)));
+            let _ = ask.answer.send(match is_kept || !charged {
+                true => Ok(Answer::Taken(taken)),
+                false => Err(StoreError::NoReplicaAck.into()),
+            });
         }
     }
 

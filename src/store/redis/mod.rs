@@ -29,6 +29,8 @@ mod ask;
 
 mod overdue;
 
+mod patience;
+
 mod shard;
 
 mod batch;
@@ -42,11 +44,9 @@ use keys::Tag;
 use lane::Lane;
 use log::Page;
 use overdue::Overdue;
+use patience::Patience;
 use server::Address;
 use topology::{Kind, Topology};
-
-/// How long to wait before asking again a server that cannot now: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
 /// How often one check is asked at most; its deadline comes first.
 const TRIES: usize = 1000;
@@ -175,8 +175,7 @@ impl RedisStore {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
-        let mut pause = PAUSE.0;
-        let mut refused = String::new();
+        let mut patience = Patience::new(self.topology.clock(), subject.policy.timeout);
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
                 Some(address) => self.topology.lane(address),
@@ -191,27 +190,33 @@ impl RedisStore {
                 metas: matter.metas.into(),
                 portion: matter.portion,
                 asking: asking.take().is_some(),
+                deadline: patience.deadline(),
                 time: matter.time,
                 answer,
             })?;
-            let gone = |_| Refusal::Failed(StoreError::Unknown("the lane ended".into()));
+            let gone = |_| Refusal::Failed(StoreError::Unknown("its connection was given up".into()));
             match verdict.await.map_err(gone).flatten() {
                 Ok(answer) => return Ok(answer),
-                Err(Refusal::Moved(address)) => self.topology.moved(slot, &address),
-                Err(Refusal::Ask(address)) => asking = Some(address),
+                Err(Refusal::Moved(address)) => {
+                    self.topology.moved(slot, &address);
+                    patience.redirected().await?;
+                }
+                Err(Refusal::Ask(address)) => {
+                    asking = Some(address);
+                    patience.redirected().await?;
+                }
                 Err(Refusal::NotNow(why)) => {
-                    refused = why;
                     self.topology.doubt();
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
+                    patience.pause(why).await?;
                 }
-                Err(Refusal::Failed(error)) => {
-                    self.topology.doubt();
-                    return Err(error);
+                // It was not sent, and another node may own the slot by now.
+                Err(Refusal::Failed(StoreError::Unreachable(why))) if !self.is_owned_by(slot, &lane) => {
+                    patience.pause(why).await?;
                 }
+                Err(Refusal::Failed(error)) => return Err(error),
             }
         }
-        Err(StoreError::Refused(refused))
+        Err(StoreError::Refused("it was asked too often".into()))
     }
 
     /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.
@@ -221,6 +226,10 @@ impl RedisStore {
             Kind::Single => Health { kind: "redis", shards: self.topology.shards() },
             Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards() },
         }
+    }
+
+    fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {
+        self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
     }
 
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {

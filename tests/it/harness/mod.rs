@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
+pub(crate) mod chaos;
+
 pub(crate) mod cluster;
 
 pub(crate) mod http;
+
+pub(crate) mod proxy;
 
 pub(crate) mod redis;
 
