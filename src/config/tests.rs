@@ -142,6 +142,10 @@ fn the_version_tells_what_policies_say_and_not_how() {
         "a: {quotas: [5 per 60s], inline: true}",
         "a: {quotas: [5 per 60s], deny: {keys: [mallory]}}",
     ];
+    let bounded = |most: u32| {
+        version(&format!("policies: {{p: {{algorithm: sliding-log, max_entries: {most}, quotas: [5 per 60s]}}}}"))
+    };
+    assert_ne!(bounded(10), bounded(11));
     for policy in changed {
         assert_ne!(plain, version(&format!("policies:\n  {policy}\n  b: {{quotas: [1 per 1s]}}")), "{policy}");
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::limit::key::KeyType;
 use crate::limit::lists::Entry;
+use crate::limit::log::max_entries;
 use crate::limit::matches::Pattern;
 use crate::limit::policy::{Durability, Options, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
@@ -26,6 +27,9 @@ fn canonical(policy: &Policy) -> String {
     };
     let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
     line.extend(quotas.iter().map(quota));
+    if policy.keeps_metas() {
+        line.extend(quotas.first().map(|quota| format!(" up to {}", max_entries(quota))));
+    }
     line + &format!(" {}us{}\n", timeout.as_micros(), said_besides(options))
 }
 
@@ -66,6 +70,7 @@ fn rule(rule: Rule) -> String {
         Rule::FixedWindow(Anchor::FirstHit) => "first-hit".into(),
         Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.to_string(),
         Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
-        Rule::SlidingLog(most) => format!("log/{most}"),
+        // Its bound says nothing of what is counted.
+        Rule::SlidingLog(_) => "log".into(),
     }
 }

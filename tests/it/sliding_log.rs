@@ -164,6 +164,27 @@ fn a_full_log_denies_until_an_entry_has_left() {
     assert_eq!(both.take(&subject, 1, START + 6 * WINDOW).retry_after, Wait::For(1_000_000));
 }
 
+/// As with the quotas of a request: equal windows, other counters.
+#[test]
+fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
+    let (runtime, redis) = shared_store();
+    let plain = subject(logs(&[(5, WINDOW)], 10));
+    let mut own = logs(&[(5, WINDOW)], 10);
+    own.options.counters = Some("p~own".into());
+    let fingerprint = Fingerprinter::default().fingerprint(own.counters(), &plain.key);
+    let own = Subject { policy: Arc::new(own), key: plain.key.clone(), fingerprint };
+    let take = |subject: &Subject, name: &str| {
+        let taken = runtime.block_on(redis.take_noted(subject, &[4], &[meta(name)], Some(START))).unwrap();
+        taken.ruling.verdicts[0].allowed
+    };
+    assert!(take(&plain, "here") && take(&own, "there"));
+    for (subject, name) in [(&plain, "here"), (&own, "there")] {
+        let history = runtime.block_on(redis.history_by(subject, Some(START))).unwrap();
+        let metas: Vec<_> = history.entries.iter().map(|entry| entry.meta.as_deref()).collect();
+        assert_eq!(metas, [Some(name)]);
+    }
+}
+
 #[test]
 fn a_call_admits_as_many_costs_as_the_log_has_room_for() {
     let both = Both::new();
@@ -217,7 +238,8 @@ fn both_stores_tell_the_same_of_who_caused_what() {
     let property = |(policy, steps): (Policy, Vec<Step>)| {
         let subject = subject(policy);
         for (number, step) in steps.iter().enumerate() {
-            let name = |place: usize| (place % 3 > 0).then(|| format!("user-{}", (number + place) % 13).into());
+            let name =
+                |place: usize| (!place.is_multiple_of(3)).then(|| format!("user-{}", (number + place) % 13).into());
             let metas: Vec<Meta> = if number % 4 == 0 { Vec::new() } else { (0..step.costs.len()).map(name).collect() };
             both.take_noted(&subject, &step.costs, &metas, step.now);
             let history = both.history(&subject, step.now);

@@ -25,10 +25,10 @@ pub(super) fn arguments(tag: &Tag, policy: &Policy, costs: &[u64], metas: &[Meta
     let noted = metas.iter().any(Option::is_some);
     cmd.arg(quotas.len() + usize::from(noted));
     for quota in quotas {
-        cmd.arg(tag.state(&policy.name, quota));
+        cmd.arg(tag.state(policy.counters(), quota));
     }
     if noted {
-        cmd.arg(tag.metas(&policy.name, &quotas[longest]));
+        cmd.arg(tag.metas(policy.counters(), &quotas[longest]));
     }
     cmd.arg(quotas.len());
     for quota in quotas {
@@ -77,7 +77,10 @@ impl Page {
     /// KEYS and ARGV for portion `number` of the metas.
     pub(super) fn arguments(tag: &Tag, policy: &Policy, number: usize, cmd: &mut Cmd) {
         let quota = &policy.quotas[policy.longest()];
-        cmd.arg(2).arg(tag.state(&policy.name, quota)).arg(tag.metas(&policy.name, quota)).arg(number);
+        cmd.arg(2)
+            .arg(tag.state(policy.counters(), quota))
+            .arg(tag.metas(policy.counters(), quota))
+            .arg(number);
     }
 
     pub(super) fn read(value: &Value) -> Option<Self> {
