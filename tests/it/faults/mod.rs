@@ -18,6 +18,8 @@ mod network;
 
 mod durable;
 
+mod moving;
+
 mod denials;
 
 mod overload;
