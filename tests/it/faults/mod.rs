@@ -22,6 +22,8 @@ mod moving;
 
 mod denials;
 
+mod soak;
+
 mod overload;
 
 /// `store.timeout`, unless a row says why it is another.

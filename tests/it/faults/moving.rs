@@ -78,7 +78,12 @@ fn id(cluster: &Cluster, number: u16) -> String {
 /// Moves some keys of the slot; how many.
 fn migrate(cluster: &Cluster, slot: u16, from: u16, to: u16, most: usize) -> usize {
     let mut source = cluster.connection(from);
-    let keys = redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(most).query::<Vec<String>>(&mut source).unwrap();
+    let keys = redis::cmd("CLUSTER")
+        .arg("GETKEYSINSLOT")
+        .arg(slot)
+        .arg(most)
+        .query::<Vec<String>>(&mut source)
+        .unwrap();
     if !keys.is_empty() {
         let mut cmd = redis::cmd("MIGRATE");
         cmd.arg("127.0.0.1").arg(cluster.port(to)).arg("").arg(0).arg(5000).arg("KEYS").arg(&keys);
@@ -92,7 +97,11 @@ const POLICIES: [(&str, &str, u64); 4] = [
     ("sliding", "quotas: [400 per 1h]", 400),
     ("sliding-trio", "quotas: [400 per 1h, 500 per 2h, 300 per 3h]", 300),
     ("fixed", "algorithm: fixed-window, anchor: first-hit, quotas: [400 per 1h, 300 per 2h]", 300),
-    ("bucket", "algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 400}, {rate: 1 per 2h, burst: 300}]", 300),
+    (
+        "bucket",
+        "algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 400}, {rate: 1 per 2h, burst: 300}]",
+        300,
+    ),
 ];
 
 /// For 10 s calls of several keys are refused on both sides; checks are decided all the same, and exactly.
@@ -123,9 +132,16 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
             scope.spawn(move || hammer(client, &nodes[client % 2].address, key, allowed));
         }
     });
-    let told = POLICIES.map(|(name, ..)| name).into_iter().zip(&allowed).map(|(name, n)| (name, n.load(Ordering::Relaxed)));
+    let told = POLICIES
+        .map(|(name, ..)| name)
+        .into_iter()
+        .zip(&allowed)
+        .map(|(name, n)| (name, n.load(Ordering::Relaxed)));
     let told: Vec<(&str, u64)> = told.collect();
-    println!("ROW-MOVING | a slot MIGRATING for {} s | allowed of {POLICIES:?} | {told:?} |", lasts(10_000).as_secs());
+    println!(
+        "ROW-MOVING | a slot MIGRATING for {} s | allowed of {POLICIES:?} | {told:?} |",
+        lasts(10_000).as_secs()
+    );
     for ((name, allowed), (_, _, limit)) in told.iter().zip(POLICIES) {
         assert!(*allowed <= limit, "{name}: {allowed} of {limit}");
     }
