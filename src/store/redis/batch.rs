@@ -125,7 +125,9 @@ impl Batch {
                     shard.learn_offset(taken.at, sent, received);
                     group.answer(taken, is_kept);
                 }
-                Outcome::Page(page) => group.answer_page(page),
+                Outcome::Page(page) => group.answer_alone(Ok(Answer::Page(page))),
+                Outcome::Told(_) if !is_kept => group.answer_alone(Err(StoreError::NoReplicaAck.into())),
+                Outcome::Told(value) => group.answer_alone(Ok(Answer::Told(value))),
                 Outcome::Elsewhen(time) => {
                     shard.learn_offset(time, sent, received);
                     again.push(group);
@@ -161,6 +163,8 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
 enum Outcome {
     Taken(Taken),
     Page(Page),
+    /// The reply to a call of one key.
+    Told(Value),
     /// TIME was not covered; this is it.
     Elsewhen(Micros),
     NoScript,
@@ -180,8 +184,8 @@ impl Group {
         Arc::ptr_eq(&first.policy, &ask.policy)
             && first.asking == ask.asking
             && first.time == ask.time
-            && first.portion.is_none()
-            && ask.portion.is_none()
+            && !first.is_alone()
+            && !ask.is_alone()
             && self.costs.len() + ask.costs.len() <= COSTS
     }
 
@@ -222,7 +226,10 @@ impl Group {
     }
 
     fn command(&self, now: Micros) -> Cmd {
-        let Ask { tag, policy, portion, time, .. } = &self.asks[0];
+        let Ask { tag, policy, portion, single, time, .. } = &self.asks[0];
+        if let Some(single) = single {
+            return single.command(self.by, *time);
+        }
         match portion {
             Some(number) => read_log(tag, policy, *number, self.by, *time),
             None => self.call().command(self.by, now, *time),
@@ -236,6 +243,9 @@ impl Group {
         if self.asks[0].portion.is_some() {
             return Page::read(reply).map_or_else(malformed, Outcome::Page);
         }
+        if self.asks[0].single.is_some() {
+            return Outcome::Told(reply.clone());
+        }
         match self.call().reply(reply) {
             Reply::Taken(taken) => Outcome::Taken(taken),
             Reply::NotCovered { time } => Outcome::Elsewhen(time),
@@ -243,10 +253,10 @@ impl Group {
         }
     }
 
-    /// Such an ask is alone.
-    fn answer_page(mut self, page: Page) {
+    /// Of an ask that shares no call.
+    fn answer_alone(mut self, answer: Result<Answer, Refusal>) {
         if let Some(ask) = self.asks.pop() {
-            let _ = ask.answer.send(Ok(Answer::Page(page)));
+            let _ = ask.answer.send(answer);
         }
     }
 
@@ -290,9 +300,9 @@ fn refused(error: &redis::ServerError, from: &Address) -> Outcome {
         Some(ServerErrorKind::NoScript) => return Outcome::NoScript,
         Some(ServerErrorKind::Moved) => address().map(Refusal::Moved),
         Some(ServerErrorKind::Ask) => address().map(Refusal::Ask),
+        Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
         Some(
-            kind @ (ServerErrorKind::TryAgain
-            | ServerErrorKind::BusyLoading
+            kind @ (ServerErrorKind::BusyLoading
             | ServerErrorKind::ClusterDown
             | ServerErrorKind::MasterDown
             | ServerErrorKind::ReadOnly),

@@ -29,6 +29,7 @@ use super::server::{self, Address, within};
 use super::shard::Shard;
 use crate::clock::Clock;
 use crate::limit::policy::Durability;
+use crate::limit::time::Micros;
 use crate::store::StoreError;
 
 /// Asks that wait at most; beyond that they are refused at once.
@@ -86,6 +87,11 @@ impl Lane {
 
     pub fn address(&self) -> &Address {
         &self.shard.address
+    }
+
+    /// Where the shard's TIME is believed to be now, us.
+    pub fn shard_now(&self) -> Micros {
+        self.shard.shard_now()
     }
 
     pub fn is_up(&self) -> bool {

@@ -31,6 +31,10 @@ mod overdue;
 
 mod patience;
 
+mod single;
+
+mod moving;
+
 mod shard;
 
 mod batch;
@@ -43,9 +47,11 @@ use ask::{Answer, Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
 use log::Page;
+use moving::{Moving, can_charge_first};
 use overdue::Overdue;
 use patience::Patience;
 use server::Address;
+use single::Single;
 use topology::{Kind, Topology};
 
 /// How often one check is asked at most; its deadline comes first.
@@ -61,6 +67,8 @@ struct Matter<'a> {
     metas: &'a [Meta],
     /// Instead of those, which portion of what a log tells.
     portion: Option<usize>,
+    /// Or a call of one key.
+    single: Option<&'a Single>,
     time: Option<Micros>,
 }
 
@@ -70,6 +78,7 @@ pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
     overdue: Overdue,
+    moving: Moving,
 }
 
 impl RedisStore {
@@ -87,7 +96,7 @@ impl RedisStore {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
         let overdue = Overdue::new(timeout);
         let topology = Topology::open(seeds, clock, overdue.clone(), generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone(), overdue })
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), overdue, moving: Moving::default() })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
@@ -132,9 +141,9 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Taken, StoreError> {
-        match self.ask(subject, Matter { costs, metas, portion: None, time }).await? {
+        match self.ask(subject, Matter { costs, metas, portion: None, single: None, time }).await? {
             Answer::Taken(taken) => Ok(taken),
-            Answer::Page(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+            Answer::Page(_) | Answer::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
         }
     }
 
@@ -154,7 +163,7 @@ impl RedisStore {
         let window = subject.policy.quotas[subject.policy.longest()].window;
         let mut told = Page::default();
         for number in 0..PORTIONS {
-            let matter = Matter { costs: &[], metas: &[], portion: Some(number), time };
+            let matter = Matter { costs: &[], metas: &[], portion: Some(number), single: None, time };
             let Answer::Page(page) = self.ask(subject, matter).await? else { break };
             let (at, more) = (page.at, page.is_full());
             if number == 0 {
@@ -172,10 +181,28 @@ impl RedisStore {
     }
 
     async fn ask(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
+        let clock = self.topology.clock();
+        let (slot, mut patience) = (self.slot(subject), Patience::new(clock, subject.policy.timeout));
+        let can_charge_first = matter.portion.is_none() && can_charge_first(&subject.policy);
+        if !(can_charge_first && self.moving.is(slot, clock.now())) {
+            match self.ask_routed(subject, &matter, &mut patience).await {
+                Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
+                answer => return answer.map_err(Refusal::into_error),
+            }
+        }
+        self.charge_first(subject, &matter, &mut patience).await.map(Answer::Taken)
+    }
+
+    /// Asks whoever owns the slot, and again while the answer is that it was not executed.
+    async fn ask_routed(
+        &self,
+        subject: &Subject,
+        matter: &Matter<'_>,
+        patience: &mut Patience,
+    ) -> Result<Answer, Refusal> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
-        let mut patience = Patience::new(self.topology.clock(), subject.policy.timeout);
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
                 Some(address) => self.topology.lane(address),
@@ -189,6 +216,7 @@ impl RedisStore {
                 costs: matter.costs.into(),
                 metas: matter.metas.into(),
                 portion: matter.portion,
+                single: matter.single.cloned(),
                 asking: asking.take().is_some(),
                 deadline: patience.deadline(),
                 time: matter.time,
@@ -205,6 +233,8 @@ impl RedisStore {
                     asking = Some(address);
                     patience.redirected().await?;
                 }
+                Err(Refusal::TryAgain) if patience.is_young() => patience.pause("TRYAGAIN".into()).await?,
+                Err(Refusal::TryAgain) => return Err(Refusal::TryAgain),
                 Err(Refusal::NotNow(why)) => {
                     self.topology.doubt();
                     patience.pause(why).await?;
@@ -213,10 +243,10 @@ impl RedisStore {
                 Err(Refusal::Failed(StoreError::Unreachable(why))) if !self.is_owned_by(slot, &lane) => {
                     patience.pause(why).await?;
                 }
-                Err(Refusal::Failed(error)) => return Err(error),
+                Err(refusal @ Refusal::Failed(_)) => return Err(refusal),
             }
         }
-        Err(StoreError::Refused("it was asked too often".into()))
+        Err(StoreError::Refused("it was asked too often".into()).into())
     }
 
     /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.

@@ -16,6 +16,7 @@ const AT_ONCE: u32 = 4;
 pub struct Patience {
     clock: Clock,
     /// us.
+    half: Micros,
     deadline: Micros,
     pause: Duration,
     redirections: u32,
@@ -24,13 +25,19 @@ pub struct Patience {
 impl Patience {
     /// For a check that waits for `timeout` from now on.
     pub fn new(clock: &Clock, timeout: Duration) -> Self {
-        let deadline = clock.now() + u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2);
-        Self { clock: clock.clone(), deadline, pause: PAUSE.0, redirections: 0 }
+        let (now, span) = (clock.now(), u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2));
+        let (half, deadline) = (now + span / 2, now + span);
+        Self { clock: clock.clone(), half, deadline, pause: PAUSE.0, redirections: 0 }
     }
 
     /// When the check's caller gives up, us.
     pub fn deadline(&self) -> Micros {
         self.deadline
+    }
+
+    /// Whether the check has half of its time left.
+    pub fn is_young(&self) -> bool {
+        self.clock.now() < self.half
     }
 
     /// Waits a little, longer each time.

@@ -22,19 +22,27 @@ use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
 use crate::store::{Meta, Taken};
 
 /// The sources of all scripts: what a connection loads.
-pub const SOURCES: [&str; 5] = [
+pub const SOURCES: [&str; 8] = [
     include_str!("window.lua"),
     concat!(include_str!("pair_head.lua"), include_str!("fixed.lua"), include_str!("pair.lua")),
     concat!(include_str!("pair_head.lua"), include_str!("bucket.lua"), include_str!("pair.lua")),
     include_str!("log.lua"),
     include_str!("log_read.lua"),
+    include_str!("first_window.lua"),
+    include_str!("first_window_back.lua"),
+    include_str!("first_pair_back.lua"),
 ];
 
 /// The place of the script that only reads a log.
 const LOG_READ: usize = 4;
 
+/// The places of those that charge first, and give back, while a slot moves.
+pub(super) const FIRST_WINDOW: usize = 5;
+pub(super) const FIRST_WINDOW_BACK: usize = 6;
+pub(super) const FIRST_PAIR_BACK: usize = 7;
+
 /// The same with their SHA-1, by which servers know them.
-static SCRIPTS: LazyLock<[redis::Script; 5]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
+static SCRIPTS: LazyLock<[redis::Script; 8]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
 
 /// The place of an algorithm's script in both.
 fn place(algorithm: Algorithm) -> usize {
@@ -229,7 +237,7 @@ pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<
 }
 
 /// The beginning of a call.
-fn named(by: By, script: usize) -> Cmd {
+pub(super) fn named(by: By, script: usize) -> Cmd {
     let mut cmd = match by {
         By::Hash => redis::cmd("EVALSHA"),
         By::Source => redis::cmd("EVAL"),
@@ -247,7 +255,7 @@ fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
 }
 
 /// The previous, current and next segment as one history.
-fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
+pub(super) fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
     let current = grid.segment_at(now);
     let mut buckets = Vec::new();
     for (segment, value) in (current.saturating_sub(1)..).zip(triple) {

@@ -18,7 +18,11 @@ mod network;
 
 mod durable;
 
+mod moving;
+
 mod denials;
+
+mod soak;
 
 mod overload;
 

@@ -27,7 +27,7 @@ const WIDE: u64 = 100_000_000;
 const TIGHT: [u64; 2] = [300, 5000];
 
 /// The longest run, ms.
-const LONGEST: usize = 300_000;
+const LONGEST: usize = 3_600_000;
 
 /// What the policies of half of the clients say besides their quotas.
 #[derive(Debug, Clone, Copy)]

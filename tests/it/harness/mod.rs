@@ -104,6 +104,10 @@ impl Node {
         status.expect("it has ended")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn is_alive(&mut self) -> bool {
         self.process.try_wait().expect("it is our child").is_none()
     }
