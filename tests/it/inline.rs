@@ -18,6 +18,9 @@ policies:
     overrides: [{match: {key: alice}, quotas: [9 per 1h]}]
   fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 1h], inline: true}
   bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 2}], inline: true}
+  log: {algorithm: sliding-log, quotas: [2 per 1h], inline: true}
+  hourly: {algorithm: fixed-window, quotas: [2 per 1h], inline: true}
+  daily: {algorithm: fixed-window, quotas: [2 per 1d], timezone: Europe/Berlin, inline: true}
   closed: {quotas: [2 per 1h]}
 ";
 
@@ -81,6 +84,33 @@ fn they_are_counted_by_the_algorithm_of_the_policy() {
         assert_eq!(admitted(node, "bucket", &key, &bucket), 5);
         assert_eq!(admitted(node, "bucket", &key, &json!([{"rate": "1 per 1h", "burst": 4}])), 4);
         assert_eq!(ask(node, &json!({"policy": "bucket", "key": key}))["limit"], 2);
+    });
+}
+
+#[test]
+fn a_log_of_theirs_is_not_that_of_the_policy() {
+    on_each_store(POLICIES, |node| {
+        let key = unique("log");
+        assert_eq!(admitted(node, "log", &key, &json!(["3 per 1h"])), 3);
+        assert_eq!(admitted(node, "log", &key, &json!(["4 per 1h"])), 4);
+        assert_eq!(ask(node, &json!({"policy": "log", "key": key, "cost": 2}))["allowed"], true);
+    });
+}
+
+/// Also where the policy itself counts days, and in its time zone where it counts none.
+#[test]
+fn their_windows_by_the_clock_are_as_long_as_they_say() {
+    on_each_store(POLICIES, |node| {
+        let windows = json!(["9 per 1h", "9 per 1d", "9 per 1w", "9 per 1mo"]);
+        let lengths = [3_600_000, 86_400_000 + 3_600_000, 7 * 86_400_000 + 3_600_000, 31 * 86_400_000 + 3_600_000];
+        for policy in ["hourly", "daily"] {
+            for (window, most) in windows.as_array().unwrap().iter().zip(lengths) {
+                let decision = check(node, policy, &unique("clock"), &json!([window]));
+                let left =
+                    decision["reset_after_ms"].as_u64().unwrap_or_else(|| panic!("{policy} {window}: {decision}"));
+                assert!(left <= most, "{policy} {window}: {decision}");
+            }
+        }
     });
 }
 
