@@ -22,9 +22,9 @@ use tokio::sync::mpsc;
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
-use super::overdue::Overdue;
 use super::server::{self, Address, within};
 use super::shard::Shard;
+use super::terms::Terms;
 use crate::clock::Clock;
 use crate::store::StoreError;
 
@@ -52,9 +52,9 @@ pub struct Lane {
 
 impl Lane {
     /// Starts a lane towards `address`.
-    pub fn open(address: Address, clock: Clock, overdue: Overdue) -> Self {
+    pub fn open(address: Address, clock: Clock, terms: Terms) -> Self {
         let (queue, asks) = mpsc::channel(QUEUE);
-        let shard = Arc::new(Shard::new(address, clock, overdue));
+        let shard = Arc::new(Shard::new(address, clock, terms));
         tokio::spawn(Driver { asks, shard: shard.clone() }.run());
         Self { queue, shard }
     }
@@ -170,7 +170,7 @@ impl Driver {
 
 /// Opens a connection that can take calls, and learns the shard's clock.
 async fn connect(shard: Arc<Shard>) -> redis::RedisResult<MultiplexedConnection> {
-    let mut connection = server::connect(&shard.address, CONNECT).await?;
+    let mut connection = server::connect(&shard.address, shard.credentials(), CONNECT).await?;
     let sent = shard.now();
     let time = server::prepare(&mut connection, &shard.address).await?;
     shard.learn_offset(time, sent, shard.now());

@@ -27,7 +27,9 @@ pub mod server;
 
 mod ask;
 
-mod overdue;
+mod terms;
+
+mod entrance;
 
 mod shard;
 
@@ -41,8 +43,8 @@ use ask::{Answer, Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
 use log::Page;
-use overdue::Overdue;
 use server::Address;
+use terms::Terms;
 use topology::{Kind, Topology};
 
 /// How long to wait before asking again a server that cannot now: at first, and at most.
@@ -69,7 +71,7 @@ struct Matter<'a> {
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
-    overdue: Overdue,
+    terms: Terms,
 }
 
 impl RedisStore {
@@ -85,14 +87,14 @@ impl RedisStore {
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let overdue = Overdue::new(timeout);
-        let topology = Topology::open(seeds, clock, overdue.clone(), generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone(), overdue })
+        let terms = Terms::new(config.credentials.clone(), timeout);
+        let topology = Topology::open(seeds, clock, terms.clone(), generations);
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), terms })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
     pub fn set_overdue(&self, overdue: Duration) {
-        self.overdue.set(overdue);
+        self.terms.set_overdue(overdue);
     }
 
     /// Waits until the servers have told who owns what.

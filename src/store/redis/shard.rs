@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::overdue::Overdue;
 use super::server::Address;
+use super::terms::Terms;
 use crate::clock::Clock;
+use crate::config::Credentials;
 use crate::limit::time::Micros;
 
 /// A primary as its lane knows it. Written by the driver, read by whoever asks.
@@ -17,14 +18,13 @@ pub struct Shard {
     up: AtomicBool,
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
-    /// How long an answer may take before the connection is given up.
-    overdue: Overdue,
+    terms: Terms,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, clock: Clock, overdue: Overdue) -> Self {
-        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), overdue }
+    pub fn new(address: Address, clock: Clock, terms: Terms) -> Self {
+        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), terms }
     }
 
     pub fn is_up(&self) -> bool {
@@ -42,7 +42,12 @@ impl Shard {
 
     /// How long an answer may take before the connection is given up.
     pub fn timeout(&self) -> Duration {
-        self.overdue.span()
+        self.terms.overdue()
+    }
+
+    /// How the server lets this node in.
+    pub fn credentials(&self) -> &Credentials {
+        &self.terms.credentials
     }
 
     /// This node's clock, us.

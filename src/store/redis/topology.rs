@@ -13,8 +13,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 
 use super::lane::Lane;
-use super::overdue::Overdue;
 use super::server::{self, Address, Info, within};
+use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::store::ShardHealth;
@@ -46,7 +46,7 @@ pub struct Topology {
     kind: AtomicU8,
     seeds: Vec<Address>,
     clock: Clock,
-    overdue: Overdue,
+    terms: Terms,
     generations: Arc<Generations>,
     /// Wakes the task when something looks wrong.
     doubt: Notify,
@@ -86,14 +86,14 @@ impl Table {
 
 impl Topology {
     /// Starts to learn the topology from `seeds`.
-    pub fn open(seeds: Vec<Address>, clock: Clock, overdue: Overdue, generations: Arc<Generations>) -> Arc<Self> {
+    pub fn open(seeds: Vec<Address>, clock: Clock, terms: Terms, generations: Arc<Generations>) -> Arc<Self> {
         let topology = Arc::new(Self {
             table: ArcSwap::default(),
             writing: Mutex::new(()),
             kind: AtomicU8::new(Kind::Unknown as u8),
             seeds,
             clock,
-            overdue,
+            terms,
             generations,
             doubt: Notify::new(),
             known: watch::Sender::new(false),
@@ -178,7 +178,7 @@ impl Topology {
     }
 
     fn lane_for(&self, table: &Table, address: &Address) -> Lane {
-        let open = || Lane::open(address.clone(), self.clock.clone(), self.overdue.clone());
+        let open = || Lane::open(address.clone(), self.clock.clone(), self.terms.clone());
         table.lane(address).cloned().unwrap_or_else(open)
     }
 
@@ -246,7 +246,7 @@ impl Watcher {
             Some(open) => open,
             None => {
                 let address = self.next(topology);
-                let connection = server::connect(&address, PATIENCE).await?;
+                let connection = server::connect(&address, &topology.terms.credentials, PATIENCE).await?;
                 (address, connection)
             }
         };
