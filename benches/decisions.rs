@@ -155,7 +155,7 @@ fn redis(c: &mut Criterion) {
         return;
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into() };
+    let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let store = {
         let _inside = runtime.enter();
         RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::new(Generations::default())).unwrap()

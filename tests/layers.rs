@@ -16,7 +16,18 @@ const MODULES: &[(&str, &[&str])] = &[
     // Resolves text into policies of the core and the tokens of callers.
     ("config", &["limit", "access"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
-    ("store", &["limit", "clock::Clock", "config::RedisConfig"]),
+    (
+        "store",
+        &[
+            "limit",
+            "clock::Clock",
+            "config::RedisConfig",
+            "config::Credentials",
+            "config::ClientTls",
+            "config::Login",
+            "config::Password",
+        ],
+    ),
     // Learns from the store's answers, which are the core's; it never asks.
     ("prefilter", &["limit"]),
     // The story of a check: asks the pre-filter and the store, by the policies in force; the quotas of a request are

@@ -27,6 +27,8 @@ mod limits;
 
 mod store;
 
+mod credentials;
+
 mod url;
 
 mod policy;
@@ -67,6 +69,7 @@ use std::time::Duration;
 use crate::access::Access;
 use crate::limit::policy::Policy;
 
+pub use credentials::{ClientTls, Credentials, Login, Password};
 pub(crate) use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use files::Watched;
@@ -107,12 +110,14 @@ pub enum StoreConfig {
 }
 
 /// How to reach Redis.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedisConfig {
-    /// `redis://host:port` of one or more nodes, in the order written.
+    /// `redis://host:port`, or `rediss://` with TLS, of one or more nodes, in the order written.
     pub seeds: Vec<String>,
     /// The first part of each hash tag: `[A-Za-z0-9_.-]`.
     pub key_prefix: String,
+    /// How the servers let a node in.
+    pub credentials: Credentials,
 }
 
 /// Bounds of the pre-filter.

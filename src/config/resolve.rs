@@ -71,7 +71,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let access = auth(&root, files, faults);
     let addresses = listen(&root, access.as_ref(), overrides, faults);
     let tls = tls(&root, files, faults);
-    let store = store(&root, &overrides.store, faults);
+    let store = store(&root, &overrides.store, files, faults);
     let prefilter = prefilter(&root, faults);
     let expected_nodes = expected_nodes(&root, faults);
     let shutdown = shutdown(&root, faults);

@@ -103,14 +103,14 @@ fn a_fault_of_the_command_line_names_the_flag_and_the_variable() {
     let overrides = Overrides {
         listen: Some("0.0.0.0:7070".into()),
         admin_listen: Some("nowhere".into()),
-        store: vec!["redis://u:secret@a".into()],
+        store: vec!["redis://u:secret@".into()],
     };
     let refused = refused("policies: {p: {quotas: [0 per 1s]}}", &overrides);
     let lines: Vec<_> = refused.lines().collect();
     let starts = [
         "--admin-listen or TOLLGATE_ADMIN_LISTEN: the address to listen on must be",
         "--listen or TOLLGATE_LISTEN: 0.0.0.0:7070 can be reached from other machines",
-        "--store or TOLLGATE_STORE: a user or password in the URL is not yet supported",
+        "--store or TOLLGATE_STORE: no host and port in the URL",
         "my.yaml:1:25: a limit must be an integer",
     ];
     assert_eq!(lines.len(), starts.len(), "{refused}");

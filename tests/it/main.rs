@@ -40,6 +40,9 @@ mod cli;
 // Redis absent or frozen: answers all the same, and the store again when it is back.
 mod redis_away;
 
+// A Redis that asks who one is: users, passwords that change, TLS.
+mod redis_auth;
+
 // Two nodes on a six-node cluster: exactly the limit, one call a check, none for a known denial.
 mod exact_on_cluster;
 

@@ -24,9 +24,9 @@ use tokio::sync::{Notify, mpsc};
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
-use super::overdue::Overdue;
 use super::server::{self, Address, within};
 use super::shard::Shard;
+use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
@@ -64,8 +64,8 @@ pub struct Lane {
 
 impl Lane {
     /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
-    pub fn open(address: Address, clock: Clock, overdue: Overdue, doubt: Arc<Notify>) -> Self {
-        let shard = Arc::new(Shard::new(address, clock, overdue, Durability::Primary));
+    pub fn open(address: Address, clock: Clock, terms: Terms, doubt: Arc<Notify>) -> Self {
+        let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary));
         Self { queue: Driver::start(shard.clone(), doubt.clone()), shard, durable: Arc::default(), doubt }
     }
 
@@ -240,7 +240,7 @@ impl Driver {
 
 /// Opens a connection that can take calls, and learns the shard's clock.
 async fn connect(shard: Arc<Shard>) -> redis::RedisResult<MultiplexedConnection> {
-    let mut connection = server::connect(&shard.address, CONNECT).await?;
+    let mut connection = server::connect(&shard.address, shard.credentials(), CONNECT).await?;
     let sent = shard.now();
     let time = server::prepare(&mut connection, &shard.address, shard.durability).await?;
     shard.learn_offset(time, sent, shard.now());

@@ -27,7 +27,9 @@ pub mod server;
 
 mod ask;
 
-mod overdue;
+mod terms;
+
+mod entrance;
 
 mod patience;
 
@@ -48,10 +50,10 @@ use keys::Tag;
 use lane::Lane;
 use log::Page;
 use moving::{Moving, can_charge_first};
-use overdue::Overdue;
 use patience::Patience;
 use server::Address;
 use single::Single;
+use terms::Terms;
 use topology::{Kind, Topology};
 
 /// How often one check is asked at most; its deadline comes first.
@@ -77,7 +79,7 @@ struct Matter<'a> {
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
-    overdue: Overdue,
+    terms: Terms,
     moving: Moving,
 }
 
@@ -94,14 +96,14 @@ impl RedisStore {
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let overdue = Overdue::new(timeout);
-        let topology = Topology::open(seeds, clock, overdue.clone(), generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone(), overdue, moving: Moving::default() })
+        let terms = Terms::new(config.credentials.clone(), timeout);
+        let topology = Topology::open(seeds, clock, terms.clone(), generations);
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), terms, moving: Moving::default() })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
     pub fn set_overdue(&self, overdue: Duration) {
-        self.overdue.set(overdue);
+        self.terms.set_overdue(overdue);
     }
 
     /// Waits until the servers have told who owns what.

@@ -6,10 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisResult, Value};
 
+use super::entrance;
 use super::script::SOURCES;
+use crate::config::Credentials;
 use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -38,7 +39,9 @@ impl Address {
     pub fn of_url(url: &str) -> RedisResult<Self> {
         let info = url.into_connection_info()?;
         match info.addr() {
-            ConnectionAddr::Tcp(host, port) => Ok(Self { host: host.clone(), port: *port }),
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Ok(Self { host: host.clone(), port: *port })
+            }
             _ => Err((redis::ErrorKind::InvalidClientConfig, "must be redis://host:port").into()),
         }
     }
@@ -53,16 +56,21 @@ impl fmt::Display for Address {
     }
 }
 
-/// Opens a connection, or fails within `timeout`. Its calls have no time limit of their own.
+/// Opens a connection and logs in, or fails within `timeout`. Its calls have no time limit of their own.
 ///
 /// # Errors
-/// When the server does not answer, or not in time.
-pub async fn connect(address: &Address, timeout: Duration) -> RedisResult<MultiplexedConnection> {
-    let target = ConnectionAddr::Tcp(address.host.clone(), address.port);
-    let info = target.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+/// When the server does not answer, or not in time, or does not let us in.
+pub async fn connect(
+    address: &Address,
+    credentials: &Credentials,
+    timeout: Duration,
+) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(None);
-    let client = redis::Client::open(info)?;
-    within(timeout, client.get_multiplexed_async_connection_with_config(&config)).await
+    let connecting = async {
+        let client = entrance::client(address, credentials).await?;
+        client.get_multiplexed_async_connection_with_config(&config).await
+    };
+    within(timeout, connecting).await
 }
 
 /// Loads the scripts, looks the server over and asks its TIME, us.

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::overdue::Overdue;
 use super::server::Address;
+use super::terms::Terms;
 use crate::clock::Clock;
+use crate::config::Credentials;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 
@@ -21,16 +22,16 @@ pub struct Shard {
     /// When it last answered anything, us by this node's clock.
     heard: AtomicU64,
     /// How long an answer may take.
-    overdue: Overdue,
+    terms: Terms,
     /// What the calls of this lane wait for.
     pub durability: Durability,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, clock: Clock, overdue: Overdue, durability: Durability) -> Self {
+    pub fn new(address: Address, clock: Clock, terms: Terms, durability: Durability) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
-        Self { address, clock, up, offset, heard, overdue, durability }
+        Self { address, clock, up, offset, heard, terms, durability }
     }
 
     pub fn is_up(&self) -> bool {
@@ -48,20 +49,20 @@ impl Shard {
 
     /// The same for a policy that waits for a replica.
     pub fn durable_twin(&self) -> Self {
-        Self::new(self.address.clone(), self.clock.clone(), self.overdue.clone(), Durability::Replica)
+        Self::new(self.address.clone(), self.clock.clone(), self.terms.clone(), Durability::Replica)
     }
 
     /// How long a call that was sent may wait for a replica when its caller gives up at `deadline` (us), ms: a little
     /// less, so that the answer still comes in time, and at least 1, since 0 would mean for ever.
     pub fn wait_ms(&self, deadline: Micros) -> u64 {
         let left = Duration::from_micros(deadline.saturating_sub(self.now())) * 9 / 10;
-        u64::try_from(left.min(self.overdue.span()).as_millis()).unwrap_or(0).max(1)
+        u64::try_from(left.min(self.terms.overdue()).as_millis()).unwrap_or(0).max(1)
     }
 
     /// How long a server may say nothing although it was asked before its connection is given up: two timeouts in
     /// a row.
     pub fn patience(&self) -> Duration {
-        self.overdue.span() * 2
+        self.terms.overdue() * 2
     }
 
     /// Notes that the server answers.
@@ -74,6 +75,11 @@ impl Shard {
     pub fn patience_left(&self) -> Option<Duration> {
         let silent = Duration::from_micros(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)));
         self.patience().checked_sub(silent).filter(|left| !left.is_zero())
+    }
+
+    /// How the server lets this node in.
+    pub fn credentials(&self) -> &Credentials {
+        &self.terms.credentials
     }
 
     /// This node's clock, us.

@@ -14,8 +14,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 
 use super::lane::Lane;
-use super::overdue::Overdue;
 use super::server::{self, Address, Info, within};
+use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::store::ShardHealth;
@@ -50,7 +50,7 @@ pub struct Topology {
     kind: AtomicU8,
     seeds: Vec<Address>,
     clock: Clock,
-    overdue: Overdue,
+    terms: Terms,
     generations: Arc<Generations>,
     /// Wakes the task when something looks wrong.
     doubt: Arc<Notify>,
@@ -101,14 +101,14 @@ impl Table {
 
 impl Topology {
     /// Starts to learn the topology from `seeds`.
-    pub fn open(seeds: Vec<Address>, clock: Clock, overdue: Overdue, generations: Arc<Generations>) -> Arc<Self> {
+    pub fn open(seeds: Vec<Address>, clock: Clock, terms: Terms, generations: Arc<Generations>) -> Arc<Self> {
         let topology = Arc::new(Self {
             table: ArcSwap::default(),
             writing: Mutex::new(()),
             kind: AtomicU8::new(Kind::Unknown as u8),
             seeds,
             clock,
-            overdue,
+            terms,
             generations,
             doubt: Arc::default(),
             known: watch::Sender::new(false),
@@ -196,7 +196,7 @@ impl Topology {
     }
 
     fn lane_for(&self, table: &Table, address: &Address) -> Lane {
-        let open = || Lane::open(address.clone(), self.clock.clone(), self.overdue.clone(), self.doubt.clone());
+        let open = || Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone());
         table.lane(address).cloned().unwrap_or_else(open)
     }
 
@@ -259,7 +259,7 @@ impl Watcher {
     async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> redis::RedisResult<()> {
         let mut connection = match self.connections.get(address) {
             Some(open) => open.clone(),
-            None => server::connect(address, PATIENCE).await?,
+            None => server::connect(address, &topology.terms.credentials, PATIENCE).await?,
         };
         let mut kind = topology.kind();
         if kind == Kind::Unknown || (kind == Kind::Single && doubted) {
