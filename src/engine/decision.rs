@@ -27,6 +27,8 @@ pub struct Decision {
     pub source: Source,
     pub reason: Reason,
     pub fallback: Option<Fallback>,
+    /// Whether it was made before, for an earlier check with the same id.
+    pub replayed: bool,
 }
 
 impl Decision {
@@ -53,6 +55,7 @@ impl Decision {
             source: Source::Store,
             reason,
             fallback: None,
+            replayed: false,
         }
     }
 
@@ -70,6 +73,7 @@ impl Decision {
             source: Source::Prefilter,
             reason: Reason::OverLimit,
             fallback: None,
+            replayed: false,
         }
     }
 }
@@ -124,6 +128,8 @@ pub enum CheckError {
     UnknownPolicy(String),
     #[error("the policy's keys are IP addresses: {0}")]
     InvalidKey(#[from] NotAnAddress),
+    #[error("the id stands for a charge of another cost: send the same cost, or another id")]
+    IdReused,
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),

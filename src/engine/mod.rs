@@ -19,7 +19,13 @@ pub mod decision;
 
 pub mod fallback;
 
+mod amend;
+
+mod all;
+
 pub use crate::store::{Health, ShardHealth};
+pub use all::{All, Refusal};
+pub use amend::{Amended, Given};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
 
@@ -31,6 +37,15 @@ pub struct Check {
     pub key: String,
     /// 0 to 10^15 units; 0 only looks.
     pub cost: u64,
+    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike.
+    pub id: Option<Arc<str>>,
+}
+
+impl Check {
+    /// The id of a check that may charge: a look needs none.
+    fn id(&self) -> Option<&Arc<str>> {
+        self.id.as_ref().filter(|_| self.cost > 0)
+    }
 }
 
 /// Answers checks. One per node, shared by all listeners.
@@ -55,7 +70,10 @@ impl Engine {
     /// # Errors
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
-        let subject = self.subject(check)?;
+        let subject = self.subject(&check.policy, &check.key)?;
+        if let Some(id) = check.id() {
+            return self.ask_once(&subject, id, check.cost).await;
+        }
         let mut decisions = self.ask(&subject, &[check.cost]).await;
         // One answer per cost is the contract of `ask`.
         decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
@@ -63,7 +81,7 @@ impl Engine {
 
     /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
     pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
-        let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
+        let subjects: Vec<_> = checks.iter().map(|check| self.subject(&check.policy, &check.key)).collect();
         let mut places: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
         for (place, subject) in subjects.iter().enumerate() {
             if let Ok(subject) = subject {
@@ -71,10 +89,9 @@ impl Engine {
             }
         }
         let asked = places.into_values().map(async |places| {
-            let costs: Vec<u64> = places.iter().map(|place| checks[*place].cost).collect();
             let answers = match &subjects[places[0]] {
-                Ok(subject) => self.ask(subject, &costs).await,
-                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
+                Ok(subject) => self.ask_each(subject, places.iter().map(|place| &checks[*place]).collect()).await,
+                Err(error) => places.iter().map(|_| Err(error.clone())).collect(),
             };
             places.into_iter().zip(answers)
         });
@@ -110,13 +127,28 @@ impl Engine {
         self.fallback.sweep();
     }
 
-    fn subject(&self, check: &Check) -> Result<Subject, CheckError> {
+    fn subject(&self, policy: &str, key: &str) -> Result<Subject, CheckError> {
         let policies = self.policies.load();
-        let unknown = || CheckError::UnknownPolicy(check.policy.clone());
-        let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
-        let key = policy.key_type.normalise(&check.key)?;
+        let unknown = || CheckError::UnknownPolicy(policy.to_owned());
+        let policy = policies.by_name.get(policy).ok_or_else(unknown)?;
+        let key = policy.key_type.normalise(key)?;
         let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
+    }
+
+    /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
+    async fn ask_each(&self, subject: &Subject, checks: Vec<&Check>) -> Answers {
+        let mut answers = Answers::new();
+        for together in checks.chunk_by(|one, next| one.id().is_none() && next.id().is_none()) {
+            match together[0].id() {
+                Some(id) => answers.push(self.ask_once(subject, id, together[0].cost).await),
+                None => {
+                    let costs: SmallVec<[u64; 1]> = together.iter().map(|check| check.cost).collect();
+                    answers.extend(self.ask(subject, &costs).await);
+                }
+            }
+        }
+        answers
     }
 
     /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not

@@ -6,7 +6,7 @@ use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
 use super::headers;
-use crate::engine::{Binding, Cause, Decision, Fallback, Reason, Source};
+use crate::engine::{All, Amended, Binding, Cause, Check, Decision, Fallback, Reason, Source};
 use crate::limit::decision::Wait;
 use crate::limit::time::millis_up;
 
@@ -15,6 +15,45 @@ pub(super) fn response(key: &str, decision: &Decision) -> Response {
     let mut response = Json(Answer::new(key, decision)).into_response();
     headers::insert(decision, response.headers_mut());
     response
+}
+
+/// The decisions on checks that are charged together, with the time of the last one that is denied.
+pub(super) fn together(checks: &[Check], all: &All) -> Response {
+    let denied = all.decisions.iter().enumerate().filter(|(_, decision)| !decision.allowed);
+    let body = AllAnswer {
+        allowed: all.allowed,
+        denied_by: denied.map(|(place, _)| place).collect(),
+        retry_after_ms: millis(all.retry_after()),
+        results: checks.iter().zip(&all.decisions).map(|(check, one)| Answer::new(&check.key, one)).collect(),
+    };
+    let mut response = Json(body).into_response();
+    if !all.allowed {
+        headers::insert_retry_after(all.retry_after(), response.headers_mut());
+    }
+    response
+}
+
+#[derive(Serialize)]
+struct AllAnswer<'a> {
+    allowed: bool,
+    denied_by: Vec<usize>,
+    retry_after_ms: Option<u64>,
+    results: Vec<Answer<'a>>,
+}
+
+/// The cost-0 decision after a refund, and what was given back.
+pub(super) fn refunded(key: &str, amended: &Amended) -> Response {
+    let body = RefundAnswer { decision: Answer::new(key, &amended.decision), refunded: amended.refunded };
+    let mut response = Json(body).into_response();
+    headers::insert(&amended.decision, response.headers_mut());
+    response
+}
+
+#[derive(Serialize)]
+struct RefundAnswer<'a> {
+    #[serde(flatten)]
+    decision: Answer<'a>,
+    refunded: u64,
 }
 
 /// The body, in the order of the interface's description. Spans are ms, rounded up.
@@ -36,6 +75,8 @@ pub(super) struct Answer<'a> {
     quotas: Option<QuotaStates<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<FallbackBody>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    replayed: bool,
 }
 
 impl<'a> Answer<'a> {
@@ -58,6 +99,7 @@ impl<'a> Answer<'a> {
             reason: reason(decision.reason),
             quotas: (decision.source != Source::Prefilter).then_some(QuotaStates(decision)),
             fallback: decision.fallback.map(FallbackBody::from),
+            replayed: decision.replayed,
         }
     }
 }

@@ -29,6 +29,7 @@ enum Kind {
     UnknownPolicy,
     NotFound,
     MethodNotAllowed,
+    IdReused,
     RequestTimeout,
     TooLarge,
     UnsupportedMediaType,
@@ -49,6 +50,7 @@ impl Kind {
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take that method")
             }
+            Self::IdReused => (StatusCode::CONFLICT, "id-reused", "The id stands for another cost"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout", "The body did not arrive in time"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large"),
             Self::UnsupportedMediaType => {
@@ -102,7 +104,28 @@ impl Problem {
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
+            CheckError::IdReused => Self::new(Kind::IdReused, error.to_string()),
             CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
+        }
+    }
+
+    /// What the engine refused of checks that are charged together, all of it at once; each with its place.
+    pub(super) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
+        let is_invalid = |error: &CheckError| matches!(error, CheckError::UnknownPolicy(_) | CheckError::InvalidKey(_));
+        let violation = |(place, error): &(usize, CheckError)| match error {
+            CheckError::UnknownPolicy(name) => {
+                let detail = Self::unknown_policy(name, policies).detail;
+                Violation::new(format!("/checks/{place}/policy"), detail)
+            }
+            _ => Violation::new(format!("/checks/{place}/key"), error.to_string()),
+        };
+        let violations = refusals.iter().filter(|(_, error)| is_invalid(error)).map(violation).collect();
+        // The gravest one names the problem: none without a decision, then a request that says wrong things.
+        let grave = refusals.iter().find(|(_, error)| !is_invalid(error));
+        let invalid = || refusals.iter().find(|(_, error)| matches!(error, CheckError::InvalidKey(_)));
+        match grave.or_else(invalid).or(refusals.first()) {
+            Some((_, CheckError::InvalidKey(_))) | None => Self::invalid(violations),
+            Some((_, error)) => Self { violations, ..Self::no_decision(error, policies, "") },
         }
     }
 

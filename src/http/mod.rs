@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::engine::Engine;
@@ -18,6 +18,8 @@ pub mod lifecycle;
 mod layers;
 
 mod check;
+
+mod refund;
 
 mod usage;
 
@@ -68,10 +70,12 @@ pub fn router(node: Node, surface: Surface) -> Router {
         routes = routes
             .route("/v1/check", post(check::one))
             .route("/v1/check/batch", post(check::batch))
+            .route("/v1/check/all", post(check::all))
+            .route("/v1/refund", post(refund::refund))
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies));
+        routes = routes.route("/v1/policies", get(policies::policies)).route("/v1/usage", delete(usage::reset));
     }
     routes
         .fallback(error::not_found)

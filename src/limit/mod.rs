@@ -13,10 +13,14 @@ pub mod window;
 
 pub mod fixed;
 
+pub mod ledger;
+
 pub mod bucket;
 
 pub mod state;
 
 pub mod decision;
+
+pub mod amend;
 
 pub mod slot;

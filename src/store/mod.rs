@@ -20,12 +20,15 @@ pub use crate::limit::decision::Taken;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 
+pub mod work;
+
 pub mod memory;
 
 pub mod redis;
 
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
+pub use work::{Charged, Done, Work};
 
 /// Whom a call is for.
 #[derive(Debug, Clone)]
@@ -90,6 +93,19 @@ impl Store {
         match self {
             Self::Memory(memory) => memory.take(subject, costs),
             Self::Redis(redis) => redis.take(subject, costs).await,
+        }
+    }
+
+    /// One piece of work beside taking, as one step; see [`Work`]. What it charges, gives back or forgets is all or
+    /// nothing over the policy's quotas; a give-back or refund never makes a count negative, a key anew, or one live
+    /// longer.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn run(&self, subject: &Subject, work: Work) -> Result<Done, StoreError> {
+        match self {
+            Self::Memory(memory) => memory.run(subject, &work),
+            Self::Redis(redis) => redis.run(subject, work).await,
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::keys::Tag;
@@ -10,20 +9,32 @@ use super::server::Address;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::store::{StoreError, Taken};
+use crate::store::{Done, StoreError, Work};
 
-/// Costs for one key, to be decided in order.
+/// Work for one key.
 #[derive(Debug)]
 pub struct Ask {
     pub tag: Arc<Tag>,
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
-    pub costs: SmallVec<[u64; 2]>,
+    pub work: Work,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
-    pub answer: oneshot::Sender<Result<Taken, Refusal>>,
+    pub answer: oneshot::Sender<Result<Done, Refusal>>,
+}
+
+impl Ask {
+    /// What the script is told to charge; a look charges nothing.
+    pub fn costs(&self) -> &[u64] {
+        match &self.work {
+            Work::Take(costs) => costs,
+            Work::Look(_) => &[0],
+            Work::Once { cost, .. } | Work::Reserve { cost, .. } => std::slice::from_ref(cost),
+            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => &[],
+        }
+    }
 }
 
 /// Why a lane has no verdict.

@@ -13,7 +13,7 @@ use super::shard::Shard;
 use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
 use crate::limit::time::Micros;
-use crate::store::{StoreError, Taken};
+use crate::store::{Done, StoreError, Taken, Work};
 
 /// Costs in one call at most: the server does nothing else meanwhile.
 const COSTS: usize = 1000;
@@ -40,11 +40,15 @@ struct Group {
 pub struct Batch(Vec<Group>);
 
 impl Batch {
-    /// Merges asks by key, in order; one whose caller has given up is not sent.
+    /// Merges what takes by key, in order; other work goes by itself. One whose caller has given up is not sent.
     pub fn of(asks: impl Iterator<Item = Ask>) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         let mut places: HashMap<_, usize, FingerprintState> = HashMap::default();
         for ask in asks.filter(|ask| !ask.answer.is_closed()) {
+            let Work::Take(_) = ask.work else {
+                groups.push(Group::of(ask));
+                continue;
+            };
             let place = places.entry(ask.fingerprint).or_insert(usize::MAX);
             match groups.get_mut(*place).filter(|group| group.accepts(&ask)) {
                 Some(group) => group.push(ask),
@@ -106,9 +110,11 @@ impl Batch {
             }
             let reply = replies.next().unwrap_or(Value::Nil);
             match group.outcome(&reply, &shard.address) {
-                Outcome::Taken(taken) => {
-                    shard.learn_offset(taken.at, sent, received);
-                    group.answer(taken);
+                Outcome::Done(done) => {
+                    if let Some(time) = done.at() {
+                        shard.learn_offset(time, sent, received);
+                    }
+                    group.answer(done);
                 }
                 Outcome::Elsewhen(time) => {
                     shard.learn_offset(time, sent, received);
@@ -130,7 +136,7 @@ impl Batch {
 }
 
 enum Outcome {
-    Taken(Taken),
+    Done(Done),
     /// TIME was not covered; this is it.
     Elsewhen(Micros),
     NoScript,
@@ -139,7 +145,7 @@ enum Outcome {
 
 impl Group {
     fn of(ask: Ask) -> Self {
-        Self { costs: ask.costs.to_vec(), asks: vec![ask], by: By::Hash }
+        Self { costs: ask.costs().to_vec(), asks: vec![ask], by: By::Hash }
     }
 
     /// Only what is decided by the same limits, clock and node may share a call.
@@ -148,11 +154,11 @@ impl Group {
         Arc::ptr_eq(&first.policy, &ask.policy)
             && first.asking == ask.asking
             && first.time == ask.time
-            && self.costs.len() + ask.costs.len() <= COSTS
+            && self.costs.len() + ask.costs().len() <= COSTS
     }
 
     fn push(&mut self, ask: Ask) {
-        self.costs.extend_from_slice(&ask.costs);
+        self.costs.extend_from_slice(ask.costs());
         self.asks.push(ask);
     }
 
@@ -160,7 +166,7 @@ impl Group {
     fn is_wanted(&mut self) -> bool {
         if self.asks.iter().any(|ask| ask.answer.is_closed()) {
             self.asks.retain(|ask| !ask.answer.is_closed());
-            self.costs = self.asks.iter().flat_map(|ask| ask.costs.iter().copied()).collect();
+            self.costs = self.asks.iter().flat_map(Ask::costs).copied().collect();
         }
         !self.asks.is_empty()
     }
@@ -170,7 +176,8 @@ impl Group {
     }
 
     fn call(&self) -> Call<'_> {
-        Call { tag: &self.asks[0].tag, policy: &self.asks[0].policy, costs: &self.costs }
+        let Ask { tag, policy, work, .. } = &self.asks[0];
+        Call { tag, policy, work, costs: &self.costs }
     }
 
     fn command(&self, now: Micros) -> Cmd {
@@ -182,7 +189,7 @@ impl Group {
             return refused(error, from);
         }
         match self.call().reply(reply) {
-            Reply::Taken(taken) => Outcome::Taken(taken),
+            Reply::Done(done) => Outcome::Done(done),
             Reply::NotCovered { time } => Outcome::Elsewhen(time),
             Reply::Malformed => {
                 let error = StoreError::Unknown("the script's reply is not one that it makes".into());
@@ -192,12 +199,17 @@ impl Group {
     }
 
     /// Gives each ask its part of the verdicts. A caller that has gone needs none.
-    fn answer(self, taken: Taken) {
-        let Ruling { verdicts, closed_for } = taken.ruling;
+    fn answer(mut self, done: Done) {
+        if let (1, Some(ask)) = (self.asks.len(), self.asks.pop_if(|ask| !matches!(ask.work, Work::Take(_)))) {
+            let _ = ask.answer.send(Ok(done));
+            return;
+        }
+        let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
-            let verdicts = verdicts.by_ref().take(ask.costs.len()).collect();
-            let _ = ask.answer.send(Ok(Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at }));
+            let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
+            let taken = Taken { ruling: Ruling { verdicts, closed_for }, at, tentative };
+            let _ = ask.answer.send(Ok(Done::Taken(taken)));
         }
     }
 

@@ -20,3 +20,7 @@ local function charge(q, start, count, cost)
   return begun, counted + cost, begun + parameter(q, 1) - now
 end
 
+local function goes_on(q, start, count)
+  return count > 0 and now < start + parameter(q, 1)
+end
+

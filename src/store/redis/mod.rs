@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Health, StoreError, Subject, Taken};
+use super::{Done, Health, StoreError, Subject, Taken, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
@@ -22,6 +22,10 @@ pub mod keys;
 pub mod script;
 
 pub mod server;
+
+mod amend;
+
+mod sources;
 
 mod ask;
 
@@ -92,6 +96,25 @@ impl RedisStore {
     /// # Errors
     /// As [`RedisStore::take`].
     pub async fn take_by(&self, subject: &Subject, costs: &[u64], time: Option<Micros>) -> Result<Taken, StoreError> {
+        match self.run_by(subject, Work::Take(costs.into()), time).await? {
+            Done::Taken(taken) => Ok(taken),
+            other => Err(StoreError::Unknown(format!("costs were answered by {other:?}"))),
+        }
+    }
+
+    /// See [`super::Store::run`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn run(&self, subject: &Subject, work: Work) -> Result<Done, StoreError> {
+        self.run_by(subject, work, None).await
+    }
+
+    /// The same, decided at `time` (us) instead of the shard's TIME where one is given: for tests.
+    ///
+    /// # Errors
+    /// As [`RedisStore::run`].
+    pub async fn run_by(&self, subject: &Subject, work: Work, time: Option<Micros>) -> Result<Done, StoreError> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
@@ -107,14 +130,14 @@ impl RedisStore {
                 tag: tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
-                costs: costs.into(),
+                work: work.clone(),
                 asking: asking.take().is_some(),
                 time,
                 answer,
             })?;
             let gone = |_| Refusal::Failed(StoreError::Unknown("the lane ended".into()));
             match verdict.await.map_err(gone).flatten() {
-                Ok(taken) => return Ok(taken),
+                Ok(done) => return Ok(done),
                 Err(Refusal::Moved(address)) => self.topology.moved(slot, &address),
                 Err(Refusal::Ask(address)) => asking = Some(address),
                 Err(Refusal::NotNow(why)) => {

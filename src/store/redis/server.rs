@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisResult, Value};
 
-use super::script::SOURCES;
+use super::sources;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 /// The oldest server that is known to work.
@@ -68,7 +68,7 @@ pub async fn connect(address: &Address, timeout: Duration) -> RedisResult<Multip
 /// When it does not answer as a server that can take calls.
 pub async fn prepare(connection: &mut MultiplexedConnection, address: &Address) -> RedisResult<Micros> {
     let mut pipeline = redis::pipe();
-    for source in SOURCES {
+    for source in sources::all() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(source).ignore();
     }
     pipeline.cmd("INFO").cmd("TIME");

@@ -16,6 +16,8 @@ pub(crate) mod redis;
 
 pub(crate) mod steps;
 
+pub(crate) mod works;
+
 /// The program under test.
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
