@@ -180,9 +180,10 @@ impl Asked {
         let denied_at = reserved.len();
         let (before, after) = (&self.parts[..denied_at], &self.parts[denied_at + 1..]);
         let without = no.is_err();
-        let giving = before.iter().zip(reserved).map(async |(part, (decision, receipt))| {
-            Ok(self.give_back(part, decision, receipt).await)
-        });
+        let giving = before
+            .iter()
+            .zip(reserved)
+            .map(async |(part, (decision, receipt))| Ok(self.give_back(part, decision, receipt).await));
         let looking = after.iter().map(async |part| match without {
             // The call fails in any case.
             true => Err(CheckError::StoreUnavailable(StoreError::Timeout)),

@@ -47,7 +47,15 @@ impl Verdict {
     /// An allowed one from what it left of each quota.
     pub fn of_charge(cost: u64, quotas: QuotaStates) -> Self {
         let binding = binding(&quotas);
-        Self { cost, allowed: true, retry_after: Wait::NONE, again_after: Wait::NONE, again_binding: 0, binding, quotas }
+        Self {
+            cost,
+            allowed: true,
+            retry_after: Wait::NONE,
+            again_after: Wait::NONE,
+            again_binding: 0,
+            binding,
+            quotas,
+        }
     }
 }
 

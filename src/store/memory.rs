@@ -83,11 +83,7 @@ impl MemoryStore {
         self.step(subject, |state, policy| state.run(policy, work, now))
     }
 
-    fn step<T>(
-        &self,
-        subject: &Subject,
-        step: impl FnOnce(&mut KeyState, &Arc<Policy>) -> T,
-    ) -> Result<T, StoreError> {
+    fn step<T>(&self, subject: &Subject, step: impl FnOnce(&mut KeyState, &Arc<Policy>) -> T) -> Result<T, StoreError> {
         match self.keys.entry(subject.fingerprint) {
             Entry::Occupied(mut entry) => {
                 let before = entry.get().records();

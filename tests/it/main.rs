@@ -46,6 +46,9 @@ mod replaced_systems;
 // Fixed windows and token buckets against naive models; rows of the systems they replace.
 mod algorithms;
 
+// What is taken back, by id, by cost or as a reservation: exactly that, against naive models.
+mod refund_properties;
+
 // The embedded store and Redis answer alike, in every member, on every sequence.
 mod stores_alike;
 

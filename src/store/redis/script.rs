@@ -266,7 +266,10 @@ fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option
         }
     }
     let mut history = SlidingWindow::from_buckets(buckets);
-    marks.into_iter().filter(|(_, mark)| *mark > 0).for_each(|(segment, mark)| history.mark(segment, mark));
+    marks
+        .into_iter()
+        .filter(|(_, mark)| *mark > 0)
+        .for_each(|(segment, mark)| history.mark(segment, mark));
     Some(history)
 }
 

@@ -35,7 +35,8 @@ pub fn deeds(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, 
         4 => any::<usize>().prop_map(Deed::RefundOnce),
         1 => prop::bool::weighted(0.2).prop_map(|reset| if reset { Deed::Reset } else { Deed::Take }),
     ];
-    (steps(policy, count), prop::collection::vec(deed, count)).prop_map(|(steps, deeds)| steps.into_iter().zip(deeds).collect())
+    (steps(policy, count), prop::collection::vec(deed, count))
+        .prop_map(|(steps, deeds)| steps.into_iter().zip(deeds).collect())
 }
 
 /// Turns deeds into work: knows which ids and reservations there are.
