@@ -361,7 +361,7 @@ fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back()
     for by_charge in [true, false] {
         let mut seen = Seen::default();
         let counted = std::cell::RefCell::new(&mut seen);
-        let mut runner = TestRunner::new(Config { cases: 1500, failure_persistence: None, ..Config::default() });
+        let mut runner = TestRunner::new(Config { cases: 2000, failure_persistence: None, ..Config::default() });
         let property =
             |(policy, deeds): (Policy, Vec<(Step, Deed)>)| equals_its_model(policy, &deeds, &mut counted.borrow_mut());
         runner.run(&histories(70, by_charge), property).unwrap();

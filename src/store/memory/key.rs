@@ -153,13 +153,10 @@ impl KeyState {
     }
 
     fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
-        let mut counted = false;
         for quota in &policy.quotas {
-            counted |= !self.remove(quota).is_new();
+            self.remove(quota);
         }
-        if counted {
-            self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
-        }
+        self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
         self.amended(policy, now, |_| 0)
     }
 

@@ -1,11 +1,10 @@
--- Ends what `back_head.lua` begins. The algorithm's part tells `counted`, the keys that count; `take_back(q)`, which takes
+-- Ends what `back_head.lua` begins. The algorithm's part tells `counted`, the keys that count or may; `take_back(q)`, which takes
 -- `cost` units back and returns how many there were; and `add_states(reply)`.
 
 local given = 0
 if how == 'reset' then
-  if redis.call('DEL', unpack(counted)) > 0 then
-    redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
-  end
+  redis.call('DEL', unpack(counted))
+  redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
 elseif cost > 0 then
   for q = 1, quotas do
     if not made or number[q] then

@@ -1,6 +1,7 @@
 -- What `back.lua` does with sliding windows; `back_head.lua` and `window_head.lua` precede.
 
-local counted = wanted
+-- All that were sent: to a clock that steps back, older ones than TIME chooses would count again.
+local counted = KEYS
 
 -- A charge made at `made` is taken from its own bucket, a cost from the oldest one upward.
 local function take_back(q)
