@@ -60,3 +60,15 @@ mod clocks;
 
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;
+
+// A check with an id: retried as often as one likes, charged once.
+mod retries;
+
+// Refunds and resets: exactly that, at once, and on the other nodes soon.
+mod refunds;
+
+// Several keys, all charged or none, whoever else asks meanwhile.
+mod all_at_once;
+
+// Faults that comparable services have shown.
+mod faults_seen;

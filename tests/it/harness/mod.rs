@@ -12,6 +12,8 @@ pub(crate) mod cluster;
 
 pub(crate) mod http;
 
+pub(crate) mod pairs;
+
 pub(crate) mod redis;
 
 pub(crate) mod steps;
