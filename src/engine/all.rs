@@ -13,11 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
 use super::amend::{first, unfit};
-use super::{Answer, Check, CheckError, Decision, Engine};
+use super::{Answer, Check, CheckError, Decision, Engine, Meta, metas};
 use crate::limit::amend::Receipt;
 use crate::limit::decision::Wait;
+use crate::limit::policy::Policy;
 use crate::limit::quota::MAX_UNITS;
 use crate::limit::time::Micros;
 use crate::store::{Done, StoreError, Subject, Work};
@@ -46,6 +48,8 @@ pub type Refusal = (usize, CheckError);
 struct Part {
     subject: Subject,
     cost: u64,
+    /// Who causes it, where the policy keeps that: the first that is told.
+    metas: SmallVec<[Meta; 1]>,
     /// The checks that it stands for.
     places: Vec<usize>,
 }
@@ -72,14 +76,13 @@ impl Engine {
     fn parts(&self, checks: &[Check]) -> Result<Vec<Part>, Vec<Refusal>> {
         let (mut parts, mut refused) = (Vec::<Part>::new(), Vec::new());
         for (place, check) in checks.iter().enumerate() {
-            match self.subject(&check.policy, &check.key) {
+            match self.subject(check) {
                 Ok(subject) => match parts.iter_mut().find(|part| part.subject.fingerprint == subject.fingerprint) {
-                    Some(part) => {
-                        // What is over every limit stays so, and never overflows.
-                        part.cost = (part.cost + check.cost).min(MAX_UNITS + 1);
-                        part.places.push(place);
+                    Some(part) => part.add(check, place),
+                    None => {
+                        let metas = metas(&subject, std::iter::once(check));
+                        parts.push(Part { subject, cost: check.cost, metas, places: vec![place] });
                     }
-                    None => parts.push(Part { subject, cost: check.cost, places: vec![place] }),
                 },
                 Err(error) => refused.push((place, error)),
             }
@@ -88,9 +91,30 @@ impl Engine {
     }
 }
 
+impl Part {
+    fn add(&mut self, check: &Check, place: usize) {
+        // What is over every limit stays so, and never overflows.
+        self.cost = (self.cost + check.cost).min(MAX_UNITS + 1);
+        self.places.push(place);
+        self.metas.iter_mut().filter(|meta| meta.is_none()).for_each(|meta| meta.clone_from(&check.meta));
+    }
+
+    fn policy(&self) -> &Arc<Policy> {
+        &self.subject.policy
+    }
+
+    /// A decision on it as its policy tells it: one that only watches denies nothing.
+    fn told(&self, mut decision: Decision) -> Decision {
+        if self.policy().options.shadow {
+            decision.shadow();
+        }
+        decision
+    }
+}
+
 /// The order in which every node reserves.
 fn order(subject: &Subject) -> (&str, &str) {
-    (&subject.policy.name, &subject.key)
+    (subject.policy.counters(), &subject.key)
 }
 
 /// Each check's part of its part's answer.
@@ -120,12 +144,12 @@ impl Asked {
     /// One answer per part, in order.
     async fn decide(self) -> Vec<Answer> {
         if let [part] = self.parts.as_slice() {
-            return self.engine.ask(&part.subject, &[part.cost]).await.into_vec();
+            return self.engine.ask(&part.subject, &[part.cost], &part.metas).await.into_vec();
         }
         let known: Vec<_> = self.parts.iter().map(|part| self.known(part)).collect();
-        if known.iter().any(Option::is_some) {
+        if known.iter().flatten().any(|decision| !decision.allowed) {
             let asked = known.into_iter().zip(self.parts.iter()).map(async |(known, part)| match known {
-                Some(denied) => Ok(denied),
+                Some(decision) => Ok(decision),
                 None => self.look(part).await,
             });
             return join_all(asked).await;
@@ -137,12 +161,15 @@ impl Asked {
         }
     }
 
-    /// A denial that the pre-filter knows.
+    /// What needs no store: the word of a list, and a denial that the pre-filter knows.
     fn known(&self, part: &Part) -> Option<Decision> {
         let Part { subject, cost, .. } = part;
+        if let Some(listed) = part.policy().options.listed {
+            return Some(part.told(Decision::by_list(part.policy().clone(), listed, *cost)));
+        }
         let Engine { prefilter, clock, .. } = &*self.engine;
-        let denial = prefilter.denial(subject.fingerprint, &subject.policy, *cost, clock.now())?;
-        Some(Decision::by_prefilter(subject.policy.clone(), *cost, denial))
+        let denial = prefilter.denial(subject.fingerprint, part.policy(), *cost, clock.now())?;
+        Some(part.told(Decision::by_prefilter(part.policy().clone(), *cost, denial)))
     }
 
     /// Reserves in order, up to the first no.
@@ -163,13 +190,17 @@ impl Asked {
     }
 
     async fn reserve_one(&self, part: &Part, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
-        let Part { subject, cost, .. } = part;
+        if let Some(known) = self.known(part) {
+            return Ok((known, None));
+        }
+        let Part { subject, cost, metas, .. } = part;
         let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
-        match tokio::time::timeout(left, self.engine.run(subject, work)).await.unwrap_or(Err(StoreError::Timeout)) {
-            Ok(Done::Reserved(taken, receipt)) => {
-                Ok((Decision::by_store(subject.policy.clone(), first(taken)?), receipt))
-            }
-            Ok(Done::Taken(taken)) => Ok((Decision::by_store(subject.policy.clone(), first(taken)?), None)),
+        let by_store =
+            |taken| first(taken).map(|verdict| part.told(Decision::by_store(subject.policy.clone(), verdict)));
+        let asked = tokio::time::timeout(left, self.engine.run(subject, work, metas)).await;
+        match asked.unwrap_or(Err(StoreError::Timeout)) {
+            Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
+            Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),
             Ok(other) => Err(unfit(&other)),
             Err(error) => Ok((self.fall_back(part, &error)?, None)),
         }
@@ -209,9 +240,13 @@ impl Asked {
 
     async fn look(&self, part: &Part) -> Answer {
         let Part { subject, cost, .. } = part;
-        match self.engine.run(subject, Work::Look(*cost)).await {
+        if let Some(known) = self.known(part) {
+            return Ok(known);
+        }
+        match self.engine.run(subject, Work::Look(*cost), &[]).await {
             Ok(Done::Taken(taken)) => {
-                Ok(Decision { charged: 0, ..Decision::by_store(subject.policy.clone(), first(taken)?) })
+                let decision = Decision::by_store(subject.policy.clone(), first(taken)?);
+                Ok(Decision { charged: 0, ..part.told(decision) })
             }
             Ok(other) => Err(unfit(&other)),
             Err(error) => {
@@ -226,6 +261,8 @@ impl Asked {
 
     fn fall_back(&self, part: &Part, error: &StoreError) -> Answer {
         let answer = self.engine.fallback.answer(&part.subject, &[part.cost], error).pop();
-        answer.unwrap_or_else(|| Err(CheckError::StoreUnavailable(error.clone())))
+        answer
+            .unwrap_or_else(|| Err(CheckError::StoreUnavailable(error.clone())))
+            .map(|decision| part.told(decision))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Answer, CheckError, Decision, Engine};
+use super::{Answer, Check, CheckError, Decision, Engine, Meta};
 use crate::limit::decision::{Taken, Verdict};
 use crate::store::{Done, StoreError, Subject, Work};
 
@@ -30,7 +30,7 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or the store does not answer: then it may have
     /// been done.
     pub async fn refund(&self, policy: &str, key: &str, given: Given) -> Result<Amended, CheckError> {
-        let subject = self.subject(policy, key)?;
+        let subject = self.named(policy, key)?;
         let work = match given {
             Given::Cost(cost) => Work::Refund(cost),
             Given::Id(id) => Work::RefundOnce(id),
@@ -43,14 +43,31 @@ impl Engine {
     /// # Errors
     /// As [`Engine::refund`].
     pub async fn reset(&self, policy: &str, key: &str) -> Result<Decision, CheckError> {
-        let subject = self.subject(policy, key)?;
+        let subject = self.named(policy, key)?;
         Ok(self.amend(&subject, Work::Reset).await?.decision)
     }
 
+    fn named(&self, policy: &str, key: &str) -> Result<Subject, CheckError> {
+        let (policy, key) = (policy.to_owned(), key.to_owned());
+        self.subject(&Check { policy, key, cost: 0, meta: None, id: None, quotas: None })
+    }
+
     /// Decides one check with an id. The pre-filter is not asked, since the id may have been charged.
-    pub(super) async fn ask_once(&self, subject: &Subject, id: &Arc<str>, cost: u64) -> Answer {
+    pub(super) async fn ask_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta]) -> Answer {
+        let options = &subject.policy.options;
+        let mut answer = match options.listed {
+            Some(listed) => Ok(Decision::by_list(subject.policy.clone(), listed, cost)),
+            None => self.count_once(subject, id, cost, metas).await,
+        };
+        if options.shadow {
+            answer.iter_mut().for_each(Decision::shadow);
+        }
+        answer
+    }
+
+    async fn count_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta]) -> Answer {
         let work = Work::Once { id: id.clone(), cost };
-        match self.run(subject, work).await {
+        match self.run(subject, work, metas).await {
             Ok(Done::Charged(charged)) => {
                 let replayed = charged.replayed;
                 Ok(Decision { replayed, ..Decision::by_store(charged.policy, charged.verdict) })
@@ -63,7 +80,11 @@ impl Engine {
     }
 
     pub(super) async fn amend(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
-        let done = self.run(subject, work).await;
+        if let Some(listed) = subject.policy.options.listed {
+            // Nothing is counted of what a list answers.
+            return Ok(Amended { refunded: 0, decision: Decision::by_list(subject.policy.clone(), listed, 0) });
+        }
+        let done = self.run(subject, work, &[]).await;
         self.prefilter.forget(self.store.slot(subject));
         match done {
             Ok(Done::Refunded(taken, refunded)) => {
@@ -75,8 +96,8 @@ impl Engine {
     }
 
     /// Has the store do it, within the policy's timeout.
-    pub(super) async fn run(&self, subject: &Subject, work: Work) -> Result<Done, StoreError> {
-        let done = tokio::time::timeout(subject.policy.timeout, self.store.run(subject, work)).await;
+    pub(super) async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        let done = tokio::time::timeout(subject.policy.timeout, self.store.run(subject, work, metas)).await;
         done.unwrap_or(Err(StoreError::Timeout))
     }
 }

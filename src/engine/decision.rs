@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::config::inline::Misfit;
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::key::NotAnAddress;
-use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
 use crate::store::StoreError;
@@ -59,6 +60,34 @@ impl Decision {
         }
     }
 
+    /// What a list says.
+    pub fn by_list(policy: Arc<Policy>, listed: Listed, cost: u64) -> Self {
+        let (allowed, retry_after, reason) = match listed {
+            Listed::Allow => (true, Wait::NONE, Reason::AllowListed),
+            Listed::Deny => (false, Wait::Never, Reason::DenyListed),
+        };
+        Self {
+            policy,
+            cost,
+            allowed,
+            charged: 0,
+            retry_after,
+            binding: None,
+            quotas: QuotaStates::new(),
+            source: Source::List,
+            reason,
+            fallback: None,
+            replayed: false,
+        }
+    }
+
+    /// Turns a denial into a permission that says what it was: by a policy that only watches.
+    pub fn shadow(&mut self) {
+        if !self.allowed {
+            (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Shadow);
+        }
+    }
+
     /// What was known without asking.
     pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
         let Denial { retry_after, quota, remaining, reset_after } = denial;
@@ -94,6 +123,7 @@ pub enum Source {
     Store,
     Prefilter,
     Fallback,
+    List,
 }
 
 /// Why.
@@ -103,6 +133,10 @@ pub enum Reason {
     OverLimit,
     CostExceedsLimit,
     StoreUnavailable,
+    /// It would have been denied, and was not charged.
+    Shadow,
+    AllowListed,
+    DenyListed,
 }
 
 /// How it was answered without the store.
@@ -119,6 +153,8 @@ pub enum Cause {
     BreakerOpen,
     QueueFull,
     Refused,
+    /// The charge was made, but a failover could still forget it.
+    NoReplicaAck,
 }
 
 /// Why there is no decision.
@@ -130,6 +166,10 @@ pub enum CheckError {
     InvalidKey(#[from] NotAnAddress),
     #[error("the id stands for a charge of another cost: send the same cost, or another id")]
     IdReused,
+    #[error("the policy takes no quotas from requests")]
+    UnwantedQuotas,
+    #[error("the quotas of the request are wrong")]
+    InvalidQuotas(Vec<Misfit>),
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),

@@ -35,6 +35,8 @@ impl FallbackStore {
             OnStoreFailure::Local => self.local(subject, costs, fallback),
             OnStoreFailure::Allow => blind(true),
             OnStoreFailure::Deny => blind(false),
+            // What only watches refuses nobody.
+            OnStoreFailure::Error if subject.policy.options.shadow => blind(false),
             OnStoreFailure::Error => costs.iter().map(|_| Err(CheckError::StoreUnavailable(error.clone()))).collect(),
         }
     }
@@ -43,7 +45,7 @@ impl FallbackStore {
     pub fn give_back(&self, subject: &Subject, cost: u64) {
         if subject.policy.on_store_failure == OnStoreFailure::Local {
             // A refund takes nothing that a full store would refuse.
-            let _ = self.memory.run(&self.share(subject), &Work::Refund(cost));
+            let _ = self.memory.run(&self.share(subject), &Work::Refund(cost), &[]);
         }
     }
 
@@ -112,5 +114,6 @@ fn cause(error: &StoreError) -> Cause {
         StoreError::Unreachable(_) => Cause::BreakerOpen,
         StoreError::QueueFull => Cause::QueueFull,
         StoreError::Refused(_) => Cause::Refused,
+        StoreError::NoReplicaAck => Cause::NoReplicaAck,
     }
 }

@@ -23,11 +23,18 @@ mod amend;
 
 mod all;
 
-pub use crate::store::{Health, ShardHealth};
+mod inline;
+
+pub mod reload;
+
+pub use crate::config::inline::{Misfit, Written};
+pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use all::{All, Refusal};
 pub use amend::{Amended, Given};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+use inline::InlinePolicies;
+pub use reload::Changes;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -37,8 +44,12 @@ pub struct Check {
     pub key: String,
     /// 0 to 10^15 units; 0 only looks.
     pub cost: u64,
+    /// Who causes it, 1 to 256 bytes; kept by sliding logs.
+    pub meta: Meta,
     /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike.
     pub id: Option<Arc<str>>,
+    /// The quotas that it brings along, for policies that take them.
+    pub quotas: Option<Vec<Written>>,
 }
 
 impl Check {
@@ -52,6 +63,7 @@ impl Check {
 #[derive(Debug)]
 pub struct Engine {
     policies: ArcSwap<Policies>,
+    inline: InlinePolicies,
     fingerprinter: Fingerprinter,
     prefilter: Prefilter,
     store: Store,
@@ -62,7 +74,15 @@ pub struct Engine {
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
         let policies = ArcSwap::from_pointee(policies);
-        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, clock }
+        Self {
+            policies,
+            inline: InlinePolicies::default(),
+            fingerprinter: Fingerprinter::default(),
+            prefilter,
+            store,
+            fallback,
+            clock,
+        }
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -70,18 +90,15 @@ impl Engine {
     /// # Errors
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
-        let subject = self.subject(&check.policy, &check.key)?;
-        if let Some(id) = check.id() {
-            return self.ask_once(&subject, id, check.cost).await;
-        }
-        let mut decisions = self.ask(&subject, &[check.cost]).await;
+        let subject = self.subject(check)?;
+        let mut decisions = self.ask_each(&subject, &[check]).await;
         // One answer per cost is the contract of `ask`.
         decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
     }
 
     /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
     pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
-        let subjects: Vec<_> = checks.iter().map(|check| self.subject(&check.policy, &check.key)).collect();
+        let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
         let mut places: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
         for (place, subject) in subjects.iter().enumerate() {
             if let Ok(subject) = subject {
@@ -89,10 +106,15 @@ impl Engine {
             }
         }
         let asked = places.into_values().map(async |places| {
-            let answers = match &subjects[places[0]] {
-                Ok(subject) => self.ask_each(subject, places.iter().map(|place| &checks[*place]).collect()).await,
-                Err(error) => places.iter().map(|_| Err(error.clone())).collect(),
-            };
+            let mut answers = Answers::new();
+            // Equal but for the names of their quotas, policies share a counter, though not their answers.
+            for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
+                let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
+                match &subjects[run[0]] {
+                    Ok(subject) => answers.extend(self.ask_each(subject, &asked).await),
+                    Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
+                }
+            }
             places.into_iter().zip(answers)
         });
         let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
@@ -108,6 +130,13 @@ impl Engine {
             .zip(&subjects)
             .map(|(answer, subject)| answer.unwrap_or_else(|| unasked(subject)))
             .collect()
+    }
+
+    /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
+    pub async fn history(&self, check: &Check) -> Option<History> {
+        let subject = self.subject(check).ok()?;
+        let told = tokio::time::timeout(subject.policy.timeout, self.store.history(&subject)).await;
+        told.ok()?.ok()?
     }
 
     /// The policies in force.
@@ -127,33 +156,53 @@ impl Engine {
         self.fallback.sweep();
     }
 
-    fn subject(&self, policy: &str, key: &str) -> Result<Subject, CheckError> {
+    fn subject(&self, check: &Check) -> Result<Subject, CheckError> {
         let policies = self.policies.load();
-        let unknown = || CheckError::UnknownPolicy(policy.to_owned());
-        let policy = policies.by_name.get(policy).ok_or_else(unknown)?;
-        let key = policy.key_type.normalise(key)?;
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let unknown = || CheckError::UnknownPolicy(check.policy.clone());
+        let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
+        let key = policy.key_type.normalise(&check.key)?;
+        let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
+        let policy = match &own {
+            None => policy.for_key(&key, &check.key),
+            // Quotas of its own beat an override, but no list.
+            Some(own) => policy.listed(&key, &check.key).unwrap_or(own),
+        };
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
     /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
-    async fn ask_each(&self, subject: &Subject, checks: Vec<&Check>) -> Answers {
+    async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
         let mut answers = Answers::new();
         for together in checks.chunk_by(|one, next| one.id().is_none() && next.id().is_none()) {
+            let metas = metas(subject, together.iter().copied());
             match together[0].id() {
-                Some(id) => answers.push(self.ask_once(subject, id, together[0].cost).await),
+                Some(id) => answers.push(self.ask_once(subject, id, together[0].cost, &metas).await),
                 None => {
                     let costs: SmallVec<[u64; 1]> = together.iter().map(|check| check.cost).collect();
-                    answers.extend(self.ask(subject, &costs).await);
+                    answers.extend(self.ask(subject, &costs, &metas).await);
                 }
             }
         }
         answers
     }
 
-    /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not
-    /// asked, which changes nothing for the others, since a denial charges nothing.
-    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
+    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
+        let policy = &subject.policy;
+        let mut answers: Answers = match policy.options.listed {
+            Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
+            None => self.count(subject, costs, metas).await,
+        };
+        if policy.options.shadow {
+            answers.iter_mut().flatten().for_each(Decision::shadow);
+        }
+        answers
+    }
+
+    /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
+    /// since a denial charges nothing.
+    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
         let now = self.clock.now();
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
@@ -163,7 +212,13 @@ impl Engine {
         let open: SmallVec<[u64; 1]> =
             costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
         if !open.is_empty() {
-            let asked = self.ask_store(subject, &open, now).await;
+            let metas: SmallVec<[Meta; 1]> = metas
+                .iter()
+                .zip(&answers)
+                .filter(|(_, answer)| answer.is_none())
+                .map(|(meta, _)| meta.clone())
+                .collect();
+            let asked = self.ask_store(subject, &open, &metas, now).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
@@ -173,9 +228,9 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {
+    async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take(subject, costs)).await;
+        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
         match taken.unwrap_or(Err(StoreError::Timeout)) {
             Ok(taken) => {
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
@@ -185,6 +240,15 @@ impl Engine {
             Err(error) => self.fallback.answer(subject, costs, &error),
         }
     }
+}
+
+fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
+    matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
+}
+
+/// The metas of checks of one subject, one each, where its policy keeps them.
+fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
+    if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
 }
 
 /// What a check comes to.

@@ -1,7 +1,8 @@
 //! A decision as JSON.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
@@ -10,10 +11,22 @@ use crate::engine::{All, Amended, Binding, Cause, Check, Decision, Fallback, Rea
 use crate::limit::decision::Wait;
 use crate::limit::time::millis_up;
 
+/// Bytes of an answer with a few quotas, so that writing it seldom has to grow its buffer.
+const USUAL_BYTES: usize = 512;
+
 /// A decision with its header fields.
 pub(super) fn response(key: &str, decision: &Decision) -> Response {
-    let mut response = Json(Answer::new(key, decision)).into_response();
+    let mut response = json(&Answer::new(key, decision));
     headers::insert(decision, response.headers_mut());
+    response
+}
+
+fn json(body: &impl Serialize) -> Response {
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    // Writing to a Vec cannot fail, and an answer has no maps whose keys could be refused.
+    let _ = serde_json::to_writer(&mut bytes, body);
+    let mut response = Response::new(Body::from(bytes));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -26,7 +39,7 @@ pub(super) fn together(checks: &[Check], all: &All) -> Response {
         retry_after_ms: millis(all.retry_after()),
         results: checks.iter().zip(&all.decisions).map(|(check, one)| Answer::new(&check.key, one)).collect(),
     };
-    let mut response = Json(body).into_response();
+    let mut response = json(&body);
     if !all.allowed {
         headers::insert_retry_after(all.retry_after(), response.headers_mut());
     }
@@ -44,7 +57,7 @@ struct AllAnswer<'a> {
 /// The cost-0 decision after a refund, and what was given back.
 pub(super) fn refunded(key: &str, amended: &Amended) -> Response {
     let body = RefundAnswer { decision: Answer::new(key, &amended.decision), refunded: amended.refunded };
-    let mut response = Json(body).into_response();
+    let mut response = json(&body);
     headers::insert(&amended.decision, response.headers_mut());
     response
 }
@@ -146,6 +159,7 @@ impl From<Fallback> for FallbackBody {
             Cause::BreakerOpen => "breaker_open",
             Cause::QueueFull => "queue_full",
             Cause::Refused => "refused",
+            Cause::NoReplicaAck => "no_replica_ack",
         };
         Self { mode: fallback.mode.name(), cause }
     }
@@ -164,6 +178,7 @@ fn source(source: Source) -> &'static str {
         Source::Store => "store",
         Source::Prefilter => "prefilter",
         Source::Fallback => "fallback",
+        Source::List => "list",
     }
 }
 
@@ -173,5 +188,8 @@ fn reason(reason: Reason) -> &'static str {
         Reason::OverLimit => "over_limit",
         Reason::CostExceedsLimit => "cost_exceeds_limit",
         Reason::StoreUnavailable => "store_unavailable",
+        Reason::Shadow => "shadow",
+        Reason::AllowListed => "allow_listed",
+        Reason::DenyListed => "deny_listed",
     }
 }

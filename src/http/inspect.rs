@@ -10,9 +10,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error::Problem;
-use super::request::{DEFAULT_POLICY, Item, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
+use super::quotas;
+use super::request::{self, DEFAULT_POLICY, Item, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
 use super::violations::Violation;
-use crate::engine::{Check, Given};
+use crate::engine::{Check, Given, Meta};
 use crate::limit::quota::MAX_UNITS;
 
 /// Brackets that may be open at once; requests need three.
@@ -113,15 +114,17 @@ fn depth(text: &str) -> usize {
 }
 
 fn read_check(value: &RawValue, at: &str) -> Result<Check, Vec<Violation>> {
-    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id"])?;
+    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id", "quotas"])?;
     members.require("key");
     let policy = members.take("policy", string);
     let key = members.take("key", key);
     let cost = members.take("cost", cost);
-    members.take("meta", meta);
+    let meta = members.take("meta", meta);
     let id = members.take("id", id).map(Into::into);
+    let quotas = members.take("quotas", quotas::written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    members.finish(Check { policy, key: key.unwrap_or_default(), cost: cost.unwrap_or(1), id })
+    let (key, meta) = (key.unwrap_or_default(), meta.flatten());
+    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, id, quotas })
 }
 
 fn key(value: &RawValue) -> Result<String, String> {
@@ -132,7 +135,7 @@ fn id(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|id| check_id(&id).map(|()| id))
 }
 
-fn string(value: &RawValue) -> Result<String, String> {
+pub(super) fn string(value: &RawValue) -> Result<String, String> {
     if !value.get().starts_with('"') {
         return Err(format!("must be a string, not {}", kind(value)));
     }
@@ -140,9 +143,10 @@ fn string(value: &RawValue) -> Result<String, String> {
     serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
 }
 
-fn meta(value: &RawValue) -> Result<(), String> {
-    match string(value)?.len() {
-        0..=MAX_META_BYTES => Ok(()),
+fn meta(value: &RawValue) -> Result<Meta, String> {
+    let meta = string(value)?;
+    match meta.len() {
+        0..=MAX_META_BYTES => Ok(request::meta(&meta)),
         length => Err(format!("must have up to {MAX_META_BYTES} bytes, not {length}")),
     }
 }
@@ -166,7 +170,7 @@ fn array(value: &RawValue, most: usize) -> Result<Vec<&RawValue>, String> {
     }
 }
 
-fn kind(value: &RawValue) -> &'static str {
+pub(super) fn kind(value: &RawValue) -> &'static str {
     match value.get().as_bytes().first() {
         Some(b'"') => "a string",
         Some(b'{') => "an object",
@@ -232,7 +236,7 @@ impl<'a> Members<'a> {
 }
 
 /// An object as written: in order, with duplicates.
-struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+pub(super) struct Pairs<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

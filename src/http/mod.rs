@@ -1,21 +1,26 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes `layers::envelope` (request id, connection), the panic guard, and one handler, which
-//! parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
+//! A request passes `front.rs` (request id, panic guard, connection, not too many at once: `shed.rs`) and one handler,
+//! which parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
 //! way becomes a problem document in `error.rs`.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware;
 use axum::routing::{delete, get, post};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::engine::Engine;
+use crate::reload::Reloader;
 
 pub mod lifecycle;
 
-mod layers;
+mod access;
+
+pub mod front;
+
+mod request_id;
+
+mod shed;
 
 mod check;
 
@@ -25,15 +30,21 @@ mod usage;
 
 mod policies;
 
+mod reload;
+
 mod health;
 
 mod body;
 
 mod request;
 
+mod quotas;
+
 mod inspect;
 
 mod violations;
+
+mod faults;
 
 mod query;
 
@@ -43,13 +54,17 @@ mod headers;
 
 mod error;
 
+pub use front::Front;
 pub use lifecycle::Lifecycle;
+pub use shed::Load;
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    pub load: Load,
+    pub reloader: Arc<Reloader>,
 }
 
 /// Which calls a listener answers; health is answered by every one.
@@ -63,8 +78,8 @@ pub enum Surface {
     Admin,
 }
 
-/// The whole service for one listener; servers and tests use the same.
-pub fn router(node: Node, surface: Surface) -> Router {
+/// The calls of one listener.
+fn router(node: Node, surface: Surface) -> Router {
     let mut routes = Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
     if surface != Surface::Admin {
         routes = routes
@@ -75,12 +90,13 @@ pub fn router(node: Node, surface: Surface) -> Router {
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies)).route("/v1/usage", delete(usage::reset));
+        routes = routes
+            .route("/v1/policies", get(policies::policies))
+            .route("/v1/reload", post(reload::reload))
+            .route("/v1/usage", delete(usage::reset));
     }
     routes
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(middleware::from_fn_with_state(node.lifecycle.clone(), layers::envelope))
         .with_state(node)
 }

@@ -23,6 +23,7 @@ pub struct Receipt {
 }
 
 /// Where the charge stands in the state of one quota. Of windows the instant says enough; this is all 0.
+/// Of a log the number is the instant at which it was noted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Its number among those that can be taken back (`ledger.rs`).

@@ -3,11 +3,19 @@
 
 pub mod time;
 
+pub mod calendar;
+
 pub mod quota;
 
 pub mod key;
 
 pub mod policy;
+
+pub mod network;
+
+pub mod matches;
+
+pub mod lists;
 
 pub mod window;
 
@@ -16,6 +24,12 @@ pub mod fixed;
 pub mod ledger;
 
 pub mod bucket;
+
+pub mod log;
+
+pub mod digest;
+
+pub mod history;
 
 pub mod state;
 

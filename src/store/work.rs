@@ -31,6 +31,18 @@ pub enum Work {
     Reset,
 }
 
+impl Work {
+    /// Whether it may charge.
+    pub fn charges(&self) -> bool {
+        matches!(self, Self::Take(_) | Self::Once { .. } | Self::Reserve { .. })
+    }
+
+    /// Whether it only takes away.
+    pub fn takes_back(&self) -> bool {
+        matches!(self, Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset)
+    }
+}
+
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
@@ -47,6 +59,17 @@ pub enum Done {
 }
 
 impl Done {
+    /// Whether something was charged by work that may charge, now or, of an id, earlier.
+    pub fn is_charge(&self) -> bool {
+        match self {
+            Self::Taken(taken) | Self::Reserved(taken, _) => {
+                taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0)
+            }
+            Self::Charged(_) => true,
+            Self::Reused | Self::Refunded(..) => false,
+        }
+    }
+
     /// The instant of the step by the clock of the store, us; of what a record says it is not known.
     pub fn at(&self) -> Option<Micros> {
         match self {

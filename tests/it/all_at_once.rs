@@ -1,5 +1,6 @@
 //! `/v1/check/all`: several keys, all charged or none, whoever else asks meanwhile.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
@@ -94,10 +95,12 @@ fn with_overlapping_keys_it_is_never_over_and_every_charge_is_one_that_was_allow
 /// The policies of `pairs::policies` with a limit of 1, as the store knows them.
 fn policy(algorithm: &str) -> Policy {
     let (hour, year) = (3_600_000_000, 365 * 86_400_000_000);
+    let long = 8000 * hour;
     let (of, quota) = match algorithm {
         "sliding" => (Algorithm::SlidingWindow, quota(1, hour, Rule::SlidingWindow)),
-        "clock" => (Algorithm::FixedWindow, quota(1, year, Rule::FixedWindow(Anchor::Clock))),
+        "clock" => (Algorithm::FixedWindow, quota(1, long, Rule::FixedWindow(Anchor::Clock))),
         "first" => (Algorithm::FixedWindow, quota(1, hour, Rule::FixedWindow(Anchor::FirstHit))),
+        "log" => (Algorithm::SlidingLog, quota(1, hour, Rule::SlidingLog(NonZeroU32::new(10_000).unwrap()))),
         _ => (Algorithm::TokenBucket, bucket(1, 1, year)),
     };
     Policy { name: format!("{algorithm}-1"), ..policy_of(of, vec![quota]) }
@@ -114,13 +117,13 @@ fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_gi
         let key: Arc<str> = unique("open").into();
         let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
         let subject = Subject { policy: policy.clone(), key: key.clone(), fingerprint };
-        let reserved = runtime.block_on(store.run(&subject, Work::Reserve { cost: 1, hold: 60_000_000 })).unwrap();
+        let reserved = runtime.block_on(store.run(&subject, Work::Reserve { cost: 1, hold: 60_000_000 }, &[])).unwrap();
         let Done::Reserved(_, Some(receipt)) = reserved else { panic!("{reserved:?}") };
         for _ in 0..5 {
             let denied = check(&node, &item(&policy.name, &key, 1));
             assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("store")), "{algorithm}");
         }
-        let given = runtime.block_on(store.run(&subject, Work::GiveBack(receipt.clone()))).unwrap();
+        let given = runtime.block_on(store.run(&subject, Work::GiveBack(receipt.clone()), &[])).unwrap();
         assert!(matches!(given, Done::Refunded(_, 1)), "{given:?}");
         let allowed = check(&node, &item(&policy.name, &key, 1));
         assert_eq!((&allowed["allowed"], &allowed["charged"]), (&json!(true), &json!(1)), "{algorithm}");

@@ -178,7 +178,7 @@ impl Scene {
     }
 
     fn run(&self, work: Work, now: Micros) -> Done {
-        self.store.run_at(&self.subject, &work, now).unwrap()
+        self.store.run_at(&self.subject, &work, &[], now).unwrap()
     }
 
     fn ask(&self, now: Micros) -> Question {

@@ -8,6 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::Clock;
 use tollgate::limit::amend::Receipt;
 use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::log::max_entries;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
@@ -30,6 +31,8 @@ enum Model {
     Fixed(Micros, u64),
     /// Debts in the order in which they are repaid, in units / per, up to an instant.
     Bucket(VecDeque<(Number, u128)>, Micros),
+    /// What is left of each charge.
+    Log(Vec<(Micros, u64)>),
 }
 
 impl Model {
@@ -38,6 +41,7 @@ impl Model {
             Rule::SlidingWindow => Self::Sliding(BTreeMap::new()),
             Rule::FixedWindow(_) => Self::Fixed(0, 0),
             Rule::TokenBucket(_) => Self::Bucket(VecDeque::new(), 0),
+            Rule::SlidingLog(_) => Self::Log(Vec::new()),
         }
     }
 
@@ -46,10 +50,11 @@ impl Model {
         match self {
             Self::Sliding(buckets) => *buckets = buckets.split_off(&(now / bucket(quota) - 64)),
             Self::Fixed(start, count) => {
-                if now >= *start + quota.window {
+                if now >= ending(quota, *start) {
                     *count = 0;
                 }
             }
+            Self::Log(charges) => charges.retain(|(at, _)| at + quota.window > now),
             Self::Bucket(debts, since) => {
                 let mut repaid = u128::from(now - *since) * units(quota);
                 *since = now;
@@ -70,6 +75,8 @@ impl Model {
         match self {
             Self::Sliding(buckets) => limit - buckets.values().sum::<u64>(),
             Self::Fixed(_, count) => limit - count,
+            Self::Log(charges) if charges.len() as u64 >= max_entries(quota) => 0,
+            Self::Log(charges) => limit - charges.iter().map(|(_, left)| left).sum::<u64>(),
             Self::Bucket(debts, _) => {
                 let debt: u128 = debts.iter().map(|(_, debt)| debt).sum();
                 u64::try_from((u128::from(limit) * per(quota) - debt) / per(quota)).unwrap()
@@ -82,11 +89,15 @@ impl Model {
             Self::Sliding(buckets) => *buckets.entry(now / bucket(quota)).or_default() += cost,
             Self::Fixed(start, count) => {
                 if *count == 0 {
-                    let clock = quota.rule == Rule::FixedWindow(Anchor::Clock);
-                    *start = if clock { now - now % quota.window } else { now };
+                    *start = match quota.rule {
+                        Rule::FixedWindow(Anchor::Clock) => now - now % quota.window,
+                        Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.window(now).start,
+                        _ => now,
+                    };
                 }
                 *count += cost;
             }
+            Self::Log(charges) => charges.push((now, cost)),
             Self::Bucket(debts, _) => debts.push_back((number, u128::from(cost) * per(quota))),
         }
     }
@@ -104,6 +115,14 @@ impl Model {
                 let given = if at < *start { 0 } else { cost.min(*count) };
                 *count -= given;
                 given
+            }
+            Self::Log(charges) => {
+                // Those of one instant and cost are as good as each other; what is left of others, in their order.
+                if let Some(place) = charges.iter().position(|charge| *charge == (at, cost)) {
+                    charges.remove(place);
+                    return cost;
+                }
+                take_in_order(charges, |of| of == at, cost)
             }
             Self::Bucket(debts, _) => {
                 let Some((_, debt)) = debts.iter_mut().find(|(other, _)| *other == number) else { return 0 };
@@ -128,6 +147,7 @@ impl Model {
                 *count -= left;
                 left
             }
+            Self::Log(charges) => take_in_order(charges, |_| true, cost),
             Self::Bucket(debts, _) => {
                 let wanted = u128::from(cost) * per(quota);
                 let mut left = wanted;
@@ -138,6 +158,23 @@ impl Model {
                 u64::try_from((wanted - left).div_ceil(per(quota))).unwrap()
             }
         }
+    }
+}
+
+fn take_in_order(charges: &mut Vec<(Micros, u64)>, of: impl Fn(Micros) -> bool, cost: u64) -> u64 {
+    let mut left = cost;
+    for (_, charge) in charges.iter_mut().filter(|(at, _)| of(*at)) {
+        let part = left.min(*charge);
+        (*charge, left) = (*charge - part, left - part);
+    }
+    charges.retain(|(_, left)| *left > 0);
+    cost - left
+}
+
+fn ending(quota: &Quota, start: Micros) -> Micros {
+    match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.window(start).end,
+        _ => start + quota.window,
     }
 }
 
@@ -257,7 +294,8 @@ impl Ledger {
                     sum += u128::from(to.cost);
                     let span = to.at - from.at;
                     let most = match quota.rule {
-                        Rule::SlidingWindow if span >= quota.window => break,
+                        Rule::SlidingWindow | Rule::SlidingLog(_) if span >= quota.window => break,
+                        Rule::FixedWindow(Anchor::Calendar(calendar)) if to.at >= calendar.window(from.at).end => break,
                         Rule::FixedWindow(Anchor::Clock) if to.at / quota.window > from.at / quota.window => break,
                         // Where windows begin depends on what was taken back; two of them hold any such span.
                         Rule::FixedWindow(Anchor::FirstHit) if span >= quota.window => break,
@@ -307,7 +345,7 @@ fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> 
         }
         let work = scribe.work(step, deed);
         let expected = ledger.expect(now, &work);
-        let done = store.run_at(&subject, &work, now).unwrap();
+        let done = store.run_at(&subject, &work, &[], now).unwrap();
         scribe.note(&done);
         if let Done::Reserved(_, Some(receipt)) = &done {
             ledger.receipts.push((receipt.clone(), ledger.charges.len() - 1));

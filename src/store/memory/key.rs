@@ -13,6 +13,7 @@ use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
+use crate::store::{History, Meta};
 
 /// What a key used of each quota that it was charged to; almost always that is one, and nothing else.
 #[derive(Debug, Default)]
@@ -51,15 +52,15 @@ type States = SmallVec<[State; 3]>;
 
 impl KeyState {
     /// One step of work, at `now`.
-    pub(super) fn run(&mut self, policy: &Arc<Policy>, work: &Work, now: Micros) -> Done {
+    pub(super) fn run(&mut self, policy: &Arc<Policy>, work: &Work, metas: &[Meta], now: Micros) -> Done {
         match work {
-            Work::Take(costs) => Done::Taken(self.take(policy, costs, now)),
+            Work::Take(costs) => Done::Taken(self.take(policy, costs, metas, now)),
             Work::Look(cost) => Done::Taken(self.with(policy, now, |states| amend::look(policy, states, now, *cost))),
             Work::Reserve { cost, hold } => {
-                let (taken, receipt) = self.charge(policy, now, *cost, now + hold);
+                let (taken, receipt) = self.charge(policy, now, *cost, metas, now + hold);
                 Done::Reserved(taken, receipt)
             }
-            Work::Once { id, cost } => self.once(policy, id, *cost, now),
+            Work::Once { id, cost } => self.once(policy, id, *cost, metas, now),
             Work::GiveBack(receipt) => {
                 let receipt = (!self.is_forgotten(receipt.at)).then_some(receipt);
                 self.give_back(policy, now, receipt)
@@ -73,8 +74,21 @@ impl KeyState {
         }
     }
 
-    pub(super) fn take(&mut self, policy: &Policy, costs: &[u64], now: Micros) -> Taken {
-        self.with(policy, now, |states| decide(policy, states, now, costs))
+    pub(super) fn take(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
+        self.with(policy, now, |states| {
+            let ruling = decide(policy, states, now, costs);
+            note_metas(policy, states, &ruling, metas);
+            ruling
+        })
+    }
+
+    /// What the log of `quota` tells, if it is one.
+    pub(super) fn history(&self, quota: &Quota, now: Micros) -> Option<History> {
+        let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window))?;
+        match &held.state {
+            State::SlidingLog(log) => Some(log.history(quota, now)),
+            _ => None,
+        }
     }
 
     /// Whether `id` has a record at `now`.
@@ -103,7 +117,7 @@ impl KeyState {
         }
     }
 
-    fn once(&mut self, policy: &Arc<Policy>, id: &Arc<str>, cost: u64, now: Micros) -> Done {
+    fn once(&mut self, policy: &Arc<Policy>, id: &Arc<str>, cost: u64, metas: &[Meta], now: Micros) -> Done {
         let known = self.notes.as_ref().and_then(|notes| notes.records.get(id)).filter(|record| record.until > now);
         if let Some(record) = known {
             if record.receipt.cost != cost {
@@ -112,7 +126,7 @@ impl KeyState {
             let verdict = record.verdict.clone();
             return Done::Charged(Charged { policy: decided_by(policy, &record.policy), verdict, replayed: true });
         }
-        let (taken, receipt) = self.charge(policy, now, cost, 0);
+        let (taken, receipt) = self.charge(policy, now, cost, metas, 0);
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first().map(Verdict::as_recorded)) else {
             return Done::Taken(taken);
         };
@@ -122,11 +136,19 @@ impl KeyState {
         Done::Charged(Charged { policy: policy.clone(), verdict, replayed: false })
     }
 
-    fn charge(&mut self, policy: &Policy, now: Micros, cost: u64, mark: Micros) -> (Taken, Option<Receipt>) {
+    fn charge(
+        &mut self,
+        policy: &Policy,
+        now: Micros,
+        cost: u64,
+        metas: &[Meta],
+        mark: Micros,
+    ) -> (Taken, Option<Receipt>) {
         let mut receipt = None;
         let taken = self.with(policy, now, |states| {
             let (ruling, made) = amend::charge(policy, states, now, cost, mark);
             receipt = made;
+            note_metas(policy, states, &ruling, metas);
             ruling
         });
         (taken, receipt)
@@ -192,9 +214,22 @@ impl KeyState {
     }
 }
 
-/// A token bucket's window follows from its burst, which is a limit.
+/// Notes who caused what was charged, where a log keeps that.
+fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Meta]) {
+    if let Some(State::SlidingLog(log)) = states.get_mut(policy.longest()).filter(|_| !metas.is_empty()) {
+        let charged = ruling.verdicts.iter().map(|verdict| verdict.allowed && verdict.cost > 0);
+        let metas = metas.iter().zip(charged).filter(|(_, charged)| *charged).map(|(meta, _)| meta.as_ref());
+        log.note(&metas.collect::<Vec<_>>());
+    }
+}
+
+/// A token bucket's window follows from its burst, which is a limit, as the entries of a log are.
 fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
-    rule == quota.rule && (window == quota.window || matches!(rule, Rule::TokenBucket(_)))
+    match (rule, quota.rule) {
+        (Rule::TokenBucket(_), _) => rule == quota.rule,
+        (Rule::SlidingLog(_), Rule::SlidingLog(_)) => window == quota.window,
+        _ => rule == quota.rule && window == quota.window,
+    }
 }
 
 /// The present policy with the quotas by which `then` decided.

@@ -21,7 +21,7 @@ const RECORD: (usize, usize) = (3, 8);
 
 /// The keys after the algorithm's own.
 pub(super) fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
-    let policy = &call.policy.name;
+    let policy = call.policy.counters();
     let mut keys = SmallVec::new();
     if let Work::Once { id, .. } | Work::RefundOnce(id) = call.work {
         keys.push(call.tag.record(policy, id));

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Done, Health, StoreError, Subject, Taken, Work};
+use super::{Done, Health, History, Meta, StoreError, Subject, Taken, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
@@ -21,6 +21,8 @@ pub mod keys;
 
 pub mod script;
 
+pub mod log;
+
 pub mod server;
 
 mod amend;
@@ -28,6 +30,16 @@ mod amend;
 mod sources;
 
 mod ask;
+
+mod terms;
+
+mod entrance;
+
+mod patience;
+
+mod single;
+
+mod moving;
 
 mod shard;
 
@@ -37,23 +49,41 @@ mod lane;
 
 mod topology;
 
-use ask::{Ask, Refusal};
+use ask::{Answer, Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
+use log::Page;
+use moving::{Moving, can_charge_first};
+use patience::Patience;
 use server::Address;
+use single::Single;
+use terms::Terms;
 use topology::{Kind, Topology};
-
-/// How long to wait before asking again a server that cannot now: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
 /// How often one check is asked at most; its deadline comes first.
 const TRIES: usize = 1000;
+
+/// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
+const PORTIONS: usize = 256;
+
+/// What a lane is to be asked about a subject.
+struct Matter<'a> {
+    work: Work,
+    metas: &'a [Meta],
+    /// Instead of those, which portion of what a log tells.
+    portion: Option<usize>,
+    /// Or a call of one key.
+    single: Option<&'a Single>,
+    time: Option<Micros>,
+}
 
 /// The store on one or more Redis servers.
 #[derive(Debug)]
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
+    terms: Terms,
+    moving: Moving,
 }
 
 impl RedisStore {
@@ -69,8 +99,14 @@ impl RedisStore {
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let topology = Topology::open(seeds, clock, timeout, generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone() })
+        let terms = Terms::new(config.credentials.clone(), timeout);
+        let topology = Topology::open(seeds, clock, terms.clone(), generations);
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), terms, moving: Moving::default() })
+    }
+
+    /// Changes how long a server may take to answer before its connection is given up.
+    pub fn set_overdue(&self, overdue: Duration) {
+        self.terms.set_overdue(overdue);
     }
 
     /// Waits until the servers have told who owns what.
@@ -96,7 +132,21 @@ impl RedisStore {
     /// # Errors
     /// As [`RedisStore::take`].
     pub async fn take_by(&self, subject: &Subject, costs: &[u64], time: Option<Micros>) -> Result<Taken, StoreError> {
-        match self.run_by(subject, Work::Take(costs.into()), time).await? {
+        self.take_noted(subject, costs, &[], time).await
+    }
+
+    /// See [`super::Store::take_noted`]; `time` as above.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn take_noted(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        time: Option<Micros>,
+    ) -> Result<Taken, StoreError> {
+        match self.run_by(subject, Work::Take(costs.into()), metas, time).await? {
             Done::Taken(taken) => Ok(taken),
             other => Err(StoreError::Unknown(format!("costs were answered by {other:?}"))),
         }
@@ -106,20 +156,88 @@ impl RedisStore {
     ///
     /// # Errors
     /// As there.
-    pub async fn run(&self, subject: &Subject, work: Work) -> Result<Done, StoreError> {
-        self.run_by(subject, work, None).await
+    pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        self.run_by(subject, work, metas, None).await
     }
 
     /// The same, decided at `time` (us) instead of the shard's TIME where one is given: for tests.
     ///
     /// # Errors
     /// As [`RedisStore::run`].
-    pub async fn run_by(&self, subject: &Subject, work: Work, time: Option<Micros>) -> Result<Done, StoreError> {
+    pub async fn run_by(
+        &self,
+        subject: &Subject,
+        work: Work,
+        metas: &[Meta],
+        time: Option<Micros>,
+    ) -> Result<Done, StoreError> {
+        match self.ask(subject, Matter { work, metas, portion: None, single: None, time }).await? {
+            Answer::Done(done) => Ok(done),
+            Answer::Page(_) | Answer::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+        }
+    }
+
+    /// See [`super::Store::history`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history(&self, subject: &Subject) -> Result<History, StoreError> {
+        self.history_by(subject, None).await
+    }
+
+    /// The same at `time` (us) instead of the shard's TIME where one is given: for tests.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history_by(&self, subject: &Subject, time: Option<Micros>) -> Result<History, StoreError> {
+        let window = subject.policy.quotas[subject.policy.longest()].window;
+        let mut told = Page::default();
+        for number in 0..PORTIONS {
+            let matter = Matter { work: Work::Look(0), metas: &[], portion: Some(number), single: None, time };
+            let Answer::Page(page) = self.ask(subject, matter).await? else { break };
+            let (at, more) = (page.at, page.is_full());
+            if number == 0 {
+                told = page;
+            } else {
+                told.extend(page);
+            }
+            if !more || told.notes.last().is_some_and(|note| note.at + window <= at) {
+                break;
+            }
+        }
+        let (at, counts) = (told.at, |of: Micros| of + window > told.at);
+        let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
+        Ok(History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at))))
+    }
+
+    async fn ask(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
+        let clock = self.topology.clock();
+        let (slot, mut patience) = (self.slot(subject), Patience::new(clock, subject.policy.timeout));
+        let costs: &[u64] = match &matter.work {
+            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&subject.policy) => costs,
+            _ => &[],
+        };
+        let can_charge_first = !costs.is_empty();
+        if !(can_charge_first && self.moving.is(slot, clock.now())) {
+            match self.ask_routed(subject, &matter, &mut patience).await {
+                Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
+                answer => return answer.map_err(Refusal::into_error),
+            }
+        }
+        let taken = self.charge_first(subject, costs, &matter, &mut patience).await?;
+        Ok(Answer::Done(Done::Taken(taken)))
+    }
+
+    /// Asks whoever owns the slot, and again while the answer is that it was not executed.
+    async fn ask_routed(
+        &self,
+        subject: &Subject,
+        matter: &Matter<'_>,
+        patience: &mut Patience,
+    ) -> Result<Answer, Refusal> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
-        let mut pause = PAUSE.0;
-        let mut refused = String::new();
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
                 Some(address) => self.topology.lane(address),
@@ -130,29 +248,40 @@ impl RedisStore {
                 tag: tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
-                work: work.clone(),
+                work: matter.work.clone(),
+                metas: matter.metas.into(),
+                portion: matter.portion,
+                single: matter.single.cloned(),
                 asking: asking.take().is_some(),
-                time,
+                deadline: patience.deadline(),
+                time: matter.time,
                 answer,
             })?;
-            let gone = |_| Refusal::Failed(StoreError::Unknown("the lane ended".into()));
+            let gone = |_| Refusal::Failed(StoreError::Unknown("its connection was given up".into()));
             match verdict.await.map_err(gone).flatten() {
-                Ok(done) => return Ok(done),
-                Err(Refusal::Moved(address)) => self.topology.moved(slot, &address),
-                Err(Refusal::Ask(address)) => asking = Some(address),
+                Ok(answer) => return Ok(answer),
+                Err(Refusal::Moved(address)) => {
+                    self.topology.moved(slot, &address);
+                    patience.redirected().await?;
+                }
+                Err(Refusal::Ask(address)) => {
+                    asking = Some(address);
+                    patience.redirected().await?;
+                }
+                Err(Refusal::TryAgain) if patience.is_young() => patience.pause("TRYAGAIN".into()).await?,
+                Err(Refusal::TryAgain) => return Err(Refusal::TryAgain),
                 Err(Refusal::NotNow(why)) => {
-                    refused = why;
                     self.topology.doubt();
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
+                    patience.pause(why).await?;
                 }
-                Err(Refusal::Failed(error)) => {
-                    self.topology.doubt();
-                    return Err(error);
+                // It was not sent, and another node may own the slot by now.
+                Err(Refusal::Failed(StoreError::Unreachable(why))) if !self.is_owned_by(slot, &lane) => {
+                    patience.pause(why).await?;
                 }
+                Err(refusal @ Refusal::Failed(_)) => return Err(refusal),
             }
         }
-        Err(StoreError::Refused(refused))
+        Err(StoreError::Refused("it was asked too often".into()).into())
     }
 
     /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.
@@ -162,6 +291,10 @@ impl RedisStore {
             Kind::Single => Health { kind: "redis", shards: self.topology.shards() },
             Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards() },
         }
+    }
+
+    fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {
+        self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
     }
 
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
 use super::amend;
 use super::keys::{Tag, counter_width, segments};
+use super::log::{self, Page};
 use super::sources::Script;
 use crate::limit::amend::{Receipt, charge, is_tentative, look};
 use crate::limit::bucket::{Terms, TokenBucket};
@@ -22,9 +23,10 @@ use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
-use crate::store::{Done, Taken, Work};
+use crate::store::{Done, Meta, Taken, Work};
 
-/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that.
+/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that, and so do the
+/// windows by the calendar.
 const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// Bytes before a segment's first counter: until when a reservation in it may be taken back, us.
@@ -38,6 +40,8 @@ pub struct Call<'a> {
     pub work: &'a Work,
     /// What the script is told to charge: of a [`Work::Take`] its costs, and those of others that were merged with it.
     pub costs: &'a [u64],
+    /// One for each cost, or none at all; only logs keep them.
+    pub metas: &'a [Meta],
 }
 
 /// How the script is named to the server.
@@ -61,32 +65,46 @@ pub enum Reply {
     Malformed,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// A look at what is left.
+    pub fn look(tag: &'a Tag, policy: &'a Arc<Policy>) -> Self {
+        static LOOK: Work = Work::Look(0);
+        Self { tag, policy, work: &LOOK, costs: &[0], metas: &[] }
+    }
+
     /// The command, for a shard whose TIME is believed to be `now` (us). `time` is decided by instead of
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        let script = Script::of(self.policy.algorithm, self.work);
-        let mut cmd = match by {
-            By::Hash => redis::cmd("EVALSHA"),
-            By::Source => redis::cmd("EVAL"),
-        };
-        cmd.arg(match by {
-            By::Hash => script.hash(),
-            By::Source => script.source(),
-        });
+        let mut cmd = named(by, Script::of(self.policy.algorithm, self.work));
         let more_keys = amend::keys(self);
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now, &more_keys),
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, &more_keys),
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, now, &more_keys),
+            Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
         }
-        for (cost, times) in runs(self.costs) {
-            cmd.arg(cost).arg(times);
+        if self.policy.algorithm != Algorithm::SlidingLog {
+            for (cost, times) in runs(self.costs) {
+                cmd.arg(cost).arg(times);
+            }
         }
         if let Some(time) = time {
             cmd.arg(time);
         }
         amend::arguments(self, &mut cmd);
         cmd
+    }
+
+    /// The keys that the command at `now` (us) declares.
+    pub fn keys(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
+        let simple = |argument| match argument {
+            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        // Behind the command's name, the script and the number of keys.
+        let mut arguments = command.args_iter().skip(2).map(simple);
+        let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        arguments.take(count).collect()
     }
 
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
@@ -97,7 +115,7 @@ impl Call<'_> {
         cmd.arg(keys + more_keys.len() as u64);
         for (quota, segments) in sent() {
             for segment in segments {
-                cmd.arg(self.tag.segment(&self.policy.name, quota, segment));
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
             }
         }
         cmd.arg(more_keys);
@@ -107,11 +125,11 @@ impl Call<'_> {
         }
     }
 
-    fn pair_arguments(&self, cmd: &mut Cmd, more_keys: &[String]) {
+    fn pair_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
         let quotas = &self.policy.quotas;
         cmd.arg(quotas.len() + more_keys.len());
         for quota in quotas {
-            cmd.arg(self.tag.state(&self.policy.name, quota));
+            cmd.arg(self.tag.state(self.policy.counters(), quota));
         }
         cmd.arg(more_keys);
         cmd.arg(quotas.len());
@@ -122,8 +140,13 @@ impl Call<'_> {
                     let terms = Terms::of(rate);
                     cmd.arg(terms.repaid).arg(terms.price).arg(limit)
                 }
+                Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+                    let window = calendar.window(now.saturating_sub(TOLERANCE));
+                    let next = calendar.window(window.end);
+                    cmd.arg(window.start).arg(limit).arg(format!("{} {}", window.end, next.end))
+                }
                 Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
-                Rule::FixedWindow(Anchor::FirstHit) | Rule::SlidingWindow => cmd.arg(quota.window).arg(limit).arg(0),
+                _ => cmd.arg(quota.window).arg(limit).arg(0),
             };
         }
     }
@@ -189,6 +212,7 @@ impl Call<'_> {
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.windows(time, values),
             Algorithm::FixedWindow | Algorithm::TokenBucket => self.pairs(values),
+            Algorithm::SlidingLog => log::digests(self.policy, values),
         }
     }
 
@@ -245,13 +269,36 @@ fn ledger(numbers: &[u64]) -> Option<Ledger> {
     Some(Ledger { mark: *mark, born: *born, last: *last, refunds: refunds.iter().map(refund).collect() })
 }
 
+/// A call that reads portion `number` of what a log tells.
+pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<Micros>) -> Cmd {
+    let mut cmd = named(by, Script::LOG_READ);
+    Page::arguments(tag, policy, number, &mut cmd);
+    if let Some(time) = time {
+        cmd.arg(time);
+    }
+    cmd
+}
+
+/// The beginning of a call.
+pub(super) fn named(by: By, script: Script) -> Cmd {
+    let mut cmd = match by {
+        By::Hash => redis::cmd("EVALSHA"),
+        By::Source => redis::cmd("EVAL"),
+    };
+    cmd.arg(match by {
+        By::Hash => script.hash(),
+        By::Source => script.source(),
+    });
+    cmd
+}
+
 /// Equal costs side by side are sent once, with their number.
 fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
     costs.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
 }
 
 /// The previous, current and next segment as one history.
-fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
+pub(super) fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
     let current = grid.segment_at(now);
     let (mut buckets, mut marks) = (Vec::new(), SmallVec::<[(u64, Micros); 3]>::new());
     for (segment, value) in (current.saturating_sub(1)..).zip(triple) {

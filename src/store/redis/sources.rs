@@ -18,7 +18,7 @@ macro_rules! scripts {
 }
 
 /// By algorithm, and then: taking, reserving, charging once, taking back.
-const SOURCES: [[&str; 4]; 3] = [
+const SOURCES: [[&str; 4]; 5] = [
     scripts!(
         take: ["window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
@@ -34,22 +34,41 @@ const SOURCES: [[&str; 4]; 3] = [
         noted: ["bucket_noted.lua"],
         back: ["pair_head.lua", "bucket.lua", "pair_read.lua", "bucket_back.lua", "pair_back.lua"]
     ),
+    scripts!(
+        take: ["log_head.lua", "log.lua"],
+        noted: ["log_noted.lua"],
+        back: ["log_head.lua", "log_back.lua"]
+    ),
+    [
+        // What a log tells people.
+        include_str!("log_read.lua"),
+        // What charges first, and gives back, while a slot moves.
+        include_str!("first_window.lua"),
+        include_str!("first_window_back.lua"),
+        include_str!("first_pair_back.lua"),
+    ],
 ];
 
 /// The same with their SHA-1.
-static SCRIPTS: LazyLock<[[redis::Script; 4]; 3]> =
+static SCRIPTS: LazyLock<[[redis::Script; 4]; 5]> =
     LazyLock::new(|| SOURCES.map(|scripts| scripts.map(redis::Script::new)));
 
-/// The script for one kind of work under one algorithm.
-#[derive(Debug, Clone, Copy)]
+/// The script for one kind of work under one algorithm, or one of those for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Script(usize, usize);
 
 impl Script {
+    pub const LOG_READ: Self = Self(4, 0);
+    pub const FIRST_WINDOW: Self = Self(4, 1);
+    pub const FIRST_WINDOW_BACK: Self = Self(4, 2);
+    pub const FIRST_PAIR_BACK: Self = Self(4, 3);
+
     pub fn of(algorithm: Algorithm, work: &Work) -> Self {
         let algorithm = match algorithm {
             Algorithm::SlidingWindow => 0,
             Algorithm::FixedWindow => 1,
             Algorithm::TokenBucket => 2,
+            Algorithm::SlidingLog => 3,
         };
         let work = match work {
             Work::Take(_) | Work::Look(_) => 0,
