@@ -36,8 +36,8 @@ end
 -- Lowers the sums from the first part on, and leaves out what costs nothing any more. Returns the old names with the new
 -- ones and what was taken.
 local function lowered(log, found)
-  local kept, names, taken, part, below = {}, {}, 0, 1, nil
-  _, below = pair(log, found[1][1] - 1)
+  local kept, names, taken, part = {}, {}, 0, 1
+  local _, below = pair(log, found[1][1] - 1)
   for place = found[1][1], log.count do
     local at, sum = pair(log, place)
     local here = found[part] and found[part][1] == place and found[part][2] or 0
