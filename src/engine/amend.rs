@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Answer, Check, CheckError, Decision, Engine, Meta};
 use crate::limit::decision::{Taken, Verdict};
+use crate::prefilter::Prefilter;
 use crate::store::{Done, StoreError, Subject, Work};
 
 /// What to take back.
@@ -84,8 +85,10 @@ impl Engine {
             // Nothing is counted of what a list answers.
             return Ok(Amended { refunded: 0, decision: Decision::by_list(subject.policy.clone(), listed, 0) });
         }
+        // Also when the caller leaves before the answer.
+        let forgetting = Forgetting { prefilter: &self.prefilter, slot: self.store.slot(subject) };
         let done = self.run(subject, work, &[]).await;
-        self.prefilter.forget(self.store.slot(subject));
+        drop(forgetting);
         match done {
             Ok(Done::Refunded(taken, refunded)) => {
                 Ok(Amended { refunded, decision: Decision::by_store(subject.policy.clone(), first(taken)?) })
@@ -99,6 +102,18 @@ impl Engine {
     pub(super) async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
         let done = tokio::time::timeout(subject.policy.timeout, self.store.run(subject, work, metas)).await;
         done.unwrap_or(Err(StoreError::Timeout))
+    }
+}
+
+/// Ends what the pre-filter knows, when it is dropped.
+struct Forgetting<'a> {
+    prefilter: &'a Prefilter,
+    slot: u16,
+}
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        self.prefilter.forget(self.slot);
     }
 }
 

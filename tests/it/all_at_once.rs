@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
+use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
@@ -99,6 +100,11 @@ fn policy(algorithm: &str) -> Policy {
     let (of, quota) = match algorithm {
         "sliding" => (Algorithm::SlidingWindow, quota(1, hour, Rule::SlidingWindow)),
         "clock" => (Algorithm::FixedWindow, quota(1, long, Rule::FixedWindow(Anchor::Clock))),
+        "year" => {
+            let calendar = Calendar::new(Unit::Year, "UTC").unwrap();
+            let rule = Rule::FixedWindow(Anchor::Calendar(calendar));
+            (Algorithm::FixedWindow, quota(1, Unit::Year.nominal(), rule))
+        }
         "first" => (Algorithm::FixedWindow, quota(1, hour, Rule::FixedWindow(Anchor::FirstHit))),
         "log" => (Algorithm::SlidingLog, quota(1, hour, Rule::SlidingLog(NonZeroU32::new(10_000).unwrap()))),
         _ => (Algorithm::TokenBucket, bucket(1, 1, year)),

@@ -73,6 +73,9 @@ mod explain;
 // Faults of comparable services, each with a test.
 mod faults_seen_elsewhere;
 
+// The same, of what is charged and what is not.
+mod faults_of_charging;
+
 // What people use today, as policies on each store, with the flaw fixed.
 mod replaced_systems;
 
@@ -106,8 +109,8 @@ mod refunds;
 // Several keys, all charged or none, whoever else asks meanwhile.
 mod all_at_once;
 
-// Faults that comparable services have shown.
-mod faults_seen;
+// Millions of everything a store can be asked: nothing negative, nothing without an end, nothing left.
+mod long_run;
 
 // Days, weeks, months and years of a time zone, across whatever clocks there do.
 mod calendar;

@@ -232,12 +232,14 @@ fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
     }
 }
 
-/// The present policy with the quotas by which `then` decided.
+/// The present policy with the names, limits and windows by which `then` decided.
 fn decided_by(present: &Arc<Policy>, then: &Policy) -> Arc<Policy> {
     if present.quotas == then.quotas {
         return present.clone();
     }
-    Arc::new(Policy { quotas: then.quotas.clone(), ..Policy::clone(present) })
+    let rule = |name: &str| present.quotas.iter().find(|quota| quota.name == name).map(|quota| quota.rule);
+    let told = |quota: &Quota| Quota { rule: rule(&quota.name).unwrap_or_default(), ..quota.clone() };
+    Arc::new(Policy { quotas: then.quotas.iter().map(told).collect(), ..Policy::clone(present) })
 }
 
 impl Held {

@@ -11,7 +11,7 @@ use super::keys::counter;
 use super::script::{Call, unsigned};
 use crate::limit::amend::{Entry, Receipt};
 use crate::limit::decision::{QuotaState, QuotaStates, Taken, Verdict};
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Durability, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
@@ -44,7 +44,8 @@ pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
             for quota in quotas {
                 cmd.arg(counter(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
             }
-            cmd.arg(4 * quotas.len()).arg(millis_up(record_life(call.policy)));
+            let is_durable = call.policy.options.durability == Durability::Replica;
+            cmd.arg(4 * quotas.len()).arg(millis_up(record_life(call.policy))).arg(u8::from(is_durable));
         }
         Work::GiveBack(receipt) => {
             cmd.arg(receipt.at).arg(receipt.cost);

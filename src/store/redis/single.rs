@@ -65,7 +65,11 @@ impl Single {
             // It is whole again when its window ends.
             _ => {
                 let start = (at + reset_after).saturating_sub(quota.window);
-                (Script::FIRST_PAIR_BACK, tag.state(policy.counters(), quota), [start, cost, 0, 0].into_iter().collect())
+                (
+                    Script::FIRST_PAIR_BACK,
+                    tag.state(policy.counters(), quota),
+                    [start, cost, 0, 0].into_iter().collect(),
+                )
             }
         };
         Self { script: Some(script), key, arguments }

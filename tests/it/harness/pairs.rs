@@ -9,7 +9,7 @@ use super::redis::shared;
 use super::{Node, cluster, http};
 
 /// Every algorithm with a limit of 1 to be replaced, and a window so long that nothing leaves it meanwhile.
-pub(crate) const ALGORITHMS: [&str; 5] = ["sliding", "clock", "first", "bucket", "log"];
+pub(crate) const ALGORITHMS: [&str; 6] = ["sliding", "clock", "year", "first", "bucket", "log"];
 
 /// A policy of each algorithm with this limit, called `<algorithm>-<limit>`.
 pub(crate) fn policies(limits: &[u64], options: &str) -> String {
@@ -18,6 +18,7 @@ pub(crate) fn policies(limits: &[u64], options: &str) -> String {
             "
   sliding-{limit}: {{quotas: [{limit} per 1h], timeout: 5s{options}}}
   clock-{limit}: {{algorithm: fixed-window, quotas: [{limit} per 8000h], timeout: 5s{options}}}
+  year-{limit}: {{algorithm: fixed-window, anchor: clock, quotas: [{limit} per 1y], timeout: 5s{options}}}
   first-{limit}: {{algorithm: fixed-window, anchor: first-hit, quotas: [{limit} per 1h], timeout: 5s{options}}}
   log-{limit}: {{algorithm: sliding-log, quotas: [{limit} per 1h], timeout: 5s{options}}}
   bucket-{limit}: {{algorithm: token-bucket, quotas: [{{rate: 1 per 365d, burst: {limit}}}], timeout: 5s{options}}}"

@@ -1,4 +1,5 @@
-//! Faults that comparable services have shown, each by its number in the list that is kept of them.
+//! Faults seen in comparable services that concern what is charged and what is not, each with a test of its name; the
+//! others are in `faults_seen_elsewhere.rs`.
 
 use std::collections::BTreeMap;
 
@@ -87,10 +88,12 @@ fn fault_11_what_one_rule_allows_is_not_charged_when_another_denies() {
 policies:
   both: {quotas: [2 per 1h, 5 per 1d], timeout: 5s}
   fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 1h, 5 per 1d], timeout: 5s}
+  calendar: {algorithm: fixed-window, anchor: clock, quotas: [2 per 1mo, 5 per 1y], timeout: 5s}
+  logs: {algorithm: sliding-log, quotas: [2 per 1h, 5 per 1d], timeout: 5s}
   buckets: {algorithm: token-bucket, quotas: [{rate: 1 per 1d, burst: 2}, {rate: 1 per 365d, burst: 5}], timeout: 5s}
 ";
     on_each_store(rules, |nodes, store| {
-        for policy in ["both", "fixed", "buckets"] {
+        for policy in ["both", "fixed", "calendar", "logs", "buckets"] {
             let (key, other) = (unique("fault-11"), unique("fault-11"));
             let one = json!({"policy": policy, "key": key});
             let left = |node: usize| {
