@@ -1,9 +1,13 @@
 //! What is taken back, by id or by cost, or forgotten: exactly that, at once, and on the other nodes soon.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::harness::pairs::{ALGORITHMS, check, on_each_store, policies, posted, remaining, reset};
-use crate::harness::{http, unique, wait_until};
+use crate::harness::http::{self, Connection};
+use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, reset, written};
+use crate::harness::redis::Server;
+use crate::harness::{unique, wait_until};
 
 #[test]
 fn a_refund_by_id_gives_back_exactly_that_charge_once() {
@@ -108,11 +112,38 @@ fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_other
     });
 }
 
+/// Its caller leaves while the store is silent; the store does it all the same.
+#[test]
+fn a_refund_whose_caller_has_gone_ends_what_is_known() {
+    let server = Server::start();
+    let store = format!("store: {{redis: ['{}']}}\n", server.url());
+    let file = written(&(store + &policies(&[1], "")));
+    let nodes = [(); 2].map(|()| node(&file));
+    for algorithm in ALGORITHMS {
+        let (policy, key) = (format!("{algorithm}-1"), unique("gone"));
+        let one = json!({"policy": policy, "key": key});
+        let refund = json!({"policy": policy, "key": key, "id": "a"});
+        wait_until("it is charged", || check(&nodes[0], &refund)["charged"] == 1);
+        wait_until("it is known", || check(&nodes[0], &one)["source"] == "prefilter");
+        wait_until("the refund is made", || {
+            server.freeze();
+            let mut connection = Connection::open(&nodes[0].address).unwrap();
+            connection.send(&http::json_request("/v1/refund", refund.to_string().as_bytes())).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            drop(connection);
+            server.thaw();
+            let usage = http::get(&nodes[1].address, &format!("/v1/usage?policy={policy}&key={key}")).json();
+            usage["source"] == "store" && usage["remaining"] == 1
+        });
+        wait_until("the node asks again", || check(&nodes[0], &one)["allowed"] == true);
+    }
+}
+
 #[test]
 fn what_cannot_be_taken_back_now_says_so() {
     let seeds = [format!("redis://127.0.0.1:{}", crate::harness::free_port())];
     let file = crate::harness::config_on(&seeds, "policies: {default: {quotas: [5 per 1m]}}");
-    let node = crate::harness::pairs::node(&file);
+    let node = node(&file);
     let refund = http::post(&node.address, "/v1/refund", r#"{"key": "k", "cost": 1}"#);
     for answer in [refund, reset(&node, "default", "k")] {
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");

@@ -218,9 +218,11 @@ impl RedisStore {
             _ => &[],
         };
         let can_charge_first = !costs.is_empty();
-        if !(can_charge_first && self.moving.is(slot, clock.now())) {
+        while !(can_charge_first && self.moving.is(slot, clock.now())) {
             match self.ask_routed(subject, &matter, &mut patience).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
+                // What cannot be made of calls of one key waits for the slot as long as it may.
+                Err(Refusal::TryAgain) => patience.pause("TRYAGAIN".into()).await?,
                 answer => return answer.map_err(Refusal::into_error),
             }
         }
