@@ -19,12 +19,18 @@ pub mod decision;
 
 pub mod fallback;
 
+mod amend;
+
+mod all;
+
 mod inline;
 
 pub mod reload;
 
 pub use crate::config::inline::{Misfit, Written};
 pub use crate::store::{Health, History, Meta, ShardHealth};
+pub use all::{All, Refusal};
+pub use amend::{Amended, Given};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
 use inline::InlinePolicies;
@@ -40,8 +46,17 @@ pub struct Check {
     pub cost: u64,
     /// Who causes it, 1 to 256 bytes; kept by sliding logs.
     pub meta: Meta,
+    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike.
+    pub id: Option<Arc<str>>,
     /// The quotas that it brings along, for policies that take them.
     pub quotas: Option<Vec<Written>>,
+}
+
+impl Check {
+    /// The id of a check that may charge: a look needs none.
+    fn id(&self) -> Option<&Arc<str>> {
+        self.id.as_ref().filter(|_| self.cost > 0)
+    }
 }
 
 /// Answers checks. One per node, shared by all listeners.
@@ -76,8 +91,7 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
-        let metas = metas(&subject, std::iter::once(check));
-        let mut decisions = self.ask(&subject, &[check.cost], &metas).await;
+        let mut decisions = self.ask_each(&subject, &[check]).await;
         // One answer per cost is the contract of `ask`.
         decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
     }
@@ -95,13 +109,10 @@ impl Engine {
             let mut answers = Answers::new();
             // Equal but for the names of their quotas, policies share a counter, though not their answers.
             for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
-                let costs: Vec<u64> = run.iter().map(|place| checks[*place].cost).collect();
+                let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
                 match &subjects[run[0]] {
-                    Ok(subject) => {
-                        let metas = metas(subject, run.iter().map(|place| &checks[*place]));
-                        answers.extend(self.ask(subject, &costs, &metas).await);
-                    }
-                    Err(error) => answers.extend(costs.iter().map(|_| Err(error.clone()))),
+                    Ok(subject) => answers.extend(self.ask_each(subject, &asked).await),
+                    Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
                 }
             }
             places.into_iter().zip(answers)
@@ -158,6 +169,22 @@ impl Engine {
         };
         let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
+    }
+
+    /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
+    async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
+        let mut answers = Answers::new();
+        for together in checks.chunk_by(|one, next| one.id().is_none() && next.id().is_none()) {
+            let metas = metas(subject, together.iter().copied());
+            match together[0].id() {
+                Some(id) => answers.push(self.ask_once(subject, id, together[0].cost, &metas).await),
+                None => {
+                    let costs: SmallVec<[u64; 1]> = together.iter().map(|check| check.cost).collect();
+                    answers.extend(self.ask(subject, &costs, &metas).await);
+                }
+            }
+        }
+        answers
     }
 
     /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.

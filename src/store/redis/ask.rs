@@ -13,16 +13,16 @@ use super::single::Single;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::store::{Meta, StoreError, Taken};
+use crate::store::{Done, Meta, StoreError, Work};
 
-/// Costs for one key, to be decided in order.
+/// Work for one key.
 #[derive(Debug)]
 pub struct Ask {
     pub tag: Arc<Tag>,
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
-    pub costs: SmallVec<[u64; 2]>,
-    /// Who causes each, or nothing; only logs keep them.
+    pub work: Work,
+    /// Who causes each of its costs, or nothing; only logs keep them.
     pub metas: SmallVec<[Meta; 1]>,
     /// Instead of all that, which portion of what a log tells.
     pub portion: Option<usize>,
@@ -47,10 +47,22 @@ impl Ask {
 /// What a lane answers.
 #[derive(Debug)]
 pub enum Answer {
-    Taken(Taken),
+    Done(Done),
     Page(Page),
     /// The reply to a [`Single`].
     Told(Value),
+}
+
+impl Ask {
+    /// What the script is told to charge; a look charges nothing.
+    pub fn costs(&self) -> &[u64] {
+        match &self.work {
+            Work::Take(costs) => costs,
+            Work::Look(_) => &[0],
+            Work::Once { cost, .. } | Work::Reserve { cost, .. } => std::slice::from_ref(cost),
+            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => &[],
+        }
+    }
 }
 
 /// Why a lane has no verdict.

@@ -14,6 +14,7 @@ pub(crate) mod cluster;
 
 pub(crate) mod http;
 
+pub(crate) mod pairs;
 pub(crate) mod proxy;
 
 pub(crate) mod redis;
@@ -23,6 +24,7 @@ pub(crate) mod steps;
 pub(crate) mod stores;
 
 pub(crate) mod tls;
+pub(crate) mod works;
 
 /// The program under test.
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
