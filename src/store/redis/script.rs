@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::amend;
 use super::keys::{Tag, counter_width, segments};
 use super::log::{self, Page};
-use super::sources::Script;
+use super::sources::{Script, is_window_check};
 use crate::limit::amend::{Receipt, charge, is_tentative, look};
 use crate::limit::bucket::{Terms, TokenBucket};
 use crate::limit::decision::{decide, decide_roomy};
@@ -75,7 +75,14 @@ impl<'a> Call<'a> {
     /// The command, for a shard whose TIME is believed to be `now` (us). `time` is decided by instead of
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        let mut cmd = named(by, Script::of(self.policy.algorithm, self.work));
+        let mut cmd = named(by, Script::of(self.policy, self.work));
+        if is_window_check(self.policy, self.work) {
+            self.check_arguments(&mut cmd, now);
+            if let Some(time) = time {
+                cmd.arg(time);
+            }
+            return cmd;
+        }
         let more_keys = amend::keys(self);
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now, &more_keys),
@@ -107,14 +114,49 @@ impl<'a> Call<'a> {
         arguments.take(count).collect()
     }
 
+    /// The segments of all quotas, and one string of numbers: fewer and shorter arguments cost the server less.
+    fn check_arguments(&self, cmd: &mut Cmd, now: Micros) {
+        let (from, to) = covered(now);
+        let mut numbers = Numbers::default();
+        numbers.push(from as f64);
+        numbers.push(to as f64);
+        let mut before = 0;
+        cmd.arg(self.segment_count(from, to));
+        for quota in &self.policy.quotas {
+            let grid = Grid::new(quota.window);
+            let (first, last) = segments(grid, from, to).into_inner();
+            for segment in first..=last {
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
+            }
+            // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.
+            let shift = (first as f64) - (before as f64) - 1.0;
+            [grid.bucket() as f64, quota.limit.get() as f64, shift, last as f64]
+                .into_iter()
+                .for_each(|number| numbers.push(number));
+            before += last - first + 1;
+        }
+        for (cost, times) in runs(self.costs) {
+            numbers.push(cost as f64);
+            numbers.push(times as f64);
+        }
+        cmd.arg(&numbers.0[..]);
+    }
+
+    /// Keys of all quotas.
+    fn segment_count(&self, from: Micros, to: Micros) -> u64 {
+        let count = |quota: &Quota| {
+            let segments = segments(Grid::new(quota.window), from, to);
+            segments.end() - segments.start() + 1
+        };
+        self.policy.quotas.iter().map(count).sum()
+    }
+
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
-        let (from, to) = (now.saturating_sub(TOLERANCE), now + TOLERANCE);
+        let (from, to) = covered(now);
         let quotas = &self.policy.quotas;
-        let sent = || quotas.iter().map(|quota| (quota, segments(Grid::new(quota.window), from, to)));
-        let keys: u64 = sent().map(|(_, segments)| segments.end() - segments.start() + 1).sum();
-        cmd.arg(keys + more_keys.len() as u64);
-        for (quota, segments) in sent() {
-            for segment in segments {
+        cmd.arg(self.segment_count(from, to) + more_keys.len() as u64);
+        for quota in quotas {
+            for segment in segments(Grid::new(quota.window), from, to) {
                 cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
             }
         }
@@ -290,6 +332,21 @@ pub(super) fn named(by: By, script: Script) -> Cmd {
         By::Source => script.source(),
     });
     cmd
+}
+
+/// The instants between which the shard's clock is believed to be, us.
+fn covered(now: Micros) -> (Micros, Micros) {
+    (now.saturating_sub(TOLERANCE), now + TOLERANCE)
+}
+
+/// Numbers as scripts unpack them: doubles, which are exact below 2^53.
+#[derive(Default)]
+struct Numbers(SmallVec<[u8; 128]>);
+
+impl Numbers {
+    fn push(&mut self, number: f64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
 }
 
 /// Equal costs side by side are sent once, with their number.

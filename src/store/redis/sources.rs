@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use crate::limit::policy::Algorithm;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::quota::MAX_QUOTAS;
 use crate::store::Work;
 
 /// The parts of one algorithm's scripts in order, for taking and for what is built around it.
@@ -19,6 +20,7 @@ macro_rules! scripts {
 
 /// By algorithm, and then: taking, reserving, charging once, taking back.
 const SOURCES: [[&str; 4]; 5] = [
+    // What takes without more is `window_check.lua`.
     scripts!(
         take: ["window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
@@ -49,22 +51,69 @@ const SOURCES: [[&str; 4]; 5] = [
     ],
 ];
 
-/// The same with their SHA-1.
-static SCRIPTS: LazyLock<[[redis::Script; 4]; 5]> =
-    LazyLock::new(|| SOURCES.map(|scripts| scripts.map(redis::Script::new)));
+/// Every script with its SHA-1: those above, and the check of sliding windows for 1, 2, ... quotas.
+static SCRIPTS: LazyLock<Vec<Loaded>> = LazyLock::new(|| {
+    let written = SOURCES.into_iter().flatten().map(str::to_owned);
+    written.chain((1..=MAX_QUOTAS).map(window_check)).map(Loaded::new).collect()
+});
 
-/// The script for one kind of work under one algorithm, or one of those for all.
+/// A source and its SHA-1, in hex.
+#[derive(Debug)]
+struct Loaded {
+    source: String,
+    hash: String,
+}
+
+impl Loaded {
+    fn new(source: String) -> Self {
+        let hash = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, hash }
+    }
+}
+
+/// The check of sliding windows, written out for that many quotas.
+fn window_check(quotas: usize) -> String {
+    let mut source = String::new();
+    let mut rest = include_str!("window_check.lua");
+    while let Some((before, (each, after))) = parts(rest) {
+        source.push_str(before);
+        for quota in 1..=quotas {
+            let number = quota.to_string();
+            source.push_str(&each.replace("[_q", &format!("[{number}")).replace("_q", &format!("_{number}")));
+        }
+        rest = after;
+    }
+    source + rest
+}
+
+/// What comes before the next part that is for each quota, that part, and what comes after it.
+fn parts(source: &str) -> Option<(&str, (&str, &str))> {
+    let (before, rest) = source.split_once("-- each\n")?;
+    Some((before, rest.split_once("-- end each\n")?))
+}
+
+/// The script for one kind of work under one algorithm, or one of those for all: its place among all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Script(usize, usize);
+pub struct Script(usize);
+
+/// Scripts of one algorithm.
+const KINDS: usize = SOURCES[0].len();
 
 impl Script {
-    pub const LOG_READ: Self = Self(4, 0);
-    pub const FIRST_WINDOW: Self = Self(4, 1);
-    pub const FIRST_WINDOW_BACK: Self = Self(4, 2);
-    pub const FIRST_PAIR_BACK: Self = Self(4, 3);
+    pub const LOG_READ: Self = Self::place(4, 0);
+    pub const FIRST_WINDOW: Self = Self::place(4, 1);
+    pub const FIRST_WINDOW_BACK: Self = Self::place(4, 2);
+    pub const FIRST_PAIR_BACK: Self = Self::place(4, 3);
 
-    pub fn of(algorithm: Algorithm, work: &Work) -> Self {
-        let algorithm = match algorithm {
+    const fn place(algorithm: usize, kind: usize) -> Self {
+        Self(algorithm * KINDS + kind)
+    }
+
+    pub fn of(policy: &Policy, work: &Work) -> Self {
+        if is_window_check(policy, work) {
+            return Self(SOURCES.len() * KINDS + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1);
+        }
+        let algorithm = match policy.algorithm {
             Algorithm::SlidingWindow => 0,
             Algorithm::FixedWindow => 1,
             Algorithm::TokenBucket => 2,
@@ -76,19 +125,24 @@ impl Script {
             Work::Once { .. } => 2,
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => 3,
         };
-        Self(algorithm, work)
+        Self::place(algorithm, work)
     }
 
     pub fn source(self) -> &'static str {
-        SOURCES[self.0][self.1]
+        &SCRIPTS[self.0].source
     }
 
     pub fn hash(self) -> &'static str {
-        SCRIPTS[self.0][self.1].get_hash()
+        &SCRIPTS[self.0].hash
     }
+}
+
+/// Whether the work is done by a script that is written out for the policy's number of quotas.
+pub fn is_window_check(policy: &Policy, work: &Work) -> bool {
+    policy.algorithm == Algorithm::SlidingWindow && matches!(work, Work::Take(_) | Work::Look(_))
 }
 
 /// Every source: what a connection loads.
 pub fn all() -> impl Iterator<Item = &'static str> {
-    SOURCES.into_iter().flatten()
+    SCRIPTS.iter().map(|script| script.source.as_str())
 }
