@@ -158,8 +158,9 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
 }
 
 /// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none
-/// is a peek, and the dearest of them would be admitted once more: then the sums tell everything.
-pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Ruling {
+/// is a peek, and the dearest of them would be admitted once more: then the sums tell everything. None when that is
+/// not so.
+pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Option<Ruling> {
     let left = |(quota, counted): (&Quota, &u64)| Left {
         units: quota.limit.get().saturating_sub(*counted),
         charges: u64::MAX,
@@ -167,11 +168,10 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
     let mut room = Room(policy.quotas.iter().zip(counted).map(left).collect());
     let admit = |&cost: &u64| {
         let allowed = room.admit(cost);
-        debug_assert!(allowed && cost > 0);
         let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
-        verdict(&room, cost, allowed, resets)
+        (allowed && cost > 0).then(|| verdict(&room, cost, allowed, resets))
     };
-    Ruling { verdicts: costs.iter().map(admit).collect(), closed_for: 0 }
+    Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed_for: 0 })
 }
 
 fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {

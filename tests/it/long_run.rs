@@ -14,6 +14,7 @@ use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::{Done, MemoryStore, Store, Subject, Work};
 
 use crate::harness::redis::Server;
+use crate::harness::resident_kib;
 use crate::harness::steps::{START, bucket, logs, policy_of, quota};
 
 /// Callers at once.
@@ -167,13 +168,6 @@ fn id(dice: &mut Dice) -> Arc<str> {
     format!("id-{}", dice.below(3)).into()
 }
 
-/// Resident memory, KiB.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().unwrap()
 }
@@ -183,15 +177,18 @@ fn runtime() -> tokio::runtime::Runtime {
 fn the_embedded_store_holds_nothing_in_the_end() {
     let hand = Arc::new(AtomicU64::new(START));
     let memory = MemoryStore::new(Clock::manual(hand.clone()), 1_000_000);
-    let before = resident();
+    let before = resident_kib(std::process::id());
     let run = Run::of(Store::Memory(memory), policies(), Some(hand.clone()));
     runtime().block_on(run.whole());
     let Store::Memory(memory) = &run.store else { panic!("it is the embedded store") };
-    let (most, peak) = (memory.len(), resident());
+    let (most, peak) = (memory.len(), resident_kib(std::process::id()));
     hand.fetch_add(3 * 86_400 * SECOND, Ordering::SeqCst);
     memory.sweep();
     assert!(most > 1000 && memory.is_empty(), "{} of {most} are left", memory.len());
-    println!("embedded: {most} keys and records, then 0; resident {before} KiB, {peak} KiB, {} KiB", resident());
+    println!(
+        "embedded: {most} keys and records, then 0; resident {before} KiB, {peak} KiB, {} KiB",
+        resident_kib(std::process::id())
+    );
 }
 
 /// By the server's own clock. The records of ids live for 5 minutes, which only the long run waits for.

@@ -7,6 +7,8 @@ mod harness;
 // The first minutes with Tollgate: five are allowed, the sixth is told when to come again.
 mod first_curl;
 
+mod fuzz;
+
 // Whatever a caller sends wrong is answered by a problem document, and charges nothing.
 mod bad_input;
 

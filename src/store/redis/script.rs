@@ -232,7 +232,7 @@ impl<'a> Call<'a> {
             let (counted, segments) = values.split_at_checked(quotas.len())?;
             if segments.is_empty() {
                 let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
-                let ruling = decide_roomy(self.policy, &counted, time, self.costs);
+                let ruling = decide_roomy(self.policy, &counted, time, self.costs)?;
                 let taken = Taken { ruling, at: time, tentative: false };
                 let receipt = amend::roomy_receipt(self, &taken);
                 return Some((taken, receipt));
