@@ -92,19 +92,27 @@ impl SlidingLog {
     /// Takes back a charge that was noted at `at`, if it still counts. Of those of one instant it takes one that costs
     /// as much, since they cannot be told apart; if that is gone, what there is.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
-        self.forget(quota, now);
         let from = self.entries.partition_point(|entry| entry.at < at).max(self.first(quota, now));
         let past = self.entries.partition_point(|entry| entry.at <= at);
-        match (from..past).find(|place| self.cost(*place) == cost) {
+        let given = match (from..past).find(|place| self.cost(*place) == cost) {
             Some(place) => self.lower(place, cost),
             None => self.lower_each(from, past, cost),
-        }
+        };
+        self.forget_after(quota, now, given)
     }
 
     /// Takes back up to `cost` of what counts at `now`, the oldest first.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
-        self.forget(quota, now);
-        self.lower_each(self.first(quota, now), self.entries.len(), cost)
+        let given = self.lower_each(self.first(quota, now), self.entries.len(), cost);
+        self.forget_after(quota, now, given)
+    }
+
+    /// What changes nothing forgets nothing, for a clock that steps back.
+    fn forget_after(&mut self, quota: &Quota, now: Micros, given: u64) -> u64 {
+        if given > 0 {
+            self.forget(quota, now);
+        }
+        given
     }
 
     fn lower_each(&mut self, mut place: usize, mut past: usize, cost: u64) -> u64 {

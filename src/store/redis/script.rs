@@ -292,6 +292,9 @@ fn pair_state(quota: &Quota, [first, second]: &[Value; 2], tail: Option<&Value>)
     };
     let (numbers, []) = tail.as_chunks::<8>() else { return None };
     let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
+    if numbers.iter().any(|number| *number > EXACT) {
+        return None;
+    }
     Some(match quota.rule {
         Rule::TokenBucket(_) => {
             let ledger = if numbers.is_empty() { None } else { Some(Box::new(ledger(&numbers)?)) };
@@ -363,8 +366,13 @@ pub(super) fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]
             Value::Nil => {}
             Value::BulkString(bytes) => {
                 let (header, sums) = bytes.split_first_chunk::<HEADER>()?;
+                let mark = Micros::from_be_bytes(*header);
+                let before = buckets.len();
                 buckets.extend(buckets_of(segment, width, sums));
-                marks.push((segment, Micros::from_be_bytes(*header)));
+                if mark > EXACT || buckets[before..].iter().any(|bucket| bucket.count > EXACT) {
+                    return None;
+                }
+                marks.push((segment, mark));
             }
             _ => return None,
         }
@@ -387,9 +395,12 @@ fn buckets_of(segment: u64, width: usize, sums: &[u8]) -> impl Iterator<Item = B
         .filter(|bucket| bucket.count > 0)
 }
 
+/// Scripts keep their numbers where doubles are exact; a larger one is none of theirs.
+const EXACT: u64 = 1 << 53;
+
 pub(super) fn unsigned(value: &Value) -> Option<u64> {
     match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::Int(number) => u64::try_from(*number).ok().filter(|number| *number <= EXACT),
         _ => None,
     }
 }
