@@ -1,14 +1,13 @@
 //! `POST /v1/check`, `POST /v1/check/batch` and `POST /v1/check/all`.
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use axum::response::Response;
 
-use super::answer::{self, Answer};
+use super::answer;
 use super::body::JsonBody;
 use super::error::Problem;
+use super::json::Object;
 use super::{Node, body, query, request, violations};
 use crate::engine::{Check, Decision};
 
@@ -71,25 +70,17 @@ async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
     let items: Vec<Result<usize, Problem>> = items.into_iter().map(|item| item.map(&mut ask)).collect();
     let decisions = node.engine.check_batch(&checks).await;
     let policies = node.engine.policies();
-    let result = |(place, item): (usize, Result<usize, Problem>)| match item.map(|at| (&checks[at], &decisions[at])) {
-        Ok((check, Ok(decision))) => BatchResult::Decision(Answer::new(&check.key, decision)),
-        Ok((_, Err(error))) => {
-            BatchResult::Fault { error: Problem::no_decision(error, &policies, &format!("/checks/{place}")) }
-        }
-        Err(error) => BatchResult::Fault { error },
+    let fault = |out: &mut Vec<u8>, error: &Problem| {
+        let mut object = Object::open(out);
+        object.value("error", error);
+        object.close();
     };
-    let results = items.into_iter().enumerate().map(result).collect();
-    Json(BatchAnswer { results }).into_response()
-}
-
-#[derive(Serialize)]
-struct BatchAnswer<'a> {
-    results: Vec<BatchResult<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum BatchResult<'a> {
-    Decision(Answer<'a>),
-    Fault { error: Problem },
+    let result = |(place, item): (usize, Result<usize, Problem>), out: &mut Vec<u8>| match item {
+        Ok(at) => match &decisions[at] {
+            Ok(decision) => answer::write(out, &checks[at].key, decision),
+            Err(error) => fault(out, &Problem::no_decision(error, &policies, &format!("/checks/{place}"))),
+        },
+        Err(error) => fault(out, &error),
+    };
+    answer::object(|object| object.list("results", items.into_iter().enumerate(), result))
 }

@@ -50,6 +50,8 @@ mod query;
 
 mod answer;
 
+mod json;
+
 mod headers;
 
 mod error;

@@ -23,14 +23,28 @@ fn taken(headers: &HeaderMap) -> Option<HeaderValue> {
     visible.then(|| id.clone())
 }
 
-/// 128 bits under a random key of this process: unique among nodes without asking anyone.
+/// 64 random bits of this process and 64 that count up from a random number, disguised: unique among nodes without
+/// asking anyone, and in this process for certain, since the disguise (the finaliser of SplitMix64, Steele et al. 2014)
+/// maps no two numbers to one.
 fn made() -> HeaderValue {
-    static RANDOM: LazyLock<(RandomState, RandomState)> = LazyLock::new(Default::default);
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let bits = u128::from(RANDOM.0.hash_one(number)) << 64 | u128::from(RANDOM.1.hash_one(number));
-    let digit = |place: usize| b"0123456789abcdef"[(bits >> (124 - 4 * place)) as usize & 0xf];
-    let id: [u8; 32] = std::array::from_fn(digit);
+    static RANDOM: LazyLock<(u64, AtomicU64)> = LazyLock::new(|| {
+        let random = || RandomState::new().hash_one(0);
+        (random(), random().into())
+    });
+    let (process, next) = &*RANDOM;
+    let number = disguised(next.fetch_add(1, Ordering::Relaxed));
+    let mut id = [0; 32];
+    for (pair, byte) in id.chunks_exact_mut(2).zip(process.to_be_bytes().into_iter().chain(number.to_be_bytes())) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
     // Hexadecimal digits are always a valid field value.
     HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("0"))
+}
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+fn disguised(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
 }

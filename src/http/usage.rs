@@ -1,15 +1,14 @@
 //! `GET /v1/usage`: what a check of cost 0 would say, and of a sliding log who caused it; `DELETE /v1/usage`: forget
 //! what counts, and say it then.
 
-use axum::Json;
 use axum::extract::{RawQuery, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 
-use super::answer::{self, Answer};
+use super::answer;
 use super::error::Problem;
-use super::{Node, check, headers, query};
-use crate::engine::{History, Source};
+use super::{Node, check, headers, json, query};
+use crate::engine::Source;
 use crate::limit::history::{Entry, TopMeta};
 use crate::limit::time::MICROS_PER_MILLI;
 
@@ -21,25 +20,16 @@ pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -
         Source::Store => node.engine.history(&check).await,
         _ => None,
     };
-    let usage = Usage { answer: Answer::new(&check.key, &decision), history: history.as_ref().map(HistoryBody::new) };
-    let mut response = Json(usage).into_response();
+    let mut response = answer::object(|object| {
+        answer::members(object, &check.key, &decision);
+        // Left out where the policy keeps none, or the store did not tell.
+        if let Some(history) = &history {
+            object.list("entries", history.entries.iter(), |entry, out| json::write(out, &EntryBody::new(entry)));
+            object.list("top_metas", history.top_metas.iter(), |top, out| json::write(out, &TopMetaBody::new(top)));
+        }
+    });
     headers::insert(&decision, response.headers_mut());
     Ok(response)
-}
-
-#[derive(Serialize)]
-struct Usage<'a> {
-    #[serde(flatten)]
-    answer: Answer<'a>,
-    /// Left out where the policy keeps none, or the store did not tell.
-    #[serde(flatten)]
-    history: Option<HistoryBody<'a>>,
-}
-
-#[derive(Serialize)]
-struct HistoryBody<'a> {
-    entries: Vec<EntryBody<'a>>,
-    top_metas: Vec<TopMetaBody<'a>>,
 }
 
 #[derive(Serialize)]
@@ -57,18 +47,15 @@ struct TopMetaBody<'a> {
     count: u64,
 }
 
-impl<'a> HistoryBody<'a> {
-    fn new(history: &'a History) -> Self {
-        let entry = |Entry { age, cost, meta }: &'a Entry| EntryBody {
-            age_ms: age / MICROS_PER_MILLI,
-            cost: *cost,
-            meta: meta.as_deref(),
-        };
-        let top = |TopMeta { meta, cost, count }: &'a TopMeta| TopMetaBody { meta, cost: *cost, count: *count };
-        Self {
-            entries: history.entries.iter().map(entry).collect(),
-            top_metas: history.top_metas.iter().map(top).collect(),
-        }
+impl<'a> EntryBody<'a> {
+    fn new(Entry { age, cost, meta }: &'a Entry) -> Self {
+        Self { age_ms: age / MICROS_PER_MILLI, cost: *cost, meta: meta.as_deref() }
+    }
+}
+
+impl<'a> TopMetaBody<'a> {
+    fn new(TopMeta { meta, cost, count }: &'a TopMeta) -> Self {
+        Self { meta, cost: *cost, count: *count }
     }
 }
 

@@ -44,7 +44,8 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn new(listener: TcpListener, front: Front, reloader: Arc<Reloader>, limits: Limits) -> Self {
         let mut protocol = Builder::new(TokioExecutor::new());
-        protocol.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout);
+        // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
+        protocol.http1().header_read_timeout(None);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
@@ -99,7 +100,7 @@ impl Connections {
             front: self.front.clone(),
             protocol: self.protocol.clone(),
             watcher: self.open.watcher(),
-            patience: self.limits.request_timeout,
+            limits: self.limits,
         };
         let tls = self.reloader.tls();
         tokio::spawn(async move {
@@ -121,13 +122,13 @@ struct Conversation {
     protocol: Arc<Builder<TokioExecutor>>,
     /// The end of the node waits for it, also before the first request.
     watcher: Watcher,
-    patience: Duration,
+    limits: Limits,
 }
 
 impl Conversation {
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { front, protocol, watcher, patience } = self;
-        let io = TokioIo::new(Patient::new(stream, patience));
+        let Self { front, protocol, watcher, limits } = self;
+        let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout));
         let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
         let connection = watcher.watch(protocol.serve_connection(io, service).into_owned());
         if let Err(error) = connection.await {
