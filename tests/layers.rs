@@ -13,14 +13,16 @@ const MODULES: &[(&str, &[&str])] = &[
     ("clock", &["limit::time"]),
     // Resolves text into policies of the core.
     ("config", &["limit"]),
+    // What the others count and time into, and how it is told; it knows none of them.
+    ("telemetry", &["limit::time"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
-    ("store", &["limit", "clock::Clock", "config::RedisConfig"]),
+    ("store", &["limit", "clock::Clock", "config::RedisConfig", "telemetry"]),
     // Learns from the store's answers, which are the core's; it never asks.
-    ("prefilter", &["limit"]),
+    ("prefilter", &["limit", "telemetry::instrument"]),
     // The story of a check: asks the pre-filter and the store, by the policies in force.
-    ("engine", &["limit", "clock::Clock", "config::Policies", "store", "prefilter"]),
+    ("engine", &["limit", "clock::Clock", "config::Policies", "telemetry", "store", "prefilter"]),
     // Parses, asks the engine and renders; the other types are what the engine hands out.
-    ("http", &["limit", "engine", "config::Policies"]),
+    ("http", &["limit", "engine", "config::Policies", "telemetry"]),
     // The composition root knows everything but the command line.
     ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
     // Loads a configuration and serves by it; the other commands are clients of a node, and the load generator
@@ -42,6 +44,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("serde", &["http"]),
     ("serde_json", &["http", "cli"]),
     ("clap", &["cli", "main"]),
+    // How metrics and traces leave is known in one place.
+    ("prometheus_client", &["telemetry"]),
+    ("opentelemetry", &["telemetry"]),
+    ("opentelemetry_sdk", &["telemetry"]),
 ];
 
 /// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed.
@@ -93,7 +99,8 @@ fn planted_violations_are_found() {
         ("src/http/check.rs", "let late = Instant::now() > then;"),
         ("src/serve.rs", "use std::time::SystemTime as Wall; let t = Wall::now();"),
         ("src/serve.rs", "let spent = started.elapsed();"),
-        ("src/telemetry/mod.rs", "use crate::limit::time::Micros;"),
+        ("src/telemetry/mod.rs", "use crate::engine::Decision;"),
+        ("src/elsewhere/mod.rs", "use crate::limit::time::Micros;"),
     ];
     for (file, code) in planted {
         assert!(!faults(Path::new(file), code, &["tokio".into(), "serde".into()]).is_empty(), "{file}: {code}");

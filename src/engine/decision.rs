@@ -92,6 +92,19 @@ pub enum Source {
     Fallback,
 }
 
+impl Source {
+    pub const ALL: [Self; 3] = [Self::Store, Self::Prefilter, Self::Fallback];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Prefilter => "prefilter",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
 /// Why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -99,6 +112,20 @@ pub enum Reason {
     OverLimit,
     CostExceedsLimit,
     StoreUnavailable,
+}
+
+impl Reason {
+    pub const ALL: [Self; 4] = [Self::Ok, Self::OverLimit, Self::CostExceedsLimit, Self::StoreUnavailable];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OverLimit => "over_limit",
+            Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::StoreUnavailable => "store_unavailable",
+        }
+    }
 }
 
 /// How it was answered without the store.
@@ -115,6 +142,20 @@ pub enum Cause {
     BreakerOpen,
     QueueFull,
     Refused,
+}
+
+impl Cause {
+    pub const ALL: [Self; 4] = [Self::Timeout, Self::BreakerOpen, Self::QueueFull, Self::Refused];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::BreakerOpen => "breaker_open",
+            Self::QueueFull => "queue_full",
+            Self::Refused => "refused",
+        }
+    }
 }
 
 /// Why there is no decision.

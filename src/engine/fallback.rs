@@ -92,7 +92,8 @@ fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallba
     }
 }
 
-fn cause(error: &StoreError) -> Cause {
+/// In the words of the answer.
+pub(super) fn cause(error: &StoreError) -> Cause {
     match error {
         StoreError::Timeout | StoreError::Unknown(_) => Cause::Timeout,
         StoreError::Unreachable(_) => Cause::BreakerOpen,

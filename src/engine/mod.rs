@@ -19,9 +19,14 @@ pub mod decision;
 
 pub mod fallback;
 
+pub mod tally;
+
+mod metrics;
+
 pub use crate::store::{Health, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+use tally::Tally;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -41,13 +46,15 @@ pub struct Engine {
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
+    tally: Tally,
     clock: Clock,
 }
 
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
+        let tally = Tally::new(policies.loaded_at);
         let policies = ArcSwap::from_pointee(policies);
-        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, clock }
+        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, tally, clock }
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -103,6 +110,11 @@ impl Engine {
         self.store.health()
     }
 
+    /// The counters, for what happens outside of a check: a configuration that is loaded, a request that is shed.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
     /// Frees what says nothing any more; called from time to time.
     pub fn sweep(&self) {
         self.store.sweep();
@@ -138,7 +150,9 @@ impl Engine {
                 .zip(asked)
                 .for_each(|(answer, asked)| *answer = Some(asked));
         }
-        answers.into_iter().flatten().collect()
+        let answers: Answers = answers.into_iter().flatten().collect();
+        self.tally.answered(&subject.policy, &answers, self.clock.now().saturating_sub(now));
+        answers
     }
 
     async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {

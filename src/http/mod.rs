@@ -25,6 +25,8 @@ mod policies;
 
 mod health;
 
+mod metrics;
+
 mod body;
 
 mod request;
@@ -71,7 +73,7 @@ pub fn router(node: Node, surface: Surface) -> Router {
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies));
+        routes = routes.route("/v1/policies", get(policies::policies)).route("/metrics", get(metrics::metrics));
     }
     routes
         .fallback(error::not_found)

@@ -57,3 +57,6 @@ mod clocks;
 
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;
+
+// The metrics: all names, bounded series, in agreement with health and policies.
+mod telemetry_metrics;

@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
 
 use super::ask::{Ask, Refusal};
+use super::metrics::Retry;
 use super::script::{By, Call, Reply};
 use super::server::Address;
 use super::shard::Shard;
@@ -68,6 +69,7 @@ impl Batch {
             let pipeline = self.pipeline(shard.shard_now());
             let sent = shard.now();
             let count = pipeline.len();
+            self.0.iter().for_each(|group| shard.metrics.sent(group.costs.len()));
             let replies = connection.send_packed_commands(&pipeline, 0, count);
             let failed = match tokio::time::timeout(shard.timeout(), replies).await {
                 Ok(Ok(replies)) => {
@@ -98,6 +100,7 @@ impl Batch {
     /// Hands out what each reply says; groups that must be sent again stay.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
         let received = shard.now();
+        shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let mut replies = replies.into_iter();
         let mut again = Vec::new();
         for mut group in self.0.drain(..) {
@@ -112,10 +115,12 @@ impl Batch {
                 }
                 Outcome::Elsewhen(time) => {
                     shard.learn_offset(time, sent, received);
+                    shard.metrics.retried(Retry::Clock);
                     again.push(group);
                 }
                 Outcome::NoScript => {
                     group.by = By::Source;
+                    shard.metrics.retried(Retry::NoScript);
                     again.push(group);
                 }
                 Outcome::Refused(refusal) => group.refuse(&refusal),

@@ -22,10 +22,11 @@ use tokio::sync::mpsc;
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
+use super::metrics::ShardMetrics;
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use crate::clock::Clock;
-use crate::store::StoreError;
+use crate::store::{ShardReading, StoreError};
 
 /// Asks that wait at most; beyond that they are refused at once.
 const QUEUE: usize = 4096;
@@ -51,9 +52,9 @@ pub struct Lane {
 
 impl Lane {
     /// Starts a lane towards `address`.
-    pub fn open(address: Address, clock: Clock, timeout: Duration) -> Self {
+    pub fn open(address: Address, clock: Clock, timeout: Duration, metrics: ShardMetrics) -> Self {
         let (queue, asks) = mpsc::channel(QUEUE);
-        let shard = Arc::new(Shard::new(address, clock, timeout));
+        let shard = Arc::new(Shard::new(address, clock, timeout, metrics));
         tokio::spawn(Driver { asks, shard: shard.clone() }.run());
         Self { queue, shard }
     }
@@ -75,6 +76,21 @@ impl Lane {
 
     pub fn is_up(&self) -> bool {
         self.shard.is_up()
+    }
+
+    pub fn metrics(&self) -> &ShardMetrics {
+        &self.shard.metrics
+    }
+
+    /// What is known of the shard now.
+    pub fn read(&self) -> ShardReading {
+        ShardReading {
+            address: self.shard.address.to_string(),
+            up: self.shard.is_up(),
+            queued: self.queue.max_capacity() - self.queue.capacity(),
+            clock_offset: self.shard.offset(),
+            counts: self.shard.metrics.read(),
+        }
     }
 }
 

@@ -11,17 +11,20 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Health, StoreError, Subject, Taken};
+use super::{Health, ShardReading, StoreError, Subject, Taken};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
 use crate::limit::time::Micros;
+use crate::telemetry::metrics::Distribution;
 
 pub mod keys;
 
 pub mod script;
 
 pub mod server;
+
+pub mod metrics;
 
 mod ask;
 
@@ -36,6 +39,7 @@ mod topology;
 use ask::{Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
+use metrics::Retry;
 use server::Address;
 use topology::{Kind, Topology};
 
@@ -103,7 +107,8 @@ impl RedisStore {
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
-            lane.ask(Ask {
+            let waiting = Waiting { lane: Some(&lane), checks: costs.len() };
+            let queued = lane.ask(Ask {
                 tag: tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
@@ -111,19 +116,32 @@ impl RedisStore {
                 asking: asking.take().is_some(),
                 time,
                 answer,
-            })?;
+            });
             let gone = |_| Refusal::Failed(StoreError::Unknown("the lane ended".into()));
-            match verdict.await.map_err(gone).flatten() {
+            let answer = match queued {
+                Ok(()) => verdict.await.map_err(gone).flatten(),
+                Err(error) => Err(error.into()),
+            };
+            waiting.over();
+            match answer {
                 Ok(taken) => return Ok(taken),
-                Err(Refusal::Moved(address)) => self.topology.moved(slot, &address),
-                Err(Refusal::Ask(address)) => asking = Some(address),
+                Err(Refusal::Moved(address)) => {
+                    lane.metrics().retried(Retry::Moved);
+                    self.topology.moved(slot, &address);
+                }
+                Err(Refusal::Ask(address)) => {
+                    lane.metrics().retried(Retry::Ask);
+                    asking = Some(address);
+                }
                 Err(Refusal::NotNow(why)) => {
+                    lane.metrics().retried(Retry::NotNow);
                     refused = why;
                     self.topology.doubt();
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.1);
                 }
                 Err(Refusal::Failed(error)) => {
+                    lane.metrics().failed(&error, costs.len());
                     self.topology.doubt();
                     return Err(error);
                 }
@@ -141,11 +159,42 @@ impl RedisStore {
         }
     }
 
+    /// What is known of each shard; nothing while nobody has told who owns what.
+    pub fn readings(&self) -> Vec<ShardReading> {
+        self.topology.readings()
+    }
+
+    /// How many checks each script call carried.
+    pub fn checks_per_call(&self) -> Distribution {
+        self.topology.checks_per_call()
+    }
+
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
         let unknown = || {
             self.topology.doubt();
             StoreError::Unreachable(format!("no node is known to own slot {slot}"))
         };
         self.topology.owner(slot).ok_or_else(unknown)
+    }
+}
+
+/// Checks that wait for a lane's answer. When the caller gives up first, which it does by dropping the call, they
+/// count as timed out.
+struct Waiting<'a> {
+    lane: Option<&'a Lane>,
+    checks: usize,
+}
+
+impl Waiting<'_> {
+    fn over(mut self) {
+        self.lane = None;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane {
+            lane.metrics().failed(&StoreError::Timeout, self.checks);
+        }
     }
 }

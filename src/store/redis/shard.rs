@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
+use super::metrics::ShardMetrics;
 use super::server::Address;
 use crate::clock::Clock;
 use crate::limit::time::Micros;
@@ -18,12 +19,13 @@ pub struct Shard {
     offset: AtomicI64,
     /// How long an answer may take before the connection is given up.
     timeout: Duration,
+    pub metrics: ShardMetrics,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, clock: Clock, timeout: Duration) -> Self {
-        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), timeout }
+    pub fn new(address: Address, clock: Clock, timeout: Duration, metrics: ShardMetrics) -> Self {
+        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), timeout, metrics }
     }
 
     pub fn is_up(&self) -> bool {
@@ -37,6 +39,11 @@ impl Shard {
     /// Where the shard's TIME is believed to be now, us.
     pub fn shard_now(&self) -> Micros {
         self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
+    }
+
+    /// The shard's TIME minus this node's clock as it is believed, us.
+    pub fn offset(&self) -> i64 {
+        self.offset.load(Ordering::Relaxed)
     }
 
     /// How long an answer may take before the connection is given up.

@@ -1,0 +1,172 @@
+//! What was answered, counted by policy, outcome, source and reason, and how long it took.
+//!
+//! A label is never taken from a caller: the policies are those that were found in the configuration, the rest are
+//! this program's own words.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+use super::fallback::cause;
+use super::{Answer, Cause, CheckError, Fallback, Reason, Source};
+use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::time::Micros;
+use crate::telemetry::instrument::{Count, Histogram, SPANS};
+
+/// What a check came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Allowed,
+    Denied,
+    /// No decision: the store failed, and the policy says `error`.
+    Error,
+}
+
+impl Outcome {
+    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Error];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// The counters of an engine.
+#[derive(Debug)]
+pub struct Tally {
+    /// By name, from the first check on; those of a policy that is gone are kept, in case it comes back.
+    policies: ArcSwap<HashMap<String, Arc<PolicyTally>>>,
+    /// us, by source.
+    durations: [Histogram; Source::ALL.len()],
+    fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],
+    pub prefilter_denials: Count,
+    pub shed: Count,
+    pub reload: Reload,
+}
+
+/// Checks of one policy by outcome, source and reason.
+#[derive(Debug, Default)]
+pub struct PolicyTally([[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()]);
+
+/// How the last attempt to load the configuration ended.
+#[derive(Debug)]
+pub struct Reload {
+    failed: AtomicBool,
+    succeeded_at: AtomicU64,
+}
+
+impl Tally {
+    /// `loaded_at` is when the configuration was loaded, us since the Unix epoch.
+    pub fn new(loaded_at: Micros) -> Self {
+        Self {
+            policies: ArcSwap::default(),
+            durations: Source::ALL.map(|_| Histogram::new(SPANS)),
+            fallbacks: Default::default(),
+            prefilter_denials: Count::default(),
+            shed: Count::default(),
+            reload: Reload { failed: AtomicBool::new(false), succeeded_at: AtomicU64::new(loaded_at) },
+        }
+    }
+
+    /// Counts the answers to checks of one key, which took `took` us.
+    pub fn answered(&self, policy: &Policy, answers: &[Answer], took: Micros) {
+        let tally = self.policy(&policy.name);
+        for answer in answers {
+            let (outcome, source, reason, fallback) = match answer {
+                Ok(decision) => {
+                    let outcome = if decision.allowed { Outcome::Allowed } else { Outcome::Denied };
+                    (outcome, decision.source, decision.reason, decision.fallback)
+                }
+                Err(CheckError::StoreUnavailable(error)) => {
+                    let fallback = Fallback { mode: OnStoreFailure::Error, cause: cause(error) };
+                    (Outcome::Error, Source::Fallback, Reason::StoreUnavailable, Some(fallback))
+                }
+                Err(CheckError::UnknownPolicy(_) | CheckError::InvalidKey(_)) => continue,
+            };
+            tally.0[outcome as usize][source as usize][reason as usize].add(1);
+            self.durations[source as usize].observe(took, 1);
+            if source == Source::Prefilter {
+                self.prefilter_denials.add(1);
+            }
+            if let Some(Fallback { mode, cause }) = fallback {
+                self.fallbacks[mode as usize][cause as usize].add(1);
+            }
+        }
+    }
+
+    /// By source.
+    pub fn durations(&self) -> impl Iterator<Item = (Source, &Histogram)> {
+        Source::ALL.into_iter().zip(&self.durations)
+    }
+
+    /// By mode and cause.
+    pub fn fallbacks(&self) -> impl Iterator<Item = (OnStoreFailure, Cause, u64)> {
+        let modes = OnStoreFailure::ALL.into_iter().zip(&self.fallbacks);
+        modes.flat_map(|(mode, counts)| {
+            Cause::ALL.into_iter().zip(counts).map(move |(cause, count)| (mode, cause, count.total()))
+        })
+    }
+
+    /// Of a configured policy.
+    pub fn policy(&self, name: &str) -> Arc<PolicyTally> {
+        if let Some(tally) = self.policies.load().get(name) {
+            return tally.clone();
+        }
+        self.policies.rcu(|policies| {
+            let mut policies = HashMap::clone(policies);
+            policies.entry(name.to_owned()).or_default();
+            policies
+        });
+        self.policies.load().get(name).cloned().unwrap_or_default()
+    }
+}
+
+impl PolicyTally {
+    /// What was counted, and zeros for what every policy comes to sooner or later.
+    pub fn series(&self) -> Vec<(Outcome, Source, Reason, u64)> {
+        let usual = [
+            (Outcome::Allowed, Source::Store, Reason::Ok),
+            (Outcome::Denied, Source::Store, Reason::OverLimit),
+            (Outcome::Denied, Source::Prefilter, Reason::OverLimit),
+        ];
+        let mut series = Vec::new();
+        for outcome in Outcome::ALL {
+            for source in Source::ALL {
+                for reason in Reason::ALL {
+                    let count = self.0[outcome as usize][source as usize][reason as usize].total();
+                    if count > 0 || usual.contains(&(outcome, source, reason)) {
+                        series.push((outcome, source, reason, count));
+                    }
+                }
+            }
+        }
+        series
+    }
+}
+
+impl Reload {
+    /// The configuration in force is from `at`, us since the Unix epoch.
+    pub fn succeeded(&self, at: Micros) {
+        self.succeeded_at.store(at, Ordering::Relaxed);
+        self.failed.store(false, Ordering::Relaxed);
+    }
+
+    /// The one before stays in force.
+    pub fn failed(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_successful(&self) -> bool {
+        !self.failed.load(Ordering::Relaxed)
+    }
+
+    /// us since the Unix epoch.
+    pub fn succeeded_at(&self) -> Micros {
+        self.succeeded_at.load(Ordering::Relaxed)
+    }
+}
