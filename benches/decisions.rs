@@ -14,7 +14,7 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::{Fingerprinter, KeyType};
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule, span_text};
 use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
@@ -39,6 +39,7 @@ fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
         timeout: Duration::from_secs(1),
+        options: Options::default(),
     })
 }
 

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! POST /v1/check
-//!   http/layers, body         request id, panic guard, content type, size and time of the body
+//!   http/front, body          request id, panic guard, content type, size and time of the body
 //!   http/request              parses; inspect.rs reads a faulty body again and tells every fault
 //!   engine                    the policy by its name, the key in its one spelling, the fingerprint of both
 //!     prefilter.denial        a known NO is answered here                      (source: prefilter)

@@ -17,7 +17,7 @@ use crate::config::{Config, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::http::lifecycle::Phase;
-use crate::http::{Lifecycle, Node, Surface, router};
+use crate::http::{Front, Lifecycle, Node, Surface};
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
 use crate::store::memory::MAX_KEYS;
@@ -109,17 +109,17 @@ impl Server {
         let Self { node, listeners: Listeners { checks, admin }, shutdown } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = Connections::new();
-        let (routes, admin_routes) = (router(node.clone(), surface), router(node.clone(), Surface::Admin));
+        let (front, admin_front) = (Front::new(node.clone(), surface), Front::new(node.clone(), Surface::Admin));
         tokio::select! {
-            () = connections.accept(&checks, &routes) => {}
-            () = connections.accept_if_any(admin.as_ref(), &admin_routes) => {}
+            () = connections.accept(&checks, &front) => {}
+            () = connections.accept_if_any(admin.as_ref(), &admin_front) => {}
             () = sweep(&node.engine) => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        connections.accept_waiting(&checks, &routes);
+        connections.accept_waiting(&checks, &front);
         if let Some(admin) = &admin {
-            connections.accept_waiting(admin, &admin_routes);
+            connections.accept_waiting(admin, &admin_front);
         }
         drop((checks, admin));
         tokio::time::sleep(LAST_WORDS).await;

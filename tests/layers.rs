@@ -19,15 +19,16 @@ const MODULES: &[(&str, &[&str])] = &[
     ("store", &["limit", "clock::Clock", "config::RedisConfig", "telemetry"]),
     // Learns from the store's answers, which are the core's; it never asks.
     ("prefilter", &["limit", "telemetry::instrument"]),
-    // The story of a check: asks the pre-filter and the store, by the policies in force.
-    ("engine", &["limit", "clock::Clock", "config::Policies", "telemetry", "store", "prefilter"]),
+    // The story of a check: asks the pre-filter and the store, by the policies in force; the quotas of a request are
+    // read as the configuration's are.
+    ("engine", &["limit", "clock::Clock", "config::Policies", "config::inline", "telemetry", "store", "prefilter"]),
     // Parses, asks the engine and renders; the other types are what the engine hands out.
     ("http", &["limit", "engine", "config::Policies", "telemetry"]),
     // The composition root knows everything but the command line.
     ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
-    // Loads a configuration and serves by it; the other commands are clients of a node, and the load generator
-    // counts in the core's units.
-    ("cli", &["limit::time", "limit::quota", "clock", "config", "serve"]),
+    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; the other commands are clients
+    // of a node, and the load generator counts in the core's units.
+    ("cli", &["limit", "clock", "config", "store::redis", "serve"]),
     // Dispatches.
     ("main", &["cli"]),
 ];

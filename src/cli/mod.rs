@@ -10,6 +10,8 @@ mod check;
 
 mod validate;
 
+mod explain;
+
 mod policies;
 
 mod health;
@@ -38,6 +40,8 @@ enum Command {
     Check(check::Args),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
+    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. Exit code: 0 said, 1 not.
+    Explain(explain::Args),
     /// Show the policies of a running node.
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
@@ -52,6 +56,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Health(args) => health::run(&args),
         Command::Bench(args) => bench::run(args),

@@ -25,6 +25,10 @@ mod quota;
 
 mod lists;
 
+mod matching;
+
+pub mod inline;
+
 mod section;
 
 mod scalar;
@@ -52,6 +56,7 @@ pub(crate) use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use resolve::{built_in, load};
 pub use source::{Overrides, Source};
+pub use store::DEFAULT_KEY_PREFIX;
 
 /// Everything a node is told.
 #[derive(Debug, Clone)]

@@ -1,9 +1,10 @@
 //! One policy: its algorithm, quotas, keys and what to do without the store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::key::KeyType;
-use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use crate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
 use super::fault::Faults;
@@ -16,9 +17,21 @@ use super::store::TIMEOUT;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
-    known: &["algorithm", "quotas", "anchor", "key", "on_store_failure", "timeout"],
-    checked: &["durability", "shadow", "deny", "allow"],
-    later: &["timezone", "max_entries", "overrides", "inline"],
+    known: &[
+        "algorithm",
+        "quotas",
+        "anchor",
+        "key",
+        "on_store_failure",
+        "timeout",
+        "shadow",
+        "inline",
+        "deny",
+        "allow",
+        "overrides",
+    ],
+    checked: &["durability"],
+    later: &["timezone", "max_entries"],
 };
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
@@ -40,14 +53,20 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let failure = section.member("on_store_failure");
     let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
     let timeout = section.member("timeout").map_or(Some(timeout), |node| node.duration(TIMEOUT, faults));
-    Some(Policy {
+    let mut flag = |key| section.member(key).map_or(Some(false), |node| node.boolean(faults));
+    let (shadow, inline) = (flag("shadow"), flag("inline"));
+    let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
+    let policy = Policy {
         name: name?,
         algorithm: algorithm?,
         quotas: quotas?,
         key_type: key_type?,
         on_store_failure: on_store_failure?,
         timeout: timeout?,
-    })
+        options: Options { shadow: shadow?, inline: inline?, ..Options::default() },
+    };
+    let lists = lists.map(|lists| Arc::new(lists.of(&policy)));
+    Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })
 }
 
 fn name(member: &Member, faults: &mut Faults) -> Option<String> {
@@ -124,13 +143,5 @@ fn refuse_unbuilt(section: &Section<'_>, faults: &mut Faults) {
         && node.word(&["primary", "replica"], faults) == Some("replica")
     {
         not_yet(node.place, "`durability: replica`", faults);
-    }
-    if let Some(node) = section.member("shadow")
-        && node.boolean(faults) == Some(true)
-    {
-        not_yet(node.place, "`shadow: true`", faults);
-    }
-    for key in ["deny", "allow"] {
-        lists::refuse(section, key, faults);
     }
 }

@@ -14,7 +14,7 @@ use super::scalar::{digits, excerpt};
 use super::section::{Section, Shape};
 
 /// Quotas of one policy at most.
-const MAX_QUOTAS: usize = 8;
+pub(super) const MAX_QUOTAS: usize = 8;
 
 const SHAPE: Shape = Shape {
     example: "{name: burst, limit: 20, per: 1s}",

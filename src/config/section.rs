@@ -52,10 +52,17 @@ impl<'a> Section<'a> {
     /// A member that must be there; `sentence` says so.
     pub(super) fn required(&self, key: &str, sentence: &str, faults: &mut Faults) -> Option<&'a Node> {
         let node = self.member(key);
-        if node.is_none() && self.all_known {
-            faults.note(self.place, sentence);
+        if node.is_none() {
+            self.needs(sentence, faults);
         }
         node
+    }
+
+    /// Notes that something is missing, as `sentence` says, unless it may only be misspelt.
+    pub(super) fn needs(&self, sentence: &str, faults: &mut Faults) {
+        if self.all_known {
+            faults.note(self.place, sentence);
+        }
     }
 }
 

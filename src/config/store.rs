@@ -15,7 +15,8 @@ pub(super) const TIMEOUT: RangeInclusive<Micros> = 1_000..=20_000_000;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(100);
 
-const DEFAULT_KEY_PREFIX: &str = "ratelimit";
+/// The first part of each key in Redis, where none is named.
+pub const DEFAULT_KEY_PREFIX: &str = "ratelimit";
 
 const SHAPE: Shape = Shape {
     example: "{redis: [redis://127.0.0.1:7001]}",

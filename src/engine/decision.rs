@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::config::inline::Misfit;
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::key::NotAnAddress;
-use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
 use crate::store::StoreError;
@@ -56,6 +57,33 @@ impl Decision {
         }
     }
 
+    /// What a list says.
+    pub fn by_list(policy: Arc<Policy>, listed: Listed, cost: u64) -> Self {
+        let (allowed, retry_after, reason) = match listed {
+            Listed::Allow => (true, Wait::NONE, Reason::AllowListed),
+            Listed::Deny => (false, Wait::Never, Reason::DenyListed),
+        };
+        Self {
+            policy,
+            cost,
+            allowed,
+            charged: 0,
+            retry_after,
+            binding: None,
+            quotas: QuotaStates::new(),
+            source: Source::List,
+            reason,
+            fallback: None,
+        }
+    }
+
+    /// Turns a denial into a permission that says what it was: by a policy that only watches.
+    pub fn shadow(&mut self) {
+        if !self.allowed {
+            (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Shadow);
+        }
+    }
+
     /// What was known without asking.
     pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
         let Denial { retry_after, quota, remaining, reset_after } = denial;
@@ -90,10 +118,11 @@ pub enum Source {
     Store,
     Prefilter,
     Fallback,
+    List,
 }
 
 impl Source {
-    pub const ALL: [Self; 3] = [Self::Store, Self::Prefilter, Self::Fallback];
+    pub const ALL: [Self; 4] = [Self::Store, Self::Prefilter, Self::Fallback, Self::List];
 
     /// The name in answers, metrics and spans.
     pub fn name(self) -> &'static str {
@@ -101,6 +130,7 @@ impl Source {
             Self::Store => "store",
             Self::Prefilter => "prefilter",
             Self::Fallback => "fallback",
+            Self::List => "list",
         }
     }
 }
@@ -112,10 +142,22 @@ pub enum Reason {
     OverLimit,
     CostExceedsLimit,
     StoreUnavailable,
+    /// It would have been denied, and was not charged.
+    Shadow,
+    AllowListed,
+    DenyListed,
 }
 
 impl Reason {
-    pub const ALL: [Self; 4] = [Self::Ok, Self::OverLimit, Self::CostExceedsLimit, Self::StoreUnavailable];
+    pub const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::OverLimit,
+        Self::CostExceedsLimit,
+        Self::StoreUnavailable,
+        Self::Shadow,
+        Self::AllowListed,
+        Self::DenyListed,
+    ];
 
     /// The name in answers, metrics and spans.
     pub fn name(self) -> &'static str {
@@ -124,6 +166,9 @@ impl Reason {
             Self::OverLimit => "over_limit",
             Self::CostExceedsLimit => "cost_exceeds_limit",
             Self::StoreUnavailable => "store_unavailable",
+            Self::Shadow => "shadow",
+            Self::AllowListed => "allow_listed",
+            Self::DenyListed => "deny_listed",
         }
     }
 }
@@ -165,6 +210,10 @@ pub enum CheckError {
     UnknownPolicy(String),
     #[error("the policy's keys are IP addresses: {0}")]
     InvalidKey(#[from] NotAnAddress),
+    #[error("the policy takes no quotas from requests")]
+    UnwantedQuotas,
+    #[error("the quotas of the request are wrong")]
+    InvalidQuotas(Vec<Misfit>),
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),

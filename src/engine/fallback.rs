@@ -35,6 +35,8 @@ impl FallbackStore {
             OnStoreFailure::Local => self.local(subject, costs, fallback),
             OnStoreFailure::Allow => blind(true),
             OnStoreFailure::Deny => blind(false),
+            // What only watches refuses nobody.
+            OnStoreFailure::Error if subject.policy.options.shadow => blind(false),
             OnStoreFailure::Error => costs.iter().map(|_| Err(CheckError::StoreUnavailable(error.clone()))).collect(),
         }
     }

@@ -21,11 +21,15 @@ pub mod fallback;
 
 pub mod tally;
 
+mod inline;
+
 mod metrics;
 
+pub use crate::config::inline::{Misfit, Written};
 pub use crate::store::{Health, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+use inline::InlinePolicies;
 use tally::Tally;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
@@ -36,12 +40,15 @@ pub struct Check {
     pub key: String,
     /// 0 to 10^15 units; 0 only looks.
     pub cost: u64,
+    /// The quotas that it brings along, for policies that take them.
+    pub quotas: Option<Vec<Written>>,
 }
 
 /// Answers checks. One per node, shared by all listeners.
 #[derive(Debug)]
 pub struct Engine {
     policies: ArcSwap<Policies>,
+    inline: InlinePolicies,
     fingerprinter: Fingerprinter,
     prefilter: Prefilter,
     store: Store,
@@ -54,7 +61,16 @@ impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
         let tally = Tally::new(policies.loaded_at);
         let policies = ArcSwap::from_pointee(policies);
-        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, tally, clock }
+        Self {
+            policies,
+            inline: InlinePolicies::default(),
+            fingerprinter: Fingerprinter::default(),
+            prefilter,
+            store,
+            fallback,
+            tally,
+            clock,
+        }
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -78,11 +94,15 @@ impl Engine {
             }
         }
         let asked = places.into_values().map(async |places| {
-            let costs: Vec<u64> = places.iter().map(|place| checks[*place].cost).collect();
-            let answers = match &subjects[places[0]] {
-                Ok(subject) => self.ask(subject, &costs).await,
-                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
-            };
+            let mut answers = Answers::new();
+            // Equal but for the names of their quotas, policies share a counter, though not their answers.
+            for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
+                let costs: Vec<u64> = run.iter().map(|place| checks[*place].cost).collect();
+                match &subjects[run[0]] {
+                    Ok(subject) => answers.extend(self.ask(subject, &costs).await),
+                    Err(error) => answers.extend(costs.iter().map(|_| Err(error.clone()))),
+                }
+            }
             places.into_iter().zip(answers)
         });
         let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
@@ -127,14 +147,34 @@ impl Engine {
         let unknown = || CheckError::UnknownPolicy(check.policy.clone());
         let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
         let key = policy.key_type.normalise(&check.key)?;
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
+        let policy = match &own {
+            None => policy.for_key(&key, &check.key),
+            // Quotas of its own beat an override, but no list.
+            Some(own) => policy.listed(&key, &check.key).unwrap_or(own),
+        };
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not
-    /// asked, which changes nothing for the others, since a denial charges nothing.
+    /// Decides `costs` for one subject, in order: one answer each.
     async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+        let policy = &subject.policy;
         let now = self.clock.now();
+        let mut answers: Answers = match policy.options.listed {
+            Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
+            None => self.count(subject, costs, now).await,
+        };
+        if policy.options.shadow {
+            answers.iter_mut().flatten().for_each(Decision::shadow);
+        }
+        self.tally.answered(policy, &answers, self.clock.now().saturating_sub(now));
+        answers
+    }
+
+    /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
+    /// since a denial charges nothing.
+    async fn count(&self, subject: &Subject, costs: &[u64], now: Micros) -> Answers {
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
             .iter()
@@ -150,9 +190,7 @@ impl Engine {
                 .zip(asked)
                 .for_each(|(answer, asked)| *answer = Some(asked));
         }
-        let answers: Answers = answers.into_iter().flatten().collect();
-        self.tally.answered(&subject.policy, &answers, self.clock.now().saturating_sub(now));
-        answers
+        answers.into_iter().flatten().collect()
     }
 
     async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {
@@ -167,6 +205,10 @@ impl Engine {
             Err(error) => self.fallback.answer(subject, costs, &error),
         }
     }
+}
+
+fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
+    matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
 }
 
 /// What a check comes to.

@@ -86,7 +86,7 @@ impl Tally {
                     let fallback = Fallback { mode: OnStoreFailure::Error, cause: cause(error) };
                     (Outcome::Error, Source::Fallback, Reason::StoreUnavailable, Some(fallback))
                 }
-                Err(CheckError::UnknownPolicy(_) | CheckError::InvalidKey(_)) => continue,
+                Err(_) => continue,
             };
             tally.0[outcome as usize][source as usize][reason as usize].add(1);
             self.durations[source as usize].observe(took, 1);

@@ -1,7 +1,8 @@
 //! A decision as JSON.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
@@ -10,9 +11,16 @@ use crate::engine::{Binding, Decision, Fallback, Source};
 use crate::limit::decision::Wait;
 use crate::limit::time::millis_up;
 
+/// Bytes of an answer with a few quotas, so that writing it seldom has to grow its buffer.
+const USUAL_BYTES: usize = 512;
+
 /// A decision with its header fields.
 pub(super) fn response(key: &str, decision: &Decision) -> Response {
-    let mut response = Json(Answer::new(key, decision)).into_response();
+    let mut body = Vec::with_capacity(USUAL_BYTES);
+    // Writing to a Vec cannot fail, and an answer has no maps whose keys could be refused.
+    let _ = serde_json::to_writer(&mut body, &Answer::new(key, decision));
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers::insert(decision, response.headers_mut());
     response
 }

@@ -6,9 +6,9 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 
-use super::violations::{Violation, did_you_mean};
+use super::violations::{Violation, did_you_mean, member};
 use crate::config::Policies;
-use crate::engine::CheckError;
+use crate::engine::{CheckError, Misfit};
 
 /// Names of policies listed at most when one is not known.
 const MAX_KNOWN: usize = 100;
@@ -102,6 +102,12 @@ impl Problem {
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
+            CheckError::UnwantedQuotas => {
+                let detail =
+                    "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
+                Self::invalid(vec![Violation::new(format!("{at}/quotas"), detail)])
+            }
+            CheckError::InvalidQuotas(misfits) => Self::invalid(misfits.iter().map(|it| misfit(it, at)).collect()),
             CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
         }
     }
@@ -117,6 +123,12 @@ impl Problem {
     pub(super) fn into_violations(self) -> Result<Vec<Violation>, Self> {
         if self.kind == Kind::InvalidRequest { Ok(self.violations) } else { Err(self) }
     }
+}
+
+fn misfit(Misfit { pointer, message }: &Misfit, at: &str) -> Violation {
+    let whole = format!("{at}/quotas");
+    let pointer = pointer.iter().fold(whole, |at, part| member(&at, part));
+    Violation::new(pointer, format!("is refused: {message}"))
 }
 
 pub(super) async fn not_found(uri: Uri) -> Problem {

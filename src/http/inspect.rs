@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error::Problem;
+use super::quotas;
 use super::request::{DEFAULT_POLICY, Item, MAX_BATCH, MAX_META_BYTES, check_key};
 use super::violations::Violation;
 use crate::engine::Check;
@@ -67,18 +68,19 @@ fn depth(text: &str) -> usize {
 }
 
 fn read_check(value: &RawValue, at: &str) -> Result<Check, Vec<Violation>> {
-    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id"])?;
+    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id", "quotas"])?;
     members.require("key");
     let policy = members.take("policy", string);
     let key = members.take("key", |value| string(value).and_then(|key| check_key(&key).map(|()| key)));
     let cost = members.take("cost", cost);
     members.take("meta", meta);
     members.take("id", |_| Err::<(), _>("is not yet supported".into()));
+    let quotas = members.take("quotas", quotas::written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    members.finish(Check { policy, key: key.unwrap_or_default(), cost: cost.unwrap_or(1) })
+    members.finish(Check { policy, key: key.unwrap_or_default(), cost: cost.unwrap_or(1), quotas })
 }
 
-fn string(value: &RawValue) -> Result<String, String> {
+pub(super) fn string(value: &RawValue) -> Result<String, String> {
     if !value.get().starts_with('"') {
         return Err(format!("must be a string, not {}", kind(value)));
     }
@@ -112,7 +114,7 @@ fn array(value: &RawValue) -> Result<Vec<&RawValue>, String> {
     }
 }
 
-fn kind(value: &RawValue) -> &'static str {
+pub(super) fn kind(value: &RawValue) -> &'static str {
     match value.get().as_bytes().first() {
         Some(b'"') => "a string",
         Some(b'{') => "an object",
@@ -174,7 +176,7 @@ impl<'a> Members<'a> {
 }
 
 /// An object as written: in order, with duplicates.
-struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+pub(super) struct Pairs<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,21 +1,21 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes `layers::envelope` (request id, connection), the panic guard, and one handler, which
-//! parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
-//! way becomes a problem document in `error.rs`.
+//! A request passes `front.rs` (request id, panic guard, connection) and one handler, which parses
+//! (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the way
+//! becomes a problem document in `error.rs`.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware;
 use axum::routing::{get, post};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::engine::Engine;
 
 pub mod lifecycle;
 
-mod layers;
+pub mod front;
+
+mod request_id;
 
 mod check;
 
@@ -31,6 +31,8 @@ mod body;
 
 mod request;
 
+mod quotas;
+
 mod inspect;
 
 mod violations;
@@ -43,6 +45,7 @@ mod headers;
 
 mod error;
 
+pub use front::Front;
 pub use lifecycle::Lifecycle;
 
 /// What the handlers share.
@@ -63,8 +66,8 @@ pub enum Surface {
     Admin,
 }
 
-/// The whole service for one listener; servers and tests use the same.
-pub fn router(node: Node, surface: Surface) -> Router {
+/// The calls of one listener.
+fn router(node: Node, surface: Surface) -> Router {
     let mut routes = Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
     if surface != Surface::Admin {
         routes = routes
@@ -78,7 +81,5 @@ pub fn router(node: Node, surface: Surface) -> Router {
     routes
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(middleware::from_fn_with_state(node.lifecycle.clone(), layers::envelope))
         .with_state(node)
 }

@@ -9,6 +9,8 @@ use serde::Serialize;
 use super::Node;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
+use crate::limit::lists::{Entry, Lists};
+use crate::limit::matches::{Counts, Matches};
 use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, millis_up};
 
@@ -32,6 +34,19 @@ struct PolicyBody<'a> {
     key: KeyBody,
     on_store_failure: &'static str,
     timeout_ms: u128,
+    shadow: bool,
+    inline: bool,
+    deny: CountsBody,
+    allow: CountsBody,
+    overrides: CountsBody,
+}
+
+/// How many entries of each kind.
+#[derive(Serialize)]
+struct CountsBody {
+    keys: usize,
+    prefixes: usize,
+    cidrs: usize,
 }
 
 #[derive(Serialize)]
@@ -62,6 +77,8 @@ impl<'a> PoliciesBody<'a> {
 impl<'a> PolicyBody<'a> {
     fn new(policy: &'a Policy) -> Self {
         let quotas = policy.quotas.iter();
+        let lists = policy.options.lists.as_deref();
+        let counts = |list: fn(&Lists) -> &Matches<Entry>| lists.map(|lists| list(lists).counts()).into();
         Self {
             name: &policy.name,
             algorithm: policy.algorithm.name(),
@@ -78,7 +95,19 @@ impl<'a> PolicyBody<'a> {
             },
             on_store_failure: policy.on_store_failure.name(),
             timeout_ms: policy.timeout.as_millis(),
+            shadow: policy.options.shadow,
+            inline: policy.options.inline,
+            deny: counts(|lists| &lists.deny),
+            allow: counts(|lists| &lists.allow),
+            overrides: counts(|lists| &lists.overrides),
         }
+    }
+}
+
+impl From<Option<Counts>> for CountsBody {
+    fn from(counts: Option<Counts>) -> Self {
+        let Counts { keys, prefixes, networks } = counts.unwrap_or_default();
+        Self { keys, prefixes, cidrs: networks }
     }
 }
 

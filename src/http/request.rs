@@ -12,8 +12,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::error::Problem;
-use super::inspect;
-use crate::engine::Check;
+use super::{inspect, quotas};
+use crate::engine::{Check, Written};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::quota::MAX_UNITS;
 
@@ -76,6 +76,8 @@ struct Members<'a> {
     cost: u64,
     #[serde(borrow, default)]
     meta: Cow<'a, str>,
+    #[serde(default, deserialize_with = "quotas::read")]
+    quotas: Option<Vec<Written>>,
 }
 
 fn default_policy() -> Cow<'static, str> {
@@ -94,8 +96,8 @@ impl Members<'_> {
 
 impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
-        let Members { policy, key, cost, .. } = members;
-        Self { policy: policy.into_owned(), key: key.into_owned(), cost }
+        let Members { policy, key, cost, quotas, .. } = members;
+        Self { policy: policy.into_owned(), key: key.into_owned(), cost, quotas }
     }
 }
 

@@ -9,6 +9,12 @@ pub mod key;
 
 pub mod policy;
 
+pub mod network;
+
+pub mod matches;
+
+pub mod lists;
+
 pub mod window;
 
 pub mod fixed;

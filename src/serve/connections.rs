@@ -1,17 +1,18 @@
 //! Accepts connections, serves HTTP/1.1 and HTTP/2 without TLS on each, and ends them.
 
+use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use axum::Router;
 use futures_util::FutureExt;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::patience::Patient;
+use crate::http::Front;
 
 /// How long a connection may stay idle between two requests. Clients commonly drop theirs sooner, so that
 /// they rarely send a request into a connection that is just closing.
@@ -37,10 +38,10 @@ impl Connections {
     }
 
     /// Accepts without end.
-    pub(super) async fn accept(&self, listener: &TcpListener, routes: &Router) {
+    pub(super) async fn accept(&self, listener: &TcpListener, front: &Front) {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.serve(stream, routes),
+                Ok((stream, _)) => self.serve(stream, front),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections");
@@ -51,17 +52,17 @@ impl Connections {
     }
 
     /// The same, or waits without end when there is no such listener.
-    pub(super) async fn accept_if_any(&self, listener: Option<&TcpListener>, routes: &Router) {
+    pub(super) async fn accept_if_any(&self, listener: Option<&TcpListener>, front: &Front) {
         match listener {
-            Some(listener) => self.accept(listener, routes).await,
+            Some(listener) => self.accept(listener, front).await,
             None => std::future::pending().await,
         }
     }
 
     /// Accepts what already waits: closing the listener would reset it.
-    pub(super) fn accept_waiting(&self, listener: &TcpListener, routes: &Router) {
+    pub(super) fn accept_waiting(&self, listener: &TcpListener, front: &Front) {
         while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
-            self.serve(stream, routes);
+            self.serve(stream, front);
         }
     }
 
@@ -70,11 +71,13 @@ impl Connections {
         self.open.shutdown().await;
     }
 
-    fn serve(&self, stream: TcpStream, routes: &Router) {
+    fn serve(&self, stream: TcpStream, front: &Front) {
         // An answer is one small write, which must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let io = TokioIo::new(Patient::new(stream));
-        let connection = self.protocol.serve_connection(io, TowerToHyperService::new(routes.clone())).into_owned();
+        let front = front.clone();
+        let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+        let connection = self.protocol.serve_connection(io, service).into_owned();
         let connection = self.open.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = connection.await {

@@ -1,18 +1,23 @@
 //! A store that refuses everything: each mode gives its answer, and never a 500.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tollgate::clock::Clock;
 use tollgate::config::Policies;
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Lifecycle, Node, Surface, router};
+use tollgate::http::{Front, Lifecycle, Node, Surface};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
@@ -87,7 +92,14 @@ async fn start() -> String {
     let node = Node { engine, lifecycle: Lifecycle::default() };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async { axum::serve(listener, router(node, Surface::Whole)).await });
+    let front = Front::new(node, Surface::Whole);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let front = front.clone();
+            let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
     address
 }
 
@@ -104,5 +116,6 @@ fn policy(on_store_failure: OnStoreFailure) -> Policy {
         key_type: KeyType::Ip { ipv6_prefix: 64 },
         on_store_failure,
         timeout: Duration::from_millis(100),
+        options: Options::default(),
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::{Tag, counter_width, segments};
@@ -100,6 +100,19 @@ impl Call<'_> {
         cmd
     }
 
+    /// The keys that the command at `now` (us) declares.
+    pub fn keys(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
+        let simple = |argument| match argument {
+            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        // Behind the command's name, the script and the number of keys.
+        let mut arguments = command.args_iter().skip(2).map(simple);
+        let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        arguments.take(count).collect()
+    }
+
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros) {
         let (from, to) = (now.saturating_sub(TOLERANCE), now + TOLERANCE);
         let quotas = &self.policy.quotas;
@@ -108,7 +121,7 @@ impl Call<'_> {
         cmd.arg(keys);
         for (quota, segments) in sent() {
             for segment in segments {
-                cmd.arg(self.tag.segment(&self.policy.name, quota, segment));
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
             }
         }
         cmd.arg(from).arg(to).arg(quotas.len());
@@ -121,7 +134,7 @@ impl Call<'_> {
         let quotas = &self.policy.quotas;
         cmd.arg(quotas.len());
         for quota in quotas {
-            cmd.arg(self.tag.state(&self.policy.name, quota));
+            cmd.arg(self.tag.state(self.policy.counters(), quota));
         }
         cmd.arg(quotas.len());
         for quota in quotas {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
 use tollgate::limit::time::Micros;
 
@@ -40,6 +40,7 @@ pub fn policy_of(algorithm: Algorithm, quotas: Vec<Quota>) -> Policy {
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
         timeout: Duration::from_secs(5),
+        options: Options::default(),
     }
 }
 
