@@ -22,6 +22,7 @@ use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
 use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, RedisStore, Store};
+use crate::telemetry::traces::{Misfit, Settings, Tracing};
 
 mod connections;
 
@@ -73,6 +74,8 @@ pub enum ServeError {
     Listen { address: SocketAddr, error: io::Error },
     #[error("cannot open the store: {0}")]
     Store(String),
+    #[error(transparent)]
+    Tracing(#[from] Misfit),
 }
 
 /// A node that has its store and its listeners, and is about to answer.
@@ -90,12 +93,13 @@ impl Server {
     /// When the store cannot be opened as configured. A store that is merely away is no error.
     pub async fn open(config: Config, listeners: Listeners) -> Result<Self, ServeError> {
         let clock = Clock::system();
+        let tracing = start_tracing(&config, &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &generations).await?;
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = FallbackStore::new(MemoryStore::new(clock.clone(), MAX_KEYS), config.expected_nodes);
         let engine = Arc::new(Engine::new(config.policies, prefilter, store, fallback, clock));
-        let node = Node { engine, lifecycle: Lifecycle::default() };
+        let node = Node { engine, lifecycle: Lifecycle::default(), tracing };
         Ok(Self { node, listeners, shutdown: config.shutdown })
     }
 
@@ -126,8 +130,19 @@ impl Server {
         if tokio::time::timeout(shutdown.timeout, connections.finish()).await.is_err() {
             tracing::warn!("some connections were cut off at the end of the shutdown timeout");
         }
+        if let Some(tracing) = &node.tracing {
+            tracing.stop().await;
+        }
         tracing::info!("stopped");
     }
+}
+
+/// Starts to trace if the environment says where to.
+fn start_tracing(config: &Config, clock: &Clock) -> Result<Option<Arc<Tracing>>, ServeError> {
+    let Some(mut settings) = Settings::from_environment()? else { return Ok(None) };
+    settings.record_keys = config.telemetry.record_keys;
+    settings.keep_denials = config.telemetry.keep_denials;
+    Ok(Some(Tracing::start(settings, clock.clone())?))
 }
 
 /// Opens the store that `config` names. One that is away is joined when it comes.

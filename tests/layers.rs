@@ -14,18 +14,21 @@ const MODULES: &[(&str, &[&str])] = &[
     // Resolves text into policies of the core.
     ("config", &["limit"]),
     // What the others count and time into, and how it is told; it knows none of them.
-    ("telemetry", &["limit::time"]),
+    ("telemetry", &["limit::time", "clock"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
     ("store", &["limit", "clock::Clock", "config::RedisConfig", "telemetry"]),
     // Learns from the store's answers, which are the core's; it never asks.
     ("prefilter", &["limit", "telemetry::instrument"]),
     // The story of a check: asks the pre-filter and the store, by the policies in force; the quotas of a request are
     // read as the configuration's are.
-    ("engine", &["limit", "clock::Clock", "config::Policies", "config::inline", "telemetry", "store", "prefilter"]),
+    (
+        "engine",
+        &["limit", "clock::Clock", "config::Policies", "config::inline", "telemetry", "store", "prefilter"],
+    ),
     // Parses, asks the engine and renders; the other types are what the engine hands out.
     ("http", &["limit", "engine", "config::Policies", "telemetry"]),
     // The composition root knows everything but the command line.
-    ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
+    ("serve", &["limit", "clock::Clock", "config", "telemetry", "store", "prefilter", "engine", "http"]),
     // Loads a configuration and serves by it, or explains it, down to the keys in Redis; the other commands are clients
     // of a node, and the load generator counts in the core's units.
     ("cli", &["limit", "clock", "config", "store::redis", "serve"]),
@@ -40,7 +43,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface, and what carries it, know of requests.
     ("axum", &["http", "serve"]),
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["store", "engine", "http", "serve", "cli"]),
+    ("tokio", &["telemetry", "store", "engine", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http"]),
     ("serde_json", &["http", "cli"]),
@@ -49,6 +52,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("prometheus_client", &["telemetry"]),
     ("opentelemetry", &["telemetry"]),
     ("opentelemetry_sdk", &["telemetry"]),
+    ("opentelemetry_otlp", &["telemetry"]),
 ];
 
 /// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed.

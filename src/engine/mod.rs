@@ -14,6 +14,7 @@ use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::time::Micros;
 use crate::prefilter::Prefilter;
 use crate::store::{Store, StoreError, Subject};
+use crate::telemetry::traces::{self, Answered};
 
 pub mod decision;
 
@@ -81,7 +82,9 @@ impl Engine {
         let subject = self.subject(check)?;
         let mut decisions = self.ask(&subject, &[check.cost]).await;
         // One answer per cost is the contract of `ask`.
-        decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
+        let answer = decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)));
+        traces::answered(|| told(&subject, check.cost, &answer));
+        answer
     }
 
     /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
@@ -99,7 +102,7 @@ impl Engine {
             for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
                 let costs: Vec<u64> = run.iter().map(|place| checks[*place].cost).collect();
                 match &subjects[run[0]] {
-                    Ok(subject) => answers.extend(self.ask(subject, &costs).await),
+                    Ok(subject) => answers.extend(self.ask_part(subject, &costs).await),
                     Err(error) => answers.extend(costs.iter().map(|_| Err(error.clone()))),
                 }
             }
@@ -157,6 +160,17 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
+    /// A batch's checks of one key; in a trace they have a span of their own.
+    async fn ask_part(&self, subject: &Subject, costs: &[u64]) -> Answers {
+        let tell = |answers: &Answers| {
+            // Of several for one key the last one tells most: those before it were decided first.
+            if let (Some(cost), Some(answer)) = (costs.last(), answers.last()) {
+                traces::answered(|| told(subject, *cost, answer));
+            }
+        };
+        traces::part(costs.len()).within(self.ask(subject, costs), tell).await
+    }
+
     /// Decides `costs` for one subject, in order: one answer each.
     async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
         let policy = &subject.policy;
@@ -202,8 +216,40 @@ impl Engine {
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()
             }
-            Err(error) => self.fallback.answer(subject, costs, &error),
+            Err(error) => {
+                if let Some(suppressed) = self.tally.complain(&error, self.clock.now()) {
+                    let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
+                    tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; the fallback answers");
+                }
+                self.fallback.answer(subject, costs, &error)
+            }
         }
+    }
+}
+
+/// What a trace tells of an answer.
+fn told<'a>(subject: &'a Subject, cost: u64, answer: &Answer) -> Answered<'a> {
+    let (policy, key) = (&*subject.policy.name, &*subject.key);
+    let names = |Fallback { mode, cause }: Fallback| (mode.name(), cause.name());
+    match answer {
+        Ok(decision) => Answered {
+            policy,
+            key,
+            cost,
+            allowed: Some(decision.allowed),
+            source: decision.source.name(),
+            reason: decision.reason.name(),
+            fallback: decision.fallback.map(names),
+        },
+        Err(error) => Answered {
+            policy,
+            key,
+            cost,
+            allowed: None,
+            source: Source::Fallback.name(),
+            reason: Reason::StoreUnavailable.name(),
+            fallback: error.fallback().map(names),
+        },
     }
 }
 

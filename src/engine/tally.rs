@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
-use super::fallback::cause;
-use super::{Answer, Cause, CheckError, Fallback, Reason, Source};
+use super::{Answer, Cause, Fallback, Reason, Source};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::Micros;
+use crate::store::StoreError;
 use crate::telemetry::instrument::{Count, Histogram, SPANS};
+use crate::telemetry::log::Limiter;
 
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Tally {
     /// us, by source.
     durations: [Histogram; Source::ALL.len()],
     fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],
+    /// By kind of failure.
+    complaints: [Limiter; StoreError::KINDS.len()],
     pub prefilter_denials: Count,
     pub shed: Count,
     pub reload: Reload,
@@ -67,6 +70,7 @@ impl Tally {
             policies: ArcSwap::default(),
             durations: Source::ALL.map(|_| Histogram::new(SPANS)),
             fallbacks: Default::default(),
+            complaints: Default::default(),
             prefilter_denials: Count::default(),
             shed: Count::default(),
             reload: Reload { failed: AtomicBool::new(false), succeeded_at: AtomicU64::new(loaded_at) },
@@ -82,11 +86,10 @@ impl Tally {
                     let outcome = if decision.allowed { Outcome::Allowed } else { Outcome::Denied };
                     (outcome, decision.source, decision.reason, decision.fallback)
                 }
-                Err(CheckError::StoreUnavailable(error)) => {
-                    let fallback = Fallback { mode: OnStoreFailure::Error, cause: cause(error) };
-                    (Outcome::Error, Source::Fallback, Reason::StoreUnavailable, Some(fallback))
-                }
-                Err(_) => continue,
+                Err(error) => match error.fallback() {
+                    Some(fallback) => (Outcome::Error, Source::Fallback, Reason::StoreUnavailable, Some(fallback)),
+                    None => continue,
+                },
             };
             tally.0[outcome as usize][source as usize][reason as usize].add(1);
             self.durations[source as usize].observe(took, 1);
@@ -97,6 +100,13 @@ impl Tally {
                 self.fallbacks[mode as usize][cause as usize].add(1);
             }
         }
+    }
+
+    /// Whether the log says so at `now` (us), and how many like it went unsaid: a fault that lasts fails every check.
+    pub fn complain(&self, error: &StoreError, now: Micros) -> Option<u64> {
+        let kind = error.kind();
+        let place = StoreError::KINDS.iter().position(|known| *known == kind)?;
+        self.complaints[place].pass(now)
     }
 
     /// By source.

@@ -10,12 +10,15 @@ use axum::Router;
 use axum::routing::{get, post};
 
 use crate::engine::Engine;
+use crate::telemetry::traces::Tracing;
 
 pub mod lifecycle;
 
 pub mod front;
 
 mod request_id;
+
+mod trace;
 
 mod check;
 
@@ -53,6 +56,8 @@ pub use lifecycle::Lifecycle;
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    /// Records requests, where traces are wanted.
+    pub tracing: Option<Arc<Tracing>>,
 }
 
 /// Which calls a listener answers; health is answered by every one.

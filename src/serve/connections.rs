@@ -74,8 +74,9 @@ impl Connections {
     fn serve(&self, stream: TcpStream, front: &Front) {
         // An answer is one small write, which must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
+        let client = stream.peer_addr().ok().map(|address| address.ip());
         let io = TokioIo::new(Patient::new(stream));
-        let front = front.clone();
+        let front = front.with_client(client);
         let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
         let connection = self.protocol.serve_connection(io, service).into_owned();
         let connection = self.open.watch(connection);

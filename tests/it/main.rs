@@ -58,5 +58,11 @@ mod clocks;
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;
 
+// Traces, as a real OTLP receiver gets them.
+mod telemetry_traces;
+
+// An OTLP endpoint that is away, and what the log says.
+mod telemetry_faults;
+
 // The metrics: all names, bounded series, in agreement with health and policies.
 mod telemetry_metrics;

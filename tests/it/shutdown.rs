@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::oneshot;
-use tollgate::config::{Config, Policies, PrefilterConfig, Shutdown, StoreConfig};
+use tollgate::config::{Config, Policies, PrefilterConfig, Shutdown, StoreConfig, TelemetryConfig};
 use tollgate::serve::{Listeners, Server};
 
 use crate::harness::{Node, http, wait_until};
@@ -103,6 +103,7 @@ fn config(shutdown: Shutdown) -> Config {
         store: StoreConfig::Embedded,
         prefilter: PrefilterConfig { max_keys: 1, max_denial: Duration::from_secs(1) },
         expected_nodes: NonZeroU64::MIN,
+        telemetry: TelemetryConfig::default(),
         shutdown,
         policies,
     }

@@ -89,7 +89,7 @@ async fn start() -> String {
     let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 10), NonZeroU64::new(2).unwrap());
     let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
     let engine = Arc::new(Engine::new(policies, prefilter, full, fallback, Clock::system()));
-    let node = Node { engine, lifecycle: Lifecycle::default() };
+    let node = Node { engine, lifecycle: Lifecycle::default(), tracing: None };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let front = Front::new(node, Surface::Whole);

@@ -11,6 +11,7 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 use crate::store::{StoreError, Taken};
+use crate::telemetry::traces::Waiting;
 
 /// Costs for one key, to be decided in order.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Ask {
     pub costs: SmallVec<[u64; 2]>,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
+    /// Where it is recorded, of a check that is traced.
+    pub trace: Option<Waiting>,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
     pub answer: oneshot::Sender<Result<Taken, Refusal>>,

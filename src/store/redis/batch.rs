@@ -15,6 +15,7 @@ use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
 use crate::limit::time::Micros;
 use crate::store::{StoreError, Taken};
+use crate::telemetry::traces;
 
 /// Costs in one call at most: the server does nothing else meanwhile.
 const COSTS: usize = 1000;
@@ -79,6 +80,8 @@ impl Batch {
                 Ok(Err(error)) => unknown(&error),
                 Err(_) => StoreError::Timeout,
             };
+            let (calls, when) = (self.0.len(), (sent, shard.now()));
+            self.0.iter_mut().for_each(|group| group.called(shard, calls, when, Some(failed.kind())));
             self.fail(&failed.into());
             return Ended::Broken;
         }
@@ -102,12 +105,14 @@ impl Batch {
         let received = shard.now();
         shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let mut replies = replies.into_iter();
-        let mut again = Vec::new();
+        let (calls, mut again) = (self.0.len(), Vec::new());
         for mut group in self.0.drain(..) {
             if group.asking() {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
+            let error = if let Value::ServerError(error) = &reply { Some(error.code()) } else { None };
+            group.called(shard, calls, (sent, received), error);
             match group.outcome(&reply, &shard.address) {
                 Outcome::Taken(taken) => {
                     shard.learn_offset(taken.at, sent, received);
@@ -180,6 +185,25 @@ impl Group {
 
     fn command(&self, now: Micros) -> Cmd {
         self.call().command(self.by, now, self.asks[0].time)
+    }
+
+    /// Records the call in the traces of its checks, if any.
+    fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
+        if self.asks.iter().all(|ask| ask.trace.is_none()) {
+            return;
+        }
+        let call = traces::Call {
+            host: &shard.address.host,
+            port: shard.address.port,
+            operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
+            script: self.asks[0].policy.algorithm.name(),
+            checks: self.costs.len(),
+            pipeline: calls,
+            sent,
+            ended,
+            error,
+        };
+        traces::called(self.asks.iter_mut().filter_map(|ask| ask.trace.as_mut()), &call);
     }
 
     fn outcome(&self, reply: &Value, from: &Address) -> Outcome {

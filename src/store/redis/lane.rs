@@ -26,6 +26,7 @@ use super::metrics::ShardMetrics;
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use crate::clock::Clock;
+use crate::limit::time::Micros;
 use crate::store::{ShardReading, StoreError};
 
 /// Asks that wait at most; beyond that they are refused at once.
@@ -76,6 +77,11 @@ impl Lane {
 
     pub fn is_up(&self) -> bool {
         self.shard.is_up()
+    }
+
+    /// This node's clock, us.
+    pub fn now(&self) -> Micros {
+        self.shard.now()
     }
 
     pub fn metrics(&self) -> &ShardMetrics {

@@ -17,6 +17,7 @@ use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
 use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
+use crate::telemetry::traces::StoreSpan;
 
 pub mod keys;
 
@@ -96,6 +97,19 @@ impl RedisStore {
     /// # Errors
     /// As [`RedisStore::take`].
     pub async fn take_by(&self, subject: &Subject, costs: &[u64], time: Option<Micros>) -> Result<Taken, StoreError> {
+        let span = StoreSpan::start();
+        let taken = self.take_within(&span, subject, costs, time).await;
+        span.end(taken.as_ref().err().map(StoreError::kind));
+        taken
+    }
+
+    async fn take_within(
+        &self,
+        span: &StoreSpan,
+        subject: &Subject,
+        costs: &[u64],
+        time: Option<Micros>,
+    ) -> Result<Taken, StoreError> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
@@ -114,6 +128,7 @@ impl RedisStore {
                 fingerprint: subject.fingerprint,
                 costs: costs.into(),
                 asking: asking.take().is_some(),
+                trace: span.waiting(|| lane.now()),
                 time,
                 answer,
             });

@@ -10,6 +10,8 @@ use tempfile::NamedTempFile;
 
 pub(crate) mod cluster;
 
+pub(crate) mod collector;
+
 pub(crate) mod http;
 
 pub(crate) mod redis;
