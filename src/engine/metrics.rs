@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::store::ShardReading;
+use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{Labels, Metrics};
 
 impl Engine {
@@ -15,7 +16,7 @@ impl Engine {
             prefilter_evictions: self.prefilter.evictions().into(),
             shed: tally.shed.total().into(),
             config_last_reload_successful: f64::from(u8::from(tally.reload.is_successful())).into(),
-            config_last_reload_success: (tally.reload.succeeded_at() as f64 * 1e-6).into(),
+            config_last_reload_success: (tally.reload.succeeded_at() as f64 / MICROS).into(),
             ..Metrics::default()
         };
         self.read_checks(&mut metrics);
@@ -34,7 +35,7 @@ impl Engine {
         }
         let durations = self.tally.durations();
         metrics.check_duration = durations
-            .map(|(source, histogram)| (labels("source", source.name()), histogram.read(1e-6)))
+            .map(|(source, histogram)| (labels("source", source.name()), histogram.read(MICROS)))
             .collect();
         let fallbacks = self.tally.fallbacks();
         metrics.fallback = fallbacks
@@ -61,7 +62,7 @@ fn read_shard(shard: ShardReading, metrics: &mut Metrics) {
     let own = || labels("shard", &address);
     let with = |name, word: &'static str| [own(), labels(name, word)].concat();
     metrics.lane_queue_depth.extend([(own(), queued as f64)]);
-    metrics.clock_offset.extend([(own(), clock_offset as f64 * 1e-6)]);
+    metrics.clock_offset.extend([(own(), clock_offset as f64 / MICROS)]);
     metrics.store_call_duration.extend([(own(), counts.calls)]);
     metrics
         .store_errors

@@ -25,6 +25,9 @@ pub const SPANS: &[u64] =
 /// Bounds of the sizes of a call: 1 to 1000 checks.
 pub const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000];
 
+/// us in a second.
+pub const MICROS: f64 = 1e6;
+
 /// How many values lay where, and their sum.
 #[derive(Debug)]
 pub struct Histogram {
@@ -47,12 +50,12 @@ impl Histogram {
         self.sum.fetch_add(value.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// What it holds, with values in units of `scale`: 1e-6 makes seconds of us.
+    /// What it holds, with values in units of so many: [`MICROS`] makes seconds of us.
     #[expect(clippy::cast_precision_loss, reason = "bounds are small, and a sum may lose its last digits")]
-    pub fn read(&self, scale: f64) -> Distribution {
-        let bounds = self.bounds.iter().map(|bound| *bound as f64 * scale).chain([f64::INFINITY]);
+    pub fn read(&self, unit: f64) -> Distribution {
+        let bounds = self.bounds.iter().map(|bound| *bound as f64 / unit).chain([f64::INFINITY]);
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        Distribution { buckets: bounds.zip(counts).collect(), sum: self.sum.load(Ordering::Relaxed) as f64 * scale }
+        Distribution { buckets: bounds.zip(counts).collect(), sum: self.sum.load(Ordering::Relaxed) as f64 / unit }
     }
 }
 
@@ -65,7 +68,7 @@ mod tests {
         let histogram = Histogram::new(&[10, 20]);
         [0, 10, 11, 20, 21].into_iter().for_each(|value| histogram.observe(value, 1));
         histogram.observe(15, 3);
-        let read = histogram.read(0.1);
+        let read = histogram.read(10.0);
         assert_eq!(read.buckets, [(1.0, 2), (2.0, 5), (f64::INFINITY, 1)]);
         assert!((read.sum - 10.7).abs() < 1e-9);
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::collector::{Collector, Spanned, attribute, attributes, hex};
 use crate::harness::redis::Server;
-use crate::harness::{Node, cluster, config_on, free_port, http, unique};
+use crate::harness::{Node, cluster, config_on, free_port, http, unique, wait_until};
 
 const POLICIES: &str = "
 policies:
@@ -179,6 +179,10 @@ fn a_store_that_does_not_answer_is_a_call_that_failed() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    wait_until("the store answers", || {
+        let check = json!({"policy": "deny", "key": unique("warm")});
+        http::post(&node.address, "/v1/check", check.to_string()).json()["source"] == "store"
+    });
     let trace = trace_id();
     server.freeze();
     traced(&node, &trace, "01", &json!({"policy": "deny", "key": unique("frozen")}));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::limit::time::Micros;
 use crate::store::StoreError;
-use crate::telemetry::instrument::{Count, Histogram, SIZES, SPANS};
+use crate::telemetry::instrument::{Count, Histogram, MICROS, SIZES, SPANS};
 use crate::telemetry::metrics::Distribution;
 
 /// Why a call was asked again.
@@ -75,7 +75,7 @@ impl ShardMetrics {
     pub fn read(&self) -> ShardCounts {
         let errors = StoreError::KINDS.iter().zip(&self.errors).map(|(kind, count)| (*kind, count.total()));
         let retries = Retry::ALL.iter().zip(&self.retries).map(|(why, count)| (why.name(), count.total()));
-        ShardCounts { calls: self.calls.read(1e-6), errors: errors.collect(), retries: retries.collect() }
+        ShardCounts { calls: self.calls.read(MICROS), errors: errors.collect(), retries: retries.collect() }
     }
 }
 

@@ -115,7 +115,11 @@ impl<V> Extend<(Labels, V)> for Family<V> {
 impl<V: Value> Family<V> {
     fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, V::TYPE)?;
-        self.0.iter().try_for_each(|(labels, value)| value.encode(family.encode_family(labels)?))
+        self.0.iter().try_for_each(|(labels, value)| match labels.is_empty() {
+            // As a family it would get empty braces.
+            true => value.encode(&mut family),
+            false => value.encode(&mut family.encode_family(labels)?),
+        })
     }
 }
 
@@ -128,14 +132,14 @@ pub trait Value {
     ///
     /// # Errors
     /// When it cannot be written.
-    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result;
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result;
 }
 
 /// How many; it only grows.
 impl Value for u64 {
     const TYPE: MetricType = MetricType::Counter;
 
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_counter::<NoLabelSet, _, f64>(self, None)
     }
 }
@@ -144,7 +148,7 @@ impl Value for u64 {
 impl Value for f64 {
     const TYPE: MetricType = MetricType::Gauge;
 
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_gauge(self)
     }
 }
@@ -156,7 +160,7 @@ pub struct Seconds(pub f64);
 impl Value for Seconds {
     const TYPE: MetricType = MetricType::Counter;
 
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_counter::<NoLabelSet, _, f64>(&self.0, None)
     }
 }
@@ -172,7 +176,7 @@ pub struct Distribution {
 impl Value for Distribution {
     const TYPE: MetricType = MetricType::Histogram;
 
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         let count = self.buckets.iter().map(|(_, count)| count).sum();
         encoder.encode_histogram::<NoLabelSet>(self.sum, count, &self.buckets, None)
     }
