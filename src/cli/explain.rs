@@ -108,7 +108,7 @@ fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
         StoreConfig::Redis(redis) => (redis.key_prefix.as_str(), true),
     };
     let tag = Tag::new(prefix, key);
-    let names = Call { tag: &tag, policy, costs: &[1] }.keys(unix_micros());
+    let names = Call { tag: &tag, policy, costs: &[1], metas: &[Some("".into())] }.keys(unix_micros());
     json!({"used": used, "slot": tag.slot(), "keys": names})
 }
 

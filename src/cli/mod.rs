@@ -16,9 +16,15 @@ mod policies;
 
 mod health;
 
+mod token;
+
 mod bench;
 
+mod replay;
+
 mod client;
+
+mod tls;
 
 mod load;
 
@@ -46,8 +52,12 @@ enum Command {
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),
+    /// Make tokens for callers.
+    Token(token::Args),
     /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some failed, 2 no run.
     Bench(bench::Args),
+    /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
+    Replay(replay::Args),
 }
 
 /// Does what the command line says.
@@ -59,7 +69,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
+        Command::Replay(args) => replay::run(&args),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::limit::quota::span_text;
+use crate::limit::calendar::Unit;
+use crate::limit::quota::{MAX_WINDOW, MIN_WINDOW, span_text};
 use crate::limit::time::Micros;
 
 use super::fault::Faults;
@@ -14,24 +15,48 @@ use super::scalar::{digits, excerpt};
 const UNITS: [(&str, Micros); 5] =
     [("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("d", 86_400_000_000)];
 
-/// Weeks, months and years wait for windows by the calendar.
-const LATER: [&str; 3] = ["w", "mo", "y"];
-
 /// The span that `text` writes, in us (one too long for that is as long as can be), or what is wrong with it.
 pub(crate) fn parse(text: &str) -> Result<Micros, String> {
-    let unit_at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (count, unit) = text.split_at(unit_at);
+    let (count, unit) = parts(text);
     let known = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, length)| *length);
-    match (digits(count), known) {
-        (Some(count), Some(length)) => Ok(count.saturating_mul(length)),
-        (Some(_), None) if LATER.contains(&unit) => {
-            Err(format!("`{text}`: the unit `{unit}` is not yet supported, the longest is `d`"))
-        }
+    match (digits(count), known, calendar_unit(unit)) {
+        (Some(count), Some(length), _) => Ok(count.saturating_mul(length)),
+        (Some(count), None, Some(unit)) => Err(format!(
+            "`{}`: weeks, months and years are for `algorithm: fixed-window` with `anchor: clock`, write `{}`",
+            excerpt(text),
+            span_text(count.saturating_mul(unit.nominal()))
+        )),
         _ => Err(format!(
             "`{}` is no duration: write an integer and `ms`, `s`, `m`, `h` or `d`, such as `10s`",
             excerpt(text)
         )),
     }
+}
+
+/// A window by the clock: days, weeks, months and years are those of the calendar, one at a time; others have a length.
+pub(super) fn parse_by_clock(text: &str) -> Result<(Micros, Option<Unit>), String> {
+    let (count, unit) = parts(text);
+    match (digits(count), calendar_unit(unit)) {
+        (Some(1), Some(unit)) => Ok((unit.nominal(), Some(unit))),
+        (Some(count), Some(unit)) => {
+            let (one, days) = (unit.symbol(), span_text(count.max(1).saturating_mul(unit.nominal())));
+            Err(format!(
+                "`{}`: by the clock only one day, week, month or year has a beginning, write `1{one}`, or `anchor: \
+                 first-hit` and `{days}`",
+                excerpt(text)
+            ))
+        }
+        _ => parse_within(text, &(MIN_WINDOW..=MAX_WINDOW)).map(|window| (window, None)),
+    }
+}
+
+/// The number and the unit.
+fn parts(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+fn calendar_unit(symbol: &str) -> Option<Unit> {
+    [Unit::Day, Unit::Week, Unit::Month, Unit::Year].into_iter().find(|unit| unit.symbol() == symbol)
 }
 
 /// The span that `text` writes if it is in the range, or what is wrong with it.
@@ -79,9 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn units_of_the_calendar_are_not_yet_supported() {
-        for text in ["1w", "2mo", "1y"] {
-            assert!(parse(text).unwrap_err().contains("not yet supported"), "{text}");
+    fn units_of_the_calendar_are_only_for_windows_by_the_clock() {
+        for (text, instead) in [("1w", "`7d`"), ("2mo", "`60d`"), ("1y", "`365d`")] {
+            assert!(parse(text).unwrap_err().ends_with(instead), "{text}");
+        }
+        let units = [("1d", Unit::Day), ("1w", Unit::Week), ("1mo", Unit::Month), ("1y", Unit::Year)];
+        for (text, unit) in units {
+            assert_eq!(parse_by_clock(text), Ok((unit.nominal(), Some(unit))));
+        }
+        assert_eq!(parse_by_clock("24h"), Ok((86_400_000_000, None)));
+        for text in ["0d", "2d", "2w", "99999999999999999999y", "1W", "01d", "d"] {
+            assert!(parse_by_clock(text).is_err(), "{text}");
         }
     }
 

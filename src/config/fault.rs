@@ -46,8 +46,19 @@ impl Faults {
         Self { origin: origin.to_owned(), found: Vec::new() }
     }
 
+    /// One fault of the source as a whole.
+    pub fn of_source(origin: &str, message: impl Into<String>) -> Self {
+        let mut faults = Self::new(origin);
+        faults.note(Place::Source, message);
+        faults
+    }
+
     pub(super) fn note(&mut self, place: Place, message: impl Into<String>) {
         self.found.push(Fault { place, message: message.into() });
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
     }
 
     /// `value` if there is one and nothing was noted, else the faults, by place.

@@ -4,10 +4,11 @@
 use std::num::NonZeroU64;
 
 use crate::limit::bucket::{MAX_DEBT, Terms};
-use crate::limit::quota::{MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule, span_text};
+use crate::limit::calendar::{Calendar, UTC, Unit};
+use crate::limit::quota::{Anchor, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule, span_text};
 use crate::limit::time::Micros;
 
-use super::duration::parse_within;
+use super::duration::{parse_by_clock, parse_within};
 use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
 use super::scalar::{digits, excerpt};
@@ -35,9 +36,14 @@ const BUCKET_SHAPE: Shape = Shape {
 pub(super) enum Form {
     /// A limit per window, counted by this rule.
     Window(Rule),
+    /// A limit per window by the clock; days, weeks, months and years are those of this time zone.
+    Clock(&'static str),
     /// A rate and a burst.
     Bucket,
 }
+
+/// A window as it was written: its length, and its unit where it is one of the calendar.
+type Window = (Micros, Option<Unit>);
 
 /// What could be read of one quota; what is missing has its fault.
 #[derive(Debug)]
@@ -46,7 +52,7 @@ struct Draft<'a> {
     name: Option<&'a str>,
     limit: Option<NonZeroU64>,
     /// The window, or the span of a rate.
-    window: Option<Micros>,
+    window: Option<Window>,
     /// What a token bucket refills in that span.
     units: Option<NonZeroU64>,
 }
@@ -64,9 +70,13 @@ pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec
 
 impl Draft<'_> {
     fn quota(self, form: Form, faults: &mut Faults) -> Option<Quota> {
-        let (name, limit, window) = (self.name?.to_owned(), self.limit?, self.window?);
+        let (name, limit, (window, unit)) = (self.name?.to_owned(), self.limit?, self.window?);
         let rule = match form {
             Form::Window(rule) => return Some(Quota { name, limit, window, rule }),
+            Form::Clock(zone) => {
+                let rule = Rule::FixedWindow(anchor(unit, zone)?);
+                return Some(Quota { name, limit, window, rule });
+            }
             Form::Bucket => Rate { units: self.units?, per: window },
         };
         let Some(window) = Terms::of(rule).fill_time(limit) else {
@@ -78,29 +88,36 @@ impl Draft<'_> {
     }
 }
 
+fn anchor(unit: Option<Unit>, zone: &str) -> Option<Anchor> {
+    match unit {
+        None => Some(Anchor::Clock),
+        Some(unit) => Calendar::new(unit, zone).map(Anchor::Calendar),
+    }
+}
+
 fn draft<'a>(node: &'a Node, form: Form, faults: &mut Faults) -> Option<Draft<'a>> {
     match (&node.value, form) {
-        (Value::Text { text, .. }, Form::Window(_)) => short(node.place, text, faults),
-        (Value::Mapping(_), Form::Window(_)) => long(node, faults),
         (Value::Mapping(_), Form::Bucket) => bucket(node, faults),
-        (_, Form::Window(_)) => {
-            node.must_be("a quota such as `1000 per 1s`", faults);
-            None
-        }
         (_, Form::Bucket) => {
             node.must_be("a quota such as `{rate: 10 per 1s, burst: 20}`", faults);
+            None
+        }
+        (Value::Text { text, .. }, _) => short(node.place, text, form, faults),
+        (Value::Mapping(_), _) => long(node, form, faults),
+        _ => {
+            node.must_be("a quota such as `1000 per 1s`", faults);
             None
         }
     }
 }
 
 /// `1000 per 1s`, named after its window as it is written.
-fn short<'a>(place: Place, text: &'a str, faults: &mut Faults) -> Option<Draft<'a>> {
+fn short<'a>(place: Place, text: &'a str, form: Form, faults: &mut Faults) -> Option<Draft<'a>> {
     let Some((limit, per)) = per(text) else {
         faults.note(place, format!("a quota reads like `1000 per 1s`, not `{}`", excerpt(text)));
         return None;
     };
-    let (limit, window) = (units(limit, place, faults), span(per, place, faults));
+    let (limit, window) = (units(limit, place, faults), window(per, form, place, faults));
     Some(Draft { place, name: Some(per), limit, window, units: None })
 }
 
@@ -124,7 +141,7 @@ fn bucket<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
     let name = section.member("name").map(|node| node.identifier(faults));
     let name = name.unwrap_or(read.map(|((_, per), _)| per));
     let units = read.and_then(|((amount, _), place)| units(amount, place, faults));
-    let window = read.and_then(|((_, per), place)| span(per, place, faults));
+    let window = read.and_then(|((_, per), place)| window(per, Form::Bucket, place, faults));
     Some(Draft { place: node.place, name, limit, window, units })
 }
 
@@ -137,7 +154,7 @@ fn per(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-fn long<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
+fn long<'a>(node: &'a Node, form: Form, faults: &mut Faults) -> Option<Draft<'a>> {
     let section = Section::open(node, &SHAPE, faults)?;
     if !refuse_bucket(&section, faults) {
         section.required("limit", "a quota needs `limit`, such as `limit: 20`", faults);
@@ -147,7 +164,7 @@ fn long<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
     let per = section
         .member("per")
         .and_then(|node| Some((node.text("a duration such as `1s`", faults)?, node.place)));
-    let window = per.and_then(|(text, place)| span(text, place, faults));
+    let window = per.and_then(|(text, place)| window(text, form, place, faults));
     let name = section.member("name").map(|node| node.identifier(faults));
     let name = name.unwrap_or(per.map(|(text, _)| text));
     Some(Draft { place: node.place, name, limit, window, units: None })
@@ -171,9 +188,14 @@ fn units(text: &str, place: Place, faults: &mut Faults) -> Option<NonZeroU64> {
     limit
 }
 
-fn span(text: &str, place: Place, faults: &mut Faults) -> Option<Micros> {
-    let refuse = |message| faults.note(place, format!("the window {message}"));
-    parse_within(text, &(MIN_WINDOW..=MAX_WINDOW)).map_err(refuse).ok()
+fn window(text: &str, form: Form, place: Place, faults: &mut Faults) -> Option<Window> {
+    let read = match form {
+        // Days in UTC need no calendar: they begin at the multiples of their length.
+        Form::Clock(UTC) => parse_by_clock(text).map(|(window, unit)| (window, unit.filter(|unit| *unit != Unit::Day))),
+        Form::Clock(_) => parse_by_clock(text),
+        Form::Window(_) | Form::Bucket => parse_within(text, &(MIN_WINDOW..=MAX_WINDOW)).map(|window| (window, None)),
+    };
+    read.map_err(|message| faults.note(place, format!("the window {message}"))).ok()
 }
 
 /// Notes quotas of one window, and quotas of one name.
@@ -181,7 +203,8 @@ fn refuse_alike(drafts: &[&Draft<'_>], faults: &mut Faults) {
     for (index, Draft { place, name, window, .. }) in drafts.iter().enumerate() {
         let before = || drafts.iter().take(index);
         if let Some(window) = window.filter(|window| before().any(|before| before.window == Some(*window))) {
-            let sentence = format!("a second quota for a window of {}: keep the lower one", span_text(window));
+            let length = window.1.map_or_else(|| span_text(window.0), |unit| format!("1{}", unit.symbol()));
+            let sentence = format!("a second quota for a window of {length}: keep the lower one");
             faults.note(*place, sentence);
         } else if let Some(name) = name.filter(|name| before().any(|before| before.name == Some(name))) {
             faults.note(*place, format!("a second quota named `{}`: give each its own name", excerpt(name)));

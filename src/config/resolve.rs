@@ -9,16 +9,29 @@ use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
 use super::fault::Faults;
+use super::files::Files;
 use super::policy::policy;
 use super::raw::{Node, Value};
 use super::section::{Section, Shape};
 use super::source::{Overrides, Source};
 use super::{Config, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, version};
-use super::{listen::listen, store::store};
+use super::{auth::auth, limits::limits, listen::listen, store::store, tls::tls};
 
 const ROOT: Shape = Shape {
     example: "policies: {default: {quotas: [1000 per 1s]}}",
-    known: &["listen", "admin_listen", "store", "prefilter", "fallback", "auth", "shutdown", "telemetry", "policies"],
+    known: &[
+        "listen",
+        "admin_listen",
+        "store",
+        "prefilter",
+        "fallback",
+        "auth",
+        "tls",
+        "limits",
+        "shutdown",
+        "telemetry",
+        "policies",
+    ],
     checked: &[],
     later: &[],
 };
@@ -42,10 +55,11 @@ const SECOND: Micros = 1_000_000;
 pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
     let mut faults = Faults::new(&source.origin);
     let root = reader::read(&source.text, &mut faults);
-    let config = root.and_then(|root| resolve(&root, overrides, &mut faults));
+    let mut files = Files::beside(source);
+    let config = root.and_then(|root| resolve(&root, overrides, &mut files, &mut faults));
     let config = faults.conclude(config)?;
     let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
-    Ok(Config { policies, ..config })
+    Ok(Config { policies, files: files.into_watched(), ..config })
 }
 
 /// The configuration of a node that was given no file: `tollgate.example.yaml`.
@@ -56,16 +70,19 @@ pub fn built_in(overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
     load(&Source::built_in(), overrides, now)
 }
 
-fn resolve(node: &Node, overrides: &Overrides, faults: &mut Faults) -> Option<Config> {
+fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut Faults) -> Option<Config> {
     let root = Section::open(node, &ROOT, faults)?;
-    let addresses = listen(&root, overrides, faults);
-    let store = store(&root, &overrides.store, faults);
+    let access = auth(&root, files, faults);
+    let addresses = listen(&root, access.as_ref(), overrides, faults);
+    let tls = tls(&root, files, faults);
+    let store = store(&root, &overrides.store, files, faults);
     let prefilter = prefilter(&root, faults);
     let expected_nodes = expected_nodes(&root, faults);
     let shutdown = shutdown(&root, faults);
     let telemetry = telemetry(&root, faults);
     let timeout = store.as_ref().map_or(Duration::ZERO, |(_, timeout)| *timeout);
     let policies = policies(&root, timeout, faults);
+    let limits = limits(&root, policies.as_ref(), faults);
     let (listen, admin_listen) = addresses?;
     let (store, _) = store?;
     Some(Config {
@@ -76,7 +93,11 @@ fn resolve(node: &Node, overrides: &Overrides, faults: &mut Faults) -> Option<Co
         expected_nodes: expected_nodes?,
         shutdown: shutdown?,
         telemetry: telemetry?,
+        tls: tls?,
+        limits: limits?,
+        access: access?,
         policies: policies?,
+        files: Vec::new(),
     })
 }
 

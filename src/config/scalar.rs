@@ -103,7 +103,7 @@ impl Node {
         }
     }
 
-    fn refuse<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
+    pub(super) fn refuse<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
         self.must_be(what, faults);
         None
     }

@@ -66,11 +66,6 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Notes that something is announced but not built.
-pub(super) fn not_yet(place: Place, what: &str, faults: &mut Faults) {
-    faults.note(place, format!("{what} is not yet supported"));
-}
-
 fn stranger(key: &str, shape: &Shape) -> String {
     if shape.later.contains(&key) {
         return format!("`{key}` is not yet supported");

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::limit::key::KeyType;
 use crate::limit::lists::Entry;
+use crate::limit::log::max_entries;
 use crate::limit::matches::Pattern;
-use crate::limit::policy::{Options, Policy};
+use crate::limit::policy::{Durability, Options, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
@@ -26,13 +27,18 @@ fn canonical(policy: &Policy) -> String {
     };
     let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
     line.extend(quotas.iter().map(quota));
+    if policy.keeps_metas() {
+        line.extend(quotas.first().map(|quota| format!(" up to {}", max_entries(quota))));
+    }
     line + &format!(" {}us{}\n", timeout.as_micros(), said_besides(options))
 }
 
 /// Nothing when nothing is. Where an entry is written does not matter, nor do the others' order.
 fn said_besides(options: &Options) -> String {
-    let Options { shadow, inline, lists, listed: _, counters: _ } = options;
-    let mut text = format!("{}{}", if *shadow { " shadow" } else { "" }, if *inline { " inline" } else { "" });
+    let Options { durability, shadow, inline, lists, listed: _, counters: _ } = options;
+    let replica = *durability == Durability::Replica;
+    let said = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
+    let mut text: String = said.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     let Some(lists) = lists else { return text };
     for (name, list) in [("deny", &lists.deny), ("allow", &lists.allow), ("override", &lists.overrides)] {
         let entry = |(pattern, entry): (Pattern<'_>, &Entry)| {
@@ -62,6 +68,9 @@ fn rule(rule: Rule) -> String {
         Rule::SlidingWindow => "sliding".into(),
         Rule::FixedWindow(Anchor::Clock) => "clock".into(),
         Rule::FixedWindow(Anchor::FirstHit) => "first-hit".into(),
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.to_string(),
         Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
+        // Its bound says nothing of what is counted.
+        Rule::SlidingLog(_) => "log".into(),
     }
 }

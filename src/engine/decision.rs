@@ -187,10 +187,12 @@ pub enum Cause {
     BreakerOpen,
     QueueFull,
     Refused,
+    /// The charge was made, but a failover could still forget it.
+    NoReplicaAck,
 }
 
 impl Cause {
-    pub const ALL: [Self; 4] = [Self::Timeout, Self::BreakerOpen, Self::QueueFull, Self::Refused];
+    pub const ALL: [Self; 5] = [Self::Timeout, Self::BreakerOpen, Self::QueueFull, Self::Refused, Self::NoReplicaAck];
 
     /// The name in answers, metrics and spans.
     pub fn name(self) -> &'static str {
@@ -199,6 +201,7 @@ impl Cause {
             Self::BreakerOpen => "breaker_open",
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
+            Self::NoReplicaAck => "no_replica_ack",
         }
     }
 }

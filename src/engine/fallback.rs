@@ -110,5 +110,6 @@ fn cause(error: &StoreError) -> Cause {
         StoreError::Unreachable(_) => Cause::BreakerOpen,
         StoreError::QueueFull => Cause::QueueFull,
         StoreError::Refused(_) => Cause::Refused,
+        StoreError::NoReplicaAck => Cause::NoReplicaAck,
     }
 }

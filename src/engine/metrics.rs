@@ -14,9 +14,6 @@ impl Engine {
             prefilter_entries: (self.prefilter.len() as f64).into(),
             prefilter_denials: tally.prefilter_denials.total().into(),
             prefilter_evictions: self.prefilter.evictions().into(),
-            shed: tally.shed.total().into(),
-            config_last_reload_successful: f64::from(u8::from(tally.reload.is_successful())).into(),
-            config_last_reload_success: (tally.reload.succeeded_at() as f64 / MICROS).into(),
             ..Metrics::default()
         };
         self.read_checks(&mut metrics);

@@ -26,11 +26,14 @@ mod inline;
 
 mod metrics;
 
+pub mod reload;
+
 pub use crate::config::inline::{Misfit, Written};
-pub use crate::store::{Health, ShardHealth};
+pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
 use inline::InlinePolicies;
+pub use reload::Changes;
 use tally::Tally;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
@@ -41,6 +44,8 @@ pub struct Check {
     pub key: String,
     /// 0 to 10^15 units; 0 only looks.
     pub cost: u64,
+    /// Who causes it, 1 to 256 bytes; kept by sliding logs.
+    pub meta: Meta,
     /// The quotas that it brings along, for policies that take them.
     pub quotas: Option<Vec<Written>>,
 }
@@ -60,7 +65,6 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
-        let tally = Tally::new(policies.loaded_at);
         let policies = ArcSwap::from_pointee(policies);
         Self {
             policies,
@@ -69,7 +73,7 @@ impl Engine {
             prefilter,
             store,
             fallback,
-            tally,
+            tally: Tally::default(),
             clock,
         }
     }
@@ -80,7 +84,8 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
-        let mut decisions = self.ask(&subject, &[check.cost]).await;
+        let metas = metas(&subject, std::iter::once(check));
+        let mut decisions = self.ask(&subject, &[check.cost], &metas).await;
         // One answer per cost is the contract of `ask`.
         let answer = decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)));
         traces::answered(|| told(&subject, check.cost, &answer));
@@ -102,7 +107,10 @@ impl Engine {
             for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
                 let costs: Vec<u64> = run.iter().map(|place| checks[*place].cost).collect();
                 match &subjects[run[0]] {
-                    Ok(subject) => answers.extend(self.ask_part(subject, &costs).await),
+                    Ok(subject) => {
+                        let metas = metas(subject, run.iter().map(|place| &checks[*place]));
+                        answers.extend(self.ask_part(subject, &costs, &metas).await);
+                    }
                     Err(error) => answers.extend(costs.iter().map(|_| Err(error.clone()))),
                 }
             }
@@ -123,6 +131,13 @@ impl Engine {
             .collect()
     }
 
+    /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
+    pub async fn history(&self, check: &Check) -> Option<History> {
+        let subject = self.subject(check).ok()?;
+        let told = tokio::time::timeout(subject.policy.timeout, self.store.history(&subject)).await;
+        told.ok()?.ok()?
+    }
+
     /// The policies in force.
     pub fn policies(&self) -> Arc<Policies> {
         self.policies.load_full()
@@ -131,11 +146,6 @@ impl Engine {
     /// Which parts of the store are up.
     pub fn health(&self) -> Health {
         self.store.health()
-    }
-
-    /// The counters, for what happens outside of a check: a configuration that is loaded, a request that is shed.
-    pub fn tally(&self) -> &Tally {
-        &self.tally
     }
 
     /// Frees what says nothing any more; called from time to time.
@@ -161,23 +171,23 @@ impl Engine {
     }
 
     /// A batch's checks of one key; in a trace they have a span of their own.
-    async fn ask_part(&self, subject: &Subject, costs: &[u64]) -> Answers {
+    async fn ask_part(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
         let tell = |answers: &Answers| {
             // Of several for one key the last one tells most: those before it were decided first.
             if let (Some(cost), Some(answer)) = (costs.last(), answers.last()) {
                 traces::answered(|| told(subject, *cost, answer));
             }
         };
-        traces::part(costs.len()).within(self.ask(subject, costs), tell).await
+        traces::part(costs.len()).within(self.ask(subject, costs, metas), tell).await
     }
 
-    /// Decides `costs` for one subject, in order: one answer each.
-    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
+    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
         let policy = &subject.policy;
         let now = self.clock.now();
         let mut answers: Answers = match policy.options.listed {
             Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
-            None => self.count(subject, costs, now).await,
+            None => self.count(subject, costs, metas, now).await,
         };
         if policy.options.shadow {
             answers.iter_mut().flatten().for_each(Decision::shadow);
@@ -188,7 +198,7 @@ impl Engine {
 
     /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
     /// since a denial charges nothing.
-    async fn count(&self, subject: &Subject, costs: &[u64], now: Micros) -> Answers {
+    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
             .iter()
@@ -197,7 +207,13 @@ impl Engine {
         let open: SmallVec<[u64; 1]> =
             costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
         if !open.is_empty() {
-            let asked = self.ask_store(subject, &open, now).await;
+            let metas: SmallVec<[Meta; 1]> = metas
+                .iter()
+                .zip(&answers)
+                .filter(|(_, answer)| answer.is_none())
+                .map(|(meta, _)| meta.clone())
+                .collect();
+            let asked = self.ask_store(subject, &open, &metas, now).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
@@ -207,9 +223,9 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {
+    async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take(subject, costs)).await;
+        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
         match taken.unwrap_or(Err(StoreError::Timeout)) {
             Ok(taken) => {
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
@@ -255,6 +271,11 @@ fn told<'a>(subject: &'a Subject, cost: u64, answer: &Answer) -> Answered<'a> {
 
 fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
     matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
+}
+
+/// The metas of checks of one subject, one each, where its policy keeps them.
+fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
+    if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
 }
 
 /// What a check comes to.

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -48,35 +47,25 @@ pub struct Tally {
     /// By kind of failure.
     complaints: [Limiter; StoreError::KINDS.len()],
     pub prefilter_denials: Count,
-    pub shed: Count,
-    pub reload: Reload,
 }
 
 /// Checks of one policy by outcome, source and reason.
 #[derive(Debug, Default)]
 pub struct PolicyTally([[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()]);
 
-/// How the last attempt to load the configuration ended.
-#[derive(Debug)]
-pub struct Reload {
-    failed: AtomicBool,
-    succeeded_at: AtomicU64,
-}
-
-impl Tally {
-    /// `loaded_at` is when the configuration was loaded, us since the Unix epoch.
-    pub fn new(loaded_at: Micros) -> Self {
+impl Default for Tally {
+    fn default() -> Self {
         Self {
             policies: ArcSwap::default(),
             durations: Source::ALL.map(|_| Histogram::new(SPANS)),
             fallbacks: Default::default(),
             complaints: Default::default(),
             prefilter_denials: Count::default(),
-            shed: Count::default(),
-            reload: Reload { failed: AtomicBool::new(false), succeeded_at: AtomicU64::new(loaded_at) },
         }
     }
+}
 
+impl Tally {
     /// Counts the answers to checks of one key, which took `took` us.
     pub fn answered(&self, policy: &Policy, answers: &[Answer], took: Micros) {
         let tally = self.policy(&policy.name);
@@ -156,27 +145,5 @@ impl PolicyTally {
             }
         }
         series
-    }
-}
-
-impl Reload {
-    /// The configuration in force is from `at`, us since the Unix epoch.
-    pub fn succeeded(&self, at: Micros) {
-        self.succeeded_at.store(at, Ordering::Relaxed);
-        self.failed.store(false, Ordering::Relaxed);
-    }
-
-    /// The one before stays in force.
-    pub fn failed(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-    }
-
-    pub fn is_successful(&self) -> bool {
-        !self.failed.load(Ordering::Relaxed)
-    }
-
-    /// us since the Unix epoch.
-    pub fn succeeded_at(&self) -> Micros {
-        self.succeeded_at.load(Ordering::Relaxed)
     }
 }

@@ -6,9 +6,13 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 
+use super::access;
+use super::faults::FaultBody;
 use super::violations::{Violation, did_you_mean, member};
+use crate::access::Refused;
 use crate::config::Policies;
 use crate::engine::{CheckError, Misfit};
+use crate::reload::ReloadError;
 
 /// Names of policies listed at most when one is not known.
 const MAX_KNOWN: usize = 100;
@@ -20,19 +24,25 @@ pub(super) struct Problem {
     detail: String,
     violations: Vec<Violation>,
     known: Vec<String>,
+    faults: Vec<FaultBody<'static>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     MalformedJson,
     InvalidRequest,
+    InvalidConfiguration,
+    NothingToReload,
     UnknownPolicy,
+    Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     RequestTimeout,
     TooLarge,
     UnsupportedMediaType,
     StoreUnavailable,
+    Overloaded,
     Internal,
 }
 
@@ -44,7 +54,13 @@ impl Kind {
             Self::InvalidRequest => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", "The request says something it may not say")
             }
+            Self::InvalidConfiguration => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid-configuration", "The configuration has faults")
+            }
+            Self::NothingToReload => (StatusCode::CONFLICT, "nothing-to-reload", "The node was given no file"),
             Self::UnknownPolicy => (StatusCode::NOT_FOUND, "unknown-policy", "There is no policy of that name"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "The caller is not known"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The caller may not make this call"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is nothing at this path"),
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take that method")
@@ -57,6 +73,7 @@ impl Kind {
             Self::StoreUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store gave no decision")
             }
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many calls are in flight"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Tollgate has a bug"),
         }
     }
@@ -64,7 +81,7 @@ impl Kind {
 
 impl Problem {
     fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), violations: Vec::new(), known: Vec::new() }
+        Self { kind, detail: detail.into(), violations: Vec::new(), known: Vec::new(), faults: Vec::new() }
     }
 
     /// 400: `detail` says where it stops being JSON.
@@ -82,6 +99,33 @@ impl Problem {
         Self { violations, ..Self::new(Kind::InvalidRequest, detail) }
     }
 
+    /// 401 or 403.
+    pub(super) fn refused(refused: Refused) -> Self {
+        let kind = match refused {
+            Refused::NoToken | Refused::UnknownToken => Kind::Unauthorized,
+            Refused::NeedsAdmin | Refused::NoAdminTokens => Kind::Forbidden,
+        };
+        Self::new(kind, access::sentence(refused))
+    }
+
+    /// 404: no call has the path.
+    pub(super) fn not_found(uri: &Uri) -> Self {
+        let path: String = uri.path().chars().take(200).collect();
+        Self::new(Kind::NotFound, format!("no call has the path {path}"))
+    }
+
+    /// 422 with every fault of the file, or 409 when there is no file: why nothing was loaded again.
+    pub(super) fn not_reloaded(error: &ReloadError) -> Self {
+        match error {
+            ReloadError::NoFile => Self::new(Kind::NothingToReload, error.to_string()),
+            ReloadError::Faults(faults) => {
+                let faults: Vec<_> = faults.iter().map(|fault| FaultBody::from(fault).into_owned()).collect();
+                let detail = format!("the running policies stay in force: {} faults, see violations", faults.len());
+                Self { faults, ..Self::new(Kind::InvalidConfiguration, detail) }
+            }
+        }
+    }
+
     /// 408: the body was not complete after the time allowed for it.
     pub(super) fn slow_body() -> Self {
         Self::new(Kind::RequestTimeout, "send the whole body within 10 seconds")
@@ -95,6 +139,11 @@ impl Problem {
     /// 415: `detail` says what to send.
     pub(super) fn unsupported_media_type(detail: impl Into<String>) -> Self {
         Self::new(Kind::UnsupportedMediaType, detail)
+    }
+
+    /// 503: nothing of the call was read.
+    pub(super) fn overloaded() -> Self {
+        Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
     }
 
     /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
@@ -132,8 +181,7 @@ fn misfit(Misfit { pointer, message }: &Misfit, at: &str) -> Violation {
 }
 
 pub(super) async fn not_found(uri: Uri) -> Problem {
-    let path: String = uri.path().chars().take(200).collect();
-    Problem::new(Kind::NotFound, format!("no call has the path {path}"))
+    Problem::not_found(&uri)
 }
 
 /// The router adds `Allow`.
@@ -154,7 +202,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.kind {
-            Kind::StoreUnavailable => {
+            Kind::StoreUnavailable | Kind::Overloaded => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Kind::RequestTimeout => {
@@ -174,7 +222,7 @@ impl Serialize for Problem {
             title,
             status: status.as_u16(),
             detail: &self.detail,
-            violations: &self.violations,
+            violations: ViolationsBody::of(self),
             known: (self.kind == Kind::UnknownPolicy).then_some(&self.known),
         }
         .serialize(serializer)
@@ -188,8 +236,26 @@ struct ProblemBody<'a> {
     title: &'static str,
     status: u16,
     detail: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    violations: &'a [Violation],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    violations: Option<ViolationsBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     known: Option<&'a Vec<String>>,
+}
+
+/// Of a request, or of a configuration.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ViolationsBody<'a> {
+    Request(&'a [Violation]),
+    Configuration(&'a [FaultBody<'static>]),
+}
+
+impl<'a> ViolationsBody<'a> {
+    fn of(problem: &'a Problem) -> Option<Self> {
+        match (problem.violations.as_slice(), problem.faults.as_slice()) {
+            ([], []) => None,
+            ([], faults) => Some(Self::Configuration(faults)),
+            (violations, _) => Some(Self::Request(violations)),
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! What a request meets first: the request id, the panic guard, the end of a connection, and the short way of a
-//! check.
+//! What a request meets first: the request id, the panic guard, the cap of what is in flight, who may call, the end of
+//! a connection, and the short way of a check.
 //!
 //! `POST /v1/check` is nearly all that is ever asked, so it does not pass the router, whose boxes cost about as
 //! much as the rest of a denial from memory. It runs the same handler; everything else is routed.
@@ -11,15 +11,17 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Request, Version, header};
+use axum::http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use tower_service::Service;
 
 use super::body::Lingering;
+use super::error::Problem;
 use super::lifecycle::Phase;
-use super::{Node, Surface, check, error, request_id, router, trace};
+use super::{Node, Surface, access, check, error, request_id, router, trace};
+use crate::access::Reach;
 
 /// All calls of one listener.
 #[derive(Debug, Clone)]
@@ -33,13 +35,14 @@ pub struct Front {
 struct Inner {
     node: Node,
     surface: Surface,
+    reach: Reach,
     routes: Router,
 }
 
 impl Front {
-    pub fn new(node: Node, surface: Surface) -> Self {
+    pub fn new(node: Node, surface: Surface, reach: Reach) -> Self {
         let routes = router(node.clone(), surface);
-        Self { inner: Arc::new(Inner { node, surface, routes }), client: None }
+        Self { inner: Arc::new(Inner { node, surface, reach, routes }), client: None }
     }
 
     /// The same for one connection.
@@ -60,6 +63,9 @@ impl Front {
         };
         let mut response = answered.unwrap_or_else(error::panicked);
         response.headers_mut().insert(request_id::NAME, id);
+        if response.status() == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, access::CHALLENGE);
+        }
         if version < Version::HTTP_2 && node.lifecycle.reached(Phase::Closing) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -73,7 +79,12 @@ impl Front {
 impl Inner {
     async fn route(&self, request: Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
+        let admitted = self.node.load.admit(head.uri.path(), &body);
         let body = Lingering::new(&head.headers, body);
+        let Some(_admitted) = admitted else { return Problem::overloaded().into_response() };
+        if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
+            return problem.into_response();
+        }
         if self.is_check(&head) {
             return check::answer(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }

@@ -11,9 +11,9 @@ use serde_json::value::RawValue;
 
 use super::error::Problem;
 use super::quotas;
-use super::request::{DEFAULT_POLICY, Item, MAX_BATCH, MAX_META_BYTES, check_key};
+use super::request::{self, DEFAULT_POLICY, Item, MAX_BATCH, MAX_META_BYTES, check_key};
 use super::violations::Violation;
-use crate::engine::Check;
+use crate::engine::{Check, Meta};
 use crate::limit::quota::MAX_UNITS;
 
 /// Brackets that may be open at once; requests need three.
@@ -73,11 +73,12 @@ fn read_check(value: &RawValue, at: &str) -> Result<Check, Vec<Violation>> {
     let policy = members.take("policy", string);
     let key = members.take("key", |value| string(value).and_then(|key| check_key(&key).map(|()| key)));
     let cost = members.take("cost", cost);
-    members.take("meta", meta);
+    let meta = members.take("meta", meta);
     members.take("id", |_| Err::<(), _>("is not yet supported".into()));
     let quotas = members.take("quotas", quotas::written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    members.finish(Check { policy, key: key.unwrap_or_default(), cost: cost.unwrap_or(1), quotas })
+    let (key, meta) = (key.unwrap_or_default(), meta.flatten());
+    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, quotas })
 }
 
 pub(super) fn string(value: &RawValue) -> Result<String, String> {
@@ -88,9 +89,10 @@ pub(super) fn string(value: &RawValue) -> Result<String, String> {
     serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
 }
 
-fn meta(value: &RawValue) -> Result<(), String> {
-    match string(value)?.len() {
-        0..=MAX_META_BYTES => Ok(()),
+fn meta(value: &RawValue) -> Result<Meta, String> {
+    let meta = string(value)?;
+    match meta.len() {
+        0..=MAX_META_BYTES => Ok(request::meta(&meta)),
         length => Err(format!("must have up to {MAX_META_BYTES} bytes, not {length}")),
     }
 }

@@ -1,8 +1,8 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes `front.rs` (request id, panic guard, connection) and one handler, which parses
-//! (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the way
-//! becomes a problem document in `error.rs`.
+//! A request passes `front.rs` (request id, panic guard, connection, not too many at once: `shed.rs`) and one handler,
+//! which parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
+//! way becomes a problem document in `error.rs`.
 
 use std::sync::Arc;
 
@@ -10,9 +10,12 @@ use axum::Router;
 use axum::routing::{get, post};
 
 use crate::engine::Engine;
+use crate::reload::Reloader;
 use crate::telemetry::traces::Tracing;
 
 pub mod lifecycle;
+
+mod access;
 
 pub mod front;
 
@@ -20,11 +23,15 @@ mod request_id;
 
 mod trace;
 
+mod shed;
+
 mod check;
 
 mod usage;
 
 mod policies;
+
+mod reload;
 
 mod health;
 
@@ -40,6 +47,8 @@ mod inspect;
 
 mod violations;
 
+mod faults;
+
 mod query;
 
 mod answer;
@@ -50,6 +59,7 @@ mod error;
 
 pub use front::Front;
 pub use lifecycle::Lifecycle;
+pub use shed::Load;
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
@@ -58,6 +68,8 @@ pub struct Node {
     pub lifecycle: Lifecycle,
     /// Records requests, where traces are wanted.
     pub tracing: Option<Arc<Tracing>>,
+    pub load: Load,
+    pub reloader: Arc<Reloader>,
 }
 
 /// Which calls a listener answers; health is answered by every one.
@@ -81,7 +93,10 @@ fn router(node: Node, surface: Surface) -> Router {
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies)).route("/metrics", get(metrics::metrics));
+        routes = routes
+            .route("/v1/policies", get(policies::policies))
+            .route("/v1/reload", post(reload::reload))
+            .route("/metrics", get(metrics::metrics));
     }
     routes
         .fallback(error::not_found)

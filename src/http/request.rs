@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::error::Problem;
 use super::{inspect, quotas};
-use crate::engine::{Check, Written};
+use crate::engine::{Check, Meta, Written};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::quota::MAX_UNITS;
 
@@ -64,6 +64,11 @@ pub(super) fn check_key(key: &str) -> Result<(), String> {
     }
 }
 
+/// Who causes a check; an empty text is nobody.
+pub(super) fn meta(text: &str) -> Meta {
+    (!text.is_empty()).then(|| text.into())
+}
+
 /// A check as written, when nothing is wrong with its form. `id` is left out: it is not supported yet.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,8 +101,8 @@ impl Members<'_> {
 
 impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
-        let Members { policy, key, cost, quotas, .. } = members;
-        Self { policy: policy.into_owned(), key: key.into_owned(), cost, quotas }
+        let Members { policy, key, cost, meta: who, quotas } = members;
+        Self { policy: policy.into_owned(), key: key.into_owned(), cost, meta: meta(&who), quotas }
     }
 }
 
@@ -151,6 +156,6 @@ mod tests {
     fn both_readings_agree_on_what_is_right() {
         let body = br#" {"cost": 0, "meta": "m", "policy": "p", "key": "\u00e4/\\"} "#;
         let (fast, slow) = (check(body).unwrap(), inspect::check(body).unwrap());
-        assert_eq!((fast.policy, fast.key, fast.cost), (slow.policy, slow.key, slow.cost));
+        assert_eq!((fast.policy, fast.key, fast.cost, fast.meta), (slow.policy, slow.key, slow.cost, slow.meta));
     }
 }

@@ -58,18 +58,37 @@ pub struct Taken {
 
 /// What each quota of a policy has left at one instant; costs are admitted against it in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room(SmallVec<[u64; 3]>);
+struct Room(SmallVec<[Left; 3]>);
 
-impl Room {
-    pub fn new(remaining: impl IntoIterator<Item = u64>) -> Self {
-        Self(remaining.into_iter().collect())
+/// What one quota has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Left {
+    units: u64,
+    /// Charges of any cost.
+    charges: u64,
+}
+
+impl Left {
+    fn admits(self, cost: u64) -> bool {
+        cost == 0 || cost <= self.units && self.charges > 0
     }
 
+    fn take(&mut self, cost: u64) {
+        self.units -= cost;
+        self.charges -= u64::from(cost > 0);
+    }
+
+    fn remaining(self) -> u64 {
+        if self.charges == 0 { 0 } else { self.units }
+    }
+}
+
+impl Room {
     /// Takes `cost` from every quota, or from none: cost 0 always fits.
-    pub fn admit(&mut self, cost: u64) -> bool {
-        let fits = self.0.iter().all(|remaining| cost <= *remaining);
+    fn admit(&mut self, cost: u64) -> bool {
+        let fits = self.0.iter().all(|left| left.admits(cost));
         if fits {
-            self.0.iter_mut().for_each(|remaining| *remaining -= cost);
+            self.0.iter_mut().for_each(|left| left.take(cost));
         }
         fits
     }
@@ -80,7 +99,11 @@ impl Room {
 /// This is the whole of a store's decision; the scripts in Redis decide the same by the same sums.
 pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64]) -> Ruling {
     let quotas = &policy.quotas;
-    let mut room = Room::new(states.iter().zip(quotas).map(|(state, quota)| state.remaining(quota, now)));
+    let left = |(state, quota): (&State, &Quota)| Left {
+        units: state.remaining(quota, now),
+        charges: state.charges_left(quota, now),
+    };
+    let mut room = Room(states.iter().zip(quotas).map(left).collect());
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(costs.len());
     for &cost in costs {
         let allowed = room.admit(cost);
@@ -109,8 +132,11 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
 /// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none
 /// is a peek, and the dearest of them would be admitted once more: then the sums tell everything.
 pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Ruling {
-    let left = |(quota, counted): (&Quota, &u64)| quota.limit.get().saturating_sub(*counted);
-    let mut room = Room::new(policy.quotas.iter().zip(counted).map(left));
+    let left = |(quota, counted): (&Quota, &u64)| Left {
+        units: quota.limit.get().saturating_sub(*counted),
+        charges: u64::MAX,
+    };
+    let mut room = Room(policy.quotas.iter().zip(counted).map(left).collect());
     let admit = |&cost: &u64| {
         let allowed = room.admit(cost);
         debug_assert!(allowed && cost > 0);
@@ -122,7 +148,8 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
 
 fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {
     let states = room.0.iter().zip(resets);
-    let quotas: QuotaStates = states.map(|(&remaining, reset_after)| QuotaState { remaining, reset_after }).collect();
+    let quotas: QuotaStates =
+        states.map(|(left, reset_after)| QuotaState { remaining: left.remaining(), reset_after }).collect();
     let binding = quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining).map_or(0, |(index, _)| index);
     Verdict { cost, allowed, retry_after: Wait::NONE, again_after: Wait::NONE, again_binding: 0, binding, quotas }
 }

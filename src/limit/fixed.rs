@@ -3,7 +3,8 @@
 //! The end of a window is set when it begins and never moves: neither a later hit nor a denial prolongs it.
 //! Across the edge of two windows up to twice the limit can pass; the sliding window has no edge.
 
-use super::quota::{Anchor, Quota};
+use super::calendar::Span;
+use super::quota::{Anchor, Quota, Rule};
 use super::time::{Micros, Wait};
 
 /// What one key used of one quota in the window that began last.
@@ -18,9 +19,9 @@ impl FixedWindow {
     /// What counts at `now`: nothing of a window that has ended. A clock that stepped back finds a window
     /// that begins later than now; it counts as begun.
     fn current(&self, quota: &Quota, now: Micros) -> Self {
-        match self.count > 0 && now < self.start + quota.window {
+        match self.count > 0 && now < self.expires_at(quota) {
             true => *self,
-            false => Self { start: start(quota, now), count: 0 },
+            false => Self { start: window(quota, now).start, count: 0 },
         }
     }
 
@@ -49,19 +50,24 @@ impl FixedWindow {
     /// How long from `now` until the window ends; 0 when nothing counts, us.
     pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
         let current = self.current(quota, now);
-        if current.count == 0 { 0 } else { current.start + quota.window - now }
+        if current.count == 0 { 0 } else { current.expires_at(quota) - now }
     }
 
     /// The instant from which this says nothing.
     pub fn expires_at(&self, quota: &Quota) -> Micros {
-        self.start + quota.window
+        match quota.rule {
+            Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.window(self.start).end,
+            _ => self.start + quota.window,
+        }
     }
 }
 
-/// When a window that is begun by a charge at `now` begins.
-pub fn start(quota: &Quota, now: Micros) -> Micros {
-    match quota.rule {
-        super::quota::Rule::FixedWindow(Anchor::Clock) => now - now % quota.window,
+/// The window that a charge at `now` begins, or by a clock falls into.
+pub fn window(quota: &Quota, now: Micros) -> Span {
+    let start = match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => return calendar.window(now),
+        Rule::FixedWindow(Anchor::Clock) => now - now % quota.window,
         _ => now,
-    }
+    };
+    Span { start, end: start + quota.window }
 }

@@ -3,6 +3,8 @@
 
 pub mod time;
 
+pub mod calendar;
+
 pub mod quota;
 
 pub mod key;
@@ -20,6 +22,12 @@ pub mod window;
 pub mod fixed;
 
 pub mod bucket;
+
+pub mod log;
+
+pub mod digest;
+
+pub mod history;
 
 pub mod state;
 

@@ -15,6 +15,7 @@ pub enum Algorithm {
     SlidingWindow,
     FixedWindow,
     TokenBucket,
+    SlidingLog,
 }
 
 impl Algorithm {
@@ -24,6 +25,7 @@ impl Algorithm {
             Self::SlidingWindow => "sliding-window",
             Self::FixedWindow => "fixed-window",
             Self::TokenBucket => "token-bucket",
+            Self::SlidingLog => "sliding-log",
         }
     }
 }
@@ -56,6 +58,26 @@ impl OnStoreFailure {
     }
 }
 
+/// Where a charge must be before the check that made it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// On the primary: a failover may forget it.
+    #[default]
+    Primary,
+    /// On a replica as well: an allowed check waits for its acknowledgement.
+    Replica,
+}
+
+impl Durability {
+    /// The name in the configuration and in `GET /v1/policies`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::Replica => "replica",
+        }
+    }
+}
+
 /// A named rule. Its name and its quotas' windows identify its counters: a changed limit keeps its counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -75,6 +97,8 @@ pub struct Policy {
 /// What a policy does besides counting; nothing by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
+    /// Where a charge must be before an allowed check is answered.
+    pub durability: Durability,
     /// Decide and count, but always allow.
     pub shadow: bool,
     /// A check may bring quotas of its own.
@@ -109,6 +133,17 @@ impl Policy {
     /// The name under which the counters are kept: a policy with the quotas of a request has counters of its own.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Whether who caused a charge is kept.
+    pub fn keeps_metas(&self) -> bool {
+        self.algorithm == Algorithm::SlidingLog
+    }
+
+    /// The place of the quota with the longest window: its log is the one that keeps metas.
+    pub fn longest(&self) -> usize {
+        let windows = self.quotas.iter().enumerate();
+        windows.max_by_key(|(_, quota)| quota.window).map_or(0, |(place, _)| place)
     }
 
     /// The same policy with each limit divided by the number of nodes, for the fallback `local`.

@@ -1,7 +1,8 @@
 //! One quota: at most `limit` units in a `window`.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
+use super::calendar::Calendar;
 use super::time::{MICROS_PER_MILLI, Micros};
 
 /// The largest limit and the largest cost, in units. Sums of two stay far below 2^53.
@@ -21,7 +22,7 @@ pub struct Quota {
     /// Units, 1 to [`MAX_UNITS`].
     pub limit: NonZeroU64,
     /// Microseconds, a multiple of 1 ms, [`MIN_WINDOW`] to [`MAX_WINDOW`]; of a token bucket the time in which
-    /// an empty one fills, rounded up.
+    /// an empty one fills, rounded up; of a window by the calendar the nominal length, since each has its own.
     pub window: Micros,
     /// How it counts.
     pub rule: Rule,
@@ -37,6 +38,9 @@ pub enum Rule {
     FixedWindow(Anchor),
     /// At most the limit at once, and the rate in the long run (`bucket.rs`).
     TokenBucket(Rate),
+    /// At most the limit in any interval as long as the window, exactly; the log of a key holds at most that many
+    /// charges (`log.rs`).
+    SlidingLog(NonZeroU32),
 }
 
 /// Where fixed windows begin.
@@ -46,6 +50,8 @@ pub enum Anchor {
     Clock,
     /// With the first charged check after the previous window has ended.
     FirstHit,
+    /// With each day, week, month or year of a time zone.
+    Calendar(Calendar),
 }
 
 /// How fast a token bucket refills: `units` in each `per` us, evenly.

@@ -1,7 +1,9 @@
 //! What a key used of one quota, whatever the algorithm: one variant each, all asked alike.
 
 use super::bucket::TokenBucket;
+use super::digest::LogDigest;
 use super::fixed::FixedWindow;
+use super::log::SlidingLog;
 use super::quota::{Quota, Rule};
 use super::time::{Micros, Wait};
 use super::window::{Grid, SlidingWindow};
@@ -12,6 +14,10 @@ pub enum State {
     SlidingWindow(SlidingWindow),
     FixedWindow(FixedWindow),
     TokenBucket(TokenBucket),
+    /// In a box, as the next: the other algorithms' keys stay small.
+    SlidingLog(Box<SlidingLog>),
+    /// Of a log that is kept elsewhere.
+    LogDigest(Box<LogDigest>),
 }
 
 impl State {
@@ -21,6 +27,7 @@ impl State {
             Rule::SlidingWindow => Self::SlidingWindow(SlidingWindow::default()),
             Rule::FixedWindow(_) => Self::FixedWindow(FixedWindow::default()),
             Rule::TokenBucket(_) => Self::TokenBucket(TokenBucket::default()),
+            Rule::SlidingLog(_) => Self::SlidingLog(Box::default()),
         }
     }
 
@@ -32,6 +39,17 @@ impl State {
             }
             Self::FixedWindow(window) => window.remaining(quota, now),
             Self::TokenBucket(bucket) => bucket.remaining(quota, now),
+            Self::SlidingLog(log) => log.remaining(quota, now),
+            Self::LogDigest(log) => log.remaining(quota, now),
+        }
+    }
+
+    /// Charges that can still be made at `now`, whatever they cost: a log is bounded.
+    pub fn charges_left(&self, quota: &Quota, now: Micros) -> u64 {
+        match self {
+            Self::SlidingLog(log) => log.charges_left(quota, now),
+            Self::LogDigest(log) => log.charges_left(quota),
+            _ => u64::MAX,
         }
     }
 
@@ -41,6 +59,8 @@ impl State {
             Self::SlidingWindow(window) => window.charge(Grid::new(quota.window), now, cost),
             Self::FixedWindow(window) => window.charge(quota, now, cost),
             Self::TokenBucket(bucket) => bucket.charge(quota, now, cost),
+            Self::SlidingLog(log) => log.charge(quota, now, cost),
+            Self::LogDigest(log) => log.charge(quota, now, cost),
         }
     }
 
@@ -50,6 +70,8 @@ impl State {
             Self::SlidingWindow(window) => window.wait(Grid::new(quota.window), now, quota.limit.get(), cost),
             Self::FixedWindow(window) => window.wait(quota, now, cost),
             Self::TokenBucket(bucket) => bucket.wait(quota, now, cost),
+            Self::SlidingLog(log) => log.wait(quota, now, cost),
+            Self::LogDigest(log) => log.wait(quota, now, cost),
         }
     }
 
@@ -59,6 +81,8 @@ impl State {
             Self::SlidingWindow(window) => window.reset_after(Grid::new(quota.window), now),
             Self::FixedWindow(window) => window.reset_after(quota, now),
             Self::TokenBucket(bucket) => bucket.reset_after(quota, now),
+            Self::SlidingLog(log) => log.reset_after(quota, now),
+            Self::LogDigest(log) => log.reset_after(quota, now),
         }
     }
 
@@ -68,6 +92,8 @@ impl State {
             Self::SlidingWindow(window) => window.is_empty(),
             Self::FixedWindow(window) => window.count == 0,
             Self::TokenBucket(bucket) => bucket.debt == 0,
+            Self::SlidingLog(log) => log.is_empty(),
+            Self::LogDigest(log) => log.entries == 0,
         }
     }
 
@@ -77,6 +103,8 @@ impl State {
             Self::SlidingWindow(window) => window.expires_at(Grid::new(quota.window)),
             Self::FixedWindow(window) => window.expires_at(quota),
             Self::TokenBucket(bucket) => bucket.expires_at(quota),
+            Self::SlidingLog(log) => log.expires_at(quota),
+            Self::LogDigest(log) => log.expires_at(quota),
         }
     }
 }

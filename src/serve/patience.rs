@@ -11,17 +11,14 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Interval, interval};
-
-/// Half of a client's time, and more than any check may wait for the store, so that one slow timer serves for all requests of a connection.
-const TICK: Duration = Duration::from_secs(25);
 
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
 const HTTP2: &[u8] = b"PRI * HTTP/2";
 
-pub(super) struct Patient {
-    stream: TcpStream,
+pub(super) struct Patient<S> {
+    stream: S,
+    /// Of half of a client's time, so that one slow timer serves for all requests of a connection.
     ticks: Interval,
     waiting: Waiting,
 }
@@ -63,9 +60,10 @@ impl Waiting {
     }
 }
 
-impl Patient {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        let mut ticks = interval(TICK);
+impl<S> Patient<S> {
+    /// Gives the client between half of `patience` and the whole.
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
+        let mut ticks = interval(patience / 2);
         ticks.reset();
         Self { stream, ticks, waiting: Waiting::First { ticked: false } }
     }
@@ -92,7 +90,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
@@ -103,7 +101,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.after_write(written, cx)

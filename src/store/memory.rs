@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dashmap::{DashMap, Entry};
 use smallvec::SmallVec;
 
-use super::{StoreError, Subject, Taken};
+use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::Clock;
 use crate::limit::decision::decide;
 use crate::limit::key::{Fingerprint, FingerprintState};
@@ -62,8 +62,16 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Refused`] when the key is new and the store is full.
     pub fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
+        self.take_noted(subject, costs, &[])
+    }
+
+    /// See [`super::Store::take_noted`].
+    ///
+    /// # Errors
+    /// As [`MemoryStore::take`].
+    pub fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         let now = self.clock.now();
-        self.take_at(subject, costs, now)
+        self.take_noted_at(subject, costs, metas, now)
     }
 
     /// The same at an instant that the caller names, us: for tests and replays.
@@ -71,11 +79,25 @@ impl MemoryStore {
     /// # Errors
     /// As [`MemoryStore::take`].
     pub fn take_at(&self, subject: &Subject, costs: &[u64], now: Micros) -> Result<Taken, StoreError> {
+        self.take_noted_at(subject, costs, &[], now)
+    }
+
+    /// Both.
+    ///
+    /// # Errors
+    /// As [`MemoryStore::take`].
+    pub fn take_noted_at(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        now: Micros,
+    ) -> Result<Taken, StoreError> {
         match self.keys.entry(subject.fingerprint) {
-            Entry::Occupied(mut entry) => Ok(entry.get_mut().take(&subject.policy, costs, now)),
+            Entry::Occupied(mut entry) => Ok(entry.get_mut().take(&subject.policy, costs, metas, now)),
             Entry::Vacant(entry) => {
                 let mut state = KeyState::default();
-                let taken = state.take(&subject.policy, costs, now);
+                let taken = state.take(&subject.policy, costs, metas, now);
                 if state.held.is_empty() {
                     return Ok(taken);
                 }
@@ -86,6 +108,22 @@ impl MemoryStore {
                 entry.insert(state);
                 Ok(taken)
             }
+        }
+    }
+
+    /// See [`super::Store::history`].
+    pub fn history(&self, subject: &Subject) -> History {
+        self.history_at(subject, self.clock.now())
+    }
+
+    /// The same at an instant that the caller names, us: for tests.
+    pub fn history_at(&self, subject: &Subject, now: Micros) -> History {
+        let quota = &subject.policy.quotas[subject.policy.longest()];
+        let state = self.keys.get(&subject.fingerprint);
+        let held = state.as_ref().and_then(|state| state.held.iter().find(|held| held.is_of(quota)));
+        match held.map(|held| &held.state) {
+            Some(State::SlidingLog(log)) => log.history(quota, now),
+            _ => History::default(),
         }
     }
 
@@ -117,12 +155,17 @@ impl MemoryStore {
 }
 
 impl KeyState {
-    fn take(&mut self, policy: &Policy, costs: &[u64], now: Micros) -> Taken {
+    fn take(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
         // Each state is found by what it depends on, so that a reload which reorders, adds or drops quotas, or
         // changes a limit, keeps the counts that still have a meaning.
         let quotas = &policy.quotas;
         let mut states: SmallVec<[State; 3]> = quotas.iter().map(|quota| self.remove(quota)).collect();
         let ruling = decide(policy, &mut states, now, costs);
+        if let Some(State::SlidingLog(log)) = states.get_mut(policy.longest()).filter(|_| !metas.is_empty()) {
+            let charged = ruling.verdicts.iter().map(|verdict| verdict.allowed && verdict.cost > 0);
+            let metas = metas.iter().zip(charged).filter(|(_, charged)| *charged).map(|(meta, _)| meta.as_ref());
+            log.note(&metas.collect::<Vec<_>>());
+        }
         let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
         let charged = quotas.iter().zip(states).filter(|(_, state)| !state.is_new());
         self.held.extend(charged.map(held));
@@ -136,9 +179,13 @@ impl KeyState {
 }
 
 impl Held {
-    /// A token bucket's window follows from its burst, which is a limit.
+    /// A token bucket's window follows from its burst, which is a limit, as the entries of a log are.
     fn is_of(&self, quota: &Quota) -> bool {
-        self.rule == quota.rule && (self.window == quota.window || matches!(self.rule, Rule::TokenBucket(_)))
+        match (self.rule, quota.rule) {
+            (Rule::TokenBucket(_), _) => self.rule == quota.rule,
+            (Rule::SlidingLog(_), Rule::SlidingLog(_)) => self.window == quota.window,
+            _ => self.rule == quota.rule && self.window == quota.window,
+        }
     }
 
     fn expires_at(&self) -> Micros {

@@ -10,13 +10,15 @@
 //! - tell `retry_after` from the state that the whole call leaves behind;
 //! - answer alike: the same sequence of calls at the same instants gives equal verdicts.
 //!
-//! An error means that no verdict is known. Except for [`StoreError::Unknown`] and [`StoreError::Timeout`]
-//! nothing was charged; after those two it may have been, and the call is never repeated.
+//! An error means that no verdict is known. Except for [`StoreError::Unknown`], [`StoreError::Timeout`] and
+//! [`StoreError::NoReplicaAck`] nothing was charged; after those it may have been, and the call is never repeated.
 //! The caller sets the deadline: dropping the future gives up the answer, not necessarily the charge.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::limit::decision::Taken;
+pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::telemetry::metrics::Distribution;
@@ -39,6 +41,9 @@ pub struct Subject {
     pub fingerprint: Fingerprint,
 }
 
+/// Who causes a charge, if the caller tells.
+pub type Meta = Option<Arc<str>>;
+
 /// Why the store gave no verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -48,6 +53,9 @@ pub enum StoreError {
     /// The connection broke while the call was under way; the charge may have been made.
     #[error("the connection broke with the call under way: {0}")]
     Unknown(String),
+    /// It was charged, and no replica has acknowledged it in time.
+    #[error("no replica acknowledged the charge in time")]
+    NoReplicaAck,
     /// There is no connection to the shard; nothing was sent.
     #[error("no connection: {0}")]
     Unreachable(String),
@@ -61,13 +69,14 @@ pub enum StoreError {
 
 impl StoreError {
     /// Of all errors, in the words of the metrics.
-    pub const KINDS: [&str; 5] = ["timeout", "connection", "unreachable", "queue_full", "refused"];
+    pub const KINDS: [&str; 6] = ["timeout", "connection", "no_replica_ack", "unreachable", "queue_full", "refused"];
 
     /// One of [`StoreError::KINDS`].
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
             Self::Unknown(_) => "connection",
+            Self::NoReplicaAck => "no_replica_ack",
             Self::Unreachable(_) => "unreachable",
             Self::QueueFull => "queue_full",
             Self::Refused(_) => "refused",
@@ -118,9 +127,31 @@ impl Store {
     /// # Errors
     /// When there is no verdict; see [`StoreError`] for what each says about the charge.
     pub async fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
+        self.take_noted(subject, costs, &[]).await
+    }
+
+    /// The same; a policy that keeps metas notes who causes each charge. There is one for each cost, or none at all.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
-            Self::Memory(memory) => memory.take(subject, costs),
-            Self::Redis(redis) => redis.take(subject, costs).await,
+            Self::Memory(memory) => memory.take_noted(subject, costs, metas),
+            Self::Redis(redis) => redis.take_noted(subject, costs, metas, None).await,
+        }
+    }
+
+    /// What a sliding log tells people; nothing for other algorithms.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn history(&self, subject: &Subject) -> Result<Option<History>, StoreError> {
+        if !subject.policy.keeps_metas() {
+            return Ok(None);
+        }
+        match self {
+            Self::Memory(memory) => Ok(Some(memory.history(subject))),
+            Self::Redis(redis) => redis.history(subject).await.map(Some),
         }
     }
 
@@ -154,6 +185,14 @@ impl Store {
         match self {
             Self::Memory(_) => None,
             Self::Redis(redis) => Some(redis.checks_per_call()),
+        }
+    }
+
+    /// Gives a connection up when an answer takes longer than `overdue`, from now on.
+    pub fn set_overdue(&self, overdue: Duration) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(redis) => redis.set_overdue(overdue),
         }
     }
 

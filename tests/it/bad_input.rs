@@ -45,6 +45,8 @@ const BODIES: &[(&str, u16, &str, &[&str])] = &[
     (r#"{"key": "k", "cost": null}"#, 422, "invalid-request", &["/cost"]),
     (r#"{"key": "k", "meta": 1}"#, 422, "invalid-request", &["/meta"]),
     (r#"{"key": "k", "id": "once"}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "k", "quotas": ["1 per 1s"]}"#, 422, "invalid-request", &["/quotas"]),
+    (r#"{"key": "", "quotas": 7}"#, 422, "invalid-request", &["/key", "/quotas"]),
     (r#"{"x": 1, "y": 1, "y": 1, "cost": 0.5}"#, 422, "invalid-request", &["/x", "/y", "/key", "/cost"]),
     (r#"{"key": "k", "policy": "defalt"}"#, 404, "unknown-policy", &[]),
     (r#"{"key": "k", "policy": ""}"#, 404, "unknown-policy", &[]),

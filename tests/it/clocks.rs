@@ -24,7 +24,7 @@ const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_
 
 /// A store whose node has the clock that `hand` moves.
 fn store(hand: &Arc<AtomicU64>) -> RedisStore {
-    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into() };
+    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());
     RedisStore::open(&config, clock, Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
 }
@@ -75,7 +75,7 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
 
 /// The real program under Debian's libfaketime, which shifts its wall clock and its monotonic one. The command
 /// `faketime` does the same, but stays between us and the process.
-fn shifted() -> Command {
+pub(crate) fn shifted() -> Command {
     let library = std::fs::read_dir("/usr/lib").unwrap().flatten().map(|folder| folder.path().join("faketime"));
     let library = library.map(|folder| folder.join("libfaketimeMT.so.1")).find(|library| library.exists());
     let mut program = Command::new(TOLLGATE);

@@ -19,6 +19,18 @@ mod store_failure;
 // The end of a node loses no answer.
 mod shutdown;
 
+// Policies are loaded again while the node runs, whole or not at all, and counts go on.
+mod reload;
+
+// Listeners with TLS: certificates of the node and of its clients, renewed while it runs.
+mod tls;
+
+// Clients that dawdle, and more of them than a node takes.
+mod slow_clients;
+
+// Who may call what, by tokens; where a node listens without them.
+mod tokens;
+
 // Each bad configuration is refused in its exact words, each good one loads.
 mod config_fixtures;
 
@@ -28,11 +40,17 @@ mod cli;
 // Redis absent or frozen: answers all the same, and the store again when it is back.
 mod redis_away;
 
+// A Redis that asks who one is: users, passwords that change, TLS.
+mod redis_auth;
+
 // Two nodes on a six-node cluster: exactly the limit, one call a check, none for a known denial.
 mod exact_on_cluster;
 
 // Failovers, flushed scripts: what the server did not execute is asked again, what it may have is not.
 mod redirections;
+
+// One fault of a cluster after the other under load: always answered, never twice, never over.
+mod faults;
 
 // The load generator: exact counts, a steady rate, failures by their reason.
 mod bench;
@@ -40,10 +58,28 @@ mod bench;
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
+// Deny, allow and override: which entry answers a key.
+mod lists;
+
+// Policies that only watch.
+mod shadow;
+
+// Quotas that a check brings along.
+mod inline;
+
+// What a file does with a key, and by which line.
+mod explain;
+
+// Faults of comparable services, each with a test.
+mod faults_seen_elsewhere;
+
 // What people use today, as policies on each store, with the flaw fixed.
 mod replaced_systems;
 
-// Fixed windows and token buckets against naive models; rows of the systems they replace.
+// The sliding log: no interval over, its clock, its bounds, who caused what.
+mod sliding_log;
+
+// Fixed windows, token buckets and sliding logs against naive models; rows of the systems they replace.
 mod algorithms;
 
 // The embedded store and Redis answer alike, in every member, on every sequence.
@@ -57,6 +93,12 @@ mod clocks;
 
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;
+
+// Days, weeks, months and years of a time zone, across whatever clocks there do.
+mod calendar;
+
+// What policies would have said to the requests of a log.
+mod replay;
 
 // Traces, as a real OTLP receiver gets them.
 mod telemetry_traces;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
@@ -11,7 +12,7 @@ use tollgate::store::redis::keys::Tag;
 use tollgate::store::{RedisStore, Subject};
 
 use crate::harness::redis::{Server, shared};
-use crate::harness::steps::{START, bucket, policy, policy_of, quota};
+use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota};
 use crate::harness::unique;
 
 fn subject(key: &str, quotas: &[(u64, Micros)]) -> Subject {
@@ -113,6 +114,34 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
 }
 
 #[tokio::test]
+async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more() {
+    let store = shared().store();
+    store.known().await;
+    // Noon of the day on which Berlin sets its clocks forward, of the day on which it sets them back, and a March.
+    let rows = [
+        (Unit::Day, 1_774_782_000_000_000u64, 11 * 3600u64, "1d-Europe/Berlin"),
+        (Unit::Day, 1_792_926_000_000_000, 12 * 3600, "1d-Europe/Berlin"),
+        (Unit::Month, 1_772_319_600_000_000, 743 * 3600, "1mo-Europe/Berlin"),
+    ];
+    for (unit, now, left, name) in rows {
+        let rule = Rule::FixedWindow(Anchor::Calendar(Calendar::new(unit, "Europe/Berlin").unwrap()));
+        let policy = Arc::new(policy_of(Algorithm::FixedWindow, vec![quota(3, unit.nominal(), rule)]));
+        let key = unique("calendar-life");
+        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+        let subject = Subject { policy, key: key.as_str().into(), fingerprint };
+        assert!(take(&store, &subject, 1, now).await);
+        assert!(take(&store, &subject, 1, now + 1_000_000).await);
+        assert!(!take(&store, &subject, 2, now + 1_000_000).await);
+        let all = lives(shared(), &format!("*{key}*"));
+        let (written, life) = all.first_key_value().unwrap();
+        assert_eq!((all.len(), written.clone()), (1, format!("{{ratelimit:{key}:}}p:f8-{name}:clock")));
+        // The second charge came a second later, so the second that is added makes it whole again.
+        let expected = i64::try_from(left * 1000).unwrap();
+        assert!(*life <= expected && *life > expected - 20_000, "{written}: {life}, expected {expected}");
+    }
+}
+
+#[tokio::test]
 async fn after_the_windows_have_passed_the_database_is_empty() {
     let server = Server::start();
     let store = server.store();
@@ -122,13 +151,14 @@ async fn after_the_windows_have_passed_the_database_is_empty() {
         policy_of(Algorithm::FixedWindow, vec![quota(2, 100_000, Rule::FixedWindow(Anchor::Clock))]),
         policy_of(Algorithm::FixedWindow, vec![quota(2, 300_000, Rule::FixedWindow(Anchor::FirstHit))]),
         policy_of(Algorithm::TokenBucket, vec![bucket(1, 7, 100_000), bucket(2, 20, 300_000)]),
+        logs(&[(2, 100_000), (3, 300_000)], 10),
     ];
     for (number, policy) in (0..200).zip(policies.into_iter().map(Arc::new).cycle()) {
         let key: Arc<str> = format!("gone-{number}").into();
         let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
         let subject = Subject { policy, key, fingerprint };
         for cost in [1, 1, 1, 0] {
-            store.take(&subject, &[cost]).await.unwrap();
+            store.take_noted(&subject, &[cost], &[Some("who".into())], None).await.unwrap();
         }
     }
     let all = lives(&server, "*");

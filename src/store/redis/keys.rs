@@ -43,13 +43,19 @@ impl Tag {
         format!("{}{policy}:{}:{segment}", self.0, Counter(quota))
     }
 
+    /// The name of who caused the charges of a log.
+    pub fn metas(&self, policy: &str, quota: &Quota) -> String {
+        format!("{}{policy}:{}:metas", self.0, Counter(quota))
+    }
+
     /// The name of the one state of a quota of any other algorithm.
     pub fn state(&self, policy: &str, quota: &Quota) -> String {
         let what = match quota.rule {
             Rule::SlidingWindow => "segments",
-            Rule::FixedWindow(Anchor::Clock) => "clock",
+            Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_)) => "clock",
             Rule::FixedWindow(Anchor::FirstHit) => "first",
             Rule::TokenBucket(_) => "tat",
+            Rule::SlidingLog(_) => "log",
         };
         format!("{}{policy}:{}:{what}", self.0, Counter(quota))
     }
@@ -65,8 +71,10 @@ impl fmt::Display for Counter<'_> {
             Rule::SlidingWindow => {
                 write!(f, "s{}-{}", counter_width(self.0.limit.get()), span_text(self.0.window))
             }
+            Rule::FixedWindow(Anchor::Calendar(calendar)) => write!(f, "f8-{calendar}"),
             Rule::FixedWindow(_) => write!(f, "f8-{}", span_text(self.0.window)),
             Rule::TokenBucket(Rate { units, per }) => write!(f, "b8-{units}-per-{}", span_text(per)),
+            Rule::SlidingLog(_) => write!(f, "l16-{}", span_text(self.0.window)),
         }
     }
 }
@@ -121,6 +129,8 @@ const CRC16: [u16; 256] = {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -140,6 +150,9 @@ mod tests {
         let tag = Tag::new("ratelimit", "203.0.113.7");
         assert_eq!(tag.segment("per-ip", &quota(5), 42), "{ratelimit:203.0.113.7:}per-ip:s4-10s:42");
         assert_eq!(tag.segment("per-ip", &quota(1 << 32), 42), "{ratelimit:203.0.113.7:}per-ip:s8-10s:42");
+        let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
+        assert_eq!(tag.state("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");
+        assert_eq!(tag.metas("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:metas");
     }
 
     #[test]

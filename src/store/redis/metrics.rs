@@ -12,6 +12,8 @@ use crate::telemetry::metrics::Distribution;
 pub enum Retry {
     Moved,
     Ask,
+    /// The slot was moving, and not all of the keys were on one side.
+    TryAgain,
     /// The server could not then.
     NotNow,
     NoScript,
@@ -20,12 +22,13 @@ pub enum Retry {
 }
 
 impl Retry {
-    const ALL: [Self; 5] = [Self::Moved, Self::Ask, Self::NotNow, Self::NoScript, Self::Clock];
+    const ALL: [Self; 6] = [Self::Moved, Self::Ask, Self::TryAgain, Self::NotNow, Self::NoScript, Self::Clock];
 
     fn name(self) -> &'static str {
         match self {
             Self::Moved => "moved",
             Self::Ask => "ask",
+            Self::TryAgain => "try_again",
             Self::NotNow => "not_now",
             Self::NoScript => "no_script",
             Self::Clock => "clock",

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Health, ShardReading, StoreError, Subject, Taken};
+use super::{Health, History, Meta, ShardReading, StoreError, Subject, Taken};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
@@ -23,11 +23,23 @@ pub mod keys;
 
 pub mod script;
 
+pub mod log;
+
 pub mod server;
 
 pub mod metrics;
 
 mod ask;
+
+mod terms;
+
+mod entrance;
+
+mod patience;
+
+mod single;
+
+mod moving;
 
 mod shard;
 
@@ -37,24 +49,45 @@ mod lane;
 
 mod topology;
 
-use ask::{Ask, Refusal};
+use ask::{Answer, Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
+use log::Page;
 use metrics::Retry;
+use moving::{Moving, can_charge_first};
+use patience::Patience;
 use server::Address;
+use single::Single;
+use terms::Terms;
 use topology::{Kind, Topology};
-
-/// How long to wait before asking again a server that cannot now: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
 /// How often one check is asked at most; its deadline comes first.
 const TRIES: usize = 1000;
+
+/// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
+const PORTIONS: usize = 256;
+
+/// What a lane is to be asked about a subject.
+#[derive(Clone, Copy)]
+struct Matter<'a> {
+    costs: &'a [u64],
+    metas: &'a [Meta],
+    /// Instead of those, which portion of what a log tells.
+    portion: Option<usize>,
+    /// Or a call of one key.
+    single: Option<&'a Single>,
+    /// Where it is recorded, of a check that is traced.
+    span: Option<&'a StoreSpan>,
+    time: Option<Micros>,
+}
 
 /// The store on one or more Redis servers.
 #[derive(Debug)]
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
+    terms: Terms,
+    moving: Moving,
 }
 
 impl RedisStore {
@@ -70,8 +103,14 @@ impl RedisStore {
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let topology = Topology::open(seeds, clock, timeout, generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone() })
+        let terms = Terms::new(config.credentials.clone(), timeout);
+        let topology = Topology::open(seeds, clock, terms.clone(), generations);
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), terms, moving: Moving::default() })
+    }
+
+    /// Changes how long a server may take to answer before its connection is given up.
+    pub fn set_overdue(&self, overdue: Duration) {
+        self.terms.set_overdue(overdue);
     }
 
     /// Waits until the servers have told who owns what.
@@ -97,72 +136,158 @@ impl RedisStore {
     /// # Errors
     /// As [`RedisStore::take`].
     pub async fn take_by(&self, subject: &Subject, costs: &[u64], time: Option<Micros>) -> Result<Taken, StoreError> {
-        let span = StoreSpan::start();
-        let taken = self.take_within(&span, subject, costs, time).await;
-        span.end(taken.as_ref().err().map(StoreError::kind));
-        taken
+        self.take_noted(subject, costs, &[], time).await
     }
 
-    async fn take_within(
+    /// See [`super::Store::take_noted`]; `time` as above.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn take_noted(
         &self,
-        span: &StoreSpan,
         subject: &Subject,
         costs: &[u64],
+        metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Taken, StoreError> {
+        match self.ask(subject, Matter { costs, metas, portion: None, single: None, span: None, time }).await? {
+            Answer::Taken(taken) => Ok(taken),
+            Answer::Page(_) | Answer::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+        }
+    }
+
+    /// See [`super::Store::history`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history(&self, subject: &Subject) -> Result<History, StoreError> {
+        self.history_by(subject, None).await
+    }
+
+    /// The same at `time` (us) instead of the shard's TIME where one is given: for tests.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history_by(&self, subject: &Subject, time: Option<Micros>) -> Result<History, StoreError> {
+        let window = subject.policy.quotas[subject.policy.longest()].window;
+        let mut told = Page::default();
+        for number in 0..PORTIONS {
+            let matter = Matter { costs: &[], metas: &[], portion: Some(number), single: None, span: None, time };
+            let Answer::Page(page) = self.ask(subject, matter).await? else { break };
+            let (at, more) = (page.at, page.is_full());
+            if number == 0 {
+                told = page;
+            } else {
+                told.extend(page);
+            }
+            if !more || told.notes.last().is_some_and(|note| note.at + window <= at) {
+                break;
+            }
+        }
+        let (at, counts) = (told.at, |of: Micros| of + window > told.at);
+        let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
+        Ok(History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at))))
+    }
+
+    async fn ask(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
+        let span = StoreSpan::start();
+        let answer = self.ask_patiently(subject, Matter { span: Some(&span), ..matter }).await;
+        span.end(answer.as_ref().err().map(StoreError::kind));
+        answer
+    }
+
+    async fn ask_patiently(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
+        let clock = self.topology.clock();
+        let (slot, mut patience) = (self.slot(subject), Patience::new(clock, subject.policy.timeout));
+        let can_charge_first = matter.portion.is_none() && can_charge_first(&subject.policy);
+        if !(can_charge_first && self.moving.is(slot, clock.now())) {
+            match self.ask_routed(subject, &matter, &mut patience).await {
+                Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
+                answer => return answer.map_err(Refusal::into_error),
+            }
+        }
+        self.charge_first(subject, &matter, &mut patience).await.map(Answer::Taken)
+    }
+
+    /// Asks whoever owns the slot, and again while the answer is that it was not executed.
+    async fn ask_routed(
+        &self,
+        subject: &Subject,
+        matter: &Matter<'_>,
+        patience: &mut Patience,
+    ) -> Result<Answer, Refusal> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let mut asking = None;
-        let mut pause = PAUSE.0;
-        let mut refused = String::new();
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
                 Some(address) => self.topology.lane(address),
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
-            let waiting = Waiting { lane: Some(&lane), checks: costs.len() };
+            let waiting = Waiting { lane: Some(&lane), checks: matter.costs.len().max(1) };
             let queued = lane.ask(Ask {
                 tag: tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
-                costs: costs.into(),
+                costs: matter.costs.into(),
+                metas: matter.metas.into(),
+                portion: matter.portion,
+                single: matter.single.cloned(),
                 asking: asking.take().is_some(),
-                trace: span.waiting(|| lane.now()),
-                time,
+                deadline: patience.deadline(),
+                trace: matter.span.and_then(|span| span.waiting(|| lane.now())),
+                time: matter.time,
                 answer,
             });
-            let gone = |_| Refusal::Failed(StoreError::Unknown("the lane ended".into()));
+            let gone = |_| Refusal::Failed(StoreError::Unknown("its connection was given up".into()));
             let answer = match queued {
                 Ok(()) => verdict.await.map_err(gone).flatten(),
                 Err(error) => Err(error.into()),
             };
-            waiting.over();
-            match answer {
-                Ok(taken) => return Ok(taken),
-                Err(Refusal::Moved(address)) => {
-                    lane.metrics().retried(Retry::Moved);
-                    self.topology.moved(slot, &address);
-                }
-                Err(Refusal::Ask(address)) => {
-                    lane.metrics().retried(Retry::Ask);
-                    asking = Some(address);
-                }
-                Err(Refusal::NotNow(why)) => {
-                    lane.metrics().retried(Retry::NotNow);
-                    refused = why;
-                    self.topology.doubt();
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE.1);
-                }
-                Err(Refusal::Failed(error)) => {
-                    lane.metrics().failed(&error, costs.len());
-                    self.topology.doubt();
-                    return Err(error);
-                }
+            let next = match answer {
+                Ok(answer) => Ok(Next::Done(answer)),
+                Err(refusal) => self.after(refusal, slot, &lane, patience).await,
+            };
+            waiting.over(&next);
+            match next? {
+                Next::Done(answer) => return Ok(answer),
+                Next::Owner => {}
+                Next::Asking(address) => asking = Some(address),
             }
         }
-        Err(StoreError::Refused(refused))
+        Err(StoreError::Refused("it was asked too often".into()).into())
+    }
+
+    /// What comes after a refusal: another try, or the refusal itself.
+    async fn after(&self, refusal: Refusal, slot: u16, lane: &Lane, patience: &mut Patience) -> Result<Next, Refusal> {
+        match refusal {
+            Refusal::Moved(address) => {
+                lane.metrics().retried(Retry::Moved);
+                self.topology.moved(slot, &address);
+                patience.redirected().await?;
+            }
+            Refusal::Ask(address) => {
+                lane.metrics().retried(Retry::Ask);
+                patience.redirected().await?;
+                return Ok(Next::Asking(address));
+            }
+            Refusal::TryAgain if patience.is_young() => {
+                lane.metrics().retried(Retry::TryAgain);
+                patience.pause("TRYAGAIN".into()).await?;
+            }
+            Refusal::NotNow(why) => {
+                lane.metrics().retried(Retry::NotNow);
+                self.topology.doubt();
+                patience.pause(why).await?;
+            }
+            // It was not sent, and another node may own the slot by now.
+            Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
+                patience.pause(why).await?;
+            }
+            refusal @ (Refusal::TryAgain | Refusal::Failed(_)) => return Err(refusal),
+        }
+        Ok(Next::Owner)
     }
 
     /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.
@@ -184,6 +309,10 @@ impl RedisStore {
         self.topology.checks_per_call()
     }
 
+    fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {
+        self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
+    }
+
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
         let unknown = || {
             self.topology.doubt();
@@ -191,6 +320,15 @@ impl RedisStore {
         };
         self.topology.owner(slot).ok_or_else(unknown)
     }
+}
+
+/// How a question goes on.
+enum Next {
+    Done(Answer),
+    /// To whoever owns the slot.
+    Owner,
+    /// To this node, behind ASKING.
+    Asking(Address),
 }
 
 /// Checks that wait for a lane's answer. When the caller gives up first, which it does by dropping the call, they
@@ -201,8 +339,11 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    fn over(mut self) {
-        self.lane = None;
+    /// Nobody waits any more; a failure is counted.
+    fn over(mut self, next: &Result<Next, Refusal>) {
+        if let (Some(lane), Err(Refusal::Failed(error))) = (self.lane.take(), next) {
+            lane.metrics().failed(error, self.checks);
+        }
     }
 }
 

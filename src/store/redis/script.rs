@@ -10,6 +10,7 @@ use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::{Tag, counter_width, segments};
+use super::log::{self, Page};
 use crate::limit::bucket::{Terms, TokenBucket};
 use crate::limit::decision::{Ruling, decide, decide_roomy};
 use crate::limit::fixed::FixedWindow;
@@ -18,17 +19,30 @@ use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
-use crate::store::Taken;
+use crate::store::{Meta, Taken};
 
 /// The sources of all scripts: what a connection loads.
-pub const SOURCES: [&str; 3] = [
+pub const SOURCES: [&str; 8] = [
     include_str!("window.lua"),
     concat!(include_str!("pair_head.lua"), include_str!("fixed.lua"), include_str!("pair.lua")),
     concat!(include_str!("pair_head.lua"), include_str!("bucket.lua"), include_str!("pair.lua")),
+    include_str!("log.lua"),
+    include_str!("log_read.lua"),
+    include_str!("first_window.lua"),
+    include_str!("first_window_back.lua"),
+    include_str!("first_pair_back.lua"),
 ];
 
+/// The place of the script that only reads a log.
+const LOG_READ: usize = 4;
+
+/// The places of those that charge first, and give back, while a slot moves.
+pub(super) const FIRST_WINDOW: usize = 5;
+pub(super) const FIRST_WINDOW_BACK: usize = 6;
+pub(super) const FIRST_PAIR_BACK: usize = 7;
+
 /// The same with their SHA-1, by which servers know them.
-static SCRIPTS: LazyLock<[redis::Script; 3]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
+static SCRIPTS: LazyLock<[redis::Script; 8]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
 
 /// The place of an algorithm's script in both.
 fn place(algorithm: Algorithm) -> usize {
@@ -36,10 +50,12 @@ fn place(algorithm: Algorithm) -> usize {
         Algorithm::SlidingWindow => 0,
         Algorithm::FixedWindow => 1,
         Algorithm::TokenBucket => 2,
+        Algorithm::SlidingLog => 3,
     }
 }
 
-/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that.
+/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that, and so do the
+/// windows by the calendar.
 const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// Bytes before a segment's first counter.
@@ -51,6 +67,8 @@ pub struct Call<'a> {
     pub tag: &'a Tag,
     pub policy: &'a Policy,
     pub costs: &'a [u64],
+    /// One for each cost, or none at all; only logs keep them.
+    pub metas: &'a [Meta],
 }
 
 /// How the script is named to the server.
@@ -79,20 +97,16 @@ impl Call<'_> {
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
         let script = place(self.policy.algorithm);
-        let mut cmd = match by {
-            By::Hash => redis::cmd("EVALSHA"),
-            By::Source => redis::cmd("EVAL"),
-        };
-        cmd.arg(match by {
-            By::Hash => SCRIPTS[script].get_hash(),
-            By::Source => SOURCES[script],
-        });
+        let mut cmd = named(by, script);
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now),
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd),
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, now),
+            Algorithm::SlidingLog => log::arguments(self.tag, self.policy, self.costs, self.metas, &mut cmd),
         }
-        for (cost, times) in runs(self.costs) {
-            cmd.arg(cost).arg(times);
+        if self.policy.algorithm != Algorithm::SlidingLog {
+            for (cost, times) in runs(self.costs) {
+                cmd.arg(cost).arg(times);
+            }
         }
         if let Some(time) = time {
             cmd.arg(time);
@@ -130,7 +144,7 @@ impl Call<'_> {
         }
     }
 
-    fn pair_arguments(&self, cmd: &mut Cmd) {
+    fn pair_arguments(&self, cmd: &mut Cmd, now: Micros) {
         let quotas = &self.policy.quotas;
         cmd.arg(quotas.len());
         for quota in quotas {
@@ -144,8 +158,13 @@ impl Call<'_> {
                     let terms = Terms::of(rate);
                     cmd.arg(terms.repaid).arg(terms.price).arg(limit)
                 }
+                Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+                    let window = calendar.window(now.saturating_sub(TOLERANCE));
+                    let next = calendar.window(window.end);
+                    cmd.arg(window.start).arg(limit).arg(format!("{} {}", window.end, next.end))
+                }
                 Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
-                Rule::FixedWindow(Anchor::FirstHit) | Rule::SlidingWindow => cmd.arg(quota.window).arg(limit).arg(0),
+                _ => cmd.arg(quota.window).arg(limit).arg(0),
             };
         }
     }
@@ -165,6 +184,10 @@ impl Call<'_> {
         let ruling = match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_ruling(time, rest)?,
             Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_ruling(time, rest)?,
+            Algorithm::SlidingLog => {
+                let mut states = log::digests(self.policy, rest)?;
+                decide(self.policy, &mut states, time, self.costs)
+            }
         };
         Some(Reply::Taken(Taken { ruling, at: time }))
     }
@@ -203,13 +226,36 @@ impl Call<'_> {
     }
 }
 
+/// A call that reads portion `number` of what a log tells.
+pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<Micros>) -> Cmd {
+    let mut cmd = named(by, LOG_READ);
+    Page::arguments(tag, policy, number, &mut cmd);
+    if let Some(time) = time {
+        cmd.arg(time);
+    }
+    cmd
+}
+
+/// The beginning of a call.
+pub(super) fn named(by: By, script: usize) -> Cmd {
+    let mut cmd = match by {
+        By::Hash => redis::cmd("EVALSHA"),
+        By::Source => redis::cmd("EVAL"),
+    };
+    cmd.arg(match by {
+        By::Hash => SCRIPTS[script].get_hash(),
+        By::Source => SOURCES[script],
+    });
+    cmd
+}
+
 /// Equal costs side by side are sent once, with their number.
 fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
     costs.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
 }
 
 /// The previous, current and next segment as one history.
-fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
+pub(super) fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
     let current = grid.segment_at(now);
     let mut buckets = Vec::new();
     for (segment, value) in (current.saturating_sub(1)..).zip(triple) {
@@ -232,7 +278,7 @@ fn buckets_of(segment: u64, width: usize, sums: &[u8]) -> impl Iterator<Item = B
         .filter(|bucket| bucket.count > 0)
 }
 
-fn unsigned(value: &Value) -> Option<u64> {
+pub(super) fn unsigned(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,

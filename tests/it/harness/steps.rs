@@ -1,10 +1,11 @@
 //! Random histories of checks: policies, and steps through time.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
+use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
@@ -62,6 +63,10 @@ pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
     for quota in &mut changed.quotas {
         let limit = quota.limit.get();
         let wanted = (limit * quarters / 4).max(1);
+        if let Rule::SlidingLog(most) = quota.rule {
+            let wanted = u64::from(most.get()) * quarters / 4;
+            quota.rule = Rule::SlidingLog(NonZeroU32::new(u32::try_from(wanted).unwrap()).unwrap_or(NonZeroU32::MIN));
+        }
         if let Rule::TokenBucket(rate) = quota.rule {
             *quota = bucket(wanted, rate.units.get(), rate.per);
             continue;
@@ -100,6 +105,21 @@ pub fn fixed_policies() -> impl Strategy<Value = Policy> {
     })
 }
 
+/// Fixed windows by the calendar of one time zone; clocks are set within weeks of [`START`] in most.
+pub fn calendar_policies() -> impl Strategy<Value = Policy> {
+    let zones = ["UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kolkata", "Australia/Lord_Howe", "Africa/Cairo"];
+    let units = prop::sample::subsequence(vec![Unit::Day, Unit::Week, Unit::Month, Unit::Year], 1..=3);
+    (units, prop::collection::vec(limit(), 3), prop::sample::select(zones.to_vec())).prop_map(
+        |(units, limits, zone)| {
+            let quota = |(unit, limit): (Unit, u64)| {
+                let calendar = Calendar::new(unit, zone).unwrap();
+                quota(limit, unit.nominal(), Rule::FixedWindow(Anchor::Calendar(calendar)))
+            };
+            policy_of(Algorithm::FixedWindow, units.into_iter().zip(limits).map(quota).collect())
+        },
+    )
+}
+
 /// Token buckets, with rates that divide evenly and rates that do not.
 pub fn bucket_policies() -> impl Strategy<Value = Policy> {
     let units = prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => Just(1_000_000)];
@@ -107,6 +127,20 @@ pub fn bucket_policies() -> impl Strategy<Value = Policy> {
         let quota = |(per, (burst, units))| bucket(burst, units, per);
         policy_of(Algorithm::TokenBucket, windows.into_iter().zip(terms).map(quota).collect())
     })
+}
+
+/// A policy of sliding logs that hold at most `most` entries each.
+pub fn logs(quotas: &[(u64, Micros)], most: u32) -> Policy {
+    let rule = Rule::SlidingLog(NonZeroU32::new(most).unwrap());
+    let quotas = quotas.iter().map(|&(limit, window)| quota(limit, window, rule)).collect();
+    policy_of(Algorithm::SlidingLog, quotas)
+}
+
+/// Sliding logs; some are full long before their limit is reached.
+pub fn log_policies() -> impl Strategy<Value = Policy> {
+    let most = prop_oneof![1 => 1..6u32, 2 => 6..60u32, 2 => Just(10_000u32)];
+    (windows(), prop::collection::vec(limit(), 3), most)
+        .prop_map(|(windows, limits, most)| logs(&limits.into_iter().zip(windows).collect::<Vec<_>>(), most))
 }
 
 /// The window, or the span of a rate, us.
@@ -119,7 +153,7 @@ pub fn span(quota: &Quota) -> Micros {
 
 /// Of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![policies(), fixed_policies(), bucket_policies()]
+    prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies(), log_policies()]
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.

@@ -1,0 +1,121 @@
+//! `tollgate replay`: what policies would have said to the requests of a log.
+//!
+//! Nothing is asked over a network: each policy has an embedded store of its own, whose clock is the log's. Time never
+//! goes back: a line from before its predecessor, as servers write them that log a request when it ends, is decided
+//! at the instant of the latest line so far.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::{complain, load, print};
+use crate::config::{Overrides, Policies};
+use crate::limit::policy::Policy;
+
+mod access;
+
+mod entry;
+
+mod instant;
+
+mod json;
+
+mod lines;
+
+mod progress;
+
+mod report;
+
+mod run;
+
+mod tally;
+
+mod trial;
+
+use entry::{Choice, Format};
+
+/// Replays a log through policies, offline.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Logs: the common and combined formats of web servers, and JSON lines such as
+  {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
+where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, else microseconds.
+`cost` is 1 if left out, and what else is there does not matter. Time never goes back: a line from before its
+predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.
+
+Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log cannot be read, or no line of it.
+
+  tollgate replay tollgate.yaml --policy per-ip --policy login --log access.log
+  zcat access.log.*.gz | tollgate replay tollgate.yaml --policy api-key --log - --key user --json")]
+pub(super) struct Args {
+    /// The configuration with the policies.
+    file: PathBuf,
+    /// A policy to try; give several to compare them.
+    #[arg(long = "policy", value_name = "P", default_value = "default")]
+    policies: Vec<String>,
+    /// A log; `-` is standard input.
+    #[arg(long = "log", value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+    /// How the logs are written; by the first line of each if left out.
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    format: Option<Format>,
+    /// What is the key: of an access log `client` (if left out), `user`, `method`, `path` (without its query),
+    /// `status`, `referer` or `user-agent`; of JSON lines the name of a member, `key` if left out.
+    #[arg(long, value_name = "FIELD")]
+    key: Option<String>,
+    /// What a request costs: a number, of an access log also `bytes`, of JSON lines the name of a member; 1 if left
+    /// out or not there.
+    #[arg(long, value_name = "N|FIELD")]
+    cost: Option<String>,
+    /// How many keys and minutes to show.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    top: u16,
+    /// Report as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why there is no report.
+#[derive(Debug)]
+enum Failure {
+    /// What was asked for cannot be: exit code 1.
+    Asked(String),
+    /// The log: exit code 2.
+    Log(String),
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let choice = Choice { format: args.format, key: args.key.clone(), cost: args.cost.clone() };
+    let replayed = policies(args).and_then(|policies| run::replay(&policies, &args.logs, &choice, args.top.into()));
+    match replayed {
+        Ok(outcome) => {
+            outcome.unreadable.iter().for_each(|line| complain(line));
+            print(&if args.json { report::json(&outcome) } else { report::text(&outcome) });
+            ExitCode::SUCCESS
+        }
+        Err(Failure::Asked(reason)) => {
+            complain(&reason);
+            ExitCode::from(1)
+        }
+        Err(Failure::Log(reason)) => {
+            complain(&reason);
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The policies that were named, in that order.
+fn policies(args: &Args) -> Result<Vec<Arc<Policy>>, Failure> {
+    let config = load::config(Some(&args.file), &Overrides::default());
+    let Policies { by_name, .. } = config.map_err(|faults| Failure::Asked(faults.to_string()))?.policies;
+    let known = || by_name.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let unknown = |name: &String| Failure::Asked(format!("no policy is named `{name}`: there are {}", known()));
+    let mut named: Vec<Arc<Policy>> = Vec::new();
+    for name in &args.policies {
+        let policy = by_name.get(name).ok_or_else(|| unknown(name))?;
+        if !named.iter().any(|other| Arc::ptr_eq(other, policy)) {
+            named.push(policy.clone());
+        }
+    }
+    Ok(named)
+}

@@ -1,0 +1,129 @@
+//! From a line to what one request asked: when, for whom, how much.
+
+use std::borrow::Cow;
+
+use super::Failure;
+use super::access::{Access, Field};
+use super::json::Members;
+use crate::limit::quota::MAX_UNITS;
+use crate::limit::time::Micros;
+
+/// The longest key, in bytes, as for a check.
+const LONGEST_KEY: usize = 1024;
+
+/// How a log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// client ident user [time] "request" status bytes
+    Common,
+    /// The same, "referer" "user-agent"
+    Combined,
+    /// One object a line
+    Json,
+}
+
+impl Format {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Common => "common",
+            Self::Combined => "combined",
+            Self::Json => "json",
+        }
+    }
+
+    /// What the first line of a log looks like.
+    pub(super) fn of(line: &[u8]) -> Self {
+        match line.trim_ascii_start().first() {
+            Some(b'{') => Self::Json,
+            _ if line.ends_with(b"\"") => Self::Combined,
+            _ => Self::Common,
+        }
+    }
+}
+
+/// What the command line says of all logs.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Choice {
+    pub(super) format: Option<Format>,
+    pub(super) key: Option<String>,
+    pub(super) cost: Option<String>,
+}
+
+/// What a request asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry<'a> {
+    /// us since the epoch.
+    pub(super) time: Micros,
+    /// None when the line says nothing where the key should be.
+    pub(super) key: Option<Cow<'a, str>>,
+    pub(super) cost: u64,
+}
+
+/// Reads the lines of one log.
+pub(super) enum Reader {
+    Access(Access),
+    Json(Members),
+}
+
+/// Where the cost comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cost {
+    Always(u64),
+    Field(String),
+}
+
+impl Reader {
+    /// One for a log of this format.
+    ///
+    /// # Errors
+    /// When it has no such field.
+    pub(super) fn new(format: Format, choice: &Choice) -> Result<Self, Failure> {
+        let cost = choice.cost.as_deref().map(cost).transpose()?;
+        match format {
+            Format::Json => {
+                let key = choice.key.clone().unwrap_or_else(|| "key".to_owned());
+                Ok(Self::Json(Members::new(key, cost.unwrap_or_else(|| Cost::Field("cost".to_owned())))))
+            }
+            Format::Common | Format::Combined => {
+                let key = choice.key.as_deref().map_or(Ok(Field::Client), Field::named)?;
+                let cost = match cost {
+                    Some(Cost::Field(name)) if name == "bytes" => None,
+                    Some(Cost::Field(name)) => {
+                        return Err(Failure::Asked(format!("--cost {name}: of an access log a number or `bytes`")));
+                    }
+                    Some(Cost::Always(cost)) => Some(cost),
+                    None => Some(1),
+                };
+                Ok(Self::Access(Access::new(key, cost)))
+            }
+        }
+    }
+
+    /// What a line says.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
+        let entry = match self {
+            Self::Access(access) => access.read(line)?,
+            Self::Json(members) => members.read(line)?,
+        };
+        if entry.cost > MAX_UNITS {
+            return Err(format!("a cost of {}, the most is {MAX_UNITS}", entry.cost).into());
+        }
+        if entry.key.as_ref().is_some_and(|key| key.len() > LONGEST_KEY) {
+            return Err(format!("a key of more than {LONGEST_KEY} bytes").into());
+        }
+        Ok(Entry { key: entry.key.filter(|key| !key.is_empty()), ..entry })
+    }
+}
+
+fn cost(text: &str) -> Result<Cost, Failure> {
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) || text.is_empty() {
+        return Ok(Cost::Field(text.to_owned()));
+    }
+    let number = text.parse().ok().filter(|number| *number <= MAX_UNITS);
+    number
+        .map(Cost::Always)
+        .ok_or_else(|| Failure::Asked(format!("--cost {text}: the most is {MAX_UNITS}")))
+}

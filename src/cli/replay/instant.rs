@@ -1,0 +1,105 @@
+//! Instants as logs write them, in us since the epoch. None for what cannot be read or was before.
+
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::Offset;
+
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
+
+/// `10/Oct/2000:13:55:36 -0700`
+pub(super) fn common_log(text: &[u8]) -> Option<Micros> {
+    let text = std::str::from_utf8(text).ok()?;
+    let shape = |(at, byte): (usize, u8)| match at {
+        2 | 6 => byte == b'/',
+        11 | 14 | 17 => byte == b':',
+        20 => byte == b' ',
+        21 => matches!(byte, b'+' | b'-'),
+        3..=5 => byte.is_ascii_alphabetic(),
+        _ => byte.is_ascii_digit(),
+    };
+    if text.len() != 26 || !text.bytes().enumerate().all(shape) {
+        return None;
+    }
+    let number = |from: usize, to: usize| text[from..to].parse::<i16>().ok();
+    let small = |from: usize| number(from, from + 2).and_then(|number| i8::try_from(number).ok());
+    let date = Date::new(number(7, 11)?, month(&text[3..6])?, small(0)?).ok()?;
+    let (hour, minute) = (small(12)?, small(15)?);
+    // A leap second is the last one of its minute.
+    let second = small(18)?.min(59);
+    if !(0..=23).contains(&hour) || !(0..=59).contains(&minute) {
+        return None;
+    }
+    let east = i32::from(small(22)?) * 3600 + i32::from(small(24)?) * 60;
+    let offset = Offset::from_seconds(if text.as_bytes()[21] == b'-' { -east } else { east }).ok()?;
+    micros(offset.to_timestamp(date.at(hour, minute, second, 0)).ok()?)
+}
+
+/// `2026-11-21T10:41:53.312Z`, with any offset; the offset must be there.
+pub(super) fn rfc3339(text: &str) -> Option<Micros> {
+    micros(text.parse::<Timestamp>().ok()?)
+}
+
+/// Seconds, ms or us since the epoch: which, is told by the size. In seconds 10^11 is the year 5138; in ms it was 1973.
+pub(super) fn number(number: u64) -> Option<Micros> {
+    match number {
+        0..100_000_000_000 => Some(number * MICROS_PER_SECOND),
+        100_000_000_000..100_000_000_000_000 => Some(number * MICROS_PER_MILLI),
+        _ => Some(number).filter(|number| *number < 1 << 53),
+    }
+}
+
+/// The same with a fraction.
+pub(super) fn fraction(number: f64) -> Option<Micros> {
+    let scale = match number {
+        0.0..1e11 => 1e6,
+        1e11..1e14 => 1e3,
+        1e14..9e15 => 1.0,
+        _ => return None,
+    };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 10^17")]
+    Some((number * scale).round() as Micros)
+}
+
+fn month(name: &str) -> Option<i8> {
+    const NAMES: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    (1..).zip(NAMES).find(|(_, known)| *known == name).map(|(number, _)| number)
+}
+
+fn micros(instant: Timestamp) -> Option<Micros> {
+    u64::try_from(instant.as_microsecond()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_an_access_log() {
+        assert_eq!(common_log(b"10/Oct/2000:13:55:36 -0700"), Some(971_211_336_000_000));
+        assert_eq!(common_log(b"21/Nov/2026:00:00:00 +0530"), Some(1_795_199_400_000_000));
+        assert_eq!(common_log(b"31/Dec/2016:23:59:60 +0000"), Some(1_483_228_799_000_000));
+        for wrong in ["", "10/Okt/2000:13:55:36 -0700", "31/Feb/2000:13:55:36 -0700", "10/Oct/2000:24:55:36 -0700"] {
+            assert_eq!(common_log(wrong.as_bytes()), None, "{wrong}");
+        }
+        assert_eq!(common_log(b"10/Oct/1969:13:55:36 -0700"), None);
+        assert_eq!(common_log("10/Oct/2000:13:55:36 -070é".as_bytes()), None);
+    }
+
+    #[test]
+    fn the_unit_of_a_number_is_told_by_its_size() {
+        let second = 1_795_249_446_000_000;
+        assert_eq!(number(1_795_249_446), Some(second));
+        assert_eq!(number(1_795_249_446_027), Some(second + 27_000));
+        assert_eq!(number(1_795_249_446_027_123), Some(second + 27_123));
+        assert_eq!(number(u64::MAX), None);
+        assert_eq!(fraction(1_795_249_446.027), Some(second + 27_000));
+        assert_eq!(fraction(1_795_249_446_027.5), Some(second + 27_500));
+        assert_eq!((fraction(-1.0), fraction(f64::NAN)), (None, None));
+    }
+
+    #[test]
+    fn rfc_3339_needs_its_offset() {
+        assert_eq!(rfc3339("2026-11-21T10:41:53.312+01:00"), Some(1_795_254_113_312_000));
+        assert_eq!(rfc3339("2026-11-21T10:41:53"), None);
+    }
+}

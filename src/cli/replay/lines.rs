@@ -1,0 +1,84 @@
+//! The lines of a log, one after the other, in bounded memory.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// The longest line that is read, in bytes; of a longer one nothing is.
+const LONGEST: usize = 256 * 1024;
+
+/// Bytes that are asked of the system at once.
+const CHUNK: usize = 1024 * 1024;
+
+/// Lines by the byte.
+pub(super) struct Lines {
+    input: BufReader<Box<dyn Read>>,
+    line: Vec<u8>,
+    /// Bytes that were read so far.
+    pub(super) bytes: u64,
+}
+
+impl Lines {
+    pub(super) fn new(input: Box<dyn Read>) -> Self {
+        Self { input: BufReader::with_capacity(CHUNK, input), line: Vec::new(), bytes: 0 }
+    }
+
+    /// The next line without its end, none at the end of the log; `Err` within for one that is too long.
+    pub(super) fn next(&mut self) -> io::Result<Option<Result<&[u8], String>>> {
+        self.line.clear();
+        let (mut length, mut ended) = (0, false);
+        while !ended {
+            let chunk = match self.input.fill_buf() {
+                Ok([]) => break,
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let end = memchr::memchr(b'\n', chunk);
+            ended = end.is_some();
+            let part = &chunk[..end.unwrap_or(chunk.len())];
+            length += part.len();
+            if length <= LONGEST {
+                self.line.extend_from_slice(part);
+            }
+            let used = part.len() + usize::from(ended);
+            self.bytes += used as u64;
+            self.input.consume(used);
+        }
+        if length == 0 && !ended {
+            return Ok(None);
+        }
+        if length > LONGEST {
+            return Ok(Some(Err(format!("{length} bytes, the most is {LONGEST}"))));
+        }
+        Ok(Some(Ok(self.line.strip_suffix(b"\r").unwrap_or(&self.line))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &[u8]) -> Vec<Result<Vec<u8>, String>> {
+        let mut lines = Lines::new(Box::new(io::Cursor::new(text.to_vec())));
+        let mut all = Vec::new();
+        while let Some(line) = lines.next().unwrap() {
+            all.push(line.map(<[u8]>::to_vec));
+        }
+        assert_eq!(lines.bytes, text.len() as u64);
+        all
+    }
+
+    #[test]
+    fn a_line_ends_at_its_end_or_that_of_the_log() {
+        let text = |text: &str| Ok(text.as_bytes().to_vec());
+        assert_eq!(all(b""), []);
+        assert_eq!(all(b"\n"), [text("")]);
+        assert_eq!(all(b"a\r\n\nb"), [text("a"), text(""), text("b")]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_passed_over() {
+        let found = all(&[&vec![b'x'; 3 * CHUNK][..], b"\nshort\n"].concat());
+        assert!(found[0].is_err());
+        assert_eq!(found[1..], [Ok(b"short".to_vec())]);
+    }
+}

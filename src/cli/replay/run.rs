@@ -1,0 +1,159 @@
+//! Reads the logs from the first line to the last, and asks each policy.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Failure;
+use super::entry::{Choice, Format, Reader};
+use super::lines::Lines;
+use super::progress::Progress;
+use super::tally::{Minute, Peaks};
+use super::trial::{self, Trial};
+use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
+
+/// Lines that cannot be read of which the reason is told.
+const SHOWN: usize = 5;
+
+/// What comes of a replay.
+pub(super) struct Outcome {
+    /// Each log with its format, none of an empty one.
+    pub(super) logs: Vec<(String, Option<Format>)>,
+    pub(super) counts: Counts,
+    /// `access.log:17: why`, of the first few.
+    pub(super) unreadable: Vec<String>,
+    /// The instants of the first and the last request, us.
+    pub(super) span: Option<(Micros, Micros)>,
+    pub(super) peaks: Vec<Minute>,
+    pub(super) policies: Vec<trial::Result>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// All but blank ones.
+    pub(super) lines: u64,
+    /// Of which so many asked something.
+    pub(super) requests: u64,
+    pub(super) unreadable: u64,
+    pub(super) without_key: u64,
+    /// From before their predecessors.
+    pub(super) out_of_order: u64,
+}
+
+struct Replay<'a> {
+    choice: &'a Choice,
+    counts: Counts,
+    unreadable: Vec<String>,
+    span: Option<(Micros, Micros)>,
+    peaks: Peaks,
+    trials: Vec<Trial>,
+}
+
+/// Replays `logs`, in this order, through each of the policies.
+///
+/// # Errors
+/// When a log cannot be read, or has lines but none that can.
+pub(super) fn replay(
+    policies: &[Arc<Policy>],
+    logs: &[PathBuf],
+    choice: &Choice,
+    top: usize,
+) -> Result<Outcome, Failure> {
+    let mut replay = Replay {
+        choice,
+        counts: Counts::default(),
+        unreadable: Vec::new(),
+        span: None,
+        peaks: Peaks::new(|minute| minute.checks, top),
+        trials: policies.iter().map(|policy| Trial::new(policy.clone(), top)).collect(),
+    };
+    let opened: Vec<_> = logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
+    let progress = Progress::new(opened.iter().map(|(_, _, bytes)| *bytes).sum());
+    let mut formats = Vec::new();
+    for (name, input, _) in opened {
+        let format = replay.log(&name, input, &progress)?;
+        formats.push((name, format));
+    }
+    progress.end();
+    let Replay { counts, unreadable, span, peaks, trials, .. } = replay;
+    if counts.unreadable > 0 && counts.unreadable == counts.lines {
+        let reasons = unreadable.join("\n  ");
+        return Err(Failure::Log(format!("no line of {} can be read:\n  {reasons}", counts.lines)));
+    }
+    let policies = trials.into_iter().map(|trial| trial.end(top)).collect();
+    Ok(Outcome { logs: formats, counts, unreadable, span, peaks: peaks.top(), policies })
+}
+
+impl Replay<'_> {
+    /// Reads one log to its end; its format, by its first line unless the command line says it.
+    fn log(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
+        let (mut lines, mut number) = (Lines::new(input), 0u64);
+        let mut reader: Option<(Format, Reader)> = None;
+        let before = progress.position();
+        loop {
+            progress.show(before, lines.bytes, number);
+            let line = match lines.next() {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(reader.map(|(format, _)| format)),
+                Err(error) => return Err(Failure::Log(format!("{name} cannot be read: {error}"))),
+            };
+            number += 1;
+            if line.as_ref().is_ok_and(|line| line.trim_ascii().is_empty()) {
+                continue;
+            }
+            self.counts.lines += 1;
+            let line = match line {
+                Ok(line) => line,
+                Err(reason) => {
+                    self.refuse(name, number, &reason);
+                    continue;
+                }
+            };
+            let (_, reader) = match &mut reader {
+                Some(known) => known,
+                None => {
+                    let format = self.choice.format.unwrap_or_else(|| Format::of(line));
+                    reader.insert((format, Reader::new(format, self.choice)?))
+                }
+            };
+            match reader.read(line) {
+                Ok(entry) => match &entry.key {
+                    Some(key) => self.ask(entry.time, key, entry.cost),
+                    None => self.counts.without_key += 1,
+                },
+                Err(reason) => self.refuse(name, number, &reason),
+            }
+        }
+    }
+
+    fn ask(&mut self, time: Micros, key: &str, cost: u64) {
+        let (first, latest) = self.span.unwrap_or((time, time));
+        self.counts.requests += 1;
+        self.counts.out_of_order += u64::from(time < latest);
+        let now = time.max(latest);
+        self.span = Some((first, now));
+        self.peaks.add(now, false);
+        self.trials.iter_mut().for_each(|trial| trial.ask(now, key, cost));
+    }
+
+    fn refuse(&mut self, name: &str, number: u64, reason: &str) {
+        self.counts.unreadable += 1;
+        if self.unreadable.len() < SHOWN {
+            self.unreadable.push(format!("{name}:{number}: {reason}"));
+        }
+    }
+}
+
+/// A log with its name, and its size in bytes if that is known, else 0.
+fn open(log: &Path) -> Result<(String, Box<dyn Read>, u64), Failure> {
+    if log.as_os_str() == "-" {
+        return Ok(("standard input".to_owned(), Box::new(io::stdin()), 0));
+    }
+    let name = log.display().to_string();
+    let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
+    let file = File::open(log).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    Ok((name, Box::new(file), bytes))
+}

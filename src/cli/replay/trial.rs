@@ -1,0 +1,113 @@
+//! One policy against a log: an embedded store of its own, whose time is the log's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::tally::{Denials, Keys, MINUTE, Minute, Peaks};
+use crate::clock::Clock;
+use crate::limit::key::Fingerprinter;
+use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
+use crate::store::memory::MAX_KEYS;
+use crate::store::{MemoryStore, Subject};
+
+/// Keys from which on it is worth to look for those that say nothing any more.
+const FEW: usize = 65_536;
+
+pub(super) struct Trial {
+    policy: Arc<Policy>,
+    store: MemoryStore,
+    /// The store's clock, us.
+    hand: Arc<AtomicU64>,
+    fingerprinter: Fingerprinter,
+    /// When the store is swept next: at so many keys, and not before this instant.
+    sweep: (usize, Micros),
+    counts: Counts,
+    keys: Keys,
+    peaks: Peaks,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) checks: u64,
+    pub(super) denied: u64,
+    /// Units asked for, and those denied.
+    pub(super) cost: u128,
+    pub(super) cost_denied: u128,
+    /// Keys that are none by the policy's key type: such a check is refused.
+    pub(super) refused: u64,
+    /// Not decided, since there were more live keys than an embedded store holds.
+    pub(super) undecided: u64,
+}
+
+/// What a policy would have done.
+pub(super) struct Result {
+    pub(super) policy: Arc<Policy>,
+    pub(super) counts: Counts,
+    pub(super) keys: Vec<(String, Denials)>,
+    /// Whether the counts of keys may be too small.
+    pub(super) keys_approximate: bool,
+    pub(super) peaks: Vec<Minute>,
+}
+
+impl Trial {
+    pub(super) fn new(policy: Arc<Policy>, top: usize) -> Self {
+        let hand = Arc::new(AtomicU64::new(0));
+        Self {
+            policy,
+            store: MemoryStore::new(Clock::manual(hand.clone()), MAX_KEYS),
+            hand,
+            fingerprinter: Fingerprinter::default(),
+            sweep: (FEW, 0),
+            counts: Counts::default(),
+            keys: Keys::default(),
+            peaks: Peaks::new(|minute| minute.denied, top),
+        }
+    }
+
+    /// Decides one request at `now`, which is never before the last one's.
+    pub(super) fn ask(&mut self, now: Micros, key: &str, cost: u64) {
+        let policy = effective(&self.policy, key).clone();
+        let Ok(key) = policy.key_type.normalise(key) else {
+            self.counts.refused += 1;
+            return;
+        };
+        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let subject = Subject { policy, key: (&*key).into(), fingerprint };
+        let taken = self.store.take_at(&subject, &[cost], now);
+        self.make_room(now);
+        let Ok(taken) = taken else {
+            self.counts.undecided += 1;
+            return;
+        };
+        let denied = taken.ruling.verdicts.first().is_some_and(|verdict| !verdict.allowed);
+        self.counts.checks += 1;
+        self.counts.cost += u128::from(cost);
+        if denied {
+            self.counts.denied += 1;
+            self.counts.cost_denied += u128::from(cost);
+            self.keys.add(&key, cost);
+        }
+        self.peaks.add(now, denied);
+    }
+
+    pub(super) fn end(self, top: usize) -> Result {
+        let keys_approximate = self.keys.forgot;
+        let (policy, counts) = (self.policy, self.counts);
+        Result { policy, counts, keys: self.keys.top(top), keys_approximate, peaks: self.peaks.top() }
+    }
+
+    /// Frees what says nothing any more whenever the keys have doubled.
+    fn make_room(&mut self, now: Micros) {
+        if self.store.len() >= self.sweep.0 && now >= self.sweep.1 {
+            self.hand.store(now, Ordering::Relaxed);
+            self.store.sweep();
+            self.sweep = ((self.store.len() * 2).clamp(FEW, MAX_KEYS), now + MINUTE);
+        }
+    }
+}
+
+/// The policy by which a key is decided: the one place to choose another for some keys.
+fn effective<'a>(policy: &'a Arc<Policy>, _key: &str) -> &'a Arc<Policy> {
+    policy
+}

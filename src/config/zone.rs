@@ -1,0 +1,69 @@
+//! `timezone`: whose days, weeks, months and years a policy counts by.
+
+use crate::limit::calendar::{Calendar, Unit, zones};
+use crate::limit::policy::Algorithm;
+use crate::limit::quota::{Anchor, Quota, Rule};
+
+use super::fault::Faults;
+use super::quota::Form;
+use super::raw::{Member, Node};
+use super::scalar::excerpt;
+use super::suggest::nearest;
+
+/// The form with the time zone that `node` names, if it can have one.
+pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: Option<&Node>, faults: &mut Faults) -> Form {
+    let Some(node) = node else { return form };
+    let zone = zone(node, faults);
+    match form {
+        Form::Clock(utc) => Form::Clock(zone.unwrap_or(utc)),
+        // What is wrong with the algorithm is told already.
+        _ if algorithm.is_none() => form,
+        Form::Window(Rule::FixedWindow(_)) => {
+            faults.note(node.place, "`timezone` is for windows by the clock, not for `anchor: first-hit`");
+            form
+        }
+        _ => {
+            faults.note(node.place, "`timezone` is for windows by the clock: add `algorithm: fixed-window`");
+            form
+        }
+    }
+}
+
+/// Notes a time zone that no quota depends on.
+pub(super) fn refuse_idle(member: Option<&Member>, form: Form, quotas: Option<&[Quota]>, faults: &mut Faults) {
+    let (Some(member), Form::Clock(_), Some(quotas)) = (member, form, quotas) else { return };
+    let by_calendar = |quota: &Quota| {
+        let day = quota.window == Unit::Day.nominal();
+        matches!(quota.rule, Rule::FixedWindow(Anchor::Calendar(_))) || day
+    };
+    if !quotas.iter().any(by_calendar) {
+        let sentence = "`timezone` matters to windows of `1d`, `1w`, `1mo` and `1y` only, and here is none";
+        faults.note(member.place, sentence);
+    }
+}
+
+/// The name of a time zone.
+fn zone(node: &Node, faults: &mut Faults) -> Option<&'static str> {
+    let what = "an IANA time zone such as `Europe/Berlin`";
+    let text = node.text(what, faults)?;
+    let known = Calendar::new(Unit::Day, text).map(Calendar::zone);
+    if known.is_none() {
+        let zones = zones();
+        match meant(text, &zones) {
+            Some(meant) => {
+                let sentence = format!("`timezone` cannot be `{}`: did you mean `{meant}`?", excerpt(text));
+                faults.note(node.place, sentence);
+            }
+            None => node.must_be(what, faults),
+        }
+    }
+    known
+}
+
+/// The zone that is spelled nearly so, or whose city is: `Berlin`.
+fn meant<'a>(text: &str, zones: &'a [String]) -> Option<&'a str> {
+    let names = || zones.iter().map(String::as_str);
+    let city = |zone: &&str| zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(text));
+    let alike = || nearest(text, names().filter(|zone| zone.len() > 3));
+    names().find(|zone| zone.eq_ignore_ascii_case(text)).or_else(|| names().find(city)).or_else(alike)
+}

@@ -1,0 +1,239 @@
+//! Windows by the calendar: the days, weeks, months and years of a time zone.
+//!
+//! A date begins with the first instant at which clocks there show it or a later one. That is midnight, or where
+//! midnight is skipped the instant after the gap, or where it is repeated the first of the two. A window lasts
+//! until the date begins with which the next one starts. So windows follow each other without a gap or an overlap,
+//! whatever clocks there do: a day has 23, 24 or 25 hours, or more; a date that is skipped altogether has no window;
+//! and after clocks were put back across midnight, what repeats the end of the old date is in the window of the new.
+//!
+//! Pure: the rules of the zones are part of the program.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use jiff::civil::{Date, Weekday};
+use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
+
+use super::time::{MICROS_PER_SECOND, Micros};
+
+/// The zone of whoever names none.
+pub const UTC: &str = "UTC";
+
+/// A unit of the calendar. Weeks start on Monday.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Day,
+    Week,
+    Month,
+    Year,
+}
+
+impl Unit {
+    /// As durations write it: `d`, `w`, `mo`, `y`.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Self::Day => "d",
+            Self::Week => "w",
+            Self::Month => "mo",
+            Self::Year => "y",
+        }
+    }
+
+    /// The length that stands for all of them where one number is told, us: 1, 7, 30 or 365 days of 24 hours.
+    pub fn nominal(self) -> Micros {
+        let days = match self {
+            Self::Day => 1,
+            Self::Week => 7,
+            Self::Month => 30,
+            Self::Year => 365,
+        };
+        days * 86_400 * MICROS_PER_SECOND
+    }
+
+    /// The first date of the unit that holds `date`.
+    fn first(self, date: Date) -> Option<Date> {
+        match self {
+            Self::Day => Some(date),
+            Self::Week => date.tomorrow().ok()?.nth_weekday(-1, Weekday::Monday).ok(),
+            Self::Month => Some(date.first_of_month()),
+            Self::Year => Some(date.first_of_year()),
+        }
+    }
+
+    /// The first date after the unit that holds `date`.
+    fn next(self, date: Date) -> Option<Date> {
+        match self {
+            Self::Day => date.tomorrow().ok(),
+            Self::Week => date.nth_weekday(1, Weekday::Monday).ok(),
+            Self::Month => date.last_of_month().tomorrow().ok(),
+            Self::Year => date.last_of_year().tomorrow().ok(),
+        }
+    }
+}
+
+/// An interval of time: from `start` until just before `end`, us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub start: Micros,
+    pub end: Micros,
+}
+
+impl Span {
+    pub fn contains(self, instant: Micros) -> bool {
+        (self.start..self.end).contains(&instant)
+    }
+}
+
+/// The windows of one unit in one time zone.
+///
+/// There are few of them, and each is kept for the life of the process: so it is a plain value wherever it is named,
+/// and a window is worked out once for all keys.
+#[derive(Clone, Copy)]
+pub struct Calendar(&'static Windows);
+
+struct Windows {
+    unit: Unit,
+    /// As the IANA database writes it.
+    name: String,
+    zone: TimeZone,
+    recent: Recent,
+}
+
+impl Calendar {
+    /// That of a zone by its IANA name in its exact spelling; none when there is no such zone.
+    pub fn new(unit: Unit, zone: &str) -> Option<Self> {
+        static ALL: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());
+        // Whoever panicked with the lock held left the list whole.
+        let mut all = ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let known = all.iter().find(|calendar| calendar.unit() == unit && calendar.zone() == zone);
+        if let Some(known) = known {
+            return Some(*known);
+        }
+        let name = zones().into_iter().find(|name| name == zone)?;
+        let zone = TimeZoneDatabase::bundled().get(&name).ok()?;
+        let calendar = Self(Box::leak(Box::new(Windows { unit, name, zone, recent: Recent::default() })));
+        all.push(calendar);
+        Some(calendar)
+    }
+
+    pub fn unit(self) -> Unit {
+        self.0.unit
+    }
+
+    /// The zone's IANA name.
+    pub fn zone(self) -> &'static str {
+        &self.0.name
+    }
+
+    /// The window that holds `instant`. One that began before the epoch begins with it; after the year 9999, where
+    /// the calendar ends, windows are as long as the unit's nominal length.
+    pub fn window(self, instant: Micros) -> Span {
+        if let Some(window) = self.0.recent.find(instant) {
+            return window;
+        }
+        let length = self.unit().nominal();
+        let beyond = || Span { start: instant - instant % length, end: instant - instant % length + length };
+        let window = self.0.work_out(instant).unwrap_or_else(beyond);
+        self.0.recent.note(window, length);
+        window
+    }
+}
+
+impl Windows {
+    fn work_out(&self, instant: Micros) -> Option<Span> {
+        let instant = Timestamp::from_microsecond(i64::try_from(instant).ok()?).ok()?;
+        let mut first = self.unit.first(self.zone.to_datetime(instant).date())?;
+        // One step usually; another one past a date that is skipped, or that clocks show again.
+        loop {
+            let next = self.unit.next(first)?;
+            let end = self.begins(next)?;
+            if end > instant {
+                return Some(Span { start: micros(self.begins(first)?), end: micros(end) });
+            }
+            first = next;
+        }
+    }
+
+    /// The first instant at which clocks in the zone show `date` or a later one.
+    fn begins(&self, date: Date) -> Option<Timestamp> {
+        let midnight = self.zone.to_ambiguous_timestamp(date.at(0, 0, 0, 0));
+        match midnight.offset() {
+            AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(midnight.datetime()).ok(),
+            AmbiguousOffset::Fold { before, .. } => before.to_timestamp(midnight.datetime()).ok(),
+            // Read by the offset from before the gap, midnight comes after it, at a time that clocks do show.
+            AmbiguousOffset::Gap { before, .. } => {
+                let after = before.to_timestamp(midnight.datetime()).ok()?;
+                let shown = after.as_second() + 1;
+                self.zone.preceding(Timestamp::from_second(shown).ok()?).next().map(|gap| gap.timestamp())
+            }
+        }
+    }
+}
+
+/// Every zone, by its IANA name.
+pub fn zones() -> Vec<String> {
+    TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect()
+}
+
+fn micros(instant: Timestamp) -> Micros {
+    u64::try_from(instant.as_microsecond()).unwrap_or(0)
+}
+
+/// Some windows that were asked for lately. Each is one number, so that no reader ever sees half of one: offsets
+/// are whole seconds, so it is the start in seconds, above the length in seconds.
+#[derive(Default)]
+struct Recent([AtomicU64; 4]);
+
+/// Bits of the length: four years.
+const LENGTH_BITS: u32 = 27;
+
+impl Recent {
+    fn find(&self, instant: Micros) -> Option<Span> {
+        self.0
+            .iter()
+            .map(|window| unpacked(window.load(Ordering::Relaxed)))
+            .find(|window| window.contains(instant))
+    }
+
+    /// Windows that follow each other mostly have places of their own.
+    fn note(&self, window: Span, nominal: Micros) {
+        let Some(packed) = packed(window) else { return };
+        let place = (window.start / nominal) as usize % self.0.len();
+        self.0[place].store(packed, Ordering::Relaxed);
+    }
+}
+
+fn packed(window: Span) -> Option<u64> {
+    let (start, length) = (window.start / MICROS_PER_SECOND, (window.end - window.start) / MICROS_PER_SECOND);
+    let packed = (start << LENGTH_BITS) | length;
+    (unpacked(packed) == window).then_some(packed)
+}
+
+fn unpacked(packed: u64) -> Span {
+    let start = packed >> LENGTH_BITS;
+    let length = packed & ((1 << LENGTH_BITS) - 1);
+    Span { start: start * MICROS_PER_SECOND, end: (start + length) * MICROS_PER_SECOND }
+}
+
+impl PartialEq for Calendar {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Calendar {}
+
+impl fmt::Debug for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Calendar {
+    /// `1d-Europe/Berlin`: unique for the unit and the zone, without a blank.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1{}-{}", self.unit().symbol(), self.zone())
+    }
+}

@@ -1,0 +1,387 @@
+//! Windows by the calendar: right across whatever clocks in a time zone do, and alike on every store.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::{Date, Weekday};
+use jiff::tz::TimeZone;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::clock::Clock;
+use tollgate::config::RedisConfig;
+use tollgate::limit::calendar::{Calendar, Span, Unit, zones};
+use tollgate::limit::decision::{Wait, decide};
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::policy::{Algorithm, Policy};
+use tollgate::limit::quota::{Anchor, Rule};
+use tollgate::limit::slot::Generations;
+use tollgate::limit::state::State;
+use tollgate::limit::time::Micros;
+use tollgate::store::{MemoryStore, RedisStore, Subject};
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use crate::clocks::shifted;
+use crate::harness::redis::{shared, shared_store};
+use crate::harness::steps::{policy_of, quota};
+use crate::harness::{Node, cluster, http, unique};
+
+const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+fn micros(instant: &str) -> Micros {
+    u64::try_from(instant.parse::<Timestamp>().unwrap().as_microsecond()).unwrap()
+}
+
+fn by_calendar(limit: u64, unit: Unit, zone: &str) -> Policy {
+    let calendar = Calendar::new(unit, zone).unwrap();
+    policy_of(
+        Algorithm::FixedWindow,
+        vec![quota(limit, unit.nominal(), Rule::FixedWindow(Anchor::Calendar(calendar)))],
+    )
+}
+
+fn subject(policy: &Policy) -> Subject {
+    let key: Arc<str> = unique("calendar").into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    Subject { policy: Arc::new(policy.clone()), key, fingerprint }
+}
+
+/// Worked out by hand: the window that holds an instant, with its hours.
+#[test]
+fn windows_end_where_the_calendar_says() {
+    use Unit::{Day, Month, Week, Year};
+    let rows = [
+        // Summer time begins on 2026-03-29 and ends on 2026-10-25 in Berlin.
+        (Day, "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-27T23:00:00Z", "2026-03-28T23:00:00Z", 24),
+        (Day, "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", 23),
+        (
+            Day,
+            "Europe/Berlin",
+            "2026-03-29T21:59:59.999999Z",
+            "2026-03-28T23:00:00Z",
+            "2026-03-29T22:00:00Z",
+            23,
+        ),
+        (Day, "Europe/Berlin", "2026-03-29T22:00:00Z", "2026-03-29T22:00:00Z", "2026-03-30T22:00:00Z", 24),
+        (Day, "Europe/Berlin", "2026-10-25T12:00:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", 25),
+        (Week, "Europe/Berlin", "2026-03-29T12:00:00Z", "2026-03-22T23:00:00Z", "2026-03-29T22:00:00Z", 167),
+        (Week, "Europe/Berlin", "2026-10-19T00:00:00Z", "2026-10-18T22:00:00Z", "2026-10-25T23:00:00Z", 169),
+        (Month, "Europe/Berlin", "2026-03-15T00:00:00Z", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z", 743),
+        (Month, "Europe/Berlin", "2024-02-29T22:59:59Z", "2024-01-31T23:00:00Z", "2024-02-29T23:00:00Z", 696),
+        (Year, "Europe/Berlin", "2026-06-01T00:00:00Z", "2025-12-31T23:00:00Z", "2026-12-31T23:00:00Z", 8760),
+        (
+            Year,
+            "America/New_York",
+            "2028-01-01T04:59:59Z",
+            "2027-01-01T05:00:00Z",
+            "2028-01-01T05:00:00Z",
+            8760,
+        ),
+        (
+            Year,
+            "America/New_York",
+            "2028-01-01T05:00:00Z",
+            "2028-01-01T05:00:00Z",
+            "2029-01-01T05:00:00Z",
+            8784,
+        ),
+        // Weeks start on Monday, also where they begin in the old year.
+        (Week, "UTC", "2026-11-21T12:00:00Z", "2026-11-16T00:00:00Z", "2026-11-23T00:00:00Z", 168),
+        (Week, "UTC", "2026-11-16T00:00:00Z", "2026-11-16T00:00:00Z", "2026-11-23T00:00:00Z", 168),
+        (Week, "UTC", "2026-11-15T23:59:59Z", "2026-11-09T00:00:00Z", "2026-11-16T00:00:00Z", 168),
+        (Week, "UTC", "2021-01-01T00:00:00Z", "2020-12-28T00:00:00Z", "2021-01-04T00:00:00Z", 168),
+        (Month, "UTC", "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z", 744),
+        // Midnight is skipped: the day begins at one o'clock.
+        (Day, "America/Sao_Paulo", "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z", 23),
+        (Day, "Africa/Cairo", "2024-04-26T12:00:00Z", "2024-04-25T22:00:00Z", "2024-04-26T21:00:00Z", 23),
+        (Day, "Asia/Beirut", "2022-03-27T12:00:00Z", "2022-03-26T22:00:00Z", "2022-03-27T21:00:00Z", 23),
+        // The last hour of the day is repeated: midnight comes at the end of the second one.
+        (Day, "America/Sao_Paulo", "2018-02-17T12:00:00Z", "2018-02-17T02:00:00Z", "2018-02-18T03:00:00Z", 25),
+        (Day, "Africa/Cairo", "2024-10-31T12:00:00Z", "2024-10-30T21:00:00Z", "2024-10-31T22:00:00Z", 25),
+        // Midnight is repeated: the day begins with the first one, and keeps the hour that is shown again.
+        (Day, "America/Havana", "2026-11-01T04:30:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z", 25),
+        (Day, "America/Goose_Bay", "2010-11-07T03:00:30Z", "2010-11-07T03:00:00Z", "2010-11-08T04:00:00Z", 25),
+        (Day, "America/Goose_Bay", "2010-11-07T03:30:00Z", "2010-11-07T03:00:00Z", "2010-11-08T04:00:00Z", 25),
+        (Day, "America/Goose_Bay", "2010-11-07T02:59:59Z", "2010-11-06T03:00:00Z", "2010-11-07T03:00:00Z", 24),
+        // Half hours, also of summer time.
+        (Day, "Asia/Kolkata", "2026-11-21T18:29:59Z", "2026-11-20T18:30:00Z", "2026-11-21T18:30:00Z", 24),
+        (Day, "Asia/Kathmandu", "2026-11-21T18:15:00Z", "2026-11-21T18:15:00Z", "2026-11-22T18:15:00Z", 24),
+        // The date line: 2011-12-30 is missing in Samoa, 1994-12-31 on Kiritimati, 1993-08-21 on Kwajalein.
+        (Day, "Pacific/Apia", "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z", 24),
+        (Day, "Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z", 24),
+        (Week, "Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-26T10:00:00Z", "2012-01-01T10:00:00Z", 144),
+        (Month, "Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-01T10:00:00Z", "2011-12-31T10:00:00Z", 720),
+        (
+            Year,
+            "Pacific/Kiritimati",
+            "1994-06-01T00:00:00Z",
+            "1994-01-01T10:00:00Z",
+            "1994-12-31T10:00:00Z",
+            8736,
+        ),
+        (Day, "Pacific/Kwajalein", "1993-08-21T11:59:59Z", "1993-08-20T12:00:00Z", "1993-08-21T12:00:00Z", 24),
+        // Pyongyang jumped from 23:30 to midnight.
+        (Day, "Asia/Pyongyang", "2018-05-04T14:59:59Z", "2018-05-03T15:30:00Z", "2018-05-04T15:00:00Z", 0),
+        // Before the epoch there is nothing; far ahead the rules go on.
+        (Day, "Europe/Berlin", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1970-01-01T23:00:00Z", 23),
+        (Year, "Europe/Berlin", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1970-12-31T23:00:00Z", 8759),
+        (Day, "Europe/Berlin", "2099-03-29T12:00:00Z", "2099-03-28T23:00:00Z", "2099-03-29T22:00:00Z", 23),
+    ];
+    for (unit, zone, instant, start, end, hours) in rows {
+        let window = Calendar::new(unit, zone).unwrap().window(micros(instant));
+        assert_eq!(window, Span { start: micros(start), end: micros(end) }, "{unit:?} of {instant} in {zone}");
+        // 0: no whole hours.
+        assert!(hours == 0 || window.end - window.start == hours * 3_600_000_000, "{unit:?} of {instant} in {zone}");
+    }
+}
+
+/// When a date has begun, found by looking at the clocks every minute and then every second.
+fn begins(zone: &TimeZone, date: Date) -> i64 {
+    let reached = |second: i64| zone.to_datetime(Timestamp::from_second(second).unwrap()).date() >= date;
+    let utc = date.at(0, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap().timestamp().as_second();
+    let minute = (utc - 30 * 3600..).step_by(60).find(|second| reached(*second)).unwrap();
+    (minute - 60..=minute).find(|second| reached(*second)).unwrap()
+}
+
+/// The window by the days that it is made of, one after the other.
+fn window_by_days(zone: &TimeZone, unit: Unit, instant: i64) -> (i64, i64) {
+    let new = |date: Date| match unit {
+        Unit::Day => true,
+        Unit::Week => date.weekday() == Weekday::Monday,
+        Unit::Month => date.day() == 1,
+        Unit::Year => date.day() == 1 && date.month() == 1,
+    };
+    let mut first = zone.to_datetime(Timestamp::from_second(instant).unwrap()).date().tomorrow().unwrap();
+    while !new(first) || begins(zone, first) > instant {
+        first = first.yesterday().unwrap();
+    }
+    let mut next = first.tomorrow().unwrap();
+    while !new(next) || begins(zone, next) <= instant {
+        next = next.tomorrow().unwrap();
+    }
+    (begins(zone, first), begins(zone, next))
+}
+
+#[test]
+fn windows_equal_those_found_by_looking_at_the_clocks() {
+    let zones: Vec<String> = zones().into_iter().filter(|zone| zone.contains('/')).collect();
+    assert!(zones.len() > 400, "{}", zones.len());
+    // Two days in 1970 to 130 years later, mostly near an instant at which clocks are set.
+    let span = 2 * 86_400..130 * 365 * 86_400i64;
+    let near = prop_oneof![3 => -200_000..200_000i64, 1 => Just(0i64)];
+    let cases = (prop::sample::select(zones), 0..UNITS.len(), span, any::<bool>(), near);
+    let mut runner = TestRunner::new(Config { cases: 4000, failure_persistence: None, ..Config::default() });
+    runner
+        .run(&cases, |(name, unit, instant, set, near)| {
+            let zone = TimeZone::get(&name).unwrap();
+            let change = zone.following(Timestamp::from_second(instant).unwrap()).next();
+            let near = change.filter(|_| set).map(|change| change.timestamp().as_second() + near);
+            let instant = near.filter(|instant| (172_800..4_100_000_000).contains(instant)).unwrap_or(instant);
+            let window = Calendar::new(UNITS[unit], &name).unwrap().window(instant as u64 * 1_000_000);
+            let (start, end) = window_by_days(&zone, UNITS[unit], instant);
+            let expected = Span { start: start.max(0) as u64 * 1_000_000, end: end as u64 * 1_000_000 };
+            prop_assert_eq!(window, expected, "{:?} of {} in {}", UNITS[unit], instant, name);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn windows_follow_each_other_in_every_zone() {
+    for zone in zones() {
+        let calendar = Calendar::new(Unit::Day, &zone).unwrap();
+        let mut window = calendar.window(0);
+        let mut days = 0;
+        while days < 60 * 366 {
+            let next = calendar.window(window.end);
+            assert_eq!(next.start, window.end, "{zone}");
+            assert_eq!(calendar.window(window.end - 1), window, "{zone}");
+            // By no more than a day, where a date was missing or repeated.
+            assert!((1..=48).contains(&((next.end - next.start) / 3_600_000_000)), "{zone}: {next:?}");
+            window = next;
+            days += 1;
+        }
+    }
+}
+
+/// Ten text messages a day: the ten of one day, then the ten of the next one from its first instant on.
+#[test]
+fn a_day_without_its_midnight_is_counted_from_its_first_instant() {
+    let policy = by_calendar(10, Unit::Day, "America/Sao_Paulo");
+    let mut states = vec![State::new(&policy.quotas[0])];
+    let edge = micros("2018-11-04T03:00:00Z");
+    let before = decide(&policy, &mut states, edge - 1, &[10, 1]);
+    assert!(before.verdicts[0].allowed);
+    assert_eq!((before.verdicts[1].allowed, before.verdicts[1].retry_after), (false, Wait::For(1)));
+    let after = decide(&policy, &mut states, edge, &[10, 1]);
+    assert!(after.verdicts[0].allowed);
+    assert_eq!(after.verdicts[1].retry_after, Wait::For(23 * 3_600_000_000));
+    assert_eq!(after.verdicts[1].quotas[0].reset_after, 23 * 3_600_000_000);
+}
+
+/// Everything of the store in one line: the instants, and what was answered.
+#[test]
+fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
+    let hand = Arc::new(AtomicU64::new(micros("2026-03-29T21:59:59Z")));
+    let store = MemoryStore::new(Clock::manual(hand.clone()), 10);
+    let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
+    let allowed = || store.take(&subject, &[1]).unwrap().ruling.verdicts[0].allowed;
+    assert!(allowed());
+    assert!(!allowed());
+    store.sweep();
+    assert!(!allowed());
+    hand.store(micros("2026-03-29T22:00:00Z"), Ordering::SeqCst);
+    store.sweep();
+    assert!(store.is_empty());
+    assert!(allowed());
+    assert!(!allowed());
+}
+
+/// Both stores, on each unit, in zones with every kind of edge: a step before it, at it, and behind it.
+#[test]
+fn both_stores_change_windows_at_the_same_instant() {
+    let (runtime, redis) = shared_store();
+    let memory = MemoryStore::new(Clock::system(), 10_000);
+    for zone in ["UTC", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Africa/Cairo", "Pacific/Apia"] {
+        for unit in UNITS {
+            let subject = subject(&by_calendar(2, unit, zone));
+            let calendar = Calendar::new(unit, zone).unwrap();
+            let mut now = micros("2011-03-01T00:00:00Z");
+            for _ in 0..12 {
+                let window = calendar.window(now);
+                for (instant, allowed) in [(window.start, 2), (window.end - 200_000, 0), (window.end - 1, 0)] {
+                    let here = memory.take_at(&subject, &[1, 1, 1], instant).unwrap();
+                    let there = runtime.block_on(redis.take_by(&subject, &[1, 1, 1], Some(instant))).unwrap();
+                    assert_eq!(here, there, "{unit:?} in {zone} at {instant}");
+                    let verdicts = &here.ruling.verdicts;
+                    assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), allowed);
+                    assert_eq!(verdicts[2].retry_after, Wait::For(window.end - instant), "{unit:?} in {zone}");
+                }
+                now = window.end;
+            }
+        }
+    }
+}
+
+/// A charge by a clock that is ahead, beyond the edge: to one that is behind it counts, until its own end.
+#[test]
+fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
+    let (runtime, redis) = shared_store();
+    let memory = MemoryStore::new(Clock::system(), 10);
+    for back in [1, 200_000, 5_000_000, 20 * 3_600_000_000] {
+        let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
+        let edge = micros("2026-03-28T23:00:00Z");
+        for (now, allowed) in [(edge + 10, true), (edge - back, false), (edge + 22 * 3_600_000_000, false)] {
+            let here = memory.take_at(&subject, &[1], now).unwrap();
+            let there = runtime.block_on(redis.take_by(&subject, &[1], Some(now))).unwrap();
+            assert_eq!(here, there);
+            assert_eq!(here.ruling.verdicts[0].allowed, allowed, "{back} us back");
+        }
+    }
+}
+
+/// The shard's TIME decides: whatever the node's clock says, and however far it jumps.
+#[test]
+fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let hand = Arc::new(AtomicU64::new(micros("2026-03-29T12:00:00Z")));
+    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
+    let store = {
+        let _inside = runtime.enter();
+        let clock = Clock::manual(hand.clone());
+        RedisStore::open(&config, clock, Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
+    };
+    runtime.block_on(store.known());
+    let subjects = UNITS.map(|unit| subject(&by_calendar(3, unit, "Europe/Berlin")));
+    let now = micros("2026-03-29T12:00:00Z");
+    for (charged, jump) in (0..).zip([0, 86_400, -86_400, 40 * 86_400, -400 * 86_400, 3 * 366 * 86_400, 0]) {
+        hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(jump * 1_000_000), Ordering::SeqCst);
+        for subject in &subjects {
+            let taken = runtime.block_on(store.take_by(subject, &[1], Some(now + charged))).unwrap();
+            assert_eq!(taken.at, now + charged);
+            let (verdict, left) = (&taken.ruling.verdicts[0], 3u64.saturating_sub(charged));
+            assert_eq!((verdict.allowed, verdict.quotas[0].remaining), (left > 0, left.saturating_sub(1)), "{jump} s");
+        }
+    }
+}
+
+const POLICIES: &str = "
+policies:
+  sms: {algorithm: fixed-window, anchor: clock, timezone: Europe/Berlin, quotas: [10 per 1d]}
+  api-key: {algorithm: fixed-window, timezone: America/New_York, quotas: [12 per 1d, {name: monthly, limit: 20, per: 1mo}]}
+";
+
+fn ask(node: &Node, policy: &str, key: &str) -> Value {
+    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string()).json()
+}
+
+/// Row 5 by the calendar: on the embedded store, one Redis and the cluster, 20 at once are exactly 10.
+#[test]
+fn ten_text_messages_a_day_on_each_store() {
+    let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
+    let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));
+    for store in ["", &one, &cluster] {
+        let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+        writeln!(file, "{store}{POLICIES}").unwrap();
+        let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+        let exactly_ten = || {
+            let key = unique("sms");
+            let asked = std::thread::scope(|scope| {
+                let asked: Vec<_> = (0..20).map(|_| scope.spawn(|| ask(&node, "sms", &key))).collect();
+                asked.into_iter().map(|asked| asked.join().unwrap()).collect::<Vec<_>>()
+            });
+            let denied = asked.iter().find(|answer| answer["allowed"] == false).unwrap();
+            assert!(denied["source"] != "fallback", "{denied}");
+            assert!((1..=25 * 3_600_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
+            asked.iter().filter(|answer| answer["allowed"] == true).count() == 10
+        };
+        // Midnight may come between: then once more.
+        assert!((0..2).any(|_| exactly_ten()), "never exactly ten of twenty");
+        let answer = ask(&node, "api-key", &unique("api-key"));
+        let names: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["name"]).collect();
+        assert_eq!(names, [&json!("1d"), &json!("monthly")]);
+        // One number for all days and months: the nominal length.
+        let windows: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["window_ms"]).collect();
+        assert_eq!(windows, [&json!(86_400_000u64), &json!(2_592_000_000u64)]);
+    }
+}
+
+/// The real program, from the noon of the day on which Berlin sets its clocks forward into the next day: its midnight
+/// is ten o'clock in the evening of UTC.
+#[test]
+fn a_real_node_gives_ten_more_after_the_midnight_of_a_day_of_23_hours() {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(file, "{POLICIES}").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let shift = folder.path().join("shift");
+    let noon = i64::try_from((micros("2035-03-25T12:00:00Z") - Clock::system().now()) / 1_000_000).unwrap();
+    let set = |minutes: i64| std::fs::write(&shift, format!("+{}s\n", noon + minutes * 60)).unwrap();
+    set(1);
+    let mut program = shifted();
+    program.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_TIMESTAMP_FILE", &shift);
+    program.env("FAKETIME_DONT_FAKE_MONOTONIC", "0");
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    let hours = |answer: &Value, name: &str| answer[name].as_f64().unwrap() / 3_600_000.0;
+    for left in (0..10).rev() {
+        let answer = ask(&node, "sms", "user-42");
+        assert_eq!((&answer["allowed"], &answer["remaining"]), (&json!(true), &json!(left)), "{answer}");
+        // Ten hours to midnight; a busy machine may take some of them.
+        assert!((9.5..=10.0).contains(&hours(&answer, "reset_after_ms")), "{answer}");
+    }
+    set(9 * 60 + 31);
+    let denied = ask(&node, "sms", "user-42");
+    assert_eq!(denied["allowed"], false, "{denied}");
+    assert!(hours(&denied, "retry_after_ms") <= 0.5, "{denied}");
+    set(10 * 60 + 1);
+    let mut next_day = Value::Null;
+    crate::harness::wait_until("the next day has begun", || {
+        next_day = ask(&node, "sms", "user-42");
+        next_day["allowed"] == true
+    });
+    assert_eq!(next_day["remaining"], 9, "{next_day}");
+    assert!((23.0..24.0).contains(&hours(&next_day, "reset_after_ms")), "{next_day}");
+}
