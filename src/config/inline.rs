@@ -1,7 +1,8 @@
 //! The quotas that a check brings along: read by the grammar of the configuration, under its rules.
 
+use crate::limit::calendar::UTC;
 use crate::limit::policy::{Options, Policy};
-use crate::limit::quota::{Quota, Rule};
+use crate::limit::quota::{Anchor, Quota, Rule};
 
 use super::fault::{Fault, Faults, Place};
 use super::quota::{self, Form, MAX_QUOTAS};
@@ -66,9 +67,19 @@ pub fn text(quotas: &[Quota]) -> String {
 fn form(policy: &Policy) -> Form {
     match policy.quotas.first().map(|quota| quota.rule) {
         Some(Rule::TokenBucket(_)) => Form::Bucket,
+        Some(Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_))) => Form::Clock(zone(policy)),
         Some(rule) => Form::Window(rule),
         None => Form::Window(Rule::default()),
     }
+}
+
+/// Whose days the policy counts by; one that names a zone has a quota that depends on it.
+fn zone(policy: &Policy) -> &'static str {
+    let zones = policy.quotas.iter().filter_map(|quota| match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => Some(calendar.zone()),
+        _ => None,
+    });
+    zones.max_by_key(|zone| *zone != UTC).unwrap_or(UTC)
 }
 
 fn item(quota: usize, written: &Written, faults: &mut Faults) -> Node {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -35,7 +35,9 @@ impl Authority {
     /// Signs a new certificate for this machine, in place of the former one of that name.
     pub(crate) fn sign(&self, name: &str) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+        // OpenSSL takes a certificate whose subject is its issuer's for one that signed itself.
+        params.distinguished_name.push(DnType::CommonName, name);
         let own = params.signed_by(&key, &self.issuer).unwrap();
         std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
         std::fs::write(self.path(&format!("{name}.pem")), own.pem()).unwrap();
