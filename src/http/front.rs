@@ -27,8 +27,15 @@ use crate::access::Reach;
 #[derive(Debug, Clone)]
 pub struct Front {
     inner: Arc<Inner>,
-    /// Who is at the other end of the connection.
-    client: Option<IpAddr>,
+    caller: Caller,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Caller {
+    pub address: Option<IpAddr>,
+    /// By TLS.
+    pub encrypted: bool,
 }
 
 #[derive(Debug)]
@@ -42,12 +49,12 @@ struct Inner {
 impl Front {
     pub fn new(node: Node, surface: Surface, reach: Reach) -> Self {
         let routes = router(node.clone(), surface);
-        Self { inner: Arc::new(Inner { node, surface, reach, routes }), client: None }
+        Self { inner: Arc::new(Inner { node, surface, reach, routes }), caller: Caller::default() }
     }
 
     /// The same for one connection.
-    pub fn with_client(&self, client: Option<IpAddr>) -> Self {
-        Self { inner: self.inner.clone(), client }
+    pub fn with_caller(&self, caller: Caller) -> Self {
+        Self { inner: self.inner.clone(), caller }
     }
 
     /// Answers, whatever happens inside.
@@ -55,7 +62,7 @@ impl Front {
         let id = request_id::of(request.headers());
         let version = request.version();
         let node = &self.inner.node;
-        let traced = node.tracing.as_ref().and_then(|tracing| trace::begin(tracing, &request, self.client, &id));
+        let traced = node.tracing.as_ref().and_then(|tracing| trace::begin(tracing, &request, self.caller, &id));
         let answering = AssertUnwindSafe(self.inner.route(request)).catch_unwind();
         let answered = match &traced {
             None => answering.await,

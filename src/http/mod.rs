@@ -57,7 +57,7 @@ mod headers;
 
 mod error;
 
-pub use front::Front;
+pub use front::{Caller, Front};
 pub use lifecycle::Lifecycle;
 pub use shed::Load;
 

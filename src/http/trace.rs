@@ -1,10 +1,10 @@
 //! Which calls are traced, and by what name.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::http::{HeaderValue, Request};
 
+use super::front::Caller;
 use crate::telemetry::traces::{self, Incoming, Tracing};
 
 /// Method, path, and both as the span's name. Health and metrics are asked all the time and say nothing.
@@ -21,7 +21,7 @@ const CALLS: &[(&str, &str, &str)] = &[
 pub(super) fn begin<B>(
     tracing: &Arc<Tracing>,
     request: &Request<B>,
-    client: Option<IpAddr>,
+    caller: Caller,
     id: &HeaderValue,
 ) -> Option<traces::Request> {
     let (method, path) = (request.method().as_str(), request.uri().path());
@@ -33,7 +33,8 @@ pub(super) fn begin<B>(
         name,
         traceparent: field("traceparent"),
         tracestate: field("tracestate"),
-        client,
+        scheme: if caller.encrypted { "https" } else { "http" },
+        client: caller.address,
         request_id: id.to_str().unwrap_or_default(),
     })
 }

@@ -1,9 +1,9 @@
 //! From the node's clock, by which checks live, to the wall clock, by which traces of several machines are laid
 //! side by side.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use crate::clock::{Clock, unix_micros};
+use crate::clock::{self, Clock, unix_micros};
 use crate::limit::time::Micros;
 
 /// How far apart the two were when the request began: the wall clock may be set, the other never steps.
@@ -16,6 +16,6 @@ impl Moments {
     }
 
     pub(super) fn wall(self, instant: Micros) -> SystemTime {
-        UNIX_EPOCH + Duration::from_micros(instant.saturating_add_signed(self.0))
+        clock::wall(instant.saturating_add_signed(self.0))
     }
 }

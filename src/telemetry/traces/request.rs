@@ -29,6 +29,8 @@ pub struct Incoming<'a> {
     pub name: &'static str,
     pub traceparent: Option<&'a str>,
     pub tracestate: Option<&'a str>,
+    /// `http` or `https`.
+    pub scheme: &'static str,
     pub client: Option<IpAddr>,
     pub request_id: &'a str,
 }
@@ -127,7 +129,7 @@ impl Incoming<'_> {
             KeyValue::new("http.request.method", self.method),
             KeyValue::new("http.route", self.route),
             KeyValue::new("url.path", self.route),
-            KeyValue::new("url.scheme", "http"),
+            KeyValue::new("url.scheme", self.scheme),
         ];
         attributes.extend(self.client.map(|client| KeyValue::new("client.address", client.to_string())));
         attributes
