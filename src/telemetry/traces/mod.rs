@@ -24,6 +24,8 @@ mod settings;
 
 mod sampling;
 
+mod backlog;
+
 mod delivery;
 
 mod moment;
@@ -64,10 +66,11 @@ impl Tracing {
     pub fn start(settings: Settings, clock: Clock) -> Result<Arc<Self>, Misfit> {
         let follows_parents = settings.follows_parents;
         let (keys, keep_denials) = (KeyNames::new(&settings), settings.keep_denials);
+        let processor = delivery::processor(&settings)?;
         let provider = SdkTracerProvider::builder()
             .with_sampler(sampling::Sampling::new(settings.sampler))
             .with_resource(settings.resource)
-            .with_span_processor(delivery::processor(settings.protocol, &settings.endpoint)?)
+            .with_span_processor(processor)
             .build();
         let tracer = provider.tracer("tollgate");
         Ok(Arc::new(Self { provider, tracer, keys, keep_denials, follows_parents, clock }))

@@ -15,6 +15,8 @@ pub struct Settings {
     pub(super) sampler: Sampler,
     pub(super) follows_parents: bool,
     pub(super) resource: Resource,
+    /// Spans that wait to be delivered at most.
+    pub(super) queue: u64,
     /// See [`super::Tracing`].
     pub keep_denials: f64,
     /// Whether keys are recorded as they are.
@@ -72,6 +74,8 @@ impl Settings {
             sampler,
             follows_parents,
             resource: resource(variable),
+            // The SDK reads it too, and takes its default for what is no number.
+            queue: variable("OTEL_BSP_MAX_QUEUE_SIZE").and_then(|size| size.parse().ok()).unwrap_or(2048),
             keep_denials: 0.0,
             record_keys: false,
             hash_secret: variable("TOLLGATE_KEY_HASH_SECRET"),

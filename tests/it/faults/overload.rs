@@ -39,6 +39,8 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
         assert_eq!((refused.header("retry-after"), refused.header("x-request-id").is_some()), (Some("1"), true));
         assert_eq!(refused.json()["type"], "urn:tollgate:problem:overloaded");
         assert!(load.shed_total() >= 2);
+        let metrics = String::from_utf8(http::get(&address, "/metrics").body).unwrap();
+        assert!(metrics.contains(&format!("\ntollgate_shed_total {}\n", load.shed_total())), "{metrics}");
         assert_eq!(http::get(&address, "/health/ready").status, 200, "health is always answered");
         waiting[0].write_all(br#"{"key":"k"}"#).unwrap();
         wait_until("a place is free again", || check().status == 200);

@@ -16,6 +16,8 @@ pub(crate) mod collector;
 
 pub(crate) mod http;
 
+pub(crate) mod promtool;
+
 pub(crate) mod proxy;
 
 pub(crate) mod redis;
