@@ -247,7 +247,7 @@ impl Tracing {
 #[derive(Debug)]
 pub struct Part(Option<Context>);
 
-/// Begins one; it is a span of its own for the first [`PARTS`] of a request that is recorded.
+/// Begins one; it is a span of its own for the first 64 of a request that is recorded.
 pub fn part(checks: usize) -> Part {
     let context = Context::map_current(|context| {
         let Root(root) = context.get::<Root>().filter(|_| context.span().is_recording())?;

@@ -15,7 +15,8 @@ pub(crate) fn promtool(arguments: &[&str], text: &str) -> Option<Output> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             // Past the test runner, which would keep what a test that passes prints to itself.
             let why = "it is not installed (Debian: apt-get install prometheus)";
-            writeln!(stderr(), "SKIPPED: promtool {arguments:?}: {why}").unwrap();
+            let line = format!("SKIPPED: promtool {arguments:?}: {why}\n");
+            stderr().write_all(line.as_bytes()).unwrap();
             return None;
         }
         spawned => spawned.unwrap(),
