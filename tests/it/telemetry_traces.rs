@@ -236,6 +236,22 @@ fn traces_go_over_http_as_well() {
     assert!(spans.0.iter().all(|received| received.service == "tollgate"));
 }
 
+#[test]
+fn of_requests_without_a_parent_a_part_is_drawn() {
+    let collector = Collector::start();
+    let node = Node::start_by(collector.tollgate(&[("OTEL_TRACES_SAMPLER_ARG", "0.5")]), &[]);
+    for _ in 0..400 {
+        assert_eq!(http::post(&node.address, "/v1/check", r#"{"key": "k"}"#).status, 200);
+    }
+    // Spans are delivered in order.
+    let last = trace_id();
+    traced(&node, &last, "01", &json!({"key": "k"}));
+    let spans = collector.wait("the last one is there", |spans| !spans.named(&last, "POST /v1/check").is_empty());
+    let drawn = spans.all().filter(|span| span.parent_span_id.is_empty()).count();
+    // The odds that it is less or more by chance are below 1 to 10^20.
+    assert!((100..300).contains(&drawn), "{drawn} of 400");
+}
+
 /// Not used before.
 fn trace_id() -> String {
     let unique = unique("");

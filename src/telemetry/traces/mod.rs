@@ -55,6 +55,8 @@ pub struct Tracing {
     keep_denials: f64,
     /// Whether a caller's decision not to sample is final.
     follows_parents: bool,
+    /// Which part of the requests without a parent is recorded, 0 to 1.
+    roots: f64,
     clock: Clock,
 }
 
@@ -64,7 +66,7 @@ impl Tracing {
     /// # Errors
     /// When the endpoint is no address.
     pub fn start(settings: Settings, clock: Clock) -> Result<Arc<Self>, Misfit> {
-        let follows_parents = settings.follows_parents;
+        let (follows_parents, roots) = (settings.follows_parents, settings.roots);
         let (keys, keep_denials) = (KeyNames::new(&settings), settings.keep_denials);
         let processor = delivery::processor(&settings)?;
         let provider = SdkTracerProvider::builder()
@@ -73,7 +75,7 @@ impl Tracing {
             .with_span_processor(processor)
             .build();
         let tracer = provider.tracer("tollgate");
-        Ok(Arc::new(Self { provider, tracer, keys, keep_denials, follows_parents, clock }))
+        Ok(Arc::new(Self { provider, tracer, keys, keep_denials, follows_parents, roots, clock }))
     }
 
     /// Delivers what is left, as far as that goes quickly.

@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use super::Tracing;
 use super::moment::Moments;
-use super::sampling::Kept;
+use super::sampling::Chosen;
 
 /// Checks of a batch that have spans of their own, at most.
 const PARTS: u32 = 64;
@@ -80,31 +80,45 @@ struct Late {
 impl Tracing {
     /// Begins to record a request; none when nothing will be told of it.
     pub fn begin(self: &Arc<Self>, incoming: &Incoming<'_>) -> Option<Request> {
+        if incoming.traceparent.is_none() {
+            return self.begin_root(incoming);
+        }
         let parent = incoming.parent();
         let caller = parent.span().span_context().clone();
         if self.follows_parents && caller.is_valid() && !caller.is_sampled() {
             return None;
         }
-        let span = self
-            .tracer
-            .span_builder(incoming.name)
-            .with_kind(SpanKind::Server)
-            .start_with_context(&self.tracer, &parent);
-        let context = parent.with_span(span);
-        let recorded = context.span().is_recording();
-        if !recorded && (caller.is_valid() || self.keep_denials <= 0.0) {
+        let request = self.record(incoming, &parent);
+        if request.is_none() && !caller.is_valid() { self.watch(incoming) } else { request }
+    }
+
+    /// Of a request without a parent. It is drawn before anything is made of it: nearly all are not.
+    fn begin_root(self: &Arc<Self>, incoming: &Incoming<'_>) -> Option<Request> {
+        if fraction() >= self.roots {
+            return self.watch(incoming);
+        }
+        self.record(incoming, &Context::new().with_value(Chosen))
+    }
+
+    /// Unless the sampler does not want it.
+    fn record(self: &Arc<Self>, incoming: &Incoming<'_>, parent: &Context) -> Option<Request> {
+        let builder = self.tracer.span_builder(incoming.name).with_kind(SpanKind::Server);
+        let context = parent.with_span(builder.start_with_context(&self.tracer, parent));
+        if !context.span().is_recording() {
+            return None;
+        }
+        context.span().set_attributes(incoming.attributes());
+        let log = incoming.log_span(&context);
+        Some(Request { context: context.with_value(self.root(Moments::new(&self.clock), None)), log })
+    }
+
+    /// A request that is recorded only if its end is worth it; none if that is not wanted.
+    fn watch(self: &Arc<Self>, incoming: &Incoming<'_>) -> Option<Request> {
+        if self.keep_denials <= 0.0 {
             return None;
         }
         let moments = Moments::new(&self.clock);
-        let attributes = incoming.attributes();
-        if recorded {
-            context.span().set_attributes(attributes);
-            return Some(Request {
-                log: incoming.log_span(&context),
-                context: context.with_value(self.root(moments, None)),
-            });
-        }
-        let started = moments.wall(self.clock.now());
+        let (started, attributes) = (moments.wall(self.clock.now()), incoming.attributes());
         let late = Late { name: incoming.name, started, attributes, worth_keeping: false };
         let context = Context::new().with_value(self.root(moments, Some(Mutex::new(late))));
         Some(Request { context, log: tracing::Span::none() })
@@ -194,7 +208,7 @@ impl Tracing {
         attributes.push(KeyValue::new("tollgate.kept", true));
         let builder = self.tracer.span_builder(late.name).with_kind(SpanKind::Server);
         let builder = builder.with_start_time(late.started).with_attributes(attributes);
-        let context = Context::new().with_value(Kept);
+        let context = Context::new().with_value(Chosen);
         let context = context.with_span(builder.start_with_context(&self.tracer, &context));
         if status >= 500 {
             context.span().set_status(Status::error(""));

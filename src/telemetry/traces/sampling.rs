@@ -4,9 +4,9 @@ use opentelemetry::trace::{Link, SpanKind, TraceId, TraceState};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
 
-/// In the context of a span that is made at the end of its request, because of how that ended.
+/// In the context of a span that is recorded whatever the sampler says: its request was drawn, or is kept for its end.
 #[derive(Debug)]
-pub(super) struct Kept;
+pub(super) struct Chosen;
 
 #[derive(Debug, Clone)]
 pub(super) struct Sampling(Sampler);
@@ -27,7 +27,7 @@ impl ShouldSample for Sampling {
         attributes: &[KeyValue],
         links: &[Link],
     ) -> SamplingResult {
-        if parent.is_some_and(|parent| parent.get::<Kept>().is_some()) {
+        if parent.is_some_and(|parent| parent.get::<Chosen>().is_some()) {
             return SamplingResult {
                 decision: SamplingDecision::RecordAndSample,
                 attributes: Vec::new(),

@@ -14,6 +14,8 @@ pub struct Settings {
     pub(super) protocol: Protocol,
     pub(super) sampler: Sampler,
     pub(super) follows_parents: bool,
+    /// Which part of the requests without a parent is traced, 0 to 1.
+    pub(super) roots: f64,
     pub(super) resource: Resource,
     /// Spans that wait to be delivered at most.
     pub(super) queue: u64,
@@ -67,12 +69,15 @@ impl Settings {
                 return Err(Misfit { variable, wrong: format!("must be `grpc` or `http/protobuf`, not `{value}`") });
             }
         };
-        let (sampler, follows_parents) = sampler(variable)?;
+        let (roots, follows_parents) = sampling(variable)?;
+        let sampler = Sampler::TraceIdRatioBased(roots);
+        let sampler = if follows_parents { Sampler::ParentBased(Box::new(sampler)) } else { sampler };
         Ok(Some(Self {
             endpoint,
             protocol,
             sampler,
             follows_parents,
+            roots,
             resource: resource(variable),
             // The SDK reads it too, and takes its default for what is no number.
             queue: variable("OTEL_BSP_MAX_QUEUE_SIZE").and_then(|size| size.parse().ok()).unwrap_or(2048),
@@ -83,24 +88,24 @@ impl Settings {
     }
 }
 
-/// Which requests are traced, and whether an unsampled parent is never overridden.
-fn sampler(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(Sampler, bool), Misfit> {
+/// Which part of the requests is traced, and whether a caller's decision about it is final.
+fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, bool), Misfit> {
     let ratio = || match variable("OTEL_TRACES_SAMPLER_ARG") {
-        None => Ok(Sampler::TraceIdRatioBased(DEFAULT_RATIO)),
+        None => Ok(DEFAULT_RATIO),
         Some(text) => {
-            let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+            let ratio = text.parse().ok().filter(|ratio: &f64| (0.0..=1.0).contains(ratio));
             let wrong =
                 || Misfit { variable: "OTEL_TRACES_SAMPLER_ARG", wrong: format!("must be 0 to 1, not `{text}`") };
-            ratio.map(Sampler::TraceIdRatioBased).ok_or_else(wrong)
+            ratio.ok_or_else(wrong)
         }
     };
     let name = variable("OTEL_TRACES_SAMPLER").unwrap_or_else(|| "parentbased_traceidratio".into());
-    let (root, parent_based) = match name.as_str() {
-        "always_on" => (Sampler::AlwaysOn, false),
-        "always_off" => (Sampler::AlwaysOff, false),
+    let sampling = match name.as_str() {
+        "always_on" => (1.0, false),
+        "always_off" => (0.0, false),
         "traceidratio" => (ratio()?, false),
-        "parentbased_always_on" => (Sampler::AlwaysOn, true),
-        "parentbased_always_off" => (Sampler::AlwaysOff, true),
+        "parentbased_always_on" => (1.0, true),
+        "parentbased_always_off" => (0.0, true),
         "parentbased_traceidratio" => (ratio()?, true),
         other => {
             let wrong = format!(
@@ -109,7 +114,7 @@ fn sampler(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(Sampler
             return Err(Misfit { variable: "OTEL_TRACES_SAMPLER", wrong });
         }
     };
-    Ok((if parent_based { Sampler::ParentBased(Box::new(root)) } else { root }, parent_based))
+    Ok(sampling)
 }
 
 /// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read by the builder.
