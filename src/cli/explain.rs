@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -108,7 +109,9 @@ fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
         StoreConfig::Redis(redis) => (redis.key_prefix.as_str(), true),
     };
     let tag = Tag::new(prefix, key);
-    let names = Call { tag: &tag, policy, costs: &[1], metas: &[Some("".into())] }.keys(unix_micros());
+    let policy = Arc::new(policy.clone());
+    let call = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(&tag, &policy) };
+    let names = call.keys(unix_micros());
     json!({"used": used, "slot": tag.slot(), "keys": names})
 }
 

@@ -2,10 +2,10 @@
 
 use crate::limit::calendar::UTC;
 use crate::limit::policy::{Options, Policy};
-use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::quota::{Anchor, MAX_QUOTAS, Quota, Rule};
 
 use super::fault::{Fault, Faults, Place};
-use super::quota::{self, Form, MAX_QUOTAS};
+use super::quota::{self, Form};
 use super::raw::{Member, Node, Value};
 use super::version;
 

@@ -28,6 +28,8 @@ pub struct Decision {
     pub source: Source,
     pub reason: Reason,
     pub fallback: Option<Fallback>,
+    /// Whether it was made before, for an earlier check with the same id.
+    pub replayed: bool,
 }
 
 impl Decision {
@@ -54,6 +56,7 @@ impl Decision {
             source: Source::Store,
             reason,
             fallback: None,
+            replayed: false,
         }
     }
 
@@ -74,6 +77,7 @@ impl Decision {
             source: Source::List,
             reason,
             fallback: None,
+            replayed: false,
         }
     }
 
@@ -98,6 +102,7 @@ impl Decision {
             source: Source::Prefilter,
             reason: Reason::OverLimit,
             fallback: None,
+            replayed: false,
         }
     }
 }
@@ -213,6 +218,8 @@ pub enum CheckError {
     UnknownPolicy(String),
     #[error("the policy's keys are IP addresses: {0}")]
     InvalidKey(#[from] NotAnAddress),
+    #[error("the id stands for a charge of another cost: send the same cost, or another id")]
+    IdReused,
     #[error("the policy takes no quotas from requests")]
     UnwantedQuotas,
     #[error("the quotas of the request are wrong")]

@@ -7,7 +7,7 @@ use super::{Answers, Cause, CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::decision::{QuotaStates, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
-use crate::store::{MemoryStore, StoreError, Subject};
+use crate::store::{MemoryStore, StoreError, Subject, Work};
 
 /// When to ask again after a denial for want of a store.
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
@@ -41,20 +41,33 @@ impl FallbackStore {
         }
     }
 
+    /// Takes back what this node's share was charged for a call that charges nothing in the end.
+    pub fn give_back(&self, subject: &Subject, cost: u64) {
+        if subject.policy.on_store_failure == OnStoreFailure::Local {
+            // A refund takes nothing that a full store would refuse.
+            let _ = self.memory.run(&self.share(subject), &Work::Refund(cost), &[]);
+        }
+    }
+
     /// Drops what says nothing any more.
     pub fn sweep(&self) {
         self.memory.sweep();
     }
 
     fn local(&self, subject: &Subject, costs: &[u64], fallback: Fallback) -> Answers {
-        let policy = Arc::new(subject.policy.share(self.expected_nodes));
-        let share = Subject { policy: policy.clone(), ..subject.clone() };
+        let share = self.share(subject);
         let Ok(taken) = self.memory.take(&share, costs) else {
             // It is full as well: admitting unseen would be over the share.
             return costs.iter().map(|cost| Ok(without_counter(subject, *cost, false, fallback))).collect();
         };
-        let decision = |verdict| Ok(local_decision(&policy, subject, verdict, fallback));
+        let decision = |verdict| Ok(local_decision(&share.policy, subject, verdict, fallback));
         taken.ruling.verdicts.into_iter().map(decision).collect()
+    }
+}
+
+impl FallbackStore {
+    fn share(&self, subject: &Subject) -> Subject {
+        Subject { policy: Arc::new(subject.policy.share(self.expected_nodes)), ..subject.clone() }
     }
 }
 
@@ -91,6 +104,7 @@ fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallba
         source: Source::Fallback,
         reason: Reason::StoreUnavailable,
         fallback: Some(fallback),
+        replayed: false,
     }
 }
 

@@ -20,6 +20,10 @@ pub mod decision;
 
 pub mod fallback;
 
+mod amend;
+
+mod all;
+
 pub mod tally;
 
 mod inline;
@@ -30,6 +34,8 @@ pub mod reload;
 
 pub use crate::config::inline::{Misfit, Written};
 pub use crate::store::{Health, History, Meta, ShardHealth};
+pub use all::{All, Refusal};
+pub use amend::{Amended, Given};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
 use inline::InlinePolicies;
@@ -46,8 +52,17 @@ pub struct Check {
     pub cost: u64,
     /// Who causes it, 1 to 256 bytes; kept by sliding logs.
     pub meta: Meta,
+    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike.
+    pub id: Option<Arc<str>>,
     /// The quotas that it brings along, for policies that take them.
     pub quotas: Option<Vec<Written>>,
+}
+
+impl Check {
+    /// The id of a check that may charge: a look needs none.
+    fn id(&self) -> Option<&Arc<str>> {
+        self.id.as_ref().filter(|_| self.cost > 0)
+    }
 }
 
 /// Answers checks. One per node, shared by all listeners.
@@ -84,11 +99,10 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
-        let metas = metas(&subject, std::iter::once(check));
-        let mut decisions = self.ask(&subject, &[check.cost], &metas).await;
+        let mut decisions = self.ask_each(&subject, &[check]).await;
         // One answer per cost is the contract of `ask`.
         let answer = decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)));
-        traces::answered(|| told(&subject, check.cost, &answer));
+        traces::answered(|| told(&subject, check.cost, answer.as_ref()));
         answer
     }
 
@@ -105,13 +119,10 @@ impl Engine {
             let mut answers = Answers::new();
             // Equal but for the names of their quotas, policies share a counter, though not their answers.
             for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
-                let costs: Vec<u64> = run.iter().map(|place| checks[*place].cost).collect();
+                let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
                 match &subjects[run[0]] {
-                    Ok(subject) => {
-                        let metas = metas(subject, run.iter().map(|place| &checks[*place]));
-                        answers.extend(self.ask_part(subject, &costs, &metas).await);
-                    }
-                    Err(error) => answers.extend(costs.iter().map(|_| Err(error.clone()))),
+                    Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
+                    Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
                 }
             }
             places.into_iter().zip(answers)
@@ -171,20 +182,48 @@ impl Engine {
     }
 
     /// A batch's checks of one key; in a trace they have a span of their own.
-    async fn ask_part(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
+    async fn ask_part(&self, subject: &Subject, checks: &[&Check]) -> Answers {
         let tell = |answers: &Answers| {
             // Of several for one key the last one tells most: those before it were decided first.
-            if let (Some(cost), Some(answer)) = (costs.last(), answers.last()) {
-                traces::answered(|| told(subject, *cost, answer));
+            if let (Some(check), Some(answer)) = (checks.last(), answers.last()) {
+                traces::answered(|| told(subject, check.cost, answer.as_ref()));
             }
         };
-        traces::part(costs.len()).within(self.ask(subject, costs, metas), tell).await
+        traces::part(checks.len()).within(self.ask_each(subject, checks), tell).await
+    }
+
+    /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
+    async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
+        let mut answers = Answers::new();
+        for together in checks.chunk_by(|one, next| one.id().is_none() && next.id().is_none()) {
+            let metas = metas(subject, together.iter().copied());
+            match together[0].id() {
+                Some(id) => answers.push(self.ask_once(subject, id, together[0].cost, &metas).await),
+                None => {
+                    let costs: SmallVec<[u64; 1]> = together.iter().map(|check| check.cost).collect();
+                    answers.extend(self.ask(subject, &costs, &metas).await);
+                }
+            }
+        }
+        answers
     }
 
     /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
     async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
-        let policy = &subject.policy;
         let now = self.clock.now();
+        let answers = self.decide(subject, costs, metas, now).await;
+        self.tally(subject, &answers, now);
+        answers
+    }
+
+    /// Counts answers to checks that began at `since` (us).
+    fn tally(&self, subject: &Subject, answers: &[Answer], since: Micros) {
+        self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
+    }
+
+    /// The same as [`Engine::ask`], not counted; `now` (us) is when they were asked.
+    async fn decide(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
+        let policy = &subject.policy;
         let mut answers: Answers = match policy.options.listed {
             Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
             None => self.count(subject, costs, metas, now).await,
@@ -192,7 +231,6 @@ impl Engine {
         if policy.options.shadow {
             answers.iter_mut().flatten().for_each(Decision::shadow);
         }
-        self.tally.answered(policy, &answers, self.clock.now().saturating_sub(now));
         answers
     }
 
@@ -232,19 +270,22 @@ impl Engine {
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()
             }
-            Err(error) => {
-                if let Some(suppressed) = self.tally.complain(&error, self.clock.now()) {
-                    let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
-                    tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; the fallback answers");
-                }
-                self.fallback.answer(subject, costs, &error)
-            }
+            Err(error) => self.fall_back(subject, costs, &error),
         }
+    }
+
+    /// What is answered without the store; the log says why.
+    fn fall_back(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Answers {
+        if let Some(suppressed) = self.tally.complain(error, self.clock.now()) {
+            let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
+            tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; the fallback answers");
+        }
+        self.fallback.answer(subject, costs, error)
     }
 }
 
 /// What a trace tells of an answer.
-fn told<'a>(subject: &'a Subject, cost: u64, answer: &Answer) -> Answered<'a> {
+fn told<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckError>) -> Answered<'a> {
     let (policy, key) = (&*subject.policy.name, &*subject.key);
     let names = |Fallback { mode, cause }: Fallback| (mode.name(), cause.name());
     match answer {

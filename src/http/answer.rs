@@ -7,7 +7,7 @@ use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
 use super::headers;
-use crate::engine::{Binding, Decision, Fallback, Source};
+use crate::engine::{All, Amended, Binding, Check, Decision, Fallback, Source};
 use crate::limit::decision::Wait;
 use crate::limit::time::millis_up;
 
@@ -16,13 +16,57 @@ const USUAL_BYTES: usize = 512;
 
 /// A decision with its header fields.
 pub(super) fn response(key: &str, decision: &Decision) -> Response {
-    let mut body = Vec::with_capacity(USUAL_BYTES);
-    // Writing to a Vec cannot fail, and an answer has no maps whose keys could be refused.
-    let _ = serde_json::to_writer(&mut body, &Answer::new(key, decision));
-    let mut response = Response::new(Body::from(body));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut response = json(&Answer::new(key, decision));
     headers::insert(decision, response.headers_mut());
     response
+}
+
+fn json(body: &impl Serialize) -> Response {
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    // Writing to a Vec cannot fail, and an answer has no maps whose keys could be refused.
+    let _ = serde_json::to_writer(&mut bytes, body);
+    let mut response = Response::new(Body::from(bytes));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The decisions on checks that are charged together, with the time of the last one that is denied.
+pub(super) fn together(checks: &[Check], all: &All) -> Response {
+    let denied = all.decisions.iter().enumerate().filter(|(_, decision)| !decision.allowed);
+    let body = AllAnswer {
+        allowed: all.allowed,
+        denied_by: denied.map(|(place, _)| place).collect(),
+        retry_after_ms: millis(all.retry_after()),
+        results: checks.iter().zip(&all.decisions).map(|(check, one)| Answer::new(&check.key, one)).collect(),
+    };
+    let mut response = json(&body);
+    if !all.allowed {
+        headers::insert_retry_after(all.retry_after(), response.headers_mut());
+    }
+    response
+}
+
+#[derive(Serialize)]
+struct AllAnswer<'a> {
+    allowed: bool,
+    denied_by: Vec<usize>,
+    retry_after_ms: Option<u64>,
+    results: Vec<Answer<'a>>,
+}
+
+/// The cost-0 decision after a refund, and what was given back.
+pub(super) fn refunded(key: &str, amended: &Amended) -> Response {
+    let body = RefundAnswer { decision: Answer::new(key, &amended.decision), refunded: amended.refunded };
+    let mut response = json(&body);
+    headers::insert(&amended.decision, response.headers_mut());
+    response
+}
+
+#[derive(Serialize)]
+struct RefundAnswer<'a> {
+    #[serde(flatten)]
+    decision: Answer<'a>,
+    refunded: u64,
 }
 
 /// The body, in the order of the interface's description. Spans are ms, rounded up.
@@ -44,6 +88,8 @@ pub(super) struct Answer<'a> {
     quotas: Option<QuotaStates<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fallback: Option<FallbackBody>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    replayed: bool,
 }
 
 impl<'a> Answer<'a> {
@@ -66,6 +112,7 @@ impl<'a> Answer<'a> {
             reason: decision.reason.name(),
             quotas: (decision.source != Source::Prefilter).then_some(QuotaStates(decision)),
             fallback: decision.fallback.map(FallbackBody::from),
+            replayed: decision.replayed,
         }
     }
 }

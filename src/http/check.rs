@@ -1,4 +1,4 @@
-//! `POST /v1/check` and `POST /v1/check/batch`.
+//! `POST /v1/check`, `POST /v1/check/batch` and `POST /v1/check/all`.
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -40,6 +40,19 @@ pub(super) async fn batch(State(node): State<Node>, request: Request) -> Result<
     let body = body::json(&head.headers, body, MAX_BATCH_BYTES).await?;
     let (items, ()) = violations::both(request::batch(&body), query::none(head.uri.query()))?;
     Ok(answer_each(&node, items).await)
+}
+
+pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
+    let (checks, denied) = violations::both(request::all(&body), query::deny_status(head.uri.query()))?;
+    let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
+    let all = node.engine.check_all(&checks).await.map_err(refused)?;
+    let mut response = answer::together(&checks, &all);
+    if !all.allowed {
+        *response.status_mut() = denied;
+    }
+    Ok(response)
 }
 
 /// Asks for one decision; the reason why there is none becomes a problem.

@@ -38,6 +38,7 @@ enum Kind {
     Forbidden,
     NotFound,
     MethodNotAllowed,
+    IdReused,
     RequestTimeout,
     TooLarge,
     UnsupportedMediaType,
@@ -65,6 +66,7 @@ impl Kind {
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take that method")
             }
+            Self::IdReused => (StatusCode::CONFLICT, "id-reused", "The id stands for another cost"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout", "The body did not arrive in time"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large"),
             Self::UnsupportedMediaType => {
@@ -151,6 +153,7 @@ impl Problem {
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
+            CheckError::IdReused => Self::new(Kind::IdReused, error.to_string()),
             CheckError::UnwantedQuotas => {
                 let detail =
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
@@ -159,6 +162,25 @@ impl Problem {
             CheckError::InvalidQuotas(misfits) => Self::invalid(misfits.iter().map(|it| misfit(it, at)).collect()),
             CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
         }
+    }
+
+    /// What the engine refused of checks that are charged together, all of it at once; each with its place.
+    pub(super) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
+        let problem = |(place, error): &(usize, CheckError)| {
+            let mut problem = Self::no_decision(error, policies, &format!("/checks/{place}"));
+            if problem.kind == Kind::UnknownPolicy {
+                problem.violations.push(Violation::new(format!("/checks/{place}/policy"), problem.detail.clone()));
+            }
+            problem
+        };
+        let mut problems: Vec<Self> = refusals.iter().map(problem).collect();
+        let violations = problems.iter_mut().flat_map(|problem| std::mem::take(&mut problem.violations)).collect();
+        if problems.iter().any(|problem| problem.kind == Kind::InvalidRequest) {
+            return Self::invalid(violations);
+        }
+        // The rest are all of a kind: names that are not known, or one without a decision.
+        let first = problems.into_iter().next().unwrap_or_else(|| Self::invalid(Vec::new()));
+        Self { violations, ..first }
     }
 
     fn unknown_policy(name: &str, policies: &Policies) -> Self {

@@ -27,16 +27,27 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
         insert_text(headers, RATELIMIT_POLICY, policy_items(&decision.policy));
         insert_text(headers, RATELIMIT, state_items(decision));
     }
-    if let Some(seconds) = retry_after(decision) {
+    if !decision.allowed {
+        insert_retry_after(decision.retry_after, headers);
+    }
+}
+
+/// Adds when a denied cost will fit, if it ever will.
+pub(super) fn insert_retry_after(wait: Wait, headers: &mut HeaderMap) {
+    if let Some(seconds) = whole_seconds(wait) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
 }
 
 /// Of a denial of a cost that will fit: when, in seconds.
 fn retry_after(decision: &Decision) -> Option<u64> {
-    match decision.retry_after {
-        Wait::For(wait) if !decision.allowed => Some(seconds_up(wait).max(1)),
-        _ => None,
+    whole_seconds(decision.retry_after).filter(|_| !decision.allowed)
+}
+
+fn whole_seconds(wait: Wait) -> Option<u64> {
+    match wait {
+        Wait::For(wait) => Some(seconds_up(wait).max(1)),
+        Wait::Never => None,
     }
 }
 
@@ -137,6 +148,7 @@ mod tests {
             source: Source::Store,
             reason: Reason::Ok,
             fallback: None,
+            replayed: false,
         }
     }
 

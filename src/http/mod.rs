@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 
 use crate::engine::Engine;
 use crate::reload::Reloader;
@@ -26,6 +26,8 @@ mod trace;
 mod shed;
 
 mod check;
+
+mod refund;
 
 mod usage;
 
@@ -90,13 +92,16 @@ fn router(node: Node, surface: Surface) -> Router {
         routes = routes
             .route("/v1/check", post(check::one))
             .route("/v1/check/batch", post(check::batch))
+            .route("/v1/check/all", post(check::all))
+            .route("/v1/refund", post(refund::refund))
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
         routes = routes
             .route("/v1/policies", get(policies::policies))
             .route("/v1/reload", post(reload::reload))
-            .route("/metrics", get(metrics::metrics));
+            .route("/metrics", get(metrics::metrics))
+            .route("/v1/usage", delete(usage::reset));
     }
     routes
         .fallback(error::not_found)

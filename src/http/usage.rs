@@ -1,11 +1,12 @@
-//! `GET /v1/usage`: what a check of cost 0 would say, and of a sliding log who caused it.
+//! `GET /v1/usage`: what a check of cost 0 would say, and of a sliding log who caused it; `DELETE /v1/usage`: forget
+//! what counts, and say it then.
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::answer::Answer;
+use super::answer::{self, Answer};
 use super::error::Problem;
 use super::{Node, check, headers, query};
 use crate::engine::{History, Source};
@@ -69,4 +70,11 @@ impl<'a> HistoryBody<'a> {
             top_metas: history.top_metas.iter().map(top).collect(),
         }
     }
+}
+
+pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
+    let refused = |error| Problem::no_decision(&error, &node.engine.policies(), "");
+    let decision = node.engine.reset(&check.policy, &check.key).await.map_err(refused)?;
+    Ok(answer::response(&check.key, &decision))
 }

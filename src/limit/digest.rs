@@ -15,6 +15,8 @@ pub struct LogDigest {
     pub entries: u64,
     /// The instant of the latest entry, us; 0 where there is none.
     pub latest: Micros,
+    /// Until when a reservation in it may be taken back, us.
+    pub mark: Micros,
     /// For some costs, the instant at which they fit after the call's own charges. Of any other it is known that it
     /// fits at once.
     pub fits_at: SmallVec<[(u64, Micros); 2]>,
@@ -34,6 +36,15 @@ impl LogDigest {
         self.counted += cost;
         self.entries += 1;
         self.latest = self.latest.max(now);
+    }
+
+    /// The instant at which the charge made last was noted, us.
+    pub fn noted_at(&self) -> Micros {
+        self.latest
+    }
+
+    pub fn is_marked(&self, now: Micros) -> bool {
+        self.entries > 0 && self.mark > now
     }
 
     pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {

@@ -44,6 +44,8 @@ pub struct SlidingLog {
     before: u64,
     /// Who caused a charge, for those that tell; in the order of the entries.
     notes: VecDeque<Note>,
+    /// Until when a reservation may be taken back, us.
+    mark: Micros,
 }
 
 impl SlidingLog {
@@ -74,6 +76,81 @@ impl SlidingLog {
                 self.notes.push_back(Note { at, sum, cost: self.cost(place), meta: meta.clone() });
             }
         }
+    }
+
+    /// Marks the log: a reservation in it may be taken back until `mark`. Tells when the charge made last was noted, us.
+    pub fn mark(&mut self, mark: Micros) -> Micros {
+        self.mark = self.mark.max(mark);
+        self.entries.back().map_or(0, |entry| entry.at)
+    }
+
+    /// Whether a reservation may be open in what counts at `now`.
+    pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
+        self.mark > now && self.live(quota, now) > 0
+    }
+
+    /// Takes back a charge that was noted at `at`, if it still counts. Of those of one instant it takes one that costs
+    /// as much, since they cannot be told apart; if that is gone, what there is.
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
+        let from = self.entries.partition_point(|entry| entry.at < at).max(self.first(quota, now));
+        let past = self.entries.partition_point(|entry| entry.at <= at);
+        let given = match (from..past).find(|place| self.cost(*place) == cost) {
+            Some(place) => self.lower(place, cost),
+            None => self.lower_each(from, past, cost),
+        };
+        self.forget_after(quota, now, given)
+    }
+
+    /// Takes back up to `cost` of what counts at `now`, the oldest first.
+    pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
+        let given = self.lower_each(self.first(quota, now), self.entries.len(), cost);
+        self.forget_after(quota, now, given)
+    }
+
+    /// What changes nothing forgets nothing, for a clock that steps back.
+    fn forget_after(&mut self, quota: &Quota, now: Micros, given: u64) -> u64 {
+        if given > 0 {
+            self.forget(quota, now);
+        }
+        given
+    }
+
+    fn lower_each(&mut self, mut place: usize, mut past: usize, cost: u64) -> u64 {
+        let mut given = 0;
+        while given < cost && place < past {
+            let before = self.entries.len();
+            given += self.lower(place, cost - given);
+            if self.entries.len() < before {
+                past -= 1;
+            } else {
+                place += 1;
+            }
+        }
+        given
+    }
+
+    /// Takes up to `cost` from one entry, and the entry away when nothing is left of it. Later ones follow, and so do
+    /// the notes of who caused them.
+    fn lower(&mut self, place: usize, cost: u64) -> u64 {
+        let Entry { at, sum } = self.entries[place];
+        let (given, gone) = (self.cost(place).min(cost), self.cost(place) <= cost);
+        let note = self.notes.iter().position(|note| (note.at, note.sum) == (at, sum));
+        let later = |note: &Note| (note.at, note.sum.wrapping_sub(self.before)) > (at, sum.wrapping_sub(self.before));
+        let first_later = self.notes.iter().position(later).unwrap_or(self.notes.len());
+        self.notes.iter_mut().skip(first_later).for_each(|note| note.sum = note.sum.wrapping_sub(given));
+        self.entries.iter_mut().skip(place).for_each(|entry| entry.sum = entry.sum.wrapping_sub(given));
+        if gone {
+            self.entries.remove(place);
+        }
+        match note {
+            Some(note) if gone => drop(self.notes.remove(note)),
+            Some(note) => {
+                let note = &mut self.notes[note];
+                (note.sum, note.cost) = (note.sum.wrapping_sub(given), note.cost - given);
+            }
+            None => {}
+        }
+        given
     }
 
     /// How long from `now` until `cost` fits, if nothing more is charged: until enough units, and enough entries, of

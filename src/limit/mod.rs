@@ -21,6 +21,8 @@ pub mod window;
 
 pub mod fixed;
 
+pub mod ledger;
+
 pub mod bucket;
 
 pub mod log;
@@ -32,5 +34,7 @@ pub mod history;
 pub mod state;
 
 pub mod decision;
+
+pub mod amend;
 
 pub mod slot;

@@ -5,6 +5,9 @@ use std::num::{NonZeroU32, NonZeroU64};
 use super::calendar::Calendar;
 use super::time::{MICROS_PER_MILLI, Micros};
 
+/// The most quotas of a policy, an override or a check.
+pub const MAX_QUOTAS: usize = 8;
+
 /// The largest limit and the largest cost, in units. Sums of two stay far below 2^53.
 pub const MAX_UNITS: u64 = 1_000_000_000_000_000;
 

@@ -1,5 +1,6 @@
 //! What a key used of one quota, whatever the algorithm: one variant each, all asked alike.
 
+use super::amend::Entry;
 use super::bucket::TokenBucket;
 use super::digest::LogDigest;
 use super::fixed::FixedWindow;
@@ -64,6 +65,53 @@ impl State {
         }
     }
 
+    /// Notes that the charge made last, at `now`, can be taken back; and where `mark` is not 0, that it may be until
+    /// then, us.
+    pub fn note(&mut self, quota: &Quota, now: Micros, mark: Micros) -> Entry {
+        match self {
+            Self::SlidingWindow(window) => window.note(Grid::new(quota.window), now, mark),
+            Self::FixedWindow(window) => window.note(mark),
+            Self::TokenBucket(bucket) => return bucket.note(now, mark),
+            Self::SlidingLog(log) => return Entry { number: log.mark(mark), debt: 0 },
+            Self::LogDigest(log) => return Entry { number: log.noted_at(), debt: 0 },
+        }
+        Entry::default()
+    }
+
+    /// Takes back what still counts at `now` of the charge of `cost` made at `at`; units.
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
+        match self {
+            Self::SlidingWindow(window) => window.give_back(Grid::new(quota.window), now, at, cost),
+            Self::FixedWindow(window) => window.give_back(quota, now, at, cost),
+            Self::TokenBucket(bucket) => bucket.give_back(quota, now, at, cost, entry),
+            Self::SlidingLog(log) => log.give_back(quota, now, entry.number, cost),
+            // The log itself is elsewhere.
+            Self::LogDigest(_) => 0,
+        }
+    }
+
+    /// Takes back up to `cost` of what counts at `now`, the oldest first; units.
+    pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
+        match self {
+            Self::SlidingWindow(window) => window.refund(Grid::new(quota.window), now, cost),
+            Self::FixedWindow(window) => window.refund(quota, now, cost),
+            Self::TokenBucket(bucket) => bucket.refund(quota, now, cost),
+            Self::SlidingLog(log) => log.refund(quota, now, cost),
+            Self::LogDigest(_) => 0,
+        }
+    }
+
+    /// Whether a reservation may be open in what counts at `now`.
+    pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
+        match self {
+            Self::SlidingWindow(window) => window.is_marked(Grid::new(quota.window), now),
+            Self::FixedWindow(window) => window.is_marked(quota, now),
+            Self::TokenBucket(bucket) => bucket.is_marked(quota, now),
+            Self::SlidingLog(log) => log.is_marked(quota, now),
+            Self::LogDigest(log) => log.is_marked(now),
+        }
+    }
+
     /// How long from `now` until `cost`, at least 1, fits, if nothing more is charged.
     pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
         match self {
@@ -86,12 +134,12 @@ impl State {
         }
     }
 
-    /// Whether nothing was ever charged.
+    /// Whether it says nothing, as one that was never charged.
     pub fn is_new(&self) -> bool {
         match self {
             Self::SlidingWindow(window) => window.is_empty(),
             Self::FixedWindow(window) => window.count == 0,
-            Self::TokenBucket(bucket) => bucket.debt == 0,
+            Self::TokenBucket(bucket) => bucket.is_empty(),
             Self::SlidingLog(log) => log.is_empty(),
             Self::LogDigest(log) => log.entries == 0,
         }

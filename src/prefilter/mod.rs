@@ -123,6 +123,10 @@ impl Prefilter {
             self.generations.allowed(question.slot, taken.at);
             self.end(fingerprint, taken.at);
         }
+        // What is denied while a reservation is open may be open a moment later.
+        if taken.tentative {
+            return;
+        }
         let Some(bucket) = self.bucket(policy, question, taken, received) else { return };
         if self.is_stale(question, taken) {
             return;
@@ -144,6 +148,12 @@ impl Prefilter {
         if self.is_stale(question, taken) {
             self.buckets.invalidate(&fingerprint);
         }
+    }
+
+    /// Ends what is known of the keys in `slot`, and what was asked and is not answered yet: something was taken
+    /// back or forgotten there, or may have been.
+    pub fn forget(&self, slot: u16) {
+        self.generations.raise(slot);
     }
 
     /// Drops what says nothing any more at `now`; called from time to time.

@@ -23,6 +23,8 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::telemetry::metrics::Distribution;
 
+pub mod work;
+
 pub mod memory;
 
 pub mod redis;
@@ -30,6 +32,7 @@ pub mod redis;
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
 pub use redis::metrics::ShardCounts;
+pub use work::{Charged, Done, Work};
 
 /// Whom a call is for.
 #[derive(Debug, Clone)]
@@ -152,6 +155,19 @@ impl Store {
         match self {
             Self::Memory(memory) => Ok(Some(memory.history(subject))),
             Self::Redis(redis) => redis.history(subject).await.map(Some),
+        }
+    }
+
+    /// One piece of work as one step; see [`Work`]. `metas` are as for [`Store::take_noted`]. What it charges, gives back or forgets is all or
+    /// nothing over the policy's quotas; a give-back or refund never makes a count negative, a key anew, or one live
+    /// longer.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        match self {
+            Self::Memory(memory) => memory.run(subject, &work, metas),
+            Self::Redis(redis) => redis.run(subject, work, metas).await,
         }
     }
 

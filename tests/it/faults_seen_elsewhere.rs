@@ -1,6 +1,6 @@
 //! Faults seen in comparable services, each with a test of its name. Fault 1 is in `replaced_systems.rs`
 //! (`fault_1_a_bucket_of_burst_one_limits`), fault 6 in `exact_on_cluster.rs`
-//! (`two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five`).
+//! (`two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five`), faults 3, 4 and 11 in `faults_of_charging.rs`.
 
 use serde_json::{Value, json};
 
@@ -74,10 +74,13 @@ fn fault_12_a_known_denial_is_none_for_a_cheaper_request() {
     let policies = "
 policies:
   window: {quotas: [10 per 1h]}
+  first: {algorithm: fixed-window, anchor: first-hit, quotas: [10 per 1h]}
+  year: {algorithm: fixed-window, anchor: clock, quotas: [10 per 1y]}
+  log: {algorithm: sliding-log, quotas: [10 per 1h]}
   bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 10}]}
 ";
     on_each_store(policies, |node| {
-        for policy in ["window", "bucket"] {
+        for policy in ["window", "first", "year", "log", "bucket"] {
             let key = unique("fault-12");
             let allowed =
                 |cost: u64| ask(node, &json!({"policy": policy, "key": key, "cost": cost}))["allowed"] == true;

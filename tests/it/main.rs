@@ -7,6 +7,8 @@ mod harness;
 // The first minutes with Tollgate: five are allowed, the sixth is told when to come again.
 mod first_curl;
 
+mod fuzz;
+
 // Whatever a caller sends wrong is answered by a problem document, and charges nothing.
 mod bad_input;
 
@@ -73,6 +75,9 @@ mod explain;
 // Faults of comparable services, each with a test.
 mod faults_seen_elsewhere;
 
+// The same, of what is charged and what is not.
+mod faults_of_charging;
+
 // What people use today, as policies on each store, with the flaw fixed.
 mod replaced_systems;
 
@@ -81,6 +86,9 @@ mod sliding_log;
 
 // Fixed windows, token buckets and sliding logs against naive models; rows of the systems they replace.
 mod algorithms;
+
+// What is taken back, by id, by cost or as a reservation: exactly that, against naive models.
+mod refund_properties;
 
 // The embedded store and Redis answer alike, in every member, on every sequence.
 mod stores_alike;
@@ -93,6 +101,18 @@ mod clocks;
 
 // The pre-filter against the store beside it, over several nodes, with answers late and out of order.
 mod prefilter_sound;
+
+// A check with an id: retried as often as one likes, charged once.
+mod retries;
+
+// Refunds and resets: exactly that, at once, and on the other nodes soon.
+mod refunds;
+
+// Several keys, all charged or none, whoever else asks meanwhile.
+mod all_at_once;
+
+// Millions of everything a store can be asked: nothing negative, nothing without an end, nothing left.
+mod long_run;
 
 // Days, weeks, months and years of a time zone, across whatever clocks there do.
 mod calendar;

@@ -156,7 +156,7 @@ fn an_answer_on_its_way_is_not_believed_for_the_new_policy() {
     let question = prefilter.question(0, 1_000_000_000);
     let mut states = [State::new(&old.quotas[0])];
     let ruling = decide(&old, &mut states, 1_000_000_000, &[1, 1]);
-    prefilter.learn(fingerprint, &old, question, &Taken { ruling, at: 1_000_000_000 }, 1_000_000_001);
+    prefilter.learn(fingerprint, &old, question, &Taken { ruling, at: 1_000_000_000, tentative: false }, 1_000_000_001);
     assert!(prefilter.denial(fingerprint, &old, 1, 1_000_000_002).is_some());
     assert!(prefilter.denial(fingerprint, &new, 1, 1_000_000_002).is_none());
 }

@@ -13,17 +13,17 @@ use super::single::Single;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::store::{Meta, StoreError, Taken};
+use crate::store::{Done, Meta, StoreError, Work};
 use crate::telemetry::traces::Waiting;
 
-/// Costs for one key, to be decided in order.
+/// Work for one key.
 #[derive(Debug)]
 pub struct Ask {
     pub tag: Arc<Tag>,
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
-    pub costs: SmallVec<[u64; 2]>,
-    /// Who causes each, or nothing; only logs keep them.
+    pub work: Work,
+    /// Who causes each of its costs, or nothing; only logs keep them.
     pub metas: SmallVec<[Meta; 1]>,
     /// Instead of all that, which portion of what a log tells.
     pub portion: Option<usize>,
@@ -41,6 +41,11 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// See [`Work::costs`].
+    pub fn costs(&self) -> &[u64] {
+        self.work.costs()
+    }
+
     /// Whether it shares no call with others.
     pub fn is_alone(&self) -> bool {
         self.portion.is_some() || self.single.is_some()
@@ -50,7 +55,7 @@ impl Ask {
 /// What a lane answers.
 #[derive(Debug)]
 pub enum Answer {
-    Taken(Taken),
+    Done(Done),
     Page(Page),
     /// The reply to a [`Single`].
     Told(Value),

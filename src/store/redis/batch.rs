@@ -17,7 +17,7 @@ use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
-use crate::store::{Meta, StoreError, Taken};
+use crate::store::{Done, Meta, StoreError, Taken, Work};
 use crate::telemetry::traces;
 
 /// Costs in one call at most: the server does nothing else meanwhile.
@@ -49,11 +49,15 @@ struct Group {
 pub struct Batch(Vec<Group>);
 
 impl Batch {
-    /// Merges asks by key, in order; one whose caller has given up is not sent.
+    /// Merges what takes by key, in order; other work goes by itself. One whose caller has given up is not sent.
     pub fn of(asks: impl Iterator<Item = Ask>) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         let mut places: HashMap<_, usize, FingerprintState> = HashMap::default();
         for ask in asks.filter(|ask| !ask.answer.is_closed()) {
+            let Work::Take(_) = ask.work else {
+                groups.push(Group::of(ask));
+                continue;
+            };
             let place = places.entry(ask.fingerprint).or_insert(usize::MAX);
             match groups.get_mut(*place).filter(|group| group.accepts(&ask)) {
                 Some(group) => group.push(ask),
@@ -77,7 +81,7 @@ impl Batch {
             let pipeline = self.pipeline(shard);
             let sent = shard.now();
             let count = pipeline.len();
-            self.0.iter().for_each(|group| shard.metrics.sent(group.costs.len()));
+            self.0.iter().for_each(|group| shard.metrics.sent(group.checks()));
             let replies = connection.send_packed_commands(&pipeline, 0, count);
             let (failed, ended) = match awaited(replies, shard).await {
                 Some(Ok(replies)) => {
@@ -128,9 +132,11 @@ impl Batch {
             let error = if let Value::ServerError(error) = &reply { Some(error.code()) } else { None };
             group.called(shard, calls, (sent, received), error);
             match group.outcome(&reply, &shard.address) {
-                Outcome::Taken(taken) => {
-                    shard.learn_offset(taken.at, sent, received);
-                    group.answer(taken, is_kept);
+                Outcome::Done(done) => {
+                    if let Some(time) = done.at() {
+                        shard.learn_offset(time, sent, received);
+                    }
+                    group.answer(done, is_kept);
                 }
                 Outcome::Page(page) => group.answer_alone(Ok(Answer::Page(page))),
                 Outcome::Told(_) if !is_kept => group.answer_alone(Err(StoreError::NoReplicaAck.into())),
@@ -170,7 +176,7 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
 }
 
 enum Outcome {
-    Taken(Taken),
+    Done(Done),
     Page(Page),
     /// The reply to a call of one key.
     Told(Value),
@@ -195,7 +201,7 @@ impl Group {
             && first.time == ask.time
             && !first.is_alone()
             && !ask.is_alone()
-            && self.costs.len() + ask.costs.len() <= COSTS
+            && self.costs.len() + ask.costs().len() <= COSTS
     }
 
     fn push(&mut self, ask: Ask) {
@@ -208,7 +214,7 @@ impl Group {
             self.metas.resize(self.costs.len(), None);
             self.metas.extend_from_slice(&ask.metas);
         }
-        self.costs.extend_from_slice(&ask.costs);
+        self.costs.extend_from_slice(ask.costs());
         if !self.metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
         }
@@ -231,7 +237,8 @@ impl Group {
     }
 
     fn call(&self) -> Call<'_> {
-        Call { tag: &self.asks[0].tag, policy: &self.asks[0].policy, costs: &self.costs, metas: &self.metas }
+        let Ask { tag, policy, work, .. } = &self.asks[0];
+        Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
     }
 
     fn command(&self, now: Micros) -> Cmd {
@@ -254,8 +261,8 @@ impl Group {
             host: &shard.address.host,
             port: shard.address.port,
             operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
-            script: self.script(),
-            checks: self.costs.len(),
+            script: &self.script(),
+            checks: self.checks(),
             pipeline: calls,
             sent,
             ended,
@@ -264,13 +271,22 @@ impl Group {
         traces::called(self.asks.iter_mut().filter_map(|ask| ask.trace.as_mut()), &call);
     }
 
+    /// How many checks it carries: a refund, for one, is none.
+    fn checks(&self) -> usize {
+        if self.asks[0].is_alone() { 0 } else { self.costs.len() }
+    }
+
     /// What a person calls the script.
-    fn script(&self) -> &'static str {
-        let Ask { policy, portion, single, .. } = &self.asks[0];
-        match (single, portion) {
-            (Some(single), _) => single.name(),
-            (None, Some(_)) => "sliding-log entries",
-            (None, None) => policy.algorithm.name(),
+    fn script(&self) -> String {
+        let Ask { policy, portion, single, work, .. } = &self.asks[0];
+        let algorithm = policy.algorithm.name();
+        match (single, portion, work) {
+            (Some(single), ..) => single.name().to_owned(),
+            (None, Some(_), _) => format!("{algorithm} entries"),
+            (None, None, Work::Take(_) | Work::Look(_)) => algorithm.to_owned(),
+            (None, None, Work::Once { .. }) => format!("{algorithm} once"),
+            (None, None, Work::Reserve { .. }) => format!("{algorithm} reserve"),
+            (None, None, _) => format!("{algorithm} give back"),
         }
     }
 
@@ -285,7 +301,7 @@ impl Group {
             return Outcome::Told(reply.clone());
         }
         match self.call().reply(reply) {
-            Reply::Taken(taken) => Outcome::Taken(taken),
+            Reply::Done(done) => Outcome::Done(done),
             Reply::NotCovered { time } => Outcome::Elsewhen(time),
             Reply::Malformed => malformed(),
         }
@@ -300,17 +316,18 @@ impl Group {
 
     /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
     /// that has gone needs none.
-    fn answer(self, taken: Taken, is_kept: bool) {
-        let Ruling { verdicts, closed_for } = taken.ruling;
+    fn answer(mut self, done: Done, is_kept: bool) {
+        if let (1, Some(ask)) = (self.asks.len(), self.asks.pop_if(|ask| !matches!(ask.work, Work::Take(_)))) {
+            let is_lost = !is_kept && ask.work.charges() && done.is_charge();
+            let _ = ask.answer.send(kept(!is_lost, done));
+            return;
+        }
+        let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
-            let verdicts: Vec<_> = verdicts.by_ref().take(ask.costs.len()).collect();
-            let charged = verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0);
-            let taken = Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at };
-            let _ = ask.answer.send(match is_kept || !charged {
-                true => Ok(Answer::Taken(taken)),
-                false => Err(StoreError::NoReplicaAck.into()),
-            });
+            let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
+            let done = Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative });
+            let _ = ask.answer.send(kept(is_kept || !done.is_charge(), done));
         }
     }
 
@@ -319,6 +336,10 @@ impl Group {
             let _ = ask.answer.send(Err(refusal.clone()));
         }
     }
+}
+
+fn kept(is_kept: bool, done: Done) -> Result<Answer, Refusal> {
+    if is_kept { Ok(Answer::Done(done)) } else { Err(StoreError::NoReplicaAck.into()) }
 }
 
 fn malformed() -> Outcome {

@@ -1,5 +1,6 @@
 -- Fixed window or token bucket while its slot moves: gives back what one quota was charged when another denied, only to
--- a state that still exists. Of a token bucket, what cannot have refilled meanwhile.
+-- a state that still exists. Of a token bucket, what cannot have refilled meanwhile; its ledger begins anew, since what is
+-- given back here has no number in it: charges from before can then no longer be taken back.
 --
 -- KEYS  the state of the quota; pair_head.lua says how it is kept
 -- ARGV  first instant of the window that was charged, or of the charge to a bucket, us; cost; fractions that a unit
@@ -28,5 +29,10 @@ end
 if back <= 0 then
   return 0
 end
-redis.call('SET', KEYS[1], struct.pack('>I8I8', a, math.max(0, b - back)), 'KEEPTTL')
+local tail = string.sub(state, 17)
+if price > 0 and tail ~= '' then
+  local mark, _, last = struct.unpack('>I8I8I8', tail)
+  tail = struct.pack('>I8I8I8', mark, last + 1, last + 1)
+end
+redis.call('SET', KEYS[1], struct.pack('>I8I8', a, math.max(0, b - back)) .. tail, 'KEEPTTL')
 return 1

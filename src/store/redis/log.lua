@@ -1,101 +1,15 @@
--- Sliding log: decides a list of costs for one key against all quotas of its policy, and notes what it admits.
+-- Decides a list of costs for one key against all quotas of its policy, and notes what it admits. `log_head.lua` precedes.
 --
 -- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
 --
--- A log is a String of pairs of numbers, 8 bytes each, big-endian. The first pair: a mark kept for reservations, and
--- the sum of all costs before the first entry. Then the entries, oldest first: an instant, us, and the sum of all costs
--- up to it. So what counts is one subtraction; the first entry that counts, and the one whose leaving makes room, are
--- found by bisection; a charge is one APPEND. Entries that have left are dropped when they are half of the log, so each
--- is moved about once. They stay for a slack, for a clock that steps back finds them inside of the window again.
---
--- Instants never decrease: after a clock stepped back, a charge is noted at the instant of the latest entry.
---
--- Sums are kept modulo 2^52. A difference of two is exact as long as a log holds less than that. It does: it is
--- rewritten before it would hold more than 4e15, and then keeps what left within the slack, which is no longer than the
--- window and so holds at most 1e15, and what counts with what is charged, at most 1e15. (Any interval as long as the
--- window holds at most 1e15: its last entry was admitted when all of it counted.)
---
--- Who caused a charge lies in a List, for the quota with the longest window: instant, sum and cost, 8 bytes each, and
--- the meta. Instant and sum are the name of the entry. A charge without a meta does not touch it.
---
--- KEYS  for each quota, its log
---       the metas, if a cost has one
--- ARGV  number of quotas
---       for each quota  window, us; limit; the most entries that may count; slack, us
---       which quota the metas are of, from 1; 0 when no cost has one
---       the costs, in order, as runs: cost, how many times, meta (empty: none)
---       [now]           instead of TIME, us; tests only
+-- ARGV  the costs, in order, as runs: cost, how many times, meta (empty: none)
 --
 -- Reply {TIME, units, entries, latest ...}  what of each quota counted before, and its latest instant: every cost was
 --                                admitted, and each fits once more
 --       {TIME, units, entries, latest ..., cost, instant of each quota ...}
 --                                the same, and for cost 1 and each other cost when it will fit, if nothing more is
---                                charged; 0 where that is now or never
---
--- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are
--- floor(a / b) for such a and b, and a % 2^52.
-
-local PAIR, WHOLE, FULL = 16, 4503599627370496, 4000000000000000
-local HEAD = 65 * PAIR
-
-local quotas = tonumber(ARGV[1])
-local noted = tonumber(ARGV[2 + 4 * quotas])
-local runs = 3 + 4 * quotas
-local now
-if (#ARGV - runs) % 3 == 0 then
-  now = tonumber(ARGV[#ARGV])
-else
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-
--- The pair at a place: the first is 0, entries are from 1. Most logs are short, and were read at once.
-local function pair(log, place)
-  local from = place * PAIR
-  if from + PAIR <= #log.head then
-    return struct.unpack('>I8I8', log.head, from + 1)
-  end
-  return struct.unpack('>I8I8', redis.call('GETRANGE', log.key, from, from + PAIR - 1))
-end
-
--- The first place from `low` on for which `holds`, which then holds for all later ones; `high` if for none before.
-local function first(low, high, holds)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if holds(middle) then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
-
-local function open(q)
-  local log = {key = KEYS[q]}
-  for at, name in ipairs({'window', 'limit', 'most', 'slack'}) do
-    log[name] = tonumber(ARGV[4 * q - 3 + at])
-  end
-  log.head = redis.call('GETRANGE', log.key, 0, HEAD - 1)
-  log.size = #log.head < HEAD and #log.head or redis.call('STRLEN', log.key)
-  log.exists = log.size > 0
-  if not log.exists then
-    log.head, log.size = string.rep('\0', PAIR), PAIR
-  end
-  log.count = log.size / PAIR - 1
-  log.latest, log.sum = pair(log, log.count)
-  if log.count == 0 then
-    log.latest = 0
-  end
-  log.live = first(1, log.count + 1, function(place)
-    return pair(log, place) + log.window > now
-  end)
-  local _, gone = pair(log, log.live - 1)
-  log.gone = gone
-  log.units = (log.sum - gone) % WHOLE
-  log.entries = log.count - log.live + 1
-  return log
-end
+--                                charged, 0 where that is now or never; at last until when a reservation may be taken back,
+--                                us
 
 -- How many of the oldest entries to drop before a charge of so many units.
 local function dead(log, units)
@@ -239,5 +153,11 @@ if tell then
       reply[#reply + 1] = fits_at(logs[q], cost)
     end
   end
+  local marked = 0
+  for q = 1, quotas do
+    if reply[3 * q] > 0 then
+      marked = math.max(marked, logs[q].mark)
+    end
+  end
+  reply[#reply + 1] = marked
 end
-return reply

@@ -4,14 +4,14 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::Tag;
-use super::script::unsigned;
+use super::script::{Call, unsigned};
 use crate::limit::digest::LogDigest;
 use crate::limit::history::{Charge, Note};
 use crate::limit::log::{SlidingLog, max_entries};
 use crate::limit::policy::Policy;
 use crate::limit::state::State;
 use crate::limit::time::Micros;
-use crate::store::Meta;
+use crate::store::Work;
 
 /// Metas in one reply at most.
 const PORTION: usize = 1000;
@@ -19,17 +19,20 @@ const PORTION: usize = 1000;
 /// Sums are kept modulo 2^52.
 const SUMS: u64 = (1 << 52) - 1;
 
-/// KEYS and ARGV of `log.lua`, without an instant. `metas` are one for each cost, or none.
-pub(super) fn arguments(tag: &Tag, policy: &Policy, costs: &[u64], metas: &[Meta], cmd: &mut Cmd) {
+/// KEYS and ARGV of `log_head.lua` and what follows it, without an instant.
+pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
+    let Call { tag, policy, work, costs, metas } = *call;
     let (quotas, longest) = (&policy.quotas, policy.longest());
-    let noted = metas.iter().any(Option::is_some);
-    cmd.arg(quotas.len() + usize::from(noted));
+    // What is taken back may have been noted by whoever charged it.
+    let noted = metas.iter().any(Option::is_some) || work.takes_back();
+    cmd.arg(quotas.len() + usize::from(noted) + more_keys.len());
     for quota in quotas {
         cmd.arg(tag.state(policy.counters(), quota));
     }
     if noted {
         cmd.arg(tag.metas(policy.counters(), &quotas[longest]));
     }
+    cmd.arg(more_keys);
     cmd.arg(quotas.len());
     for quota in quotas {
         cmd.arg(quota.window)
@@ -46,6 +49,10 @@ pub(super) fn arguments(tag: &Tag, policy: &Policy, costs: &[u64], metas: &[Meta
         cmd.arg(costs[place]).arg(times).arg(meta(place));
         place += times;
     }
+    if let Work::Look(cost) = work {
+        // Asked about, no time charged.
+        cmd.arg(*cost).arg(0).arg("");
+    }
 }
 
 /// What the reply of `log.lua` says of each quota.
@@ -53,13 +60,15 @@ pub(super) fn digests(policy: &Policy, values: &[Value]) -> Option<SmallVec<[Sta
     let quotas = policy.quotas.len();
     let numbers = values.iter().map(unsigned).collect::<Option<Vec<u64>>>()?;
     let (found, fits) = numbers.split_at_checked(3 * quotas)?;
-    if fits.len() % (1 + quotas) != 0 {
-        return None;
-    }
+    let (fits, mark) = match fits.len() % (1 + quotas) {
+        0 if fits.is_empty() => (fits, 0),
+        1 => fits.split_last().map(|(mark, fits)| (fits, *mark))?,
+        _ => return None,
+    };
     let digest = |(quota, found): (usize, &[u64])| {
         let instants = fits.chunks_exact(1 + quotas).map(|fit| (fit[0], fit[1 + quota]));
         let fits_at = instants.filter(|(_, at)| *at > 0).collect();
-        State::LogDigest(Box::new(LogDigest { counted: found[0], entries: found[1], latest: found[2], fits_at }))
+        State::LogDigest(Box::new(LogDigest { counted: found[0], entries: found[1], latest: found[2], mark, fits_at }))
     };
     Some(found.chunks_exact(3).enumerate().map(digest).collect())
 }

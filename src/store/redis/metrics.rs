@@ -58,9 +58,11 @@ impl ShardMetrics {
         self.calls.observe(took, calls as u64);
     }
 
-    /// A call was sent with so many checks.
+    /// A call was sent with so many checks; one that carries none says nothing about how they merge.
     pub fn sent(&self, checks: usize) {
-        self.checks_per_call.observe(checks as u64, 1);
+        if checks > 0 {
+            self.checks_per_call.observe(checks as u64, 1);
+        }
     }
 
     /// Checks got no verdict.

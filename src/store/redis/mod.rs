@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Health, History, Meta, ShardReading, StoreError, Subject, Taken};
+use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
@@ -28,6 +28,10 @@ pub mod log;
 pub mod server;
 
 pub mod metrics;
+
+mod amend;
+
+mod sources;
 
 mod ask;
 
@@ -68,9 +72,8 @@ const TRIES: usize = 1000;
 const PORTIONS: usize = 256;
 
 /// What a lane is to be asked about a subject.
-#[derive(Clone, Copy)]
 struct Matter<'a> {
-    costs: &'a [u64],
+    work: Work,
     metas: &'a [Meta],
     /// Instead of those, which portion of what a log tells.
     portion: Option<usize>,
@@ -150,8 +153,33 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Taken, StoreError> {
-        match self.ask(subject, Matter { costs, metas, portion: None, single: None, span: None, time }).await? {
-            Answer::Taken(taken) => Ok(taken),
+        match self.run_by(subject, Work::Take(costs.into()), metas, time).await? {
+            Done::Taken(taken) => Ok(taken),
+            other => Err(StoreError::Unknown(format!("costs were answered by {other:?}"))),
+        }
+    }
+
+    /// See [`super::Store::run`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        self.run_by(subject, work, metas, None).await
+    }
+
+    /// The same, decided at `time` (us) instead of the shard's TIME where one is given: for tests.
+    ///
+    /// # Errors
+    /// As [`RedisStore::run`].
+    pub async fn run_by(
+        &self,
+        subject: &Subject,
+        work: Work,
+        metas: &[Meta],
+        time: Option<Micros>,
+    ) -> Result<Done, StoreError> {
+        match self.ask(subject, Matter { work, metas, portion: None, single: None, span: None, time }).await? {
+            Answer::Done(done) => Ok(done),
             Answer::Page(_) | Answer::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
         }
     }
@@ -172,7 +200,8 @@ impl RedisStore {
         let window = subject.policy.quotas[subject.policy.longest()].window;
         let mut told = Page::default();
         for number in 0..PORTIONS {
-            let matter = Matter { costs: &[], metas: &[], portion: Some(number), single: None, span: None, time };
+            let portion = Some(number);
+            let matter = Matter { work: Work::Look(0), metas: &[], portion, single: None, span: None, time };
             let Answer::Page(page) = self.ask(subject, matter).await? else { break };
             let (at, more) = (page.at, page.is_full());
             if number == 0 {
@@ -190,7 +219,7 @@ impl RedisStore {
     }
 
     async fn ask(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
-        let span = StoreSpan::start();
+        let span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
         let answer = self.ask_patiently(subject, Matter { span: Some(&span), ..matter }).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
@@ -199,14 +228,25 @@ impl RedisStore {
     async fn ask_patiently(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
         let clock = self.topology.clock();
         let (slot, mut patience) = (self.slot(subject), Patience::new(clock, subject.policy.timeout));
-        let can_charge_first = matter.portion.is_none() && can_charge_first(&subject.policy);
-        if !(can_charge_first && self.moving.is(slot, clock.now())) {
+        let costs: &[u64] = match &matter.work {
+            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&subject.policy) => costs,
+            _ => &[],
+        };
+        let can_charge_first = !costs.is_empty();
+        while !(can_charge_first && self.moving.is(slot, clock.now())) {
             match self.ask_routed(subject, &matter, &mut patience).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
+                // What cannot be made of calls of one key waits for the slot as long as it may.
+                Err(Refusal::TryAgain) => {
+                    let lane = self.owner(slot)?;
+                    lane.metrics().retried(Retry::TryAgain);
+                    patience.pause("TRYAGAIN".into()).await.inspect_err(|error| lane.metrics().failed(error, 1))?;
+                }
                 answer => return answer.map_err(Refusal::into_error),
             }
         }
-        self.charge_first(subject, &matter, &mut patience).await.map(Answer::Taken)
+        let taken = self.charge_first(subject, costs, &matter, &mut patience).await?;
+        Ok(Answer::Done(Done::Taken(taken)))
     }
 
     /// Asks whoever owns the slot, and again while the answer is that it was not executed.
@@ -225,12 +265,12 @@ impl RedisStore {
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
-            let waiting = Waiting { lane: Some(&lane), checks: matter.costs.len().max(1) };
+            let waiting = Waiting { lane: Some(&lane), checks: matter.work.costs().len().max(1) };
             let queued = lane.ask(Ask {
                 tag: tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
-                costs: matter.costs.into(),
+                work: matter.work.clone(),
                 metas: matter.metas.into(),
                 portion: matter.portion,
                 single: matter.single.cloned(),

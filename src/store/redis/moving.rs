@@ -24,7 +24,7 @@ use crate::limit::quota::{Quota, Rule};
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::limit::window::Grid;
-use crate::store::{StoreError, Subject, Taken};
+use crate::store::{Done, StoreError, Subject, Taken, Work};
 
 /// How often the segment may turn out to be another one.
 const ROUNDS: usize = 4;
@@ -72,17 +72,18 @@ impl RedisStore {
     pub(super) async fn charge_first(
         &self,
         subject: &Subject,
+        costs: &[u64],
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<Taken, StoreError> {
-        let mut verdicts = Vec::with_capacity(matter.costs.len());
+        let mut verdicts = Vec::with_capacity(costs.len());
         let mut at = 0;
-        for &cost in matter.costs {
+        for &cost in costs {
             let (verdict, decided) = self.charge_quotas(subject, cost, matter, patience).await?;
             at = decided;
             verdicts.push(verdict);
         }
-        Ok(Taken { ruling: Ruling { verdicts, closed_for: 0 }, at })
+        Ok(Taken { ruling: Ruling { verdicts, closed_for: 0 }, at, tentative: true })
     }
 
     /// One cost against each quota in turn; after a no everything is given back, and the rest is only looked at.
@@ -126,9 +127,10 @@ impl RedisStore {
     ) -> Result<Word, StoreError> {
         let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&subject.policy) });
         let alone = Subject { policy, ..subject.clone() };
-        let costs = [cost];
-        let matter = Matter { costs: &costs, metas: &[], portion: None, single: None, ..*matter };
-        let Answer::Taken(taken) = self.ask_routed(&alone, &matter, patience).await.map_err(Refusal::into_error)?
+        let work = Work::Take([cost].into_iter().collect());
+        let matter = Matter { work, metas: &[], portion: None, single: None, ..*matter };
+        let Answer::Done(Done::Taken(taken)) =
+            self.ask_routed(&alone, &matter, patience).await.map_err(Refusal::into_error)?
         else {
             return Err(strange());
         };
@@ -220,7 +222,7 @@ impl RedisStore {
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<Value, StoreError> {
-        let matter = Matter { costs: &[], metas: &[], portion: None, single: Some(&single), ..*matter };
+        let matter = Matter { work: Work::Look(0), metas: &[], portion: None, single: Some(&single), ..*matter };
         match self.ask_routed(subject, &matter, patience).await.map_err(Refusal::into_error)? {
             Answer::Told(value) => Ok(value),
             _ => Err(strange()),

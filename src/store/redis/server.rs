@@ -8,8 +8,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisResult, Value};
 
-use super::entrance;
-use super::script::SOURCES;
+use super::{entrance, sources};
 use crate::config::Credentials;
 use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
@@ -83,7 +82,7 @@ pub async fn prepare(
     durability: Durability,
 ) -> RedisResult<Micros> {
     let mut pipeline = redis::pipe();
-    for source in SOURCES {
+    for source in sources::all() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(source).ignore();
     }
     pipeline.cmd("INFO").cmd("TIME");

@@ -4,7 +4,8 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::{Tag, counter_width};
-use super::script::{By, FIRST_PAIR_BACK, FIRST_WINDOW, FIRST_WINDOW_BACK, history, named, unsigned};
+use super::script::{By, history, named, unsigned};
+use super::sources::Script;
 use crate::limit::bucket::Terms;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule};
@@ -14,8 +15,8 @@ use crate::limit::window::{Grid, SlidingWindow};
 /// A call of one key. Its reply is read by whoever made it.
 #[derive(Debug, Clone)]
 pub struct Single {
-    /// Its place among the scripts; none for GET.
-    script: Option<usize>,
+    /// None for GET.
+    script: Option<Script>,
     key: String,
     arguments: SmallVec<[u64; 4]>,
 }
@@ -35,7 +36,7 @@ impl Single {
         let grid = Grid::new(quota.window);
         let start = grid.segment_at(now) * grid.bucket() * 64;
         Self {
-            script: Some(FIRST_WINDOW),
+            script: Some(Script::FIRST_WINDOW),
             key: tag.segment(policy.counters(), quota, grid.segment_at(now)),
             arguments: [start, grid.bucket(), quota.limit.get(), cost].into_iter().collect(),
         }
@@ -54,17 +55,21 @@ impl Single {
             Rule::SlidingWindow => {
                 let bucket = at / grid.bucket() % 64;
                 let key = tag.segment(policy.counters(), quota, grid.segment_at(at));
-                (FIRST_WINDOW_BACK, key, [quota.limit.get(), bucket, cost].into_iter().collect())
+                (Script::FIRST_WINDOW_BACK, key, [quota.limit.get(), bucket, cost].into_iter().collect())
             }
             Rule::TokenBucket(rate) => {
                 let terms = Terms::of(rate);
                 let key = tag.state(policy.counters(), quota);
-                (FIRST_PAIR_BACK, key, [at, cost, terms.price, terms.repaid].into_iter().collect())
+                (Script::FIRST_PAIR_BACK, key, [at, cost, terms.price, terms.repaid].into_iter().collect())
             }
             // It is whole again when its window ends.
             _ => {
                 let start = (at + reset_after).saturating_sub(quota.window);
-                (FIRST_PAIR_BACK, tag.state(policy.counters(), quota), [start, cost, 0, 0].into_iter().collect())
+                (
+                    Script::FIRST_PAIR_BACK,
+                    tag.state(policy.counters(), quota),
+                    [start, cost, 0, 0].into_iter().collect(),
+                )
             }
         };
         Self { script: Some(script), key, arguments }
@@ -74,7 +79,7 @@ impl Single {
     pub fn name(&self) -> &'static str {
         match self.script {
             None => "previous segment",
-            Some(FIRST_WINDOW) => "charge first",
+            Some(Script::FIRST_WINDOW) => "charge first",
             Some(_) => "give back",
         }
     }
@@ -91,7 +96,7 @@ impl Single {
         for argument in &self.arguments {
             cmd.arg(*argument);
         }
-        if let Some(time) = time.filter(|_| script != FIRST_WINDOW_BACK) {
+        if let Some(time) = time.filter(|_| script != Script::FIRST_WINDOW_BACK) {
             cmd.arg(time);
         }
         cmd

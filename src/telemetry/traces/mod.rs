@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The span of a call is a child of the first of its checks that is recorded, and is linked with every one of them, in
-//! both directions. In a batch each check has a span `check` between the request and the store.
+//! both directions. In a batch, and of checks that are charged together, each key has a span `check` between the request
+//! and the store.
 //!
 //! A request that is not recorded has no context of ours, so whoever asks for it finds nothing and makes nothing.
 
@@ -36,7 +37,7 @@ mod request;
 
 mod store;
 
-pub use request::{Answered, Incoming, Part, Request, answered, part};
+pub use request::{Answered, Incoming, Part, Request, answered, carried, part};
 pub use settings::{Misfit, Settings};
 pub use store::{Call, StoreSpan, Waiting, called};
 

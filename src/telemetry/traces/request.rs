@@ -228,8 +228,10 @@ pub fn answered<'a>(told: impl FnOnce() -> Answered<'a>) {
                 let told = told();
                 if told.allowed != Some(true) || told.fallback.is_some() {
                     let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
-                    late.attributes.extend(root.tracing.attributes(&told));
-                    late.worth_keeping = true;
+                    // Of several the first one: an attribute is told once.
+                    if !std::mem::replace(&mut late.worth_keeping, true) {
+                        late.attributes.extend(root.tracing.attributes(&told));
+                    }
                 }
             }
         }
@@ -257,6 +259,11 @@ impl Tracing {
     }
 }
 
+/// `task`, which another task runs, as a part of the request that is answered here.
+pub fn carried<T>(task: impl Future<Output = T>) -> impl Future<Output = T> {
+    task.with_context(Context::current()).in_current_span()
+}
+
 /// The part of a batch that asks for one key.
 #[derive(Debug)]
 pub struct Part(Option<Context>);
@@ -281,7 +288,11 @@ pub fn part(checks: usize) -> Part {
 impl Part {
     /// Runs what asks; `told` is told of each check at the end.
     pub async fn within<T>(self, asking: impl Future<Output = T>, told: impl FnOnce(&T)) -> T {
-        let Some(context) = self.0 else { return asking.await };
+        let Some(context) = self.0 else {
+            let answers = asking.await;
+            told(&answers);
+            return answers;
+        };
         let answers = asking.with_context(context.clone()).await;
         let _attached = context.clone().attach();
         told(&answers);

@@ -25,7 +25,7 @@ pub struct Call<'a> {
     pub port: u16,
     /// `EVALSHA` or `EVAL`.
     pub operation: &'static str,
-    pub script: &'static str,
+    pub script: &'a str,
     /// Checks that it carried.
     pub checks: usize,
     /// Calls that went out with it, itself included.
@@ -38,12 +38,12 @@ pub struct Call<'a> {
 }
 
 impl StoreSpan {
-    /// Begins, if the check around it is recorded.
-    pub fn start() -> Self {
+    /// Begins under `name`, if the check around it is recorded.
+    pub fn start(name: &'static str) -> Self {
         Self(Context::map_current(|context| {
             let root = context.get::<Root>().filter(|_| context.span().is_recording())?;
             let tracer = &root.tracing().tracer;
-            let builder = tracer.span_builder("store.take");
+            let builder = tracer.span_builder(name);
             Some(context.with_span(builder.start_with_context(tracer, context)))
         }))
     }
@@ -127,7 +127,7 @@ impl Call<'_> {
         let mut attributes = vec![
             KeyValue::new("db.system.name", "redis"),
             KeyValue::new("db.operation.name", self.operation),
-            KeyValue::new("db.stored_procedure.name", self.script),
+            KeyValue::new("db.stored_procedure.name", self.script.to_owned()),
             KeyValue::new("server.address", self.host.to_owned()),
             KeyValue::new("server.port", i64::from(self.port)),
             number("tollgate.pipeline.size", self.pipeline),

@@ -147,3 +147,35 @@ fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
     let health = http::get(&node.address, "/health/ready").json();
     assert_eq!(health["status"], "ok", "a replica that is away is no shard that is down");
 }
+
+/// Neither the charge of an id nor its record is vouched for as long as no replica has them, whoever asks again.
+#[test]
+fn an_id_is_answered_when_a_replica_has_its_charge() {
+    let server = Server::start();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
+    let file = config_on(&[server.url()], POLICIES);
+    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let key = unique("kept");
+    let once = |node: &Node| {
+        let body = json!({"policy": "kept", "key": key, "id": "once"}).to_string();
+        http::post(&node.address, "/v1/check", body).json()
+    };
+    for node in &nodes {
+        wait_until("the replica acknowledges", || check(node, "kept", &unique("linked"))["source"] == "store");
+    }
+    replica.freeze();
+    for node in [0, 1, 0, 1] {
+        let answer = once(&nodes[node]);
+        assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("fallback")), "{answer}");
+    }
+    replica.thaw();
+    let mut answer = json!(null);
+    wait_until("the replica acknowledges again", || {
+        answer = once(&nodes[1]);
+        answer["source"] == "store"
+    });
+    assert_eq!((&answer["allowed"], &answer["charged"]), (&json!(true), &json!(1)), "{answer}");
+    assert_eq!(once(&nodes[0])["replayed"], true);
+    let usage = http::get(&nodes[0].address, &format!("/v1/usage?policy=kept&key={key}")).json();
+    assert_eq!(usage["remaining"], 9, "{usage}");
+}

@@ -11,7 +11,7 @@ use super::{A_WHILE, during, lasts, patient};
 use crate::harness::chaos::{self, Service, key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::http::{self, Connection};
-use crate::harness::{Node, config_on};
+use crate::harness::{Node, config_on, wait_until};
 
 /// Slots that are moved in all.
 fn slots_moved() -> usize {
@@ -190,5 +190,68 @@ fn hammer(client: usize, address: &str, key: &str, allowed: &[AtomicU64; POLICIE
             }
         }
         sleep(Duration::from_millis(20));
+    }
+}
+
+/// What has several keys and cannot be made of calls of one key is not done while the slot stays half-way: a check with an id
+/// and a reservation are answered as the policy says for a store that refuses, and charge nothing anywhere.
+#[test]
+fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
+    let cluster = chaos::arena();
+    let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
+    let policies = "policies:
+  sliding: {quotas: [400 per 1h], on_store_failure: deny, timeout: 500ms}
+  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [400 per 1h, 500 per 2h], on_store_failure: deny, timeout: 500ms}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 30d, burst: 400}], on_store_failure: deny, timeout: 500ms}
+  log: {algorithm: sliding-log, quotas: [400 per 1h, 500 per 2h], on_store_failure: deny, timeout: 500ms}
+";
+    let names = ["sliding", "fixed", "bucket", "log"];
+    let file = config_on(&cluster.seeds(), policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let (key, elsewhere) = (key_in(0), key_in(2));
+    let slot = tollgate::store::redis::keys::Tag::new("ratelimit", &key).slot();
+    let from = cluster.owner(slot);
+    let to = if owners[0] == from { owners[1] } else { owners[0] };
+    let posted = |path: &str, body: &serde_json::Value| http::post(&node.address, path, body.to_string()).json();
+    let one = |policy: &str, key: &str| json!({"policy": policy, "key": key});
+    let with_id = |policy: &str| posted("/v1/check", &json!({"policy": policy, "key": key, "id": "once"}));
+    for policy in names {
+        for key in [&key, &elsewhere] {
+            wait_until("the store decides", || posted("/v1/check", &one(policy, key))["source"] == "store");
+        }
+    }
+    let left = |policy: &str, key: &str| {
+        let path = format!("/v1/usage?policy={policy}&key={key}");
+        let mut usage = json!(null);
+        wait_until("the store tells", || {
+            usage = http::get(&node.address, &path).json();
+            usage["source"] == "store"
+        });
+        usage["remaining"].as_u64().unwrap()
+    };
+    let before = names.map(|policy| [left(policy, &key), left(policy, &elsewhere)]);
+
+    begin(&cluster, slot, from, to);
+    assert_eq!(migrate(&cluster, slot, from, to, 3), 3);
+    for policy in names {
+        let refused = with_id(policy);
+        assert_eq!((&refused["allowed"], &refused["source"]), (&json!(false), &json!("fallback")), "{refused}");
+        // Two keys of it are on either side, so it is refused before anything is charged.
+        let both = posted("/v1/check/all", &json!({"checks": [one("sliding", &key), one(policy, &elsewhere)]}));
+        assert_eq!(both["allowed"], false, "{both}");
+    }
+
+    while migrate(&cluster, slot, from, to, 100) > 0 {}
+    settle(&cluster, slot, [to, from]);
+    let after = names.map(|policy| [left(policy, &key), left(policy, &elsewhere)]);
+    assert_eq!(after, before);
+    for (policy, [before, _]) in names.into_iter().zip(before) {
+        let mut answer = json!(null);
+        wait_until("the store decides again", || {
+            answer = with_id(policy);
+            answer["source"] == "store"
+        });
+        assert_eq!(answer["allowed"], true, "{answer}");
+        assert_eq!(left(policy, &key), before - 1, "{policy}");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{TIMEOUT, tell};
 use crate::harness::chaos::{self, Service, now_ms, slot_in};
 use crate::harness::cluster::Cluster;
+use crate::harness::resident_kib;
 use crate::harness::wait_until;
 
 /// What a node may grow by after its first minute, KiB: allocators keep what they once needed.
@@ -25,7 +26,7 @@ fn nothing_leaks_and_the_counts_are_right() {
     let rows = service.under(&format!("soak of {minutes} min"), None, || {
         let end = now_ms() + minutes * 60_000;
         sleep(Duration::from_secs(30));
-        let early: Vec<u64> = pids.iter().map(|pid| resident(*pid)).collect();
+        let early: Vec<u64> = pids.iter().map(|pid| resident_kib(*pid)).collect();
         while now_ms() < end {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             disturb(&cluster, &pids, seed >> 33);
@@ -33,7 +34,7 @@ fn nothing_leaks_and_the_counts_are_right() {
             sleep(Duration::from_secs(2));
         }
         for (pid, early) in pids.iter().zip(early) {
-            let late = resident(*pid);
+            let late = resident_kib(*pid);
             println!("SOAK | pid {pid} | {early} KiB after 30 s | {late} KiB after {minutes} min |");
             assert!(late < early + GROWTH, "a node grew from {early} to {late} KiB");
         }
@@ -92,11 +93,4 @@ fn count(pid: u32, what: &str) -> usize {
         what == "task" || link(entry).is_ok_and(|link| link.to_string_lossy().starts_with("socket:"))
     };
     entries.flatten().filter(counts).count()
-}
-
-/// KiB of memory.
-fn resident(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
 }

@@ -20,7 +20,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         let base = free_base();
         let keeper = control(base, &folder)
             .args(["-c", r#"trap '' INT; exec 3<&0 </dev/null; read -r _ <&3; exec "$0" down >/dev/null"#, &script()])
@@ -60,12 +60,15 @@ impl Cluster {
 impl Cluster {
     /// A connection to node `number`, 1 to 6.
     pub(crate) fn connection(&self, number: u16) -> redis::Connection {
-        self.try_connection(number).unwrap()
+        self.connect(number, Duration::from_secs(10)).unwrap()
     }
 
     /// The same, where the node may not answer.
     pub(crate) fn try_connection(&self, number: u16) -> redis::RedisResult<redis::Connection> {
-        let limit = Duration::from_millis(500);
+        self.connect(number, Duration::from_millis(500))
+    }
+
+    fn connect(&self, number: u16, limit: Duration) -> redis::RedisResult<redis::Connection> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port(number)))?;
         let connection = client.get_connection_with_timeout(limit)?;
         connection.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -111,6 +114,12 @@ impl Cluster {
         let role = self.try_connection(number).and_then(role);
         role.is_ok_and(|role| format!("{:?}", role[0]).contains("master"))
     }
+}
+
+/// In memory where that can be: nodes wait for the disk whenever their cluster changes, and a busy disk makes that
+/// half a minute.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 impl Drop for Cluster {

@@ -16,6 +16,8 @@ pub(crate) mod collector;
 
 pub(crate) mod http;
 
+pub(crate) mod pairs;
+
 pub(crate) mod promtool;
 
 pub(crate) mod proxy;
@@ -27,6 +29,8 @@ pub(crate) mod steps;
 pub(crate) mod stores;
 
 pub(crate) mod tls;
+
+pub(crate) mod works;
 
 /// The program under test.
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
@@ -140,6 +144,13 @@ pub(crate) fn config_on(seeds: &[String], policies: &str) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
     writeln!(file, "store: {{redis: [{}]}}\n{policies}", seeds.join(", ")).unwrap();
     file
+}
+
+/// Resident memory of a process, KiB.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// Waits up to thirty seconds until `condition` holds.
