@@ -129,5 +129,8 @@ mod telemetry_faults;
 // The metrics: all names, bounded series, in agreement with health and policies.
 mod telemetry_metrics;
 
+// Checks charged together, ids, refunds and resets in metrics and traces.
+mod telemetry_ops;
+
 // The rules, the dashboard and the manual speak of metrics that exist.
 mod telemetry_rules;
