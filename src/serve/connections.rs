@@ -24,6 +24,9 @@ use crate::reload::Reloader;
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
+/// What the request line and the header fields of an HTTP/1.1 request may take together, bytes. (Of HTTP/2, by hyper: 16 KiB.)
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
 /// The pause after a failed accept, which is most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -44,7 +47,11 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn new(listener: TcpListener, front: Front, reloader: Arc<Reloader>, limits: Limits) -> Self {
         let mut protocol = Builder::new(TokioExecutor::new());
-        protocol.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout);
+        protocol
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.idle_timeout)
+            .max_buf_size(MAX_HEAD_BYTES);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
