@@ -47,12 +47,9 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn new(listener: TcpListener, front: Front, reloader: Arc<Reloader>, limits: Limits) -> Self {
         let mut protocol = Builder::new(TokioExecutor::new());
-        protocol
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.idle_timeout)
-            .max_buf_size(MAX_HEAD_BYTES);
+        protocol.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
+        protocol.http1().max_buf_size(MAX_HEAD_BYTES);
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             listener,
