@@ -49,6 +49,8 @@ pub mod clock;
 
 pub mod limit;
 
+pub mod telemetry;
+
 pub mod store;
 
 pub mod access;

@@ -28,6 +28,7 @@ use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
 use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, RedisStore, Store};
+use crate::telemetry::traces::{Misfit, Settings, Tracing};
 
 mod connections;
 
@@ -78,6 +79,8 @@ pub enum ServeError {
     Listen { address: SocketAddr, error: io::Error },
     #[error("cannot open the store: {0}")]
     Store(String),
+    #[error(transparent)]
+    Tracing(#[from] Misfit),
 }
 
 /// A node that has its store and its listeners, and is about to answer.
@@ -96,6 +99,7 @@ impl Server {
     /// When the store cannot be opened as configured. A store that is merely away is no error.
     pub async fn open(setup: Setup, config: Config, listeners: Listeners) -> Result<Self, ServeError> {
         let clock = Clock::system();
+        let tracing = start_tracing(&config, &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &generations).await?;
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
@@ -103,7 +107,7 @@ impl Server {
         let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
         let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
-        let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader };
+        let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing };
         Ok(Self { node, listeners, shutdown, limits })
     }
 
@@ -141,8 +145,19 @@ impl Server {
         if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
             tracing::warn!("some connections were cut off at the end of the shutdown timeout");
         }
+        if let Some(tracing) = &node.tracing {
+            tracing.stop().await;
+        }
         tracing::info!("stopped");
     }
+}
+
+/// Starts to trace if the environment says where to.
+fn start_tracing(config: &Config, clock: &Clock) -> Result<Option<Arc<Tracing>>, ServeError> {
+    let Some(mut settings) = Settings::from_environment()? else { return Ok(None) };
+    settings.record_keys = config.telemetry.record_keys;
+    settings.keep_denials = config.telemetry.keep_denials;
+    Ok(Some(Tracing::start(settings, clock.clone())?))
 }
 
 /// Opens the store that `config` names. One that is away is joined when it comes.

@@ -15,6 +15,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("access", &[]),
     // Resolves text into policies of the core and the tokens of callers.
     ("config", &["limit", "access"]),
+    // What the others count and time into, and how it is told; it knows none of them.
+    ("telemetry", &["limit::time", "clock"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
     (
         "store",
@@ -26,24 +28,28 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::ClientTls",
             "config::Login",
             "config::Password",
+            "telemetry",
         ],
     ),
     // Learns from the store's answers, which are the core's; it never asks.
-    ("prefilter", &["limit"]),
+    ("prefilter", &["limit", "telemetry::instrument"]),
     // The story of a check: asks the pre-filter and the store, by the policies in force; the quotas of a request are
     // read as the configuration's are.
-    ("engine", &["limit", "clock::Clock", "config::Policies", "config::inline", "store", "prefilter"]),
+    (
+        "engine",
+        &["limit", "clock::Clock", "config::Policies", "config::inline", "telemetry", "store", "prefilter"],
+    ),
     // Reads the configuration again and hands it to who runs by it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
     // Parses, asks the engine and renders; the other types are what the engine and a reload hand out.
     (
         "http",
-        &["access", "limit", "engine", "config::Policies", "config::Fault", "config::Place", "reload"],
+        &["access", "limit", "engine", "telemetry", "config::Policies", "config::Fault", "config::Place", "reload"],
     ),
     // The composition root knows everything but the command line.
     (
         "serve",
-        &["access", "limit", "clock::Clock", "config", "store", "prefilter", "engine", "reload", "http"],
+        &["access", "limit", "clock::Clock", "config", "telemetry", "store", "prefilter", "engine", "reload", "http"],
     ),
     // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are clients
     // of a node, and the load generator counts in the core's units. A replay decides by itself, with the embedded store.
@@ -73,7 +79,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface, and what carries it, know of requests.
     ("axum", &["http", "serve"]),
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["store", "engine", "reload", "http", "serve", "cli"]),
+    ("tokio", &["telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
@@ -81,6 +87,11 @@ const CRATES: &[(&str, &[&str])] = &[
     ("rustls", &["config", "reload", "serve", "cli"]),
     ("tokio_rustls", &["serve", "cli"]),
     ("clap", &["cli", "main"]),
+    // How metrics and traces leave is known in one place.
+    ("prometheus_client", &["telemetry"]),
+    ("opentelemetry", &["telemetry"]),
+    ("opentelemetry_sdk", &["telemetry"]),
+    ("opentelemetry_otlp", &["telemetry"]),
 ];
 
 /// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed, and
@@ -135,7 +146,8 @@ fn planted_violations_are_found() {
         ("src/http/check.rs", "let late = Instant::now() > then;"),
         ("src/serve.rs", "use std::time::SystemTime as Wall; let t = Wall::now();"),
         ("src/serve.rs", "let spent = started.elapsed();"),
-        ("src/telemetry/mod.rs", "use crate::limit::time::Micros;"),
+        ("src/telemetry/mod.rs", "use crate::engine::Decision;"),
+        ("src/elsewhere/mod.rs", "use crate::limit::time::Micros;"),
     ];
     for (file, code) in planted {
         assert!(!faults(Path::new(file), code, &["tokio".into(), "serde".into()]).is_empty(), "{file}: {code}");

@@ -90,6 +90,7 @@ pub struct Config {
     /// The nodes that share the limits when the store is away, 1 or more.
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
+    pub telemetry: TelemetryConfig,
     /// Of both listeners; a reload puts it into force for new connections.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     pub limits: Limits,
@@ -155,6 +156,15 @@ pub struct Shutdown {
     pub delay: Duration,
     /// How long checks under way may take after that.
     pub timeout: Duration,
+}
+
+/// What is told of checks beyond what OpenTelemetry's own variables say.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TelemetryConfig {
+    /// Whether traces name keys as they are, besides their hash.
+    pub record_keys: bool,
+    /// Which part of the denials and failures is traced although the request was not sampled, 0 to 1.
+    pub keep_denials: f64,
 }
 
 /// The policies in force.

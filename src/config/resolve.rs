@@ -14,7 +14,7 @@ use super::policy::policy;
 use super::raw::{Node, Value};
 use super::section::{Section, Shape};
 use super::source::{Overrides, Source};
-use super::{Config, Policies, PrefilterConfig, Shutdown, reader, version};
+use super::{Config, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, version};
 use super::{auth::auth, limits::limits, listen::listen, store::store, tls::tls};
 
 const ROOT: Shape = Shape {
@@ -29,6 +29,7 @@ const ROOT: Shape = Shape {
         "tls",
         "limits",
         "shutdown",
+        "telemetry",
         "policies",
     ],
     checked: &[],
@@ -41,6 +42,9 @@ const PREFILTER: Shape =
 const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expected_nodes"], checked: &[], later: &[] };
 
 const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], checked: &[], later: &[] };
+
+const TELEMETRY: Shape =
+    Shape { example: "{keep_denials: 0.1}", known: &["record_keys", "keep_denials"], checked: &[], later: &[] };
 
 const SECOND: Micros = 1_000_000;
 
@@ -75,6 +79,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let prefilter = prefilter(&root, faults);
     let expected_nodes = expected_nodes(&root, faults);
     let shutdown = shutdown(&root, faults);
+    let telemetry = telemetry(&root, faults);
     let timeout = store.as_ref().map_or(Duration::ZERO, |(_, timeout)| *timeout);
     let policies = policies(&root, timeout, faults);
     let limits = limits(&root, policies.as_ref(), faults);
@@ -87,6 +92,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
         prefilter: prefilter?,
         expected_nodes: expected_nodes?,
         shutdown: shutdown?,
+        telemetry: telemetry?,
         tls: tls?,
         limits: limits?,
         access: access?,
@@ -122,6 +128,17 @@ fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
         |key, default| section.member(key).map_or(Some(default), |node| node.duration(0..=3_600 * SECOND, faults));
     let (delay, timeout) = (span("delay", defaults.delay), span("timeout", defaults.timeout));
     Some(Shutdown { delay: delay?, timeout: timeout? })
+}
+
+fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig> {
+    let defaults = TelemetryConfig::default();
+    let Some(node) = root.member("telemetry") else { return Some(defaults) };
+    let section = Section::open(node, &TELEMETRY, faults)?;
+    let keys = section.member("record_keys");
+    let record_keys = keys.map_or(Some(defaults.record_keys), |node| node.boolean(faults));
+    let keep = section.member("keep_denials");
+    let keep_denials = keep.map_or(Some(defaults.keep_denials), |node| node.ratio(faults));
+    Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials? })
 }
 
 /// The policies, as yet without where they came from and when.

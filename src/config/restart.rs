@@ -12,6 +12,7 @@ impl Config {
             prefilter,
             expected_nodes,
             shutdown,
+            telemetry,
             limits,
             tls: _,
             access: _,
@@ -26,6 +27,7 @@ impl Config {
             ("fallback", *expected_nodes != running.expected_nodes),
             ("limits", *limits != running.limits),
             ("shutdown", *shutdown != running.shutdown),
+            ("telemetry", *telemetry != running.telemetry),
         ];
         settings.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }

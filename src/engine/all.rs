@@ -15,14 +15,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use super::amend::{first, unfit};
-use super::{Answer, Check, CheckError, Decision, Engine, Meta, metas};
+use super::amend::{first, lost, unfit};
+use super::{Answer, Check, CheckError, Decision, Engine, Meta, metas, told};
 use crate::limit::amend::Receipt;
 use crate::limit::decision::Wait;
 use crate::limit::policy::Policy;
 use crate::limit::quota::MAX_UNITS;
 use crate::limit::time::Micros;
 use crate::store::{Done, StoreError, Subject, Work};
+use crate::telemetry::traces;
 
 /// The answer to several checks at once.
 #[derive(Debug, Clone)]
@@ -64,12 +65,13 @@ impl Engine {
     /// # Errors
     /// The checks that are wrong, or the first one without a decision, whose policy's mode is `error`.
     pub async fn check_all(self: &Arc<Self>, checks: &[Check]) -> Result<All, Vec<Refusal>> {
+        let since = self.clock.now();
         let mut parts = self.parts(checks)?;
         parts.sort_by(|a, b| order(&a.subject).cmp(&order(&b.subject)));
         let asked = Asked { engine: self.clone(), parts: Arc::new(parts) };
         let parts = asked.parts.clone();
         let lost = |_| vec![Err(CheckError::StoreUnavailable(StoreError::Timeout))];
-        let answers = tokio::spawn(asked.decide()).await.unwrap_or_else(lost);
+        let answers = tokio::spawn(traces::carried(asked.answer(since))).await.unwrap_or_else(lost);
         spread(checks, &parts, answers)
     }
 
@@ -101,6 +103,18 @@ impl Part {
 
     fn policy(&self) -> &Arc<Policy> {
         &self.subject.policy
+    }
+
+    /// Runs what asks for it, with a span of its own in a trace.
+    async fn traced<T>(
+        &self,
+        asking: impl Future<Output = Result<T, CheckError>>,
+        decision: impl Fn(&T) -> &Decision,
+    ) -> Result<T, CheckError> {
+        let answer = |asked: &Result<T, CheckError>| {
+            traces::answered(|| told(&self.subject, self.cost, asked.as_ref().map(&decision)));
+        };
+        traces::part(self.places.len()).within(asking, answer).await
     }
 
     /// A decision on it as its policy tells it: one that only watches denies nothing.
@@ -141,16 +155,34 @@ struct Asked {
 }
 
 impl Asked {
-    /// One answer per part, in order.
-    async fn decide(self) -> Vec<Answer> {
+    /// One answer per part, in order, counted for checks that began at `since` (us).
+    async fn answer(self, since: Micros) -> Vec<Answer> {
+        let answers = self.decide().await;
+        self.tally(&answers, since);
+        answers
+    }
+
+    /// Counts each check's own verdict. When there is none on one of them, the call has no other answer than that.
+    fn tally(&self, answers: &[Answer], since: Micros) {
+        let failed = answers.iter().position(Result::is_err);
+        for (place, (part, answer)) in self.parts.iter().zip(answers).enumerate() {
+            if failed.is_none_or(|failed| failed == place) {
+                part.places
+                    .iter()
+                    .for_each(|_| self.engine.tally(&part.subject, std::slice::from_ref(answer), since));
+            }
+        }
+    }
+
+    async fn decide(&self) -> Vec<Answer> {
         if let [part] = self.parts.as_slice() {
-            return self.engine.ask(&part.subject, &[part.cost], &part.metas).await.into_vec();
+            return vec![self.ask_alone(part).await];
         }
         let known: Vec<_> = self.parts.iter().map(|part| self.known(part)).collect();
         if known.iter().flatten().any(|decision| !decision.allowed) {
             let asked = known.into_iter().zip(self.parts.iter()).map(async |(known, part)| match known {
-                Some(decision) => Ok(decision),
-                None => self.look(part).await,
+                Some(decision) => part.traced(async { Ok(decision) }, |decision| decision).await,
+                None => part.traced(self.look(part), |decision| decision).await,
             });
             return join_all(asked).await;
         }
@@ -159,6 +191,15 @@ impl Asked {
             None => reserved.into_iter().map(|(decision, _)| Ok(decision)).collect(),
             Some(no) => self.unwind(reserved, no).await,
         }
+    }
+
+    async fn ask_alone(&self, part: &Part) -> Answer {
+        let Part { subject, cost, metas, .. } = part;
+        let asking = async {
+            let answers = self.engine.decide(subject, &[*cost], metas, self.engine.clock.now()).await;
+            answers.into_iter().next().unwrap_or_else(|| Err(lost()))
+        };
+        part.traced(asking, |decision| decision).await
     }
 
     /// What needs no store: the word of a list, and a denial that the pre-filter knows.
@@ -180,7 +221,7 @@ impl Asked {
         let mut reserved = Vec::with_capacity(self.parts.len());
         for part in self.parts.iter() {
             let left = Duration::from_micros(until.saturating_sub(self.engine.clock.now()));
-            match self.reserve_one(part, hold, left).await {
+            match part.traced(self.reserve_one(part, hold, left), |(decision, _)| decision).await {
                 Ok((decision, receipt)) if decision.allowed => reserved.push((decision, receipt)),
                 Ok((denied, _)) => return (reserved, Some(Ok(denied))),
                 Err(error) => return (reserved, Some(Err(error))),
@@ -218,7 +259,7 @@ impl Asked {
         let looking = after.iter().map(async |part| match without {
             // The call fails in any case.
             true => Err(CheckError::StoreUnavailable(StoreError::Timeout)),
-            false => self.look(part).await,
+            false => part.traced(self.look(part), |decision| decision).await,
         });
         let (given, looked) = futures_util::future::join(join_all(giving), join_all(looking)).await;
         given.into_iter().chain([no]).chain(looked).collect()
@@ -260,7 +301,7 @@ impl Asked {
     }
 
     fn fall_back(&self, part: &Part, error: &StoreError) -> Answer {
-        let answer = self.engine.fallback.answer(&part.subject, &[part.cost], error).pop();
+        let answer = self.engine.fall_back(&part.subject, &[part.cost], error).pop();
         answer
             .unwrap_or_else(|| Err(CheckError::StoreUnavailable(error.clone())))
             .map(|decision| part.told(decision))

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Check, CheckError, Decision, Engine, Meta};
+use super::{Answer, Check, CheckError, Decision, Engine, Meta, told};
 use crate::limit::decision::{Taken, Verdict};
 use crate::prefilter::Prefilter;
 use crate::store::{Done, StoreError, Subject, Work};
+use crate::telemetry::traces;
 
 /// What to take back.
 #[derive(Debug, Clone)]
@@ -36,7 +37,7 @@ impl Engine {
             Given::Cost(cost) => Work::Refund(cost),
             Given::Id(id) => Work::RefundOnce(id),
         };
-        self.amend(&subject, work).await
+        self.amend_told(&subject, work).await
     }
 
     /// Forgets what now counts of one key under one policy.
@@ -45,7 +46,17 @@ impl Engine {
     /// As [`Engine::refund`].
     pub async fn reset(&self, policy: &str, key: &str) -> Result<Decision, CheckError> {
         let subject = self.named(policy, key)?;
-        Ok(self.amend(&subject, Work::Reset).await?.decision)
+        Ok(self.amend_told(&subject, Work::Reset).await?.decision)
+    }
+
+    /// Its decision is counted and traced as that of a check of cost 0, which it is.
+    async fn amend_told(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
+        let since = self.clock.now();
+        let amended = self.amend(subject, work).await;
+        let answer = amended.as_ref().map(|amended| &amended.decision);
+        traces::answered(|| told(subject, 0, answer));
+        self.tally(subject, &[answer.cloned().map_err(CheckError::clone)], since);
+        amended
     }
 
     fn named(&self, policy: &str, key: &str) -> Result<Subject, CheckError> {
@@ -55,7 +66,7 @@ impl Engine {
 
     /// Decides one check with an id. The pre-filter is not asked, since the id may have been charged.
     pub(super) async fn ask_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta]) -> Answer {
-        let options = &subject.policy.options;
+        let (options, since) = (&subject.policy.options, self.clock.now());
         let mut answer = match options.listed {
             Some(listed) => Ok(Decision::by_list(subject.policy.clone(), listed, cost)),
             None => self.count_once(subject, id, cost, metas).await,
@@ -63,6 +74,7 @@ impl Engine {
         if options.shadow {
             answer.iter_mut().for_each(Decision::shadow);
         }
+        self.tally(subject, std::slice::from_ref(&answer), since);
         answer
     }
 
@@ -76,7 +88,7 @@ impl Engine {
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), first(taken)?)),
             Ok(other) => Err(unfit(&other)),
-            Err(error) => self.fallback.answer(subject, &[cost], &error).pop().unwrap_or_else(|| Err(lost())),
+            Err(error) => self.fall_back(subject, &[cost], &error).pop().unwrap_or_else(|| Err(lost())),
         }
     }
 
@@ -127,6 +139,6 @@ pub(super) fn unfit(done: &Done) -> CheckError {
     CheckError::StoreUnavailable(StoreError::Unknown(format!("the work was answered by {done:?}")))
 }
 
-fn lost() -> CheckError {
+pub(super) fn lost() -> CheckError {
     CheckError::StoreUnavailable(StoreError::Timeout)
 }

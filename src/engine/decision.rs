@@ -126,6 +126,20 @@ pub enum Source {
     List,
 }
 
+impl Source {
+    pub const ALL: [Self; 4] = [Self::Store, Self::Prefilter, Self::Fallback, Self::List];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Prefilter => "prefilter",
+            Self::Fallback => "fallback",
+            Self::List => "list",
+        }
+    }
+}
+
 /// Why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -137,6 +151,31 @@ pub enum Reason {
     Shadow,
     AllowListed,
     DenyListed,
+}
+
+impl Reason {
+    pub const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::OverLimit,
+        Self::CostExceedsLimit,
+        Self::StoreUnavailable,
+        Self::Shadow,
+        Self::AllowListed,
+        Self::DenyListed,
+    ];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OverLimit => "over_limit",
+            Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::Shadow => "shadow",
+            Self::AllowListed => "allow_listed",
+            Self::DenyListed => "deny_listed",
+        }
+    }
 }
 
 /// How it was answered without the store.
@@ -155,6 +194,21 @@ pub enum Cause {
     Refused,
     /// The charge was made, but a failover could still forget it.
     NoReplicaAck,
+}
+
+impl Cause {
+    pub const ALL: [Self; 5] = [Self::Timeout, Self::BreakerOpen, Self::QueueFull, Self::Refused, Self::NoReplicaAck];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::BreakerOpen => "breaker_open",
+            Self::QueueFull => "queue_full",
+            Self::Refused => "refused",
+            Self::NoReplicaAck => "no_replica_ack",
+        }
+    }
 }
 
 /// Why there is no decision.

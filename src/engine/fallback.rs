@@ -108,6 +108,16 @@ fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallba
     }
 }
 
+impl CheckError {
+    /// Why the store gave no decision, where that is why there is none.
+    pub fn fallback(&self) -> Option<Fallback> {
+        match self {
+            Self::StoreUnavailable(error) => Some(Fallback { mode: OnStoreFailure::Error, cause: cause(error) }),
+            _ => None,
+        }
+    }
+}
+
 fn cause(error: &StoreError) -> Cause {
     match error {
         StoreError::Timeout | StoreError::Unknown(_) => Cause::Timeout,

@@ -14,6 +14,7 @@ use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::time::Micros;
 use crate::prefilter::Prefilter;
 use crate::store::{Store, StoreError, Subject};
+use crate::telemetry::traces::{self, Answered};
 
 pub mod decision;
 
@@ -23,7 +24,11 @@ mod amend;
 
 mod all;
 
+pub mod tally;
+
 mod inline;
+
+mod metrics;
 
 pub mod reload;
 
@@ -35,6 +40,7 @@ pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Sourc
 use fallback::FallbackStore;
 use inline::InlinePolicies;
 pub use reload::Changes;
+use tally::Tally;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -68,6 +74,7 @@ pub struct Engine {
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
+    tally: Tally,
     clock: Clock,
 }
 
@@ -81,6 +88,7 @@ impl Engine {
             prefilter,
             store,
             fallback,
+            tally: Tally::default(),
             clock,
         }
     }
@@ -93,7 +101,9 @@ impl Engine {
         let subject = self.subject(check)?;
         let mut decisions = self.ask_each(&subject, &[check]).await;
         // One answer per cost is the contract of `ask`.
-        decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
+        let answer = decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)));
+        traces::answered(|| told(&subject, check.cost, answer.as_ref()));
+        answer
     }
 
     /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
@@ -111,7 +121,7 @@ impl Engine {
             for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
                 let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
                 match &subjects[run[0]] {
-                    Ok(subject) => answers.extend(self.ask_each(subject, &asked).await),
+                    Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
                     Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
                 }
             }
@@ -171,6 +181,17 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
+    /// A batch's checks of one key; in a trace they have a span of their own.
+    async fn ask_part(&self, subject: &Subject, checks: &[&Check]) -> Answers {
+        let tell = |answers: &Answers| {
+            // Of several for one key the last one tells most: those before it were decided first.
+            if let (Some(check), Some(answer)) = (checks.last(), answers.last()) {
+                traces::answered(|| told(subject, check.cost, answer.as_ref()));
+            }
+        };
+        traces::part(checks.len()).within(self.ask_each(subject, checks), tell).await
+    }
+
     /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
         let mut answers = Answers::new();
@@ -189,10 +210,23 @@ impl Engine {
 
     /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
     async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
+        let now = self.clock.now();
+        let answers = self.decide(subject, costs, metas, now).await;
+        self.tally(subject, &answers, now);
+        answers
+    }
+
+    /// Counts answers to checks that began at `since` (us).
+    fn tally(&self, subject: &Subject, answers: &[Answer], since: Micros) {
+        self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
+    }
+
+    /// The same as [`Engine::ask`], not counted; `now` (us) is when they were asked.
+    async fn decide(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
         let policy = &subject.policy;
         let mut answers: Answers = match policy.options.listed {
             Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
-            None => self.count(subject, costs, metas).await,
+            None => self.count(subject, costs, metas, now).await,
         };
         if policy.options.shadow {
             answers.iter_mut().flatten().for_each(Decision::shadow);
@@ -202,8 +236,7 @@ impl Engine {
 
     /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
     /// since a denial charges nothing.
-    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
-        let now = self.clock.now();
+    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
             .iter()
@@ -237,8 +270,43 @@ impl Engine {
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()
             }
-            Err(error) => self.fallback.answer(subject, costs, &error),
+            Err(error) => self.fall_back(subject, costs, &error),
         }
+    }
+
+    /// What is answered without the store; the log says why.
+    fn fall_back(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Answers {
+        if let Some(suppressed) = self.tally.complain(error, self.clock.now()) {
+            let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
+            tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; the fallback answers");
+        }
+        self.fallback.answer(subject, costs, error)
+    }
+}
+
+/// What a trace tells of an answer.
+fn told<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckError>) -> Answered<'a> {
+    let (policy, key) = (&*subject.policy.name, &*subject.key);
+    let names = |Fallback { mode, cause }: Fallback| (mode.name(), cause.name());
+    match answer {
+        Ok(decision) => Answered {
+            policy,
+            key,
+            cost,
+            allowed: Some(decision.allowed),
+            source: decision.source.name(),
+            reason: decision.reason.name(),
+            fallback: decision.fallback.map(names),
+        },
+        Err(error) => Answered {
+            policy,
+            key,
+            cost,
+            allowed: None,
+            source: Source::Fallback.name(),
+            reason: Reason::StoreUnavailable.name(),
+            fallback: error.fallback().map(names),
+        },
     }
 }
 

@@ -7,7 +7,7 @@ use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
 use super::headers;
-use crate::engine::{All, Amended, Binding, Cause, Check, Decision, Fallback, Reason, Source};
+use crate::engine::{All, Amended, Binding, Check, Decision, Fallback, Source};
 use crate::limit::decision::Wait;
 use crate::limit::time::millis_up;
 
@@ -108,8 +108,8 @@ impl<'a> Answer<'a> {
             retry_after_ms: millis(decision.retry_after),
             reset_after_ms: binding.map(|binding: &Binding| millis_up(binding.reset_after)),
             quota: quota.map(|quota| quota.name.as_str()),
-            source: source(decision.source),
-            reason: reason(decision.reason),
+            source: decision.source.name(),
+            reason: decision.reason.name(),
             quotas: (decision.source != Source::Prefilter).then_some(QuotaStates(decision)),
             fallback: decision.fallback.map(FallbackBody::from),
             replayed: decision.replayed,
@@ -154,14 +154,7 @@ struct FallbackBody {
 
 impl From<Fallback> for FallbackBody {
     fn from(fallback: Fallback) -> Self {
-        let cause = match fallback.cause {
-            Cause::Timeout => "timeout",
-            Cause::BreakerOpen => "breaker_open",
-            Cause::QueueFull => "queue_full",
-            Cause::Refused => "refused",
-            Cause::NoReplicaAck => "no_replica_ack",
-        };
-        Self { mode: fallback.mode.name(), cause }
+        Self { mode: fallback.mode.name(), cause: fallback.cause.name() }
     }
 }
 
@@ -170,26 +163,5 @@ fn millis(wait: Wait) -> Option<u64> {
     match wait {
         Wait::For(span) => Some(millis_up(span)),
         Wait::Never => None,
-    }
-}
-
-fn source(source: Source) -> &'static str {
-    match source {
-        Source::Store => "store",
-        Source::Prefilter => "prefilter",
-        Source::Fallback => "fallback",
-        Source::List => "list",
-    }
-}
-
-fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Ok => "ok",
-        Reason::OverLimit => "over_limit",
-        Reason::CostExceedsLimit => "cost_exceeds_limit",
-        Reason::StoreUnavailable => "store_unavailable",
-        Reason::Shadow => "shadow",
-        Reason::AllowListed => "allow_listed",
-        Reason::DenyListed => "deny_listed",
     }
 }

@@ -4,6 +4,7 @@
 //! `POST /v1/check` is nearly all that is ever asked, so it does not pass the router, whose boxes cost about as
 //! much as the rest of a denial from memory. It runs the same handler; everything else is routed.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -19,12 +20,23 @@ use tower_service::Service;
 use super::body::Lingering;
 use super::error::Problem;
 use super::lifecycle::Phase;
-use super::{Node, Surface, access, check, error, request_id, router};
+use super::{Node, Surface, access, check, error, request_id, router, trace};
 use crate::access::Reach;
 
 /// All calls of one listener.
 #[derive(Debug, Clone)]
-pub struct Front(Arc<Inner>);
+pub struct Front {
+    inner: Arc<Inner>,
+    caller: Caller,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Caller {
+    pub address: Option<IpAddr>,
+    /// By TLS.
+    pub encrypted: bool,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -37,21 +49,35 @@ struct Inner {
 impl Front {
     pub fn new(node: Node, surface: Surface, reach: Reach) -> Self {
         let routes = router(node.clone(), surface);
-        Self(Arc::new(Inner { node, surface, reach, routes }))
+        Self { inner: Arc::new(Inner { node, surface, reach, routes }), caller: Caller::default() }
+    }
+
+    /// The same for one connection.
+    pub fn with_caller(&self, caller: Caller) -> Self {
+        Self { inner: self.inner.clone(), caller }
     }
 
     /// Answers, whatever happens inside.
     pub async fn answer(self, request: Request<Incoming>) -> Response {
         let id = request_id::of(request.headers());
         let version = request.version();
-        let answered = AssertUnwindSafe(self.0.route(request)).catch_unwind().await;
+        let node = &self.inner.node;
+        let traced = node.tracing.as_ref().and_then(|tracing| trace::begin(tracing, &request, self.caller, &id));
+        let answering = AssertUnwindSafe(self.inner.route(request)).catch_unwind();
+        let answered = match &traced {
+            None => answering.await,
+            Some(traced) => Box::pin(traced.within(answering)).await,
+        };
         let mut response = answered.unwrap_or_else(error::panicked);
         response.headers_mut().insert(request_id::NAME, id);
         if response.status() == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, access::CHALLENGE);
         }
-        if version < Version::HTTP_2 && self.0.node.lifecycle.reached(Phase::Closing) {
+        if version < Version::HTTP_2 && node.lifecycle.reached(Phase::Closing) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(traced) = traced {
+            traced.end(response.status().as_u16());
         }
         response
     }

@@ -11,6 +11,7 @@ use axum::routing::{delete, get, post};
 
 use crate::engine::Engine;
 use crate::reload::Reloader;
+use crate::telemetry::traces::Tracing;
 
 pub mod lifecycle;
 
@@ -19,6 +20,8 @@ mod access;
 pub mod front;
 
 mod request_id;
+
+mod trace;
 
 mod shed;
 
@@ -33,6 +36,8 @@ mod policies;
 mod reload;
 
 mod health;
+
+mod metrics;
 
 mod body;
 
@@ -54,7 +59,7 @@ mod headers;
 
 mod error;
 
-pub use front::Front;
+pub use front::{Caller, Front};
 pub use lifecycle::Lifecycle;
 pub use shed::Load;
 
@@ -63,6 +68,8 @@ pub use shed::Load;
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    /// Records requests, where traces are wanted.
+    pub tracing: Option<Arc<Tracing>>,
     pub load: Load,
     pub reloader: Arc<Reloader>,
 }
@@ -93,6 +100,7 @@ fn router(node: Node, surface: Surface) -> Router {
         routes = routes
             .route("/v1/policies", get(policies::policies))
             .route("/v1/reload", post(reload::reload))
+            .route("/metrics", get(metrics::metrics))
             .route("/v1/usage", delete(usage::reset));
     }
     routes

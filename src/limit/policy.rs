@@ -45,6 +45,8 @@ pub enum OnStoreFailure {
 }
 
 impl OnStoreFailure {
+    pub const ALL: [Self; 4] = [Self::Local, Self::Allow, Self::Deny, Self::Error];
+
     /// The name in the configuration and in `fallback.mode`.
     pub fn name(self) -> &'static str {
         match self {

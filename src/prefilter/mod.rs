@@ -21,6 +21,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
@@ -30,6 +31,7 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::limit::time::Micros;
+use crate::telemetry::instrument::Count;
 
 pub mod bucket;
 
@@ -41,6 +43,8 @@ pub struct Prefilter {
     buckets: Cache<Fingerprint, Arc<Bucket>, FingerprintState>,
     generations: Arc<Generations>,
     max_denial: Micros,
+    /// Buckets dropped for want of room.
+    evictions: Arc<Count>,
 }
 
 /// Taken when a question is sent; the answer is learned from by it.
@@ -71,10 +75,18 @@ impl Prefilter {
         // their own, which would read the time at each look: what is believed is decided by instants that the
         // caller knows, and what says nothing any more is swept.
         let buckets = Cache::builder().max_capacity(max_keys).eviction_policy(EvictionPolicy::lru());
+        let evictions = Arc::new(Count::default());
+        let counted = evictions.clone();
+        let buckets = buckets.eviction_listener(move |_, _, cause| {
+            if cause == RemovalCause::Size {
+                counted.add(1);
+            }
+        });
         Self {
             buckets: buckets.build_with_hasher(FingerprintState::default()),
             generations,
             max_denial: u64::try_from(max_denial.as_micros()).unwrap_or(Micros::MAX),
+            evictions,
         }
     }
 
@@ -158,9 +170,16 @@ impl Prefilter {
         self.buckets.run_pending_tasks();
     }
 
-    /// Buckets held, about.
+    /// Buckets held.
     pub fn len(&self) -> u64 {
+        // The cache counts late.
+        self.buckets.run_pending_tasks();
         self.buckets.entry_count()
+    }
+
+    /// Buckets dropped for want of room so far.
+    pub fn evictions(&self) -> u64 {
+        self.evictions.total()
     }
 
     /// Whether nothing is known.

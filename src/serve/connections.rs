@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::patience::Patient;
 use super::tls::handshake;
 use crate::config::Limits;
-use crate::http::Front;
+use crate::http::{Caller, Front};
 use crate::reload::Reloader;
 
 /// How often an HTTP/2 client must show that it is there.
@@ -99,13 +99,15 @@ impl Connections {
         self.full.store(false, Ordering::Relaxed);
         // An answer is one small write, which must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
+        let tls = self.reloader.tls();
+        let address = stream.peer_addr().ok().map(|address| address.ip());
+        let caller = Caller { address, encrypted: tls.is_some() };
         let conversation = Conversation {
-            front: self.front.clone(),
+            front: self.front.with_caller(caller),
             protocol: self.protocol.clone(),
             watcher: self.open.watcher(),
             patience: self.limits.request_timeout,
         };
-        let tls = self.reloader.tls();
         tokio::spawn(async move {
             match tls {
                 None => conversation.hold(stream).await,

@@ -21,6 +21,7 @@ pub use crate::limit::decision::Taken;
 pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
+use crate::telemetry::metrics::Distribution;
 
 pub mod work;
 
@@ -30,6 +31,7 @@ pub mod redis;
 
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
+pub use redis::metrics::ShardCounts;
 pub use work::{Charged, Done, Work};
 
 /// Whom a call is for.
@@ -68,6 +70,23 @@ pub enum StoreError {
     Refused(String),
 }
 
+impl StoreError {
+    /// Of all errors, in the words of the metrics.
+    pub const KINDS: [&str; 6] = ["timeout", "connection", "no_replica_ack", "unreachable", "queue_full", "refused"];
+
+    /// One of [`StoreError::KINDS`].
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unknown(_) => "connection",
+            Self::NoReplicaAck => "no_replica_ack",
+            Self::Unreachable(_) => "unreachable",
+            Self::QueueFull => "queue_full",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
 /// The state of a store, for the health calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
@@ -83,6 +102,19 @@ pub struct ShardHealth {
     /// `host:port`.
     pub address: String,
     pub up: bool,
+}
+
+/// One primary as its lane knows it, for the metrics.
+#[derive(Debug, Clone)]
+pub struct ShardReading {
+    /// `host:port`.
+    pub address: String,
+    pub up: bool,
+    /// Checks that wait to be sent.
+    pub queued: usize,
+    /// Its clock minus this node's, us.
+    pub clock_offset: i64,
+    pub counts: ShardCounts,
 }
 
 /// The store of a node.
@@ -153,6 +185,22 @@ impl Store {
         match self {
             Self::Memory(_) => Health { kind: "embedded", shards: Vec::new() },
             Self::Redis(redis) => redis.health(),
+        }
+    }
+
+    /// What is known of each shard, for the metrics; nothing of the embedded store.
+    pub fn readings(&self) -> Vec<ShardReading> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(redis) => redis.readings(),
+        }
+    }
+
+    /// How many checks each script call carried; none for the embedded store.
+    pub fn checks_per_call(&self) -> Option<Distribution> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(redis) => Some(redis.checks_per_call()),
         }
     }
 

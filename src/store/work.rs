@@ -32,6 +32,16 @@ pub enum Work {
 }
 
 impl Work {
+    /// What the script is told to charge; a look charges nothing.
+    pub fn costs(&self) -> &[u64] {
+        match self {
+            Self::Take(costs) => costs,
+            Self::Look(_) => &[0],
+            Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
+            Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => &[],
+        }
+    }
+
     /// Whether it may charge.
     pub fn charges(&self) -> bool {
         matches!(self, Self::Take(_) | Self::Once { .. } | Self::Reserve { .. })

@@ -122,3 +122,18 @@ mod calendar;
 
 // What policies would have said to the requests of a log.
 mod replay;
+
+// Traces, as a real OTLP receiver gets them.
+mod telemetry_traces;
+
+// An OTLP endpoint that is away, and what the log says.
+mod telemetry_faults;
+
+// The metrics: all names, bounded series, in agreement with health and policies.
+mod telemetry_metrics;
+
+// Checks charged together, ids, refunds and resets in metrics and traces.
+mod telemetry_ops;
+
+// The rules, the dashboard and the manual speak of metrics that exist.
+mod telemetry_rules;

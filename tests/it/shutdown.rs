@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tollgate::access::Access;
-use tollgate::config::{Config, Limits, Policies, PrefilterConfig, Setup, Shutdown, StoreConfig};
+use tollgate::config::{Config, Limits, Policies, PrefilterConfig, Setup, Shutdown, StoreConfig, TelemetryConfig};
 use tollgate::serve::{Listeners, Server};
 
 use crate::harness::{Node, http, wait_until};
@@ -104,6 +104,7 @@ fn config(shutdown: Shutdown) -> Config {
         store: StoreConfig::Embedded,
         prefilter: PrefilterConfig { max_keys: 1, max_denial: Duration::from_secs(1) },
         expected_nodes: NonZeroU64::MIN,
+        telemetry: TelemetryConfig::default(),
         shutdown,
         tls: None,
         limits: Limits::default(),

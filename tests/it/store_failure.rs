@@ -93,7 +93,7 @@ async fn start() -> String {
     let engine = Arc::new(Engine::new(policies, prefilter, full, fallback, Clock::system()));
     let config = built_in(&Overrides::default(), 0).unwrap();
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
-    let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader };
+    let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing: None };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let front = Front::new(node, Surface::Whole, Reach::Loopback);

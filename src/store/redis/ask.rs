@@ -14,6 +14,7 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Work};
+use crate::telemetry::traces::Waiting;
 
 /// Work for one key.
 #[derive(Debug)]
@@ -32,12 +33,19 @@ pub struct Ask {
     pub asking: bool,
     /// When its caller gives up, us by this node's clock.
     pub deadline: Micros,
+    /// Where it is recorded, of a check that is traced.
+    pub trace: Option<Waiting>,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
     pub answer: oneshot::Sender<Result<Answer, Refusal>>,
 }
 
 impl Ask {
+    /// See [`Work::costs`].
+    pub fn costs(&self) -> &[u64] {
+        self.work.costs()
+    }
+
     /// Whether it shares no call with others.
     pub fn is_alone(&self) -> bool {
         self.portion.is_some() || self.single.is_some()
@@ -51,18 +59,6 @@ pub enum Answer {
     Page(Page),
     /// The reply to a [`Single`].
     Told(Value),
-}
-
-impl Ask {
-    /// What the script is told to charge; a look charges nothing.
-    pub fn costs(&self) -> &[u64] {
-        match &self.work {
-            Work::Take(costs) => costs,
-            Work::Look(_) => &[0],
-            Work::Once { cost, .. } | Work::Reserve { cost, .. } => std::slice::from_ref(cost),
-            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => &[],
-        }
-    }
 }
 
 /// Why a lane has no verdict.

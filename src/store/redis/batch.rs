@@ -9,6 +9,7 @@ use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::ask::{Answer, Ask, Refusal};
 use super::log::Page;
+use super::metrics::Retry;
 use super::script::{By, Call, Reply, read_log};
 use super::server::Address;
 use super::shard::Shard;
@@ -17,6 +18,7 @@ use crate::limit::key::FingerprintState;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Taken, Work};
+use crate::telemetry::traces;
 
 /// Costs in one call at most: the server does nothing else meanwhile.
 const COSTS: usize = 1000;
@@ -79,18 +81,20 @@ impl Batch {
             let pipeline = self.pipeline(shard);
             let sent = shard.now();
             let count = pipeline.len();
+            self.0.iter().for_each(|group| shard.metrics.sent(group.checks()));
             let replies = connection.send_packed_commands(&pipeline, 0, count);
-            match awaited(replies, shard).await {
-                Some(Ok(replies)) => self.settle(replies, shard, sent),
-                Some(Err(error)) => {
-                    self.fail(&unknown(&error).into());
-                    return Ended::Broken;
+            let (failed, ended) = match awaited(replies, shard).await {
+                Some(Ok(replies)) => {
+                    self.settle(replies, shard, sent);
+                    continue;
                 }
-                None => {
-                    self.fail(&StoreError::Timeout.into());
-                    return Ended::Silent;
-                }
-            }
+                Some(Err(error)) => (unknown(&error), Ended::Broken),
+                None => (StoreError::Timeout, Ended::Silent),
+            };
+            let (calls, when) = (self.0.len(), (sent, shard.now()));
+            self.0.iter_mut().for_each(|group| group.called(shard, calls, when, Some(failed.kind())));
+            self.fail(&failed.into());
+            return ended;
         }
         self.fail(&Refusal::NotNow("the shard's clock could not be followed".into()));
         Ended::Sound
@@ -116,14 +120,17 @@ impl Batch {
     /// Hands out what each reply says; groups that must be sent again stay.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
         let received = shard.now();
+        shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let is_kept = shard.durability == Durability::Primary || matches!(replies.last(), Some(Value::Int(1..)));
         let mut replies = replies.into_iter();
-        let mut again = Vec::new();
+        let (calls, mut again) = (self.0.len(), Vec::new());
         for mut group in self.0.drain(..) {
             if group.asking() {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
+            let error = if let Value::ServerError(error) = &reply { Some(error.code()) } else { None };
+            group.called(shard, calls, (sent, received), error);
             match group.outcome(&reply, &shard.address) {
                 Outcome::Done(done) => {
                     if let Some(time) = done.at() {
@@ -136,10 +143,12 @@ impl Batch {
                 Outcome::Told(value) => group.answer_alone(Ok(Answer::Told(value))),
                 Outcome::Elsewhen(time) => {
                     shard.learn_offset(time, sent, received);
+                    shard.metrics.retried(Retry::Clock);
                     again.push(group);
                 }
                 Outcome::NoScript => {
                     group.by = By::Source;
+                    shard.metrics.retried(Retry::NoScript);
                     again.push(group);
                 }
                 Outcome::Refused(refusal) => group.refuse(&refusal),
@@ -240,6 +249,44 @@ impl Group {
         match portion {
             Some(number) => read_log(tag, policy, *number, self.by, *time),
             None => self.call().command(self.by, now, *time),
+        }
+    }
+
+    /// Records the call in the traces of its checks, if any.
+    fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
+        if self.asks.iter().all(|ask| ask.trace.is_none()) {
+            return;
+        }
+        let call = traces::Call {
+            host: &shard.address.host,
+            port: shard.address.port,
+            operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
+            script: &self.script(),
+            checks: self.checks(),
+            pipeline: calls,
+            sent,
+            ended,
+            error,
+        };
+        traces::called(self.asks.iter_mut().filter_map(|ask| ask.trace.as_mut()), &call);
+    }
+
+    /// How many checks it carries: a refund, for one, is none.
+    fn checks(&self) -> usize {
+        if self.asks[0].is_alone() { 0 } else { self.costs.len() }
+    }
+
+    /// What a person calls the script.
+    fn script(&self) -> String {
+        let Ask { policy, portion, single, work, .. } = &self.asks[0];
+        let algorithm = policy.algorithm.name();
+        match (single, portion, work) {
+            (Some(single), ..) => single.name().to_owned(),
+            (None, Some(_), _) => format!("{algorithm} entries"),
+            (None, None, Work::Take(_) | Work::Look(_)) => algorithm.to_owned(),
+            (None, None, Work::Once { .. }) => format!("{algorithm} once"),
+            (None, None, Work::Reserve { .. }) => format!("{algorithm} reserve"),
+            (None, None, _) => format!("{algorithm} give back"),
         }
     }
 

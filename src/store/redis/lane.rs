@@ -24,13 +24,14 @@ use tokio::sync::{Notify, mpsc};
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
+use super::metrics::ShardMetrics;
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
-use crate::store::StoreError;
+use crate::store::{ShardReading, StoreError};
 
 /// Asks that wait at most; beyond that they are refused at once.
 const QUEUE: usize = 4096;
@@ -64,8 +65,8 @@ pub struct Lane {
 
 impl Lane {
     /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
-    pub fn open(address: Address, clock: Clock, terms: Terms, doubt: Arc<Notify>) -> Self {
-        let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary));
+    pub fn open(address: Address, clock: Clock, terms: Terms, doubt: Arc<Notify>, metrics: ShardMetrics) -> Self {
+        let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary, Arc::new(metrics)));
         Self { queue: Driver::start(shard.clone(), doubt.clone()), shard, durable: Arc::default(), doubt }
     }
 
@@ -97,6 +98,31 @@ impl Lane {
     pub fn is_up(&self) -> bool {
         self.shard.is_up()
     }
+
+    /// This node's clock, us.
+    pub fn now(&self) -> Micros {
+        self.shard.now()
+    }
+
+    pub fn metrics(&self) -> &ShardMetrics {
+        &self.shard.metrics
+    }
+
+    /// What is known of the shard now.
+    pub fn read(&self) -> ShardReading {
+        ShardReading {
+            address: self.shard.address.to_string(),
+            up: self.shard.is_up(),
+            queued: waiting(&self.queue) + self.durable.get().map_or(0, waiting),
+            clock_offset: self.shard.offset(),
+            counts: self.shard.metrics.read(),
+        }
+    }
+}
+
+/// Asks that wait in a queue.
+fn waiting(queue: &mpsc::Sender<Ask>) -> usize {
+    queue.max_capacity() - queue.capacity()
 }
 
 /// Whether who asks while there is no connection waits for one, or is told at once that there is none.

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Done, Health, History, Meta, StoreError, Subject, Taken, Work};
+use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
 use crate::limit::time::Micros;
+use crate::telemetry::metrics::Distribution;
+use crate::telemetry::traces::StoreSpan;
 
 pub mod keys;
 
@@ -24,6 +26,8 @@ pub mod script;
 pub mod log;
 
 pub mod server;
+
+pub mod metrics;
 
 mod amend;
 
@@ -53,6 +57,7 @@ use ask::{Answer, Ask, Refusal};
 use keys::Tag;
 use lane::Lane;
 use log::Page;
+use metrics::Retry;
 use moving::{Moving, can_charge_first};
 use patience::Patience;
 use server::Address;
@@ -74,6 +79,8 @@ struct Matter<'a> {
     portion: Option<usize>,
     /// Or a call of one key.
     single: Option<&'a Single>,
+    /// Where it is recorded, of a check that is traced.
+    span: Option<&'a StoreSpan>,
     time: Option<Micros>,
 }
 
@@ -171,7 +178,7 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Done, StoreError> {
-        match self.ask(subject, Matter { work, metas, portion: None, single: None, time }).await? {
+        match self.ask(subject, Matter { work, metas, portion: None, single: None, span: None, time }).await? {
             Answer::Done(done) => Ok(done),
             Answer::Page(_) | Answer::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
         }
@@ -193,7 +200,8 @@ impl RedisStore {
         let window = subject.policy.quotas[subject.policy.longest()].window;
         let mut told = Page::default();
         for number in 0..PORTIONS {
-            let matter = Matter { work: Work::Look(0), metas: &[], portion: Some(number), single: None, time };
+            let portion = Some(number);
+            let matter = Matter { work: Work::Look(0), metas: &[], portion, single: None, span: None, time };
             let Answer::Page(page) = self.ask(subject, matter).await? else { break };
             let (at, more) = (page.at, page.is_full());
             if number == 0 {
@@ -211,6 +219,13 @@ impl RedisStore {
     }
 
     async fn ask(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
+        let span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
+        let answer = self.ask_patiently(subject, Matter { span: Some(&span), ..matter }).await;
+        span.end(answer.as_ref().err().map(StoreError::kind));
+        answer
+    }
+
+    async fn ask_patiently(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
         let clock = self.topology.clock();
         let (slot, mut patience) = (self.slot(subject), Patience::new(clock, subject.policy.timeout));
         let costs: &[u64] = match &matter.work {
@@ -222,7 +237,11 @@ impl RedisStore {
             match self.ask_routed(subject, &matter, &mut patience).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.
-                Err(Refusal::TryAgain) => patience.pause("TRYAGAIN".into()).await?,
+                Err(Refusal::TryAgain) => {
+                    let lane = self.owner(slot)?;
+                    lane.metrics().retried(Retry::TryAgain);
+                    patience.pause("TRYAGAIN".into()).await.inspect_err(|error| lane.metrics().failed(error, 1))?;
+                }
                 answer => return answer.map_err(Refusal::into_error),
             }
         }
@@ -246,7 +265,8 @@ impl RedisStore {
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
-            lane.ask(Ask {
+            let waiting = Waiting { lane: Some(&lane), checks: matter.work.costs().len().max(1) };
+            let queued = lane.ask(Ask {
                 tag: tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
@@ -256,34 +276,58 @@ impl RedisStore {
                 single: matter.single.cloned(),
                 asking: asking.take().is_some(),
                 deadline: patience.deadline(),
+                trace: matter.span.and_then(|span| span.waiting(|| lane.now())),
                 time: matter.time,
                 answer,
-            })?;
+            });
             let gone = |_| Refusal::Failed(StoreError::Unknown("its connection was given up".into()));
-            match verdict.await.map_err(gone).flatten() {
-                Ok(answer) => return Ok(answer),
-                Err(Refusal::Moved(address)) => {
-                    self.topology.moved(slot, &address);
-                    patience.redirected().await?;
-                }
-                Err(Refusal::Ask(address)) => {
-                    asking = Some(address);
-                    patience.redirected().await?;
-                }
-                Err(Refusal::TryAgain) if patience.is_young() => patience.pause("TRYAGAIN".into()).await?,
-                Err(Refusal::TryAgain) => return Err(Refusal::TryAgain),
-                Err(Refusal::NotNow(why)) => {
-                    self.topology.doubt();
-                    patience.pause(why).await?;
-                }
-                // It was not sent, and another node may own the slot by now.
-                Err(Refusal::Failed(StoreError::Unreachable(why))) if !self.is_owned_by(slot, &lane) => {
-                    patience.pause(why).await?;
-                }
-                Err(refusal @ Refusal::Failed(_)) => return Err(refusal),
+            let answer = match queued {
+                Ok(()) => verdict.await.map_err(gone).flatten(),
+                Err(error) => Err(error.into()),
+            };
+            let next = match answer {
+                Ok(answer) => Ok(Next::Done(answer)),
+                Err(refusal) => self.after(refusal, slot, &lane, patience).await,
+            };
+            waiting.over(&next);
+            match next? {
+                Next::Done(answer) => return Ok(answer),
+                Next::Owner => {}
+                Next::Asking(address) => asking = Some(address),
             }
         }
         Err(StoreError::Refused("it was asked too often".into()).into())
+    }
+
+    /// What comes after a refusal: another try, or the refusal itself.
+    async fn after(&self, refusal: Refusal, slot: u16, lane: &Lane, patience: &mut Patience) -> Result<Next, Refusal> {
+        match refusal {
+            Refusal::Moved(address) => {
+                lane.metrics().retried(Retry::Moved);
+                self.topology.moved(slot, &address);
+                patience.redirected().await?;
+            }
+            Refusal::Ask(address) => {
+                lane.metrics().retried(Retry::Ask);
+                patience.redirected().await?;
+                return Ok(Next::Asking(address));
+            }
+            Refusal::TryAgain if patience.is_young() => {
+                lane.metrics().retried(Retry::TryAgain);
+                patience.pause("TRYAGAIN".into()).await?;
+            }
+            Refusal::NotNow(why) => {
+                lane.metrics().retried(Retry::NotNow);
+                self.topology.doubt();
+                patience.pause(why).await?;
+            }
+            // It was not sent, and another node may own the slot by now.
+            Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
+                patience.pause(why).await?;
+            }
+            refusal @ (Refusal::TryAgain | Refusal::Failed(_)) => return Err(refusal),
+        }
+        Ok(Next::Owner)
     }
 
     /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.
@@ -293,6 +337,16 @@ impl RedisStore {
             Kind::Single => Health { kind: "redis", shards: self.topology.shards() },
             Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards() },
         }
+    }
+
+    /// What is known of each shard; nothing while nobody has told who owns what.
+    pub fn readings(&self) -> Vec<ShardReading> {
+        self.topology.readings()
+    }
+
+    /// How many checks each script call carried.
+    pub fn checks_per_call(&self) -> Distribution {
+        self.topology.checks_per_call()
     }
 
     fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {
@@ -305,5 +359,38 @@ impl RedisStore {
             StoreError::Unreachable(format!("no node is known to own slot {slot}"))
         };
         self.topology.owner(slot).ok_or_else(unknown)
+    }
+}
+
+/// How a question goes on.
+enum Next {
+    Done(Answer),
+    /// To whoever owns the slot.
+    Owner,
+    /// To this node, behind ASKING.
+    Asking(Address),
+}
+
+/// Checks that wait for a lane's answer. When the caller gives up first, which it does by dropping the call, they
+/// count as timed out.
+struct Waiting<'a> {
+    lane: Option<&'a Lane>,
+    checks: usize,
+}
+
+impl Waiting<'_> {
+    /// Nobody waits any more; a failure is counted.
+    fn over(mut self, next: &Result<Next, Refusal>) {
+        if let (Some(lane), Err(Refusal::Failed(error))) = (self.lane.take(), next) {
+            lane.metrics().failed(error, self.checks);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane {
+            lane.metrics().failed(&StoreError::Timeout, self.checks);
+        }
     }
 }

@@ -128,7 +128,7 @@ impl RedisStore {
         let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&subject.policy) });
         let alone = Subject { policy, ..subject.clone() };
         let work = Work::Take([cost].into_iter().collect());
-        let matter = Matter { work, metas: &[], portion: None, single: None, time: matter.time };
+        let matter = Matter { work, metas: &[], portion: None, single: None, ..*matter };
         let Answer::Done(Done::Taken(taken)) =
             self.ask_routed(&alone, &matter, patience).await.map_err(Refusal::into_error)?
         else {
@@ -222,8 +222,7 @@ impl RedisStore {
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<Value, StoreError> {
-        let matter =
-            Matter { work: Work::Look(0), metas: &[], portion: None, single: Some(&single), time: matter.time };
+        let matter = Matter { work: Work::Look(0), metas: &[], portion: None, single: Some(&single), ..*matter };
         match self.ask_routed(subject, &matter, patience).await.map_err(Refusal::into_error)? {
             Answer::Told(value) => Ok(value),
             _ => Err(strange()),

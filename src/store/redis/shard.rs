@@ -1,8 +1,10 @@
 //! One primary as its lane knows it: its address, whether it is up, and where its clock is.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::metrics::ShardMetrics;
 use super::server::Address;
 use super::terms::Terms;
 use crate::clock::Clock;
@@ -25,13 +27,20 @@ pub struct Shard {
     terms: Terms,
     /// What the calls of this lane wait for.
     pub durability: Durability,
+    pub metrics: Arc<ShardMetrics>,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, clock: Clock, terms: Terms, durability: Durability) -> Self {
+    pub fn new(
+        address: Address,
+        clock: Clock,
+        terms: Terms,
+        durability: Durability,
+        metrics: Arc<ShardMetrics>,
+    ) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
-        Self { address, clock, up, offset, heard, terms, durability }
+        Self { address, clock, up, offset, heard, terms, durability, metrics }
     }
 
     pub fn is_up(&self) -> bool {
@@ -47,9 +56,15 @@ impl Shard {
         self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
     }
 
-    /// The same for a policy that waits for a replica.
+    /// The shard's TIME minus this node's clock as it is believed, us.
+    pub fn offset(&self) -> i64 {
+        self.offset.load(Ordering::Relaxed)
+    }
+
+    /// The same for a policy that waits for a replica; both count together.
     pub fn durable_twin(&self) -> Self {
-        Self::new(self.address.clone(), self.clock.clone(), self.terms.clone(), Durability::Replica)
+        let (clock, terms, metrics) = (self.clock.clone(), self.terms.clone(), self.metrics.clone());
+        Self::new(self.address.clone(), clock, terms, Durability::Replica, metrics)
     }
 
     /// How long a call that was sent may wait for a replica when its caller gives up at `deadline` (us), ms: a little

@@ -75,6 +75,15 @@ impl Single {
         Self { script: Some(script), key, arguments }
     }
 
+    /// What a person calls it.
+    pub fn name(&self) -> &'static str {
+        match self.script {
+            None => "previous segment",
+            Some(Script::FIRST_WINDOW) => "charge first",
+            Some(_) => "give back",
+        }
+    }
+
     /// The command; `time` is decided by instead of TIME, us: tests only.
     pub fn command(&self, by: By, time: Option<Micros>) -> Cmd {
         let Some(script) = self.script else {

@@ -14,11 +14,14 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 
 use super::lane::Lane;
+use super::metrics::{self, ShardMetrics};
 use super::server::{self, Address, Info, within};
 use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
-use crate::store::ShardHealth;
+use crate::store::{ShardHealth, ShardReading};
+use crate::telemetry::instrument::Histogram;
+use crate::telemetry::metrics::Distribution;
 
 /// How often the topology is asked for when nothing looks wrong.
 const EVERY: Duration = Duration::from_secs(1);
@@ -52,6 +55,7 @@ pub struct Topology {
     clock: Clock,
     terms: Terms,
     generations: Arc<Generations>,
+    checks_per_call: Arc<Histogram>,
     /// Wakes the task when something looks wrong.
     doubt: Arc<Notify>,
     /// Whether the topology has been learned at least once.
@@ -110,6 +114,7 @@ impl Topology {
             clock,
             terms,
             generations,
+            checks_per_call: metrics::checks_per_call(),
             doubt: Arc::default(),
             known: watch::Sender::new(false),
         });
@@ -176,13 +181,25 @@ impl Topology {
 
     /// The primaries and whether they can be reached.
     pub fn shards(&self) -> Vec<ShardHealth> {
+        self.owners(|lane| ShardHealth { address: lane.address().to_string(), up: lane.is_up() })
+    }
+
+    /// What is known of each primary.
+    pub fn readings(&self) -> Vec<ShardReading> {
+        self.owners(Lane::read)
+    }
+
+    /// How many checks each script call carried, of all shards together.
+    pub fn checks_per_call(&self) -> Distribution {
+        self.checks_per_call.read(1.0)
+    }
+
+    /// One for each lane that owns a slot, in the order of their addresses.
+    fn owners<T>(&self, of: impl Fn(&Lane) -> T) -> Vec<T> {
         let table = self.table.load();
-        let mut shards: Vec<_> = table
-            .primaries()
-            .map(|lane| ShardHealth { address: lane.address().to_string(), up: lane.is_up() })
-            .collect();
-        shards.sort_by(|a, b| a.address.cmp(&b.address));
-        shards
+        let mut lanes: Vec<&Lane> = table.primaries().collect();
+        lanes.sort_by_key(|lane| lane.address().to_string());
+        lanes.into_iter().map(of).collect()
     }
 
     /// The seeds, none of which has answered yet.
@@ -196,7 +213,10 @@ impl Topology {
     }
 
     fn lane_for(&self, table: &Table, address: &Address) -> Lane {
-        let open = || Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone());
+        let open = || {
+            let metrics = ShardMetrics::new(self.checks_per_call.clone());
+            Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics)
+        };
         table.lane(address).cloned().unwrap_or_else(open)
     }
 

@@ -39,6 +39,8 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
         assert_eq!((refused.header("retry-after"), refused.header("x-request-id").is_some()), (Some("1"), true));
         assert_eq!(refused.json()["type"], "urn:tollgate:problem:overloaded");
         assert!(load.shed_total() >= 2);
+        let metrics = String::from_utf8(http::get(&address, "/metrics").body).unwrap();
+        assert!(metrics.contains(&format!("\ntollgate_shed_total {}\n", load.shed_total())), "{metrics}");
         assert_eq!(http::get(&address, "/health/ready").status, 200, "health is always answered");
         waiting[0].write_all(br#"{"key":"k"}"#).unwrap();
         wait_until("a place is free again", || check().status == 200);
@@ -69,7 +71,7 @@ async fn start(load_cap: Load) -> String {
     let engine =
         Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
-    let node = Node { engine, lifecycle: Lifecycle::default(), load: load_cap, reloader };
+    let node = Node { engine, lifecycle: Lifecycle::default(), load: load_cap, reloader, tracing: None };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let front = Front::new(node, Surface::Whole, Reach::Loopback);

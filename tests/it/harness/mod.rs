@@ -12,9 +12,13 @@ pub(crate) mod chaos;
 
 pub(crate) mod cluster;
 
+pub(crate) mod collector;
+
 pub(crate) mod http;
 
 pub(crate) mod pairs;
+
+pub(crate) mod promtool;
 
 pub(crate) mod proxy;
 
