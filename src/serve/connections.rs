@@ -24,6 +24,9 @@ use crate::reload::Reloader;
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
+/// What the request line and the header fields of an HTTP/1.1 request may take together, bytes. (Of HTTP/2, by hyper: 16 KiB.)
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
 /// The pause after a failed accept, which is most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,6 +50,7 @@ impl Connections {
         // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
         protocol.http1().header_read_timeout(None);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
+        protocol.http1().max_buf_size(MAX_HEAD_BYTES);
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             listener,

@@ -263,6 +263,29 @@ fn wrong_query_strings() {
     assert_untouched(&mut node);
 }
 
+/// They are refused before there is a request that could have a problem document.
+#[test]
+fn heads_that_are_too_large_or_no_http_are_refused() {
+    let mut node = Node::start();
+    let head = |line: &str, fields: &str| format!("{line}\r\nHost: t\r\n{fields}\r\n").into_bytes();
+    let field = |bytes: usize| format!("X: {}\r\n", "a".repeat(bytes));
+    let get = "GET /health/live HTTP/1.1";
+    for (request, status) in [
+        (head(get, &field(60 * 1024)), 200),
+        (head(get, &field(70 * 1024)), 431),
+        (head(get, &"X: a\r\n".repeat(99)), 200),
+        (head(get, &"X: a\r\n".repeat(100)), 431),
+        (head(&format!("GET /{} HTTP/1.1", "a".repeat(65_600)), ""), 431),
+        (head("GET / HTTP/9", ""), 400),
+        (head(get, "X\r\n"), 400),
+    ] {
+        let answer = http::exchange(&node.address, &request);
+        assert_eq!(answer.status, status, "{} bytes: {answer:?}", request.len());
+        assert_eq!(answer.body.is_empty(), status != 200, "{answer:?}");
+    }
+    assert_untouched(&mut node);
+}
+
 fn assert_problem(answer: &http::Answer, status: u16, name: &str) -> Value {
     assert_eq!(answer.status, status, "{answer:?}");
     assert!(answer.header("x-request-id").is_some(), "{answer:?}");

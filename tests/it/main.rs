@@ -45,6 +45,9 @@ mod redis_away;
 // A Redis that asks who one is: users, passwords that change, TLS.
 mod redis_auth;
 
+// The user in Redis that the document describes: all that a node needs, and nothing else.
+mod redis_acl;
+
 // Two nodes on a six-node cluster: exactly the limit, one call a check, none for a known denial.
 mod exact_on_cluster;
 

@@ -22,10 +22,15 @@ pub(super) async fn client(address: &Address, credentials: &Credentials) -> Redi
         None => ConnectionAddr::Tcp(host, port),
         Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
     };
-    let mut info = target.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    if let Some(login) = &credentials.login {
-        info = info.set_redis_settings(settings(login).await?);
-    }
+    let settings = match &credentials.login {
+        Some(login) => settings(login).await?,
+        None => RedisConnectionInfo::default(),
+    };
+    // Without CLIENT SETINFO, which servers before 7.2 do not know and which would be one more command to allow.
+    let info = target
+        .into_connection_info()?
+        .set_tcp_settings(TcpSettings::default().set_nodelay(true))
+        .set_redis_settings(settings.set_skip_set_lib_name());
     match &credentials.tls {
         None => Client::open(info),
         Some(tls) => Client::build_with_tls(info, certificates(tls).await?),
