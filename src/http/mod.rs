@@ -39,6 +39,8 @@ mod health;
 
 mod metrics;
 
+mod openapi;
+
 mod body;
 
 mod request;
@@ -76,7 +78,7 @@ pub struct Node {
     pub reloader: Arc<Reloader>,
 }
 
-/// Which calls a listener answers; health is answered by every one.
+/// Which calls a listener answers; health and the description of all calls are answered by every one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Surface {
     /// The only listener: everything.
@@ -89,7 +91,10 @@ pub enum Surface {
 
 /// The calls of one listener.
 fn router(node: Node, surface: Surface) -> Router {
-    let mut routes = Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
+    let mut routes = Router::new()
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready))
+        .route("/openapi.json", get(openapi::openapi));
     if surface != Surface::Admin {
         routes = routes
             .route("/v1/check", post(check::one))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::{HeaderValue, Request};
+use axum::http::{HeaderName, HeaderValue, Request};
 
 use super::front::Caller;
 use crate::telemetry::traces::{self, Incoming, Tracing};
@@ -17,6 +17,10 @@ const CALLS: &[(&str, &str, &str)] = &[
     ("POST", "/v1/refund", "POST /v1/refund"),
 ];
 
+/// W3C trace context. These names are not parsed for each request: nearly all have neither field and are not recorded.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
 /// Begins to record a request, if it is one to be recorded.
 pub(super) fn begin<B>(
     tracing: &Arc<Tracing>,
@@ -26,13 +30,14 @@ pub(super) fn begin<B>(
 ) -> Option<traces::Request> {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let (method, route, name) = *CALLS.iter().find(|(other, route, _)| *other == method && *route == path)?;
-    let field = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let field = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let traceparent = field(TRACEPARENT);
     tracing.begin(&Incoming {
         method,
         route,
         name,
-        traceparent: field("traceparent"),
-        tracestate: field("tracestate"),
+        traceparent,
+        tracestate: traceparent.and_then(|_| field(TRACESTATE)),
         scheme: if caller.encrypted { "https" } else { "http" },
         client: caller.address,
         request_id: id.to_str().unwrap_or_default(),

@@ -132,6 +132,9 @@ mod telemetry_faults;
 // The metrics: all names, bounded series, in agreement with health and policies.
 mod telemetry_metrics;
 
+// The description of the interface, held to the routes and to real answers.
+mod openapi;
+
 // Checks charged together, ids, refunds and resets in metrics and traces.
 mod telemetry_ops;
 

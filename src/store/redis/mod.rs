@@ -238,9 +238,13 @@ impl RedisStore {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.
                 Err(Refusal::TryAgain) => {
-                    let lane = self.owner(slot)?;
-                    lane.metrics().retried(Retry::TryAgain);
-                    patience.pause("TRYAGAIN".into()).await.inspect_err(|error| lane.metrics().failed(error, 1))?;
+                    let (lane, paused) = (self.topology.owner(slot), patience.pause("TRYAGAIN".into()).await);
+                    match (lane, &paused) {
+                        (Some(lane), Ok(())) => lane.metrics().retried(Retry::TryAgain),
+                        (Some(lane), Err(error)) => lane.metrics().failed(error, 1),
+                        (None, _) => {}
+                    }
+                    paused?;
                 }
                 answer => return answer.map_err(Refusal::into_error),
             }

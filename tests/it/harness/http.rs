@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::openapi;
+
 /// One connection.
 pub(crate) struct Connection<S = TcpStream> {
     stream: BufReader<S>,
@@ -84,9 +86,11 @@ pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: 
     [head.as_bytes(), body].concat()
 }
 
-/// Sends one request on a connection of its own.
+/// Sends one request on a connection of its own. The answer is one that the interface's description knows.
 pub(crate) fn exchange(address: &str, request: &[u8]) -> Answer {
-    try_exchange(address, request).expect("the node answers")
+    let answer = try_exchange(address, request).expect("the node answers");
+    openapi::holds(request, &answer);
+    answer
 }
 
 /// The same, where the node may have a reason not to answer.

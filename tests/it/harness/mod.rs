@@ -16,6 +16,8 @@ pub(crate) mod collector;
 
 pub(crate) mod http;
 
+pub(crate) mod openapi;
+
 pub(crate) mod pairs;
 
 pub(crate) mod promtool;
