@@ -121,12 +121,10 @@ fn millis(wait: Wait) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value, json};
 
+    use super::headers::tests::decision;
     use super::*;
-    use crate::config::{Overrides, built_in};
     use crate::engine::{Binding, Cause, Fallback, Reason};
     use crate::limit::policy::OnStoreFailure;
 
@@ -138,37 +136,21 @@ mod tests {
 
     #[test]
     fn any_key_is_repeated_and_every_member_is_there() {
-        let policy = built_in(&Overrides::default(), 0).unwrap().policies.by_name["default"].clone();
-        let quota = &policy.quotas[1];
-        let state = QuotaState { remaining: 7, reset_after: 1 };
-        let mut decision = Decision {
-            policy: Arc::clone(&policy),
-            cost: 3,
-            allowed: false,
-            charged: 0,
-            retry_after: Wait::Never,
-            binding: Some(Binding { quota: 1, remaining: 7, reset_after: 1 }),
-            quotas: policy.quotas.iter().map(|_| state).collect(),
-            source: Source::Fallback,
-            reason: Reason::OverLimit,
-            fallback: Some(Fallback { mode: OnStoreFailure::Local, cause: Cause::Timeout }),
-            replayed: true,
-        };
-        let states: Vec<_> = policy
-            .quotas
-            .iter()
-            .map(|quota| {
-                json!({
-                    "name": quota.name, "limit": quota.limit, "window_ms": quota.window / 1000,
-                    "remaining": 7, "reset_after_ms": 1
-                })
-            })
-            .collect();
+        let mut decision =
+            decision(&[("1s", 10, 1_000_000), ("1m", 20, 60_000_000)], &[(7, 1), (8, 2001)], Wait::Never);
+        decision.source = Source::Fallback;
+        decision.reason = Reason::OverLimit;
+        decision.fallback = Some(Fallback { mode: OnStoreFailure::Local, cause: Cause::Timeout });
+        decision.binding = Some(Binding { quota: 1, remaining: 8, reset_after: 2001 });
+        decision.replayed = true;
         for key in ["k", "\"\\\u{0}\n\t\u{7f}é\u{1f600}</script>", "{}"] {
             let expected = json!({
-                "allowed": false, "policy": "default", "key": key, "cost": 3, "charged": 0, "limit": quota.limit,
-                "remaining": 7, "retry_after_ms": null, "reset_after_ms": 1, "quota": quota.name,
-                "source": "fallback", "reason": "over_limit", "quotas": states,
+                "allowed": false, "policy": "p", "key": key, "cost": 1, "charged": 0, "limit": 20, "remaining": 8,
+                "retry_after_ms": null, "reset_after_ms": 3, "quota": "1m", "source": "fallback", "reason": "over_limit",
+                "quotas": [
+                    {"name": "1s", "limit": 10, "window_ms": 1000, "remaining": 7, "reset_after_ms": 1},
+                    {"name": "1m", "limit": 20, "window_ms": 60000, "remaining": 8, "reset_after_ms": 3},
+                ],
                 "fallback": {"mode": "local", "cause": "timeout"}, "replayed": true
             });
             assert_eq!(written(key, &decision), expected);

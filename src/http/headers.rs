@@ -104,7 +104,7 @@ fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: Vec<u8>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::num::NonZeroU64;
     use std::sync::Arc;
     use std::time::Duration;
@@ -115,7 +115,11 @@ mod tests {
     use crate::limit::key::KeyType;
     use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
 
-    fn decision(quotas: &[(&str, u64, Micros)], states: &[(u64, Micros)], retry_after: Wait) -> Decision {
+    pub(in crate::http) fn decision(
+        quotas: &[(&str, u64, Micros)],
+        states: &[(u64, Micros)],
+        retry_after: Wait,
+    ) -> Decision {
         let quota = |&(name, limit, window): &(&str, u64, Micros)| Quota {
             name: name.into(),
             limit: NonZeroU64::new(limit).unwrap(),

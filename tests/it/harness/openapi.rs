@@ -18,6 +18,10 @@ pub(crate) fn holds(request: &[u8], answer: &Answer) {
 
 /// What the description does not say of an answer; nothing of calls that it does not have.
 pub(crate) fn faults_of(request: &[u8], answer: &Answer) -> Vec<String> {
+    // What HTTP itself refuses comes to no call.
+    if matches!(answer.status, 400 | 431) && answer.header("x-request-id").is_none() && answer.body.is_empty() {
+        return Vec::new();
+    }
     let line = String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
     let mut words = line.split(' ');
     let (method, path) = (words.next().unwrap_or_default().to_lowercase(), words.next().unwrap_or_default());
