@@ -73,13 +73,13 @@ fn form(policy: &Policy) -> Form {
     }
 }
 
-/// Whose days the policy counts by; one that names a zone has a quota that depends on it.
+/// Whose days the policy counts by: all of its quotas by the same, and one that names a zone has a quota that depends on it.
 fn zone(policy: &Policy) -> &'static str {
-    let zones = policy.quotas.iter().filter_map(|quota| match quota.rule {
+    let zone = |quota: &Quota| match quota.rule {
         Rule::FixedWindow(Anchor::Calendar(calendar)) => Some(calendar.zone()),
         _ => None,
-    });
-    zones.max_by_key(|zone| *zone != UTC).unwrap_or(UTC)
+    };
+    policy.quotas.iter().find_map(zone).unwrap_or(UTC)
 }
 
 fn item(quota: usize, written: &Written, faults: &mut Faults) -> Node {

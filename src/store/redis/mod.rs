@@ -84,6 +84,13 @@ struct Matter<'a> {
     time: Option<Micros>,
 }
 
+/// A subject, and where its key lives.
+struct Target<'a> {
+    subject: &'a Subject,
+    tag: Arc<Tag>,
+    slot: u16,
+}
+
 /// The store on one or more Redis servers.
 #[derive(Debug)]
 pub struct RedisStore {
@@ -123,7 +130,11 @@ impl RedisStore {
 
     /// The slot of a subject's key.
     pub fn slot(&self, subject: &Subject) -> u16 {
-        Tag::new(&self.key_prefix, &subject.key).slot()
+        self.tag(subject).slot()
+    }
+
+    fn tag(&self, subject: &Subject) -> Tag {
+        Tag::new(&self.key_prefix, &subject.key)
     }
 
     /// See [`super::Store::take`].
@@ -227,14 +238,16 @@ impl RedisStore {
 
     async fn ask_patiently(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
         let clock = self.topology.clock();
-        let (slot, mut patience) = (self.slot(subject), Patience::new(clock, subject.policy.timeout));
+        let (tag, mut patience) = (Arc::new(self.tag(subject)), Patience::new(clock, subject.policy.timeout));
+        let slot = tag.slot();
+        let target = Target { subject, tag, slot };
         let costs: &[u64] = match &matter.work {
             Work::Take(costs) if matter.portion.is_none() && can_charge_first(&subject.policy) => costs,
             _ => &[],
         };
         let can_charge_first = !costs.is_empty();
         while !(can_charge_first && self.moving.is(slot, clock.now())) {
-            match self.ask_routed(subject, &matter, &mut patience).await {
+            match self.ask_routed(&target, &matter, &mut patience).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.
                 Err(Refusal::TryAgain) => {
@@ -249,19 +262,18 @@ impl RedisStore {
                 answer => return answer.map_err(Refusal::into_error),
             }
         }
-        let taken = self.charge_first(subject, costs, &matter, &mut patience).await?;
+        let taken = self.charge_first(&target, costs, &matter, &mut patience).await?;
         Ok(Answer::Done(Done::Taken(taken)))
     }
 
     /// Asks whoever owns the slot, and again while the answer is that it was not executed.
     async fn ask_routed(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<Answer, Refusal> {
-        let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
-        let slot = tag.slot();
+        let (subject, slot) = (target.subject, target.slot);
         let mut asking = None;
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
@@ -271,7 +283,7 @@ impl RedisStore {
             let (answer, verdict) = oneshot::channel();
             let waiting = Waiting { lane: Some(&lane), checks: matter.work.costs().len().max(1) };
             let queued = lane.ask(Ask {
-                tag: tag.clone(),
+                tag: target.tag.clone(),
                 policy: subject.policy.clone(),
                 fingerprint: subject.fingerprint,
                 work: matter.work.clone(),

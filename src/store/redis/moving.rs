@@ -14,10 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redis::Value;
 
 use super::ask::{Answer, Refusal};
-use super::keys::Tag;
 use super::patience::Patience;
 use super::single::{Charged, Single, charged, window};
-use super::{Matter, RedisStore};
+use super::{Matter, RedisStore, Target};
 use crate::limit::decision::{QuotaState, QuotaStates, Ruling, Verdict, Wait};
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule};
@@ -71,7 +70,7 @@ impl RedisStore {
     /// Decides costs in order, by calls of one key each.
     pub(super) async fn charge_first(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         costs: &[u64],
         matter: &Matter<'_>,
         patience: &mut Patience,
@@ -79,7 +78,7 @@ impl RedisStore {
         let mut verdicts = Vec::with_capacity(costs.len());
         let mut at = 0;
         for &cost in costs {
-            let (verdict, decided) = self.charge_quotas(subject, cost, matter, patience).await?;
+            let (verdict, decided) = self.charge_quotas(target, cost, matter, patience).await?;
             at = decided;
             verdicts.push(verdict);
         }
@@ -89,24 +88,24 @@ impl RedisStore {
     /// One cost against each quota in turn; after a no everything is given back, and the rest is only looked at.
     async fn charge_quotas(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         cost: u64,
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<(Verdict, Micros), StoreError> {
-        let policy = &subject.policy;
+        let policy = &target.subject.policy;
         let mut words: Vec<Word> = Vec::with_capacity(policy.quotas.len());
         let mut denied = None;
         for (place, quota) in policy.quotas.iter().enumerate() {
             let asked = if denied.is_none() { cost } else { 0 };
             let word = match quota.rule {
-                Rule::SlidingWindow => self.charge_window(subject, quota, asked, matter, patience).await,
-                _ => self.charge_state(subject, quota, asked, matter, patience).await,
+                Rule::SlidingWindow => self.charge_window(target, quota, asked, matter, patience).await,
+                _ => self.charge_state(target, quota, asked, matter, patience).await,
             };
             let failed = word.is_err();
             if failed || word.as_ref().is_ok_and(|word| word.retry_after != Wait::NONE) {
                 if denied.is_none() && cost > 0 {
-                    self.give_back(subject, &words, cost, matter, patience).await;
+                    self.give_back(target, &words, cost, matter, patience).await;
                 }
                 denied = Some(place);
             }
@@ -119,14 +118,15 @@ impl RedisStore {
     /// A quota whose state is one key: the usual call, for this quota alone.
     async fn charge_state(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         quota: &Quota,
         cost: u64,
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<Word, StoreError> {
-        let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&subject.policy) });
-        let alone = Subject { policy, ..subject.clone() };
+        let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&target.subject.policy) });
+        let alone = Subject { policy, ..target.subject.clone() };
+        let alone = Target { subject: &alone, tag: target.tag.clone(), slot: target.slot };
         let work = Work::Take([cost].into_iter().collect());
         let matter = Matter { work, metas: &[], portion: None, single: None, ..*matter };
         let Answer::Done(Done::Taken(taken)) =
@@ -142,24 +142,24 @@ impl RedisStore {
     /// A quota of segments: charges the current one, reads the one before, and gives back if that was too much.
     async fn charge_window(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         quota: &Quota,
         cost: u64,
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<Word, StoreError> {
-        let (policy, tag, limit) = (&subject.policy, self.tag(subject), quota.limit.get());
+        let (policy, tag, limit) = (&target.subject.policy, &target.tag, quota.limit.get());
         let asked = self.topology.clock().now();
-        let (at, charged, current) = self.charge_segment(subject, quota, cost, matter, patience).await?;
-        let before = Single::previous(&tag, policy, quota, at);
-        let previous = self.ask_single(subject, before, matter, patience).await?;
+        let (at, charged, current) = self.charge_segment(target, quota, cost, matter, patience).await?;
+        let before = Single::previous(tag, policy, quota, at);
+        let previous = self.ask_single(target, before, matter, patience).await?;
         let late = self.topology.clock().now() > asked + SOON;
         let grid = Grid::new(quota.window);
         let mut window = window(quota, at, previous, current).ok_or_else(strange)?;
         let fits = window.counted(grid, at).saturating_add(cost) <= limit;
         if charged && (late || !fits) {
-            let back = Single::back(&tag, policy, quota, at, cost, 0);
-            self.ask_single(subject, back, matter, patience).await?;
+            let back = Single::back(tag, policy, quota, at, cost, 0);
+            self.ask_single(target, back, matter, patience).await?;
         }
         if late {
             return Err(StoreError::Timeout);
@@ -178,17 +178,17 @@ impl RedisStore {
     /// When it was, whether the segment had room for it, and the segment before that.
     async fn charge_segment(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         quota: &Quota,
         cost: u64,
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<(Micros, bool, Value), StoreError> {
-        let tag = self.tag(subject);
-        let mut now = matter.time.unwrap_or(self.owner(tag.slot())?.shard_now());
+        let tag = &target.tag;
+        let mut now = matter.time.unwrap_or(self.owner(target.slot)?.shard_now());
         for _ in 0..ROUNDS {
-            let charge = Single::charge(&tag, &subject.policy, quota, now, cost);
-            let told = self.ask_single(subject, charge, matter, patience).await?;
+            let charge = Single::charge(tag, &target.subject.policy, quota, now, cost);
+            let told = self.ask_single(target, charge, matter, patience).await?;
             match charged(told).ok_or_else(strange)? {
                 Charged::Elsewhen(time) => now = time,
                 Charged::Here { at, charged, segment } => return Ok((at, charged, segment)),
@@ -200,16 +200,16 @@ impl RedisStore {
     /// What cannot be given back stays charged: never too much is admitted.
     async fn give_back(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         words: &[Word],
         cost: u64,
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) {
-        let (policy, tag) = (&subject.policy, self.tag(subject));
+        let (policy, tag) = (&target.subject.policy, &target.tag);
         for (quota, word) in policy.quotas.iter().zip(words) {
-            let back = Single::back(&tag, policy, quota, word.at, cost, word.state.reset_after);
-            if let Err(error) = self.ask_single(subject, back, matter, patience).await {
+            let back = Single::back(tag, policy, quota, word.at, cost, word.state.reset_after);
+            if let Err(error) = self.ask_single(target, back, matter, patience).await {
                 tracing::debug!(%error, "a charge stays although another quota denied");
             }
         }
@@ -217,20 +217,16 @@ impl RedisStore {
 
     async fn ask_single(
         &self,
-        subject: &Subject,
+        target: &Target<'_>,
         single: Single,
         matter: &Matter<'_>,
         patience: &mut Patience,
     ) -> Result<Value, StoreError> {
         let matter = Matter { work: Work::Look(0), metas: &[], portion: None, single: Some(&single), ..*matter };
-        match self.ask_routed(subject, &matter, patience).await.map_err(Refusal::into_error)? {
+        match self.ask_routed(target, &matter, patience).await.map_err(Refusal::into_error)? {
             Answer::Told(value) => Ok(value),
             _ => Err(strange()),
         }
-    }
-
-    fn tag(&self, subject: &Subject) -> Tag {
-        Tag::new(&self.key_prefix, &subject.key)
     }
 }
 

@@ -118,53 +118,45 @@ impl<'a> Call<'a> {
     fn check_arguments(&self, cmd: &mut Cmd, now: Micros) {
         let (from, to) = covered(now);
         let mut numbers = Numbers::default();
-        numbers.push(from as f64);
-        numbers.push(to as f64);
+        numbers.push([from as f64, to as f64]);
         let mut before = 0;
-        cmd.arg(self.segment_count(from, to));
-        for quota in &self.policy.quotas {
-            let grid = Grid::new(quota.window);
-            let (first, last) = segments(grid, from, to).into_inner();
-            for segment in first..=last {
-                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
-            }
+        for (quota, (first, last)) in self.policy.quotas.iter().zip(self.segment_keys(cmd, from, to, &[])) {
             // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.
             let shift = (first as f64) - (before as f64) - 1.0;
-            [grid.bucket() as f64, quota.limit.get() as f64, shift, last as f64]
-                .into_iter()
-                .for_each(|number| numbers.push(number));
+            let bucket = Grid::new(quota.window).bucket();
+            numbers.push([bucket as f64, quota.limit.get() as f64, shift, last as f64]);
             before += last - first + 1;
         }
         for (cost, times) in runs(self.costs) {
-            numbers.push(cost as f64);
-            numbers.push(times as f64);
+            numbers.push([cost as f64, times as f64]);
         }
         cmd.arg(&numbers.0[..]);
-    }
-
-    /// Keys of all quotas.
-    fn segment_count(&self, from: Micros, to: Micros) -> u64 {
-        let count = |quota: &Quota| {
-            let segments = segments(Grid::new(quota.window), from, to);
-            segments.end() - segments.start() + 1
-        };
-        self.policy.quotas.iter().map(count).sum()
     }
 
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
         let (from, to) = covered(now);
         let quotas = &self.policy.quotas;
-        cmd.arg(self.segment_count(from, to) + more_keys.len() as u64);
-        for quota in quotas {
-            for segment in segments(Grid::new(quota.window), from, to) {
-                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
-            }
-        }
-        cmd.arg(more_keys);
+        self.segment_keys(cmd, from, to, more_keys);
         cmd.arg(from).arg(to).arg(quotas.len());
         for quota in quotas {
             cmd.arg(Grid::new(quota.window).bucket()).arg(quota.limit.get());
         }
+    }
+
+    /// The segments of all quotas, and more keys after them; returns the first and the last segment of each quota.
+    fn segment_keys(&self, cmd: &mut Cmd, from: Micros, to: Micros, more_keys: &[String]) -> SmallVec<[(u64, u64); 3]> {
+        let quotas = &self.policy.quotas;
+        let sent: SmallVec<[(u64, u64); 3]> =
+            quotas.iter().map(|quota| segments(Grid::new(quota.window), from, to).into_inner()).collect();
+        let count: u64 = sent.iter().map(|(first, last)| last - first + 1).sum();
+        cmd.arg(count + more_keys.len() as u64);
+        for (quota, (first, last)) in quotas.iter().zip(&sent) {
+            for segment in *first..=*last {
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
+            }
+        }
+        cmd.arg(more_keys);
+        sent
     }
 
     fn pair_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
@@ -347,8 +339,8 @@ fn covered(now: Micros) -> (Micros, Micros) {
 struct Numbers(SmallVec<[u8; 128]>);
 
 impl Numbers {
-    fn push(&mut self, number: f64) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+    fn push<const COUNT: usize>(&mut self, numbers: [f64; COUNT]) {
+        numbers.map(f64::to_le_bytes).iter().for_each(|bytes| self.0.extend_from_slice(bytes));
     }
 }
 

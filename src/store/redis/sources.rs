@@ -10,17 +10,16 @@ use crate::store::Work;
 macro_rules! scripts {
     (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*]) => {
         [
-            concat!($(include_str!($take),)* "return reply\n"),
             concat!(include_str!("hold_head.lua"), $(include_str!($take),)* $(include_str!($noted),)* include_str!("hold.lua")),
             concat!(include_str!("once_head.lua"), $(include_str!($take),)* $(include_str!($noted),)* include_str!("once.lua")),
             concat!(include_str!("back_head.lua"), $(include_str!($back),)* include_str!("back.lua")),
+            concat!($(include_str!($take),)* "return reply\n"),
         ]
     };
 }
 
-/// By algorithm, and then: taking, reserving, charging once, taking back.
+/// By algorithm, and then: reserving, charging once, taking back, taking.
 const SOURCES: [[&str; 4]; 5] = [
-    // What takes without more is `window_check.lua`.
     scripts!(
         take: ["window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
@@ -51,10 +50,15 @@ const SOURCES: [[&str; 4]; 5] = [
     ],
 ];
 
-/// Every script with its SHA-1: those above, and the check of sliding windows for 1, 2, ... quotas.
-static SCRIPTS: LazyLock<Vec<Loaded>> = LazyLock::new(|| {
-    let written = SOURCES.into_iter().flatten().map(str::to_owned);
-    written.chain((1..=MAX_QUOTAS).map(window_check)).map(Loaded::new).collect()
+/// The place of what takes, the last of each algorithm.
+const TAKE: usize = 3;
+
+/// The same with their SHA-1; what takes from sliding windows is written out for 1, 2, ... quotas.
+static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
+    let mut sources = SOURCES.map(|scripts| scripts.map(str::to_owned).to_vec()).to_vec();
+    sources[0].truncate(TAKE);
+    sources[0].extend((1..=MAX_QUOTAS).map(window_check));
+    sources.into_iter().map(|scripts| scripts.into_iter().map(Loaded::new).collect()).collect()
 });
 
 /// A source and its SHA-1, in hex.
@@ -92,27 +96,17 @@ fn parts(source: &str) -> Option<(&str, (&str, &str))> {
     Some((before, rest.split_once("-- end each\n")?))
 }
 
-/// The script for one kind of work under one algorithm, or one of those for all: its place among all of them.
+/// The script for one kind of work under one algorithm, or one of those for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Script(usize);
-
-/// Scripts of one algorithm.
-const KINDS: usize = SOURCES[0].len();
+pub struct Script(usize, usize);
 
 impl Script {
-    pub const LOG_READ: Self = Self::place(4, 0);
-    pub const FIRST_WINDOW: Self = Self::place(4, 1);
-    pub const FIRST_WINDOW_BACK: Self = Self::place(4, 2);
-    pub const FIRST_PAIR_BACK: Self = Self::place(4, 3);
-
-    const fn place(algorithm: usize, kind: usize) -> Self {
-        Self(algorithm * KINDS + kind)
-    }
+    pub const LOG_READ: Self = Self(4, 0);
+    pub const FIRST_WINDOW: Self = Self(4, 1);
+    pub const FIRST_WINDOW_BACK: Self = Self(4, 2);
+    pub const FIRST_PAIR_BACK: Self = Self(4, 3);
 
     pub fn of(policy: &Policy, work: &Work) -> Self {
-        if is_window_check(policy, work) {
-            return Self(SOURCES.len() * KINDS + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1);
-        }
         let algorithm = match policy.algorithm {
             Algorithm::SlidingWindow => 0,
             Algorithm::FixedWindow => 1,
@@ -120,20 +114,23 @@ impl Script {
             Algorithm::SlidingLog => 3,
         };
         let work = match work {
-            Work::Take(_) | Work::Look(_) => 0,
-            Work::Reserve { .. } => 1,
-            Work::Once { .. } => 2,
-            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => 3,
+            Work::Reserve { .. } => 0,
+            Work::Once { .. } => 1,
+            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => 2,
+            Work::Take(_) | Work::Look(_) if is_window_check(policy, work) => {
+                TAKE + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1
+            }
+            Work::Take(_) | Work::Look(_) => TAKE,
         };
-        Self::place(algorithm, work)
+        Self(algorithm, work)
     }
 
     pub fn source(self) -> &'static str {
-        &SCRIPTS[self.0].source
+        &SCRIPTS[self.0][self.1].source
     }
 
     pub fn hash(self) -> &'static str {
-        &SCRIPTS[self.0].hash
+        &SCRIPTS[self.0][self.1].hash
     }
 }
 
@@ -144,5 +141,5 @@ pub fn is_window_check(policy: &Policy, work: &Work) -> bool {
 
 /// Every source: what a connection loads.
 pub fn all() -> impl Iterator<Item = &'static str> {
-    SCRIPTS.iter().map(|script| script.source.as_str())
+    SCRIPTS.iter().flatten().map(|script| script.source.as_str())
 }
