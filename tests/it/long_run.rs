@@ -13,6 +13,7 @@ use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::{Done, MemoryStore, Store, StoreError, Subject, Work};
 
+use crate::harness::dice::Dice;
 use crate::harness::redis::Server;
 use crate::harness::resident_kib;
 use crate::harness::steps::{START, bucket, logs, policy_of, quota};
@@ -47,18 +48,6 @@ fn policies() -> Vec<Policy> {
     ];
     let named = |(place, policy)| Policy { name: format!("long-{place}"), ..policy };
     policies.into_iter().enumerate().map(named).collect()
-}
-
-/// Numbers as good as random, the same in each run (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
 }
 
 /// What was asked and granted.
@@ -108,7 +97,7 @@ impl Run {
     }
 
     async fn caller(self: Arc<Self>, number: u64) {
-        let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ (number + 1) << 32);
+        let mut dice = Dice::new(number + 1);
         let mut receipts: Vec<(usize, Receipt)> = Vec::new();
         let all = checks();
         loop {

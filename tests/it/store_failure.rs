@@ -1,22 +1,16 @@
 //! A store that refuses everything: each mode gives its answer, and never a 500.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tollgate::access::Reach;
 use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Policies, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Front, Lifecycle, Load, Node, Surface};
+use tollgate::http::{Lifecycle, Load, Node};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Quota, Rule};
@@ -26,6 +20,7 @@ use tollgate::reload::Reloader;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::http::{self, Answer};
+use crate::harness::serving::serve;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_mode_has_its_answer() {
@@ -94,17 +89,7 @@ async fn start() -> String {
     let config = built_in(&Overrides::default(), 0).unwrap();
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing: None };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let front = Front::new(node, Surface::Whole, Reach::Loopback);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let front = front.clone();
-            let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        }
-    });
-    address
+    serve(node).await
 }
 
 fn policy(on_store_failure: OnStoreFailure) -> Policy {

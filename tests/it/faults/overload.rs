@@ -1,27 +1,22 @@
 //! More calls than a node takes: the rest is refused before it is read.
 
-use std::convert::Infallible;
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use serde_json::json;
-use tollgate::access::Reach;
 use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Front, Lifecycle, Load, Node, Surface};
+use tollgate::http::{Lifecycle, Load, Node};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::http::{self, Connection};
+use crate::harness::serving::serve;
 use crate::harness::wait_until;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,15 +74,5 @@ async fn start(load_cap: Load) -> String {
         Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let node = Node { engine, lifecycle: Lifecycle::default(), load: load_cap, reloader, tracing: None };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let front = Front::new(node, Surface::Whole, Reach::Loopback);
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let front = front.clone();
-            let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
-            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-        }
-    });
-    address
+    serve(node).await
 }

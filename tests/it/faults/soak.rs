@@ -7,8 +7,7 @@ use std::time::Duration;
 use super::{TIMEOUT, tell};
 use crate::harness::chaos::{self, Service, now_ms, slot_in};
 use crate::harness::cluster::Cluster;
-use crate::harness::resident_kib;
-use crate::harness::wait_until;
+use crate::harness::{resident_kib, wait_until};
 
 /// What a node may grow by after its first minute, KiB: allocators keep what they once needed.
 const GROWTH: u64 = 64 * 1024;

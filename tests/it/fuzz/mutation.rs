@@ -1,5 +1,7 @@
 //! Changes that break things: the same for a seed in each run.
 
+use crate::harness::dice::Dice;
+
 /// What parsers trip over.
 const WORDS: &[&[u8]] = &[
     b"\0",
@@ -55,56 +57,32 @@ const WORDS: &[&[u8]] = &[
     b"0s",
 ];
 
-/// Numbers as good as random (xorshift).
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub(super) fn number(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(super) fn below(&mut self, sides: usize) -> usize {
-        (self.number() >> 8) as usize % sides.max(1)
-    }
-
-    pub(super) fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len())]
-    }
-}
-
 /// One of `corpus`, changed in a few places.
 pub(super) fn mutant(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     let mut text = dice.one_of(corpus).clone();
-    for _ in 0..=dice.below(4) {
+    for _ in 0..=dice.place(4) {
         change(&mut text, corpus, dice);
     }
     text
 }
 
 fn change(text: &mut Vec<u8>, corpus: &[Vec<u8>], dice: &mut Dice) {
-    let place = dice.below(text.len() + 1);
-    let end = (place + 1 + dice.below(12)).min(text.len()).max(place);
-    match dice.below(7) {
+    let place = dice.place(text.len() + 1);
+    let end = (place + 1 + dice.place(12)).min(text.len()).max(place);
+    match dice.place(7) {
         0 => drop(text.splice(place..place, dice.one_of(WORDS).iter().copied())),
         1 => drop(text.splice(place..end, dice.one_of(WORDS).iter().copied())),
         2 => drop(text.drain(place..end)),
         3 => text.truncate(place),
         4 => {
             let other = dice.one_of(corpus);
-            let from = dice.below(other.len() + 1);
+            let from = dice.place(other.len() + 1);
             text.splice(place.., other[from..].iter().copied());
         }
         5 => {
-            let piece = text[place..end].repeat(1 + dice.below(40));
+            let piece = text[place..end].repeat(1 + dice.place(40));
             text.splice(place..place, piece);
         }
-        _ => text[place..end].iter_mut().for_each(|byte| *byte ^= 1 << dice.below(8)),
+        _ => text[place..end].iter_mut().for_each(|byte| *byte ^= 1 << dice.place(8)),
     }
 }

@@ -10,7 +10,7 @@ use tollgate::store::redis::keys::Tag;
 use tollgate::store::redis::script::Call;
 
 use super::cases;
-use super::mutation::Dice;
+use crate::harness::dice::Dice;
 use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota};
 
 const SECOND: u64 = 1_000_000;
@@ -52,30 +52,30 @@ fn any_reply_is_read_or_malformed() {
 
 /// Mostly near to what scripts reply: an array that starts with TIME.
 fn value(dice: &mut Dice, depth: usize) -> Value {
-    match dice.below(if depth == 0 { 30 } else { 9 }) {
+    match dice.place(if depth == 0 { 30 } else { 9 }) {
         0 => Value::Nil,
         1 => Value::Okay,
         2 => Value::SimpleString("charged".to_owned()),
         3 => Value::Double(f64::NAN),
         4 | 5 => Value::Int(number(dice)),
         6 => Value::BulkString(b"charged".to_vec()),
-        7 => Value::BulkString((0..dice.below(90)).map(|_| dice.number() as u8).collect()),
+        7 => Value::BulkString((0..dice.place(90)).map(|_| dice.number() as u8).collect()),
         8 if depth > 2 => Value::Boolean(true),
         _ => {
-            let time = if depth == 0 && dice.below(4) > 0 { vec![Value::Int(START as i64)] } else { Vec::new() };
-            let count = dice.below(14);
+            let time = if depth == 0 && dice.place(4) > 0 { vec![Value::Int(START as i64)] } else { Vec::new() };
+            let count = dice.place(14);
             Value::Array(time.into_iter().chain((0..count).map(|_| value(dice, depth + 1))).collect())
         }
     }
 }
 
 fn number(dice: &mut Dice) -> i64 {
-    match dice.below(6) {
+    match dice.place(6) {
         0 => i64::MIN,
         1 => i64::MAX,
         2 => -1,
         3 => dice.number() as i64,
-        4 => START as i64 + dice.below(1000) as i64,
-        _ => dice.below(100) as i64,
+        4 => START as i64 + dice.place(1000) as i64,
+        _ => dice.place(100) as i64,
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::mutation::{Dice, mutant};
+use super::mutation::mutant;
 use super::{cases, corpus};
+use crate::harness::dice::Dice;
 use crate::harness::http::{self, Connection};
 use crate::harness::{Node, resident_kib};
 

@@ -4,8 +4,9 @@ use tollgate::config::{Overrides, Source, load};
 use tollgate::limit::key::KeyType;
 use tollgate::store::redis::keys::Tag;
 
-use super::mutation::{Dice, mutant};
+use super::mutation::mutant;
 use super::{cases, corpus};
+use crate::harness::dice::Dice;
 
 #[test]
 fn any_configuration_loads_or_says_what_is_wrong() {

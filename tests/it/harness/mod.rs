@@ -12,6 +12,8 @@ pub(crate) mod chaos;
 
 pub(crate) mod cluster;
 
+pub(crate) mod dice;
+
 pub(crate) mod collector;
 
 pub(crate) mod http;
@@ -25,6 +27,8 @@ pub(crate) mod promtool;
 pub(crate) mod proxy;
 
 pub(crate) mod redis;
+
+pub(crate) mod serving;
 
 pub(crate) mod steps;
 

@@ -1,0 +1,25 @@
+//! The surface of a node inside of the test's own process, for what the program cannot be brought to.
+
+use std::convert::Infallible;
+
+use futures_util::FutureExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tollgate::access::Reach;
+use tollgate::http::{Front, Node, Surface};
+
+/// Serves the node on a free port as long as the runtime runs; where.
+pub(crate) async fn serve(node: Node) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let front = Front::new(node, Surface::Whole, Reach::Loopback);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let front = front.clone();
+            let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    address
+}
