@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot go on must stop")]
 
 use std::hint::black_box;
-use std::num::NonZeroU64;
+use std::net::Ipv4Addr;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,10 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::{Fingerprinter, KeyType};
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::lists::{Entry, Lists};
+use tollgate::limit::matches::Pattern;
+use tollgate::limit::network::Network;
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule, span_text};
 use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
@@ -25,20 +29,32 @@ use tollgate::store::{MemoryStore, RedisStore, Subject};
 const ONE: &[(u64, Micros)] = &[(MAX_UNITS, 10_000_000)];
 const THREE: &[(u64, Micros)] = &[(MAX_UNITS, 1_000_000), (MAX_UNITS, 10_000_000), (MAX_UNITS, 15_000_000)];
 
+/// The bound of a log: full after so many charges in its shortest window, so that it is measured at work.
+const ENTRIES: u32 = 10_000;
+
 fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
+    policy_by(Algorithm::SlidingWindow, Rule::SlidingWindow, quotas)
+}
+
+fn log(quotas: &[(u64, Micros)]) -> Arc<Policy> {
+    policy_by(Algorithm::SlidingLog, Rule::SlidingLog(NonZeroU32::new(ENTRIES).unwrap()), quotas)
+}
+
+fn policy_by(algorithm: Algorithm, rule: Rule, quotas: &[(u64, Micros)]) -> Arc<Policy> {
     let quota = |&(limit, window): &(u64, Micros)| Quota {
         name: span_text(window),
         limit: NonZeroU64::new(limit).unwrap(),
         window,
-        rule: Rule::SlidingWindow,
+        rule,
     };
     Arc::new(Policy {
         name: "bench".into(),
-        algorithm: Algorithm::SlidingWindow,
+        algorithm,
         quotas: quotas.iter().map(quota).collect(),
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
         timeout: Duration::from_secs(1),
+        options: Options::default(),
     })
 }
 
@@ -51,10 +67,14 @@ fn subjects(policy: &Arc<Policy>, count: usize) -> Vec<Subject> {
     (0..count).map(subject).collect()
 }
 
+/// Sliding windows, and a log beside them.
+fn policies() -> [(&'static str, Arc<Policy>); 3] {
+    [("1 quota", policy(ONE)), ("3 quotas", policy(THREE)), ("a log", log(ONE))]
+}
+
 fn core(c: &mut Criterion) {
     let mut group = c.benchmark_group("core");
-    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
-        let policy = policy(quotas);
+    for (name, policy) in policies() {
         let mut windows = policy.quotas.iter().map(State::new).collect::<Vec<_>>();
         let mut now = 1_790_000_000_000_000;
         group.bench_function(name, |b| {
@@ -68,10 +88,10 @@ fn core(c: &mut Criterion) {
 
 fn memory(c: &mut Criterion) {
     let mut group = c.benchmark_group("embedded store");
-    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
+    for (name, policy) in policies() {
         for keys in [1, 1_000_000] {
             let store = MemoryStore::new(Clock::system(), 2_000_000);
-            let subjects = subjects(&policy(quotas), keys);
+            let subjects = subjects(&policy, keys);
             let mut next = 0;
             group.bench_function(BenchmarkId::new(name, keys), |b| {
                 b.iter(|| {
@@ -107,6 +127,27 @@ fn prefilter(c: &mut Criterion) {
     }
 }
 
+/// A key that no entry names, so that every kind and length is looked up: it costs the same however many there are.
+fn lists(c: &mut Criterion) {
+    let mut group = c.benchmark_group("lists, not listed");
+    for count in [10, 100_000u32] {
+        let mut lists = Lists::default();
+        let entry = Entry { policy: policy(ONE), line: 1 };
+        for number in 0..count {
+            let (key, prefix) = (format!("user-{number:06}"), format!("tenant-{number:06}:"));
+            let network = Network::new(Ipv4Addr::from_bits(number << 8).into(), 24).unwrap();
+            lists.deny.insert(Pattern::Key(&key), entry.clone());
+            lists.allow.insert(Pattern::Network(network), entry.clone());
+            lists.overrides.insert(Pattern::Prefix(&prefix), entry.clone());
+        }
+        for key in ["203.0.113.7", "tenant-x:alice:7"] {
+            group.bench_function(BenchmarkId::new(key, count), |b| {
+                b.iter(|| black_box(lists.find(key, black_box(key))))
+            });
+        }
+    }
+}
+
 /// Through the Redis that TOLLGATE_BENCH_REDIS names, such as redis://127.0.0.1:6379; left out without one.
 fn redis(c: &mut Criterion) {
     let Ok(url) = std::env::var("TOLLGATE_BENCH_REDIS") else {
@@ -114,15 +155,15 @@ fn redis(c: &mut Criterion) {
         return;
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into() };
+    let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let store = {
         let _inside = runtime.enter();
         RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::new(Generations::default())).unwrap()
     };
     runtime.block_on(store.known());
     let mut group = c.benchmark_group("Redis");
-    for (name, quotas) in [("1 quota", ONE), ("3 quotas", THREE)] {
-        let subjects = subjects(&policy(quotas), 1000);
+    for (name, policy) in policies() {
+        let subjects = subjects(&policy, 1000);
         for together in [1, 256] {
             group.throughput(Throughput::Elements(together as u64));
             let mut next = 0;
@@ -162,5 +203,5 @@ fn resident() -> usize {
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-criterion_group!(benches, footprint, core, memory, prefilter, redis);
+criterion_group!(benches, footprint, core, memory, prefilter, lists, redis);
 criterion_main!(benches);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::limit::time::Micros;
 
@@ -47,6 +47,11 @@ pub fn unix_micros() -> Micros {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
-fn micros(span: std::time::Duration) -> Micros {
+/// The instant that `micros` after the Unix epoch is.
+pub fn wall(micros: Micros) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(micros)
+}
+
+fn micros(span: Duration) -> Micros {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

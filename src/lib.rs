@@ -9,16 +9,18 @@
 //!
 //! ```text
 //! POST /v1/check
-//!   http/layers, body         request id, panic guard, content type, size and time of the body
+//!   http/front, body          request id, panic guard, content type, size and time of the body
 //!   http/request              parses; inspect.rs reads a faulty body again and tells every fault
 //!   engine                    the policy by its name, the key in its one spelling, the fingerprint of both
+//!     limit/lists             another policy for this key? deny and allow are answered here (source: list)
+//!     engine/inline           or one with the quotas that the check brings along
 //!     prefilter.denial        a known NO is answered here                      (source: prefilter)
 //!     prefilter.question      the instant, and the generation of the key's slot
 //!     store.take              within the policy's timeout                      (source: store)
 //!       memory                limit::decision::decide, under the lock of a map's shard
 //!       redis/topology        slot -> lane of its primary
 //!       redis/lane, batch     what waits for one key and policy becomes one call
-//!       redis/window.lua      TIME, MGET, sum, compare, add (or not): one step
+//!       redis/window_check.lua  TIME, MGET, sum, compare, add (or not): one step; pair.lua and log.lua likewise
 //!       redis/script          the reply -> verdicts, by limit::decision again
 //!     prefilter.learn         from the store's answer, when it says that nothing is left
 //!     engine/fallback         instead, when there is no answer: on_store_failure (source: fallback)
@@ -47,13 +49,19 @@ pub mod clock;
 
 pub mod limit;
 
+pub mod telemetry;
+
 pub mod store;
+
+pub mod access;
 
 pub mod config;
 
 pub mod prefilter;
 
 pub mod engine;
+
+pub mod reload;
 
 pub mod http;
 

@@ -9,19 +9,26 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 
+use crate::access::Reach;
 use crate::clock::Clock;
-use crate::config::{Config, Shutdown, StoreConfig};
+use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
+use crate::engine::reload::overdue;
 use crate::http::lifecycle::Phase;
-use crate::http::{Lifecycle, Node, Surface, router};
+use crate::http::{Front, Lifecycle, Load, Node, Surface};
+use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
+use crate::reload::Reloader;
 use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, RedisStore, Store};
+use crate::telemetry::traces::{Misfit, Settings, Tracing};
 
 mod connections;
 
@@ -29,13 +36,12 @@ mod greeting;
 
 mod patience;
 
+mod tls;
+
 use connections::Connections;
 
 /// How often what says nothing any more is freed.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
-
-/// Bounds of how long an answer of Redis may take before its connection is given up.
-const OVERDUE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// How long the start waits for the store.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
@@ -73,6 +79,8 @@ pub enum ServeError {
     Listen { address: SocketAddr, error: io::Error },
     #[error("cannot open the store: {0}")]
     Store(String),
+    #[error(transparent)]
+    Tracing(#[from] Misfit),
 }
 
 /// A node that has its store and its listeners, and is about to answer.
@@ -81,64 +89,88 @@ pub struct Server {
     node: Node,
     listeners: Listeners,
     shutdown: Shutdown,
+    limits: Limits,
 }
 
 impl Server {
-    /// Opens the store and puts the node together.
+    /// Opens the store and puts the node together; `setup` is where `config` was read and may be read again.
     ///
     /// # Errors
     /// When the store cannot be opened as configured. A store that is merely away is no error.
-    pub async fn open(config: Config, listeners: Listeners) -> Result<Self, ServeError> {
+    pub async fn open(setup: Setup, config: Config, listeners: Listeners) -> Result<Self, ServeError> {
         let clock = Clock::system();
+        let tracing = start_tracing(&config, &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &generations).await?;
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = FallbackStore::new(MemoryStore::new(clock.clone(), MAX_KEYS), config.expected_nodes);
-        let engine = Arc::new(Engine::new(config.policies, prefilter, store, fallback, clock));
-        let node = Node { engine, lifecycle: Lifecycle::default() };
-        Ok(Self { node, listeners, shutdown: config.shutdown })
+        let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
+        let (shutdown, limits) = (config.shutdown, config.limits);
+        let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
+        let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing };
+        Ok(Self { node, listeners, shutdown, limits })
     }
 
     /// What a person wants to know now: where it listens, by which policies, and a line to try.
     pub fn greeting(&self) -> String {
-        greeting::text(&self.node.engine, &self.listeners)
+        greeting::text(&self.node, &self.listeners)
+    }
+
+    /// What loads the configuration again.
+    pub fn reloader(&self) -> Arc<Reloader> {
+        self.node.reloader.clone()
     }
 
     /// Answers until `stop` is ready, then ends in order.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners: Listeners { checks, admin }, shutdown } = self;
+        let Self { node, listeners: Listeners { checks, admin }, shutdown, limits } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
-        let connections = Connections::new();
-        let (routes, admin_routes) = (router(node.clone(), surface), router(node.clone(), Surface::Admin));
+        let connections = |listener, surface| {
+            let front = Front::new(node.clone(), surface, reach(&listener));
+            Connections::new(listener, front, node.reloader.clone(), limits)
+        };
+        let checks = connections(checks, surface);
+        let admin = admin.map(|listener| connections(listener, Surface::Admin));
         tokio::select! {
-            () = connections.accept(&checks, &routes) => {}
-            () = connections.accept_if_any(admin.as_ref(), &admin_routes) => {}
+            () = checks.accept() => {}
+            () = accept_if_any(admin.as_ref()) => {}
             () = sweep(&node.engine) => {}
+            () = node.reloader.watch() => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        connections.accept_waiting(&checks, &routes);
-        if let Some(admin) = &admin {
-            connections.accept_waiting(admin, &admin_routes);
-        }
-        drop((checks, admin));
+        let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(LAST_WORDS).await;
-        if tokio::time::timeout(shutdown.timeout, connections.finish()).await.is_err() {
+        let finished = join_all(open.into_iter().map(GracefulShutdown::shutdown));
+        if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
             tracing::warn!("some connections were cut off at the end of the shutdown timeout");
+        }
+        if let Some(tracing) = &node.tracing {
+            tracing.stop().await;
         }
         tracing::info!("stopped");
     }
 }
 
+/// Starts to trace if the environment says where to.
+fn start_tracing(config: &Config, clock: &Clock) -> Result<Option<Arc<Tracing>>, ServeError> {
+    let Some(mut settings) = Settings::from_environment()? else { return Ok(None) };
+    settings.record_keys = config.telemetry.record_keys;
+    settings.keep_denials = config.telemetry.keep_denials;
+    Ok(Some(Tracing::start(settings, clock.clone())?))
+}
+
 /// Opens the store that `config` names. One that is away is joined when it comes.
 async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generations>) -> Result<Store, ServeError> {
     let StoreConfig::Redis(redis) = &config.store else {
+        if config.policies.by_name.values().any(|policy| policy.options.durability == Durability::Replica) {
+            tracing::warn!(
+                "a policy says `durability: replica`, but the embedded store has none: name Redis under `store`"
+            );
+        }
         return Ok(Store::Memory(MemoryStore::new(clock.clone(), MAX_KEYS)));
     };
-    // A connection is given up when no policy would wait for it any more; a very patient policy does not keep the
-    // others waiting for one that is dead.
-    let longest = config.policies.by_name.values().map(|policy| policy.timeout).max();
-    let timeout = longest.unwrap_or_default().clamp(OVERDUE.0, OVERDUE.1);
+    let timeout = overdue(&config.policies);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
     if tokio::time::timeout(FIRST_ANSWER, store.known()).await.is_err() {
@@ -149,6 +181,22 @@ async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generation
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })
+}
+
+/// Accepts without end, or waits without end when there is no such listener.
+async fn accept_if_any(connections: Option<&Connections>) {
+    match connections {
+        Some(connections) => connections.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A listener of which it cannot be told is taken for one that others reach.
+fn reach(listener: &TcpListener) -> Reach {
+    match listener.local_addr() {
+        Ok(address) if address.ip().to_canonical().is_loopback() => Reach::Loopback,
+        _ => Reach::Network,
+    }
 }
 
 /// Waits for `stop` and then, not ready any more, for `delay`.

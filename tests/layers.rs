@@ -11,32 +11,60 @@ const MODULES: &[(&str, &[&str])] = &[
     ("limit", &[]),
     // Reads the time in the core's unit.
     ("clock", &["limit::time"]),
-    // Resolves text into policies of the core.
-    ("config", &["limit"]),
+    // Tokens and what they open; stands on nothing.
+    ("access", &[]),
+    // Resolves text into policies of the core and the tokens of callers.
+    ("config", &["limit", "access"]),
+    // What the others count and time into, and how it is told; it knows none of them.
+    ("telemetry", &["limit::time", "clock"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
-    ("store", &["limit", "clock::Clock", "config::RedisConfig"]),
+    (
+        "store",
+        &[
+            "limit",
+            "clock::Clock",
+            "config::RedisConfig",
+            "config::Credentials",
+            "config::ClientTls",
+            "config::Login",
+            "config::Password",
+            "telemetry",
+        ],
+    ),
     // Learns from the store's answers, which are the core's; it never asks.
-    ("prefilter", &["limit"]),
-    // The story of a check: asks the pre-filter and the store, by the policies in force.
-    ("engine", &["limit", "clock::Clock", "config::Policies", "store", "prefilter"]),
-    // Parses, asks the engine and renders; the other types are what the engine hands out.
-    ("http", &["limit", "engine", "config::Policies"]),
+    ("prefilter", &["limit", "telemetry::instrument"]),
+    // The story of a check: asks the pre-filter and the store, by the policies in force; the quotas of a request are
+    // read as the configuration's are.
+    (
+        "engine",
+        &["limit", "clock::Clock", "config::Policies", "config::inline", "telemetry", "store", "prefilter"],
+    ),
+    // Reads the configuration again and hands it to who runs by it.
+    ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
+    // Parses, asks the engine and renders; the other types are what the engine and a reload hand out.
+    (
+        "http",
+        &["access", "limit", "engine", "telemetry", "config::Policies", "config::Fault", "config::Place", "reload"],
+    ),
     // The composition root knows everything but the command line.
-    ("serve", &["limit", "clock::Clock", "config", "store", "prefilter", "engine", "http"]),
-    // Loads a configuration and serves by it; most other commands are clients of a node, and the load generator
-    // counts in the core's units. A replay decides by itself, with the embedded store.
+    (
+        "serve",
+        &["access", "limit", "clock::Clock", "config", "telemetry", "store", "prefilter", "engine", "reload", "http"],
+    ),
+    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are clients
+    // of a node, and the load generator counts in the core's units. A replay decides by itself, with the embedded store.
     (
         "cli",
         &[
-            "limit::time",
-            "limit::quota",
-            "limit::key",
-            "limit::policy",
+            "access",
+            "limit",
             "clock",
             "config",
+            "store::redis",
             "store::memory",
             "store::MemoryStore",
             "store::Subject",
+            "reload",
             "serve",
         ],
     ),
@@ -51,17 +79,25 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface, and what carries it, know of requests.
     ("axum", &["http", "serve"]),
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["store", "engine", "http", "serve", "cli"]),
+    ("tokio", &["telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
+    // Certificates are read with the configuration and used by the listeners and by clients.
+    ("rustls", &["config", "reload", "serve", "cli"]),
+    ("tokio_rustls", &["serve", "cli"]),
     ("clap", &["cli", "main"]),
+    // How metrics and traces leave is known in one place.
+    ("prometheus_client", &["telemetry"]),
+    ("opentelemetry", &["telemetry"]),
+    ("opentelemetry_sdk", &["telemetry"]),
+    ("opentelemetry_otlp", &["telemetry"]),
 ];
 
 /// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed, and
 /// the rules of time zones are part of the program.
 const PURE: &str = "jiff::Timestamp jiff::civil jiff::tz smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
-    std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::sync std::time::Duration";
+    std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::ptr std::sync std::time::Duration";
 
 #[test]
 fn the_source_keeps_its_layers() {
@@ -110,7 +146,8 @@ fn planted_violations_are_found() {
         ("src/http/check.rs", "let late = Instant::now() > then;"),
         ("src/serve.rs", "use std::time::SystemTime as Wall; let t = Wall::now();"),
         ("src/serve.rs", "let spent = started.elapsed();"),
-        ("src/telemetry/mod.rs", "use crate::limit::time::Micros;"),
+        ("src/telemetry/mod.rs", "use crate::engine::Decision;"),
+        ("src/elsewhere/mod.rs", "use crate::limit::time::Micros;"),
     ];
     for (file, code) in planted {
         assert!(!faults(Path::new(file), code, &["tokio".into(), "serde".into()]).is_empty(), "{file}: {code}");

@@ -14,6 +14,9 @@ pub(super) struct Args {
     /// Units to ask for; 0 only looks.
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
+    /// Makes a retry safe: asked again with the same id, it is answered alike and charged once.
+    #[arg(long)]
+    id: Option<String>,
     /// Print the answer as the node gave it.
     #[arg(long)]
     json: bool,
@@ -33,7 +36,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 fn ask(args: &Args) -> Result<bool, String> {
-    let body = json!({"policy": args.policy, "key": args.key, "cost": args.cost});
+    let mut body = json!({"policy": args.policy, "key": args.key, "cost": args.cost});
+    if let Some(id) = &args.id {
+        body["id"] = json!(id);
+    }
     let answer = args.node.post("/v1/check", &body)?;
     if args.json {
         print(&format!("{}\n", String::from_utf8_lossy(&answer.body)));

@@ -1,12 +1,17 @@
 //! A tiny client for a running node: one HTTP/1.1 call over one connection.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
+use hyper::http::uri::Authority;
 use hyper::{Method, Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+
+use super::tls::Tls;
 
 /// How long a whole call may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,6 +22,11 @@ pub(super) struct Node {
     /// The node to ask.
     #[arg(long, value_name = "URL", env = "TOLLGATE_URL", default_value = "http://127.0.0.1:7070")]
     url: Uri,
+    /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is one.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: Tls,
 }
 
 /// What the node said.
@@ -68,22 +78,49 @@ impl Node {
             .map_err(|reason| format!("{}: {reason}", self.url))
     }
 
+    /// Not a flag of its own: everyone on the machine can read those.
+    fn token(&self) -> Result<Option<String>, String> {
+        let text = match &self.token_file {
+            Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+            None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
+        };
+        Ok(text.lines().next().map(|line| line.trim().to_owned()).filter(|token| !token.is_empty()))
+    }
+
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
-        let authority = match (self.url.scheme_str(), self.url.authority()) {
-            (Some("http"), Some(authority)) => authority,
-            _ => return Err("must be of the form http://host:port".into()),
+        let (authority, encrypted) = match (self.url.scheme_str(), self.url.authority()) {
+            (Some("http"), Some(authority)) => (authority, false),
+            (Some("https"), Some(authority)) => (authority, true),
+            _ => return Err("must be of the form http://host:port or https://host:port".into()),
         };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await;
+        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 }))).await;
         let stream = stream.map_err(|error| error.to_string())?;
+        if encrypted {
+            return self.exchange(self.tls.connect(host, stream).await?, method, path, body).await;
+        }
+        self.exchange(stream, method, path, body).await
+    }
+
+    /// Carries one call over `stream`.
+    async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, String> {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
         tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
+        let mut request = Request::builder().method(method);
+        if let Some(token) = self.token()? {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request
             .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
-            .header(header::HOST, authority.as_str())
+            .header(header::HOST, self.url.authority().map_or("", Authority::as_str))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;

@@ -3,15 +3,12 @@
 use std::path::Path;
 
 use crate::clock::unix_micros;
-use crate::config::{self, Config, Faults, Overrides, Source};
+use crate::config::{Config, Faults, Overrides, Setup};
 
 /// Reads `file`; `overrides` beat what it says.
 ///
 /// # Errors
 /// Every fault, one a line.
 pub(super) fn config(file: Option<&Path>, overrides: &Overrides) -> Result<Config, Faults> {
-    match file {
-        Some(file) => config::load(&Source::read(file)?, overrides, unix_micros()),
-        None => config::built_in(overrides, unix_micros()),
-    }
+    Setup { file: file.map(Path::to_owned), overrides: overrides.clone() }.load(unix_micros())
 }

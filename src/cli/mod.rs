@@ -10,15 +10,21 @@ mod check;
 
 mod validate;
 
+mod explain;
+
 mod policies;
 
 mod health;
+
+mod token;
 
 mod bench;
 
 mod replay;
 
 mod client;
+
+mod tls;
 
 mod load;
 
@@ -40,10 +46,14 @@ enum Command {
     Check(check::Args),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
+    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. Exit code: 0 said, 1 not.
+    Explain(explain::Args),
     /// Show the policies of a running node.
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),
+    /// Make tokens for callers.
+    Token(token::Args),
     /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some failed, 2 no run.
     Bench(bench::Args),
     /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
@@ -56,8 +66,10 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Check(args) => check::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Policies(args) => policies::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Token(args) => token::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Replay(args) => replay::run(&args),
     }

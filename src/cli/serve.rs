@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{complain, load, log, print};
-use crate::config::{Config, Overrides};
+use super::{complain, log, print};
+use crate::clock::unix_micros;
+use crate::config::{Config, Overrides, Setup};
+use crate::reload::Reloader;
 use crate::serve::{Listeners, Server};
 
 /// A flag beats its environment variable, which beats the file.
@@ -27,17 +30,19 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn config(self) -> Result<Config, String> {
+    fn setup(self) -> Setup {
         let overrides = Overrides { listen: self.listen, admin_listen: self.admin_listen, store: self.store };
-        load::config(self.config.as_deref(), &overrides).map_err(|faults| faults.to_string())
+        Setup { file: self.config, overrides }
     }
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
     log::start();
-    let served = args.config().and_then(|config| {
+    let setup = args.setup();
+    let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());
+    let served = config.and_then(|config| {
         let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
-        let served = runtime.block_on(serve(config));
+        let served = runtime.block_on(serve(setup, config));
         // A sweep may still be under way.
         runtime.shutdown_background();
         served
@@ -51,11 +56,13 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config) -> Result<(), String> {
+async fn serve(setup: Setup, config: Config) -> Result<(), String> {
     let mut signals = Signals::new().map_err(|error| error.to_string())?;
+    let hangup = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
     let listeners = Listeners::bind(&config).await.map_err(|error| error.to_string())?;
-    let server = Server::open(config, listeners).await.map_err(|error| error.to_string())?;
+    let server = Server::open(setup, config, listeners).await.map_err(|error| error.to_string())?;
     print(&server.greeting());
+    let reloads = reload_on(hangup, server.reloader());
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let second_signal = async {
         signals.next().await;
@@ -64,8 +71,18 @@ async fn serve(config: Config) -> Result<(), String> {
     };
     tokio::select! {
         () = server.run(async { drop(stopped.await) }) => Ok(()),
+        () = reloads => Ok(()),
         () = second_signal => Err("ended at once by a second signal".into()),
     }
+}
+
+/// Loads the configuration again at each signal. Does not end.
+async fn reload_on(mut hangup: Signal, reloader: Arc<Reloader>) {
+    while hangup.recv().await.is_some() {
+        // It has logged how it went.
+        let _ = reloader.reload("SIGHUP").await;
+    }
+    std::future::pending().await
 }
 
 /// The signals that ask a process to end.

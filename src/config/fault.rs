@@ -11,6 +11,8 @@ pub enum Place {
     Source,
     /// In the text: line and column from 1, columns in characters.
     At { line: usize, column: usize },
+    /// In the quotas of a request: which one, and which of its members, from 0.
+    Asked { quota: usize, member: Option<usize> },
 }
 
 /// One fault: a sentence, and where it applies.
@@ -26,7 +28,7 @@ impl fmt::Display for Fault {
         match self.place {
             Place::At { line, column } => write!(out, "{line}:{column}: {}", self.message),
             Place::Flag(name) => write!(out, "{name}: {}", self.message),
-            Place::Source => out.write_str(&self.message),
+            Place::Source | Place::Asked { .. } => out.write_str(&self.message),
         }
     }
 }
@@ -44,8 +46,19 @@ impl Faults {
         Self { origin: origin.to_owned(), found: Vec::new() }
     }
 
+    /// One fault of the source as a whole.
+    pub fn of_source(origin: &str, message: impl Into<String>) -> Self {
+        let mut faults = Self::new(origin);
+        faults.note(Place::Source, message);
+        faults
+    }
+
     pub(super) fn note(&mut self, place: Place, message: impl Into<String>) {
         self.found.push(Fault { place, message: message.into() });
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
     }
 
     /// `value` if there is one and nothing was noted, else the faults, by place.
@@ -69,7 +82,7 @@ impl fmt::Display for Faults {
             match fault.place {
                 Place::Flag(_) => write!(out, "{line_end}{fault}")?,
                 Place::Source => write!(out, "{line_end}{}: {fault}", self.origin)?,
-                Place::At { .. } => write!(out, "{line_end}{}:{fault}", self.origin)?,
+                Place::At { .. } | Place::Asked { .. } => write!(out, "{line_end}{}:{fault}", self.origin)?,
             }
         }
         Ok(())

@@ -2,22 +2,16 @@
 
 use std::net::SocketAddr;
 
+use crate::access::Access;
+
 use super::fault::{Faults, Place};
-use super::raw::Value;
 use super::scalar::excerpt;
-use super::section::{Section, Shape, not_yet};
+use super::section::Section;
 use super::source::Overrides;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
 const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
-
-const AUTH: Shape = Shape {
-    example: "{allow_anonymous: true}",
-    known: &["allow_anonymous"],
-    checked: &["check_token_files", "admin_token_files"],
-    later: &[],
-};
 
 /// An address and where it was written.
 #[derive(Debug, Clone, Copy)]
@@ -26,20 +20,26 @@ struct Written {
     place: Place,
 }
 
-/// Where checks are answered, and where operators ask unless it is the same.
+/// Where checks are answered, and where operators ask unless it is the same. `access` is none after a fault of it.
 pub(super) fn listen(
     root: &Section<'_>,
+    access: Option<&Access>,
     overrides: &Overrides,
     faults: &mut Faults,
 ) -> Option<(SocketAddr, Option<SocketAddr>)> {
-    let anonymous = allow_anonymous(root, faults);
     let flag = Place::Flag("--listen or TOLLGATE_LISTEN");
     let checks = address(root, "listen", flag, overrides.listen.as_deref(), faults);
     let flag = Place::Flag("--admin-listen or TOLLGATE_ADMIN_LISTEN");
     let admin = address(root, "admin_listen", flag, overrides.admin_listen.as_deref(), faults);
-    if anonymous == Some(false) {
-        let written = [&checks, &admin].into_iter().flatten().flatten();
-        written.for_each(|written| refuse_beyond_loopback(*written, faults));
+    if let Some(access) = access.filter(|access| !access.allow_anonymous) {
+        let guarded = [(&checks, &access.check, "check_token_files"), (&admin, &access.admin, "admin_token_files")];
+        for (written, tokens, member) in guarded {
+            if let Some(Some(written)) = written
+                && tokens.is_empty()
+            {
+                refuse_beyond_loopback(*written, member, faults);
+            }
+        }
     }
     let checks = checks?.map_or(DEFAULT_LISTEN, |written| written.address);
     let admin = admin?.map(|written| written.address);
@@ -68,27 +68,14 @@ fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<Written> {
     address
 }
 
-/// Everyone who reaches the port may ask, so by default only this machine does.
-fn refuse_beyond_loopback(Written { address, place }: Written, faults: &mut Faults) {
+/// Everyone who reaches the port may ask, so without tokens only this machine does.
+fn refuse_beyond_loopback(Written { address, place }: Written, member: &str, faults: &mut Faults) {
     if !address.ip().to_canonical().is_loopback() {
         let sentence = format!(
             "{address} can be reached from other machines and nobody is asked for a token: \
-             listen on a loopback address such as 127.0.0.1, or write `auth: {{allow_anonymous: true}}` to let everyone in"
+             listen on a loopback address such as 127.0.0.1, name `auth: {{{member}: [FILE]}}` \
+             (`tollgate token new` makes a token), or write `auth: {{allow_anonymous: true}}` to let everyone in"
         );
         faults.note(place, sentence);
     }
-}
-
-/// Whether callers need no token; none after a fault.
-fn allow_anonymous(root: &Section<'_>, faults: &mut Faults) -> Option<bool> {
-    let Some(node) = root.member("auth") else { return Some(false) };
-    let section = Section::open(node, &AUTH, faults)?;
-    for key in ["check_token_files", "admin_token_files"] {
-        if let Some(member) = section.whole(key)
-            && !matches!(&member.node.value, Value::List(files) if files.is_empty())
-        {
-            not_yet(member.place, &format!("`{key}`"), faults);
-        }
-    }
-    section.member("allow_anonymous").map_or(Some(false), |node| node.boolean(faults))
 }

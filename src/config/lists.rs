@@ -1,48 +1,146 @@
-//! The lists `deny` and `allow` of a policy. They are not built yet, but what is written wrong is told already.
+//! The lists of a policy: `deny`, `allow` and `overrides`.
 
-use std::net::IpAddr;
+use std::sync::Arc;
 
-use ipnet::IpNet;
+use crate::limit::key::KeyType;
+use crate::limit::lists::{Entry, Lists};
+use crate::limit::matches::Matches;
+use crate::limit::policy::{Listed, Options, Policy};
+use crate::limit::quota::Quota;
 
-use super::fault::Faults;
-use super::raw::Node;
+use super::fault::{Faults, Place};
+use super::matching::{KINDS, Kind, Whom};
+use super::quota::{self, Form};
+use super::raw::{Member, Node};
 use super::scalar::excerpt;
-use super::section::{Section, Shape, not_yet};
+use super::section::{Section, Shape};
 
-const SHAPE: Shape =
+const LIST: Shape =
     Shape { example: "{cidrs: [192.0.2.0/24]}", known: &["keys", "prefixes", "cidrs"], checked: &[], later: &[] };
 
-/// Notes the list `key`, if there is one, and its faults.
-pub(super) fn refuse(policy: &Section<'_>, key: &str, faults: &mut Faults) {
-    let Some(member) = policy.whole(key) else { return };
-    not_yet(member.place, &format!("`{key}`"), faults);
-    let Some(section) = Section::open(&member.node, &SHAPE, faults) else { return };
-    for texts in ["keys", "prefixes"] {
-        let node = section.member(texts);
-        let items = node.and_then(|node| node.list("[mallory]", faults)).unwrap_or_default();
-        for item in items {
-            item.text("a text", faults);
+const OVERRIDE: Shape = Shape {
+    example: "{match: {key: alice}, quotas: [5 per 1s]}",
+    known: &["match", "quotas"],
+    checked: &[],
+    later: &[],
+};
+
+const MATCH: Shape = Shape { example: "{key: alice}", known: &["key", "prefix", "cidr"], checked: &[], later: &[] };
+
+/// The lists as written.
+pub(super) struct Draft {
+    deny: Matches<Written>,
+    allow: Matches<Written>,
+    overrides: Matches<Written>,
+}
+
+/// One entry as written.
+struct Written {
+    line: usize,
+    /// Of an override.
+    quotas: Vec<Quota>,
+}
+
+/// The lists of a policy whose keys are of `key_type` and whose quotas are written as `form` says; none if it has none.
+pub(super) fn lists(policy: &Section<'_>, key_type: KeyType, form: Form, faults: &mut Faults) -> Option<Draft> {
+    let mut list = |key| policy.whole(key).map(|member| list(member, key_type, faults));
+    let (deny, allow) = (list("deny"), list("allow"));
+    let overrides = policy.member("overrides").map(|node| overrides(node, key_type, form, faults));
+    let any = deny.is_some() || allow.is_some() || overrides.is_some();
+    any.then(|| Draft {
+        deny: deny.unwrap_or_default(),
+        allow: allow.unwrap_or_default(),
+        overrides: overrides.unwrap_or_default(),
+    })
+}
+
+impl Draft {
+    /// The lists of `policy`, which has none yet.
+    pub(super) fn of(self, policy: &Policy) -> Lists {
+        let answering = |listed| {
+            let policy = Arc::new(with(policy, policy.quotas.clone(), Some(listed)));
+            move |Written { line, .. }| Entry { policy: policy.clone(), line }
+        };
+        let counting = |Written { line, quotas }| Entry { policy: Arc::new(with(policy, quotas, None)), line };
+        Lists {
+            deny: self.deny.map(answering(Listed::Deny)),
+            allow: self.allow.map(answering(Listed::Allow)),
+            overrides: self.overrides.map(counting),
         }
     }
-    let cidrs = section.member("cidrs").and_then(|node| node.list("[192.0.2.0/24]", faults));
-    cidrs.unwrap_or_default().iter().for_each(|item| refuse_bad_cidr(item, faults));
 }
 
-fn refuse_bad_cidr(node: &Node, faults: &mut Faults) {
-    let Some(text) = node.text("a network such as `192.0.2.0/24`", faults) else { return };
-    if let Some(right) = fault_of_cidr(text) {
-        faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
+fn with(policy: &Policy, quotas: Vec<Quota>, listed: Option<Listed>) -> Policy {
+    Policy { quotas, options: Options { listed, ..policy.options.clone() }, ..policy.clone() }
+}
+
+fn list(member: &Member, key_type: KeyType, faults: &mut Faults) -> Matches<Written> {
+    let mut found = Matches::default();
+    let Some(section) = Section::open(&member.node, &LIST, faults) else { return found };
+    for Kind { many, example, read, .. } in KINDS {
+        for node in items(&section, many, example, faults) {
+            if let Some(whom) = read(node, key_type, faults) {
+                insert(&mut found, &whom, node.place, Vec::new(), faults);
+            }
+        }
+    }
+    if KINDS.iter().all(|kind| section.member(kind.many).is_none()) {
+        section
+            .needs(&format!("`{}` is empty: name `keys`, `prefixes` or `cidrs`, or leave it out", member.key), faults);
+    }
+    found
+}
+
+fn items<'a>(section: &Section<'a>, key: &str, example: &str, faults: &mut Faults) -> &'a [Node] {
+    let Some(node) = section.member(key) else { return &[] };
+    let items = node.list(example, faults);
+    if items.is_some_and(<[Node]>::is_empty) {
+        faults.note(node.place, format!("`{key}` is empty: leave it out"));
+    }
+    items.unwrap_or_default()
+}
+
+fn overrides(node: &Node, key_type: KeyType, form: Form, faults: &mut Faults) -> Matches<Written> {
+    let mut found = Matches::default();
+    let items = node.list("[{match: {key: alice}, quotas: [5 per 1s]}]", faults);
+    if items.is_some_and(<[Node]>::is_empty) {
+        faults.note(node.place, "`overrides` is empty: leave it out");
+    }
+    for item in items.unwrap_or_default() {
+        let Some(section) = Section::open(item, &OVERRIDE, faults) else { continue };
+        let whom = section.required("match", "an override needs `match`, such as `match: {key: alice}`", faults);
+        let quotas = section.required("quotas", "an override needs `quotas`, such as `quotas: [5 per 1s]`", faults);
+        let quotas = quotas.and_then(|node| quota::quotas(node, form, faults)).unwrap_or_default();
+        if let Some(whom) = whom.and_then(|node| matched(node, key_type, faults)) {
+            insert(&mut found, &whom, item.place, quotas, faults);
+        }
+    }
+    found
+}
+
+fn matched<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
+    let section = Section::open(node, &MATCH, faults)?;
+    let named: Vec<_> = KINDS.iter().filter_map(|kind| Some((section.member(kind.one)?, kind.read))).collect();
+    match named[..] {
+        [(node, read)] => read(node, key_type, faults),
+        [] => {
+            section.needs("a `match` names a `key`, a `prefix` or a `cidr`, such as `{key: alice}`", faults);
+            None
+        }
+        _ => {
+            faults
+                .note(node.place, "a `match` names only one of `key`, `prefix` and `cidr`: write an override for each");
+            None
+        }
     }
 }
 
-/// What would be right instead of `text`; none if it is a network.
-fn fault_of_cidr(text: &str) -> Option<String> {
-    match text.parse::<IpNet>() {
-        Ok(network) if network.trunc() == network => None,
-        Ok(network) => Some(format!("did you mean `{}`?", network.trunc())),
-        Err(_) => match text.parse::<IpAddr>() {
-            Ok(address) => Some(format!("did you mean `{}`?", IpNet::from(address))),
-            Err(_) => Some("write an address and a prefix length, such as `192.0.2.0/24`".to_owned()),
-        },
+/// Adds an entry; notes one that is there already.
+fn insert(found: &mut Matches<Written>, whom: &Whom<'_>, place: Place, quotas: Vec<Quota>, faults: &mut Faults) {
+    let Place::At { line, .. } = place else { return };
+    let pattern = whom.pattern();
+    if let Some(first) = found.insert(pattern, Written { line, quotas }) {
+        let shown = excerpt(&pattern.to_string());
+        faults.note(place, format!("`{shown}` is here twice, first in line {}: keep one of them", first.line));
     }
 }

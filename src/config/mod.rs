@@ -5,7 +5,11 @@
 //! noted a fault and goes on with the rest, so one wrong line never hides the next. What is announced but not built
 //! is refused by name: a setting is obeyed or refused, never ignored.
 
+mod files;
+
 mod source;
+
+mod setup;
 
 mod reader;
 
@@ -15,7 +19,15 @@ mod resolve;
 
 mod listen;
 
+mod auth;
+
+mod tls;
+
+mod limits;
+
 mod store;
+
+mod credentials;
 
 mod url;
 
@@ -26,6 +38,10 @@ mod quota;
 mod zone;
 
 mod lists;
+
+mod matching;
+
+pub mod inline;
 
 mod section;
 
@@ -39,6 +55,8 @@ mod fault;
 
 mod version;
 
+mod restart;
+
 #[cfg(test)]
 mod tests;
 
@@ -48,12 +66,17 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Access;
 use crate::limit::policy::Policy;
 
+pub use credentials::{ClientTls, Credentials, Login, Password};
 pub(crate) use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
+pub use files::Watched;
 pub use resolve::{built_in, load};
+pub use setup::Setup;
 pub use source::{Overrides, Source};
+pub use store::DEFAULT_KEY_PREFIX;
 
 /// Everything a node is told.
 #[derive(Debug, Clone)]
@@ -67,11 +90,19 @@ pub struct Config {
     /// The nodes that share the limits when the store is away, 1 or more.
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
+    pub telemetry: TelemetryConfig,
+    /// Of both listeners; a reload puts it into force for new connections.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub limits: Limits,
+    /// Who may call what; a reload puts it into force.
+    pub access: Access,
     pub policies: Policies,
+    /// The files that it was read from; none for the built-in example.
+    pub files: Vec<Watched>,
 }
 
 /// Which store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process.
     Embedded,
@@ -80,16 +111,18 @@ pub enum StoreConfig {
 }
 
 /// How to reach Redis.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedisConfig {
-    /// `redis://host:port` of one or more nodes, in the order written.
+    /// `redis://host:port`, or `rediss://` with TLS, of one or more nodes, in the order written.
     pub seeds: Vec<String>,
     /// The first part of each hash tag: `[A-Za-z0-9_.-]`.
     pub key_prefix: String,
+    /// How the servers let a node in.
+    pub credentials: Credentials,
 }
 
 /// Bounds of the pre-filter.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefilterConfig {
     /// Denials remembered at most.
     pub max_keys: u64,
@@ -97,13 +130,41 @@ pub struct PrefilterConfig {
     pub max_denial: Duration,
 }
 
+/// What clients may take of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of each listener at a time.
+    pub max_connections: u64,
+    /// How long a request may take at most, from its first byte to the last of its answer; it takes effect after half of it
+    /// to the whole.
+    pub request_timeout: Duration,
+    /// How long a connection may stay open between two requests.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { max_connections: 10_000, request_timeout: seconds(50), idle_timeout: seconds(120) }
+    }
+}
+
 /// How a node ends.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
     /// How long readiness says 503 while checks are still answered.
     pub delay: Duration,
     /// How long checks under way may take after that.
     pub timeout: Duration,
+}
+
+/// What is told of checks beyond what OpenTelemetry's own variables say.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TelemetryConfig {
+    /// Whether traces name keys as they are, besides their hash.
+    pub record_keys: bool,
+    /// Which part of the denials and failures is traced although the request was not sampled, 0 to 1.
+    pub keep_denials: f64,
 }
 
 /// The policies in force.

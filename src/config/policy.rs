@@ -1,26 +1,45 @@
 //! One policy: its algorithm, quotas, keys and what to do without the store.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::calendar::UTC;
 use crate::limit::key::KeyType;
-use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
+use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
+use super::Policies;
 use super::fault::Faults;
 use super::lists;
 use super::quota::{self, Form};
 use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
-use super::section::{Section, Shape, not_yet};
+use super::section::{Section, Shape};
 use super::store::TIMEOUT;
 use super::zone;
 
 const SHAPE: Shape = Shape {
     example: "{quotas: [1000 per 1s]}",
-    known: &["algorithm", "quotas", "anchor", "timezone", "key", "on_store_failure", "timeout"],
-    checked: &["durability", "shadow", "deny", "allow"],
-    later: &["max_entries", "overrides", "inline"],
+    known: &[
+        "algorithm",
+        "quotas",
+        "anchor",
+        "timezone",
+        "max_entries",
+        "key",
+        "on_store_failure",
+        "timeout",
+        "shadow",
+        "inline",
+        "deny",
+        "allow",
+        "overrides",
+        "durability",
+    ],
+    checked: &[],
+    later: &[],
 };
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
@@ -32,25 +51,37 @@ const DEFAULT_IPV6_PREFIX: u8 = 64;
 pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
-    refuse_unbuilt(&section, faults);
     let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
     let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
-    let form = zone::form(form(algorithm, anchor, faults), algorithm, section.member("timezone"), faults);
+    let max_entries = max_entries(&section, algorithm, faults);
+    let form = form(algorithm, anchor, max_entries, faults);
+    let form = zone::form(form, algorithm, section.member("timezone"), faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     zone::refuse_idle(section.whole("timezone"), form, quotas.as_deref(), faults);
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
-    let failure = section.member("on_store_failure");
-    let on_store_failure = failure.map_or(Some(OnStoreFailure::default()), |node| on_store_failure(node, faults));
+    let durability = section.member("durability").map_or(Some(Durability::default()), |node| durability(node, faults));
+    let on_store_failure = on_store_failure(section.member("on_store_failure"), durability, faults);
     let timeout = section.member("timeout").map_or(Some(timeout), |node| node.duration(TIMEOUT, faults));
-    Some(Policy {
+    let mut flag = |key| section.member(key).map_or(Some(false), |node| node.boolean(faults));
+    let (shadow, inline) = (flag("shadow"), flag("inline"));
+    let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
+    let policy = Policy {
         name: name?,
         algorithm: algorithm?,
         quotas: quotas?,
         key_type: key_type?,
         on_store_failure: on_store_failure?,
         timeout: timeout?,
-    })
+        options: Options { durability: durability?, shadow: shadow?, inline: inline?, ..Options::default() },
+    };
+    let lists = lists.map(|lists| Arc::new(lists.of(&policy)));
+    Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })
+}
+
+/// The longest that a check waits for the store.
+pub(super) fn longest_timeout(policies: &Policies) -> Duration {
+    policies.by_name.values().map(|policy| policy.timeout).max().unwrap_or_default()
 }
 
 fn name(member: &Member, faults: &mut Faults) -> Option<String> {
@@ -70,10 +101,7 @@ fn algorithm(node: &Node, faults: &mut Faults) -> Option<Algorithm> {
         "sliding-window" => Some(Algorithm::SlidingWindow),
         "fixed-window" => Some(Algorithm::FixedWindow),
         "token-bucket" => Some(Algorithm::TokenBucket),
-        other => {
-            not_yet(node.place, &format!("`algorithm: {other}`"), faults);
-            None
-        }
+        _ => Some(Algorithm::SlidingLog),
     }
 }
 
@@ -84,8 +112,24 @@ fn anchor(node: &Node, faults: &mut Faults) -> Option<Anchor> {
     }
 }
 
+/// How many charges a log may hold; only sliding logs are bounded so.
+fn max_entries(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut Faults) -> NonZeroU32 {
+    let node = section.member("max_entries");
+    if let Some(node) = node.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingLog)) {
+        faults.note(node.place, "`max_entries` is for sliding logs: add `algorithm: sliding-log`");
+    }
+    let most = node.map_or(Some(DEFAULT_ENTRIES.into()), |node| node.integer(1..=MAX_ENTRIES.into(), faults));
+    // Where there is none it has its fault.
+    most.and_then(|most| NonZeroU32::new(most.try_into().ok()?)).unwrap_or(NonZeroU32::MIN)
+}
+
 /// How the quotas of an algorithm are written; only fixed windows have an anchor, by default the clock.
-fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, faults: &mut Faults) -> Form {
+fn form(
+    algorithm: Option<Algorithm>,
+    anchor: Option<(&Node, Option<Anchor>)>,
+    max_entries: NonZeroU32,
+    faults: &mut Faults,
+) -> Form {
     if let Some((node, _)) = anchor.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::FixedWindow)) {
         faults.note(node.place, "`anchor` is for fixed windows: add `algorithm: fixed-window`");
     }
@@ -95,15 +139,38 @@ fn form(algorithm: Option<Algorithm>, anchor: Option<(&Node, Option<Anchor>)>, f
             _ => Form::Clock(UTC),
         },
         Some(Algorithm::TokenBucket) => Form::Bucket,
+        Some(Algorithm::SlidingLog) => Form::Window(Rule::SlidingLog(max_entries)),
         Some(Algorithm::SlidingWindow) | None => Form::Window(Rule::SlidingWindow),
     }
 }
 
-fn on_store_failure(node: &Node, faults: &mut Faults) -> Option<OnStoreFailure> {
+fn durability(node: &Node, faults: &mut Faults) -> Option<Durability> {
+    let kinds = [Durability::Primary, Durability::Replica];
+    let word = node.word(&kinds.map(Durability::name), faults)?;
+    kinds.into_iter().find(|kind| kind.name() == word)
+}
+
+/// What answers without the store. What must not be forgotten must not be guessed either, so a policy that waits for a
+/// replica denies or fails.
+fn on_store_failure(
+    node: Option<&Node>,
+    durability: Option<Durability>,
+    faults: &mut Faults,
+) -> Option<OnStoreFailure> {
     use OnStoreFailure::{Allow, Deny, Error, Local};
+    let waits = durability == Some(Durability::Replica);
+    let Some(node) = node else { return Some(if waits { Deny } else { Local }) };
     let modes = [Local, Allow, Deny, Error];
     let word = node.word(&modes.map(OnStoreFailure::name), faults)?;
-    modes.into_iter().find(|mode| mode.name() == word)
+    let mode = modes.into_iter().find(|mode| mode.name() == word)?;
+    if waits && matches!(mode, Local | Allow) {
+        faults.note(
+            node.place,
+            format!("`on_store_failure: {word}` with `durability: replica` would allow what no replica has: write `deny` or `error`"),
+        );
+        return None;
+    }
+    Some(mode)
 }
 
 fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
@@ -118,22 +185,5 @@ fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
             faults.note(prefix.place, "`ipv6_prefix` is for addresses: add `type: ip`");
             None
         }
-    }
-}
-
-/// Notes members that ask for what is not built; what they say by default is built.
-fn refuse_unbuilt(section: &Section<'_>, faults: &mut Faults) {
-    if let Some(node) = section.member("durability")
-        && node.word(&["primary", "replica"], faults) == Some("replica")
-    {
-        not_yet(node.place, "`durability: replica`", faults);
-    }
-    if let Some(node) = section.member("shadow")
-        && node.boolean(faults) == Some(true)
-    {
-        not_yet(node.place, "`shadow: true`", faults);
-    }
-    for key in ["deny", "allow"] {
-        lists::refuse(section, key, faults);
     }
 }

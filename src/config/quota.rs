@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 
 use crate::limit::bucket::{MAX_DEBT, Terms};
 use crate::limit::calendar::{Calendar, UTC, Unit};
-use crate::limit::quota::{Anchor, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule, span_text};
+use crate::limit::quota::{Anchor, MAX_QUOTAS, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule, span_text};
 use crate::limit::time::Micros;
 
 use super::duration::{parse_by_clock, parse_within};
@@ -13,9 +13,6 @@ use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
 use super::scalar::{digits, excerpt};
 use super::section::{Section, Shape};
-
-/// Quotas of one policy at most.
-const MAX_QUOTAS: usize = 8;
 
 const SHAPE: Shape = Shape {
     example: "{name: burst, limit: 20, per: 1s}",

@@ -9,16 +9,29 @@ use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
 use super::fault::Faults;
+use super::files::Files;
 use super::policy::policy;
 use super::raw::{Node, Value};
 use super::section::{Section, Shape};
 use super::source::{Overrides, Source};
-use super::{Config, Policies, PrefilterConfig, Shutdown, reader, version};
-use super::{listen::listen, store::store};
+use super::{Config, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, version};
+use super::{auth::auth, limits::limits, listen::listen, store::store, tls::tls};
 
 const ROOT: Shape = Shape {
     example: "policies: {default: {quotas: [1000 per 1s]}}",
-    known: &["listen", "admin_listen", "store", "prefilter", "fallback", "auth", "shutdown", "policies"],
+    known: &[
+        "listen",
+        "admin_listen",
+        "store",
+        "prefilter",
+        "fallback",
+        "auth",
+        "tls",
+        "limits",
+        "shutdown",
+        "telemetry",
+        "policies",
+    ],
     checked: &[],
     later: &[],
 };
@@ -30,6 +43,9 @@ const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expect
 
 const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], checked: &[], later: &[] };
 
+const TELEMETRY: Shape =
+    Shape { example: "{keep_denials: 0.1}", known: &["record_keys", "keep_denials"], checked: &[], later: &[] };
+
 const SECOND: Micros = 1_000_000;
 
 /// The configuration that `source` and `overrides` say; `now` is when, in us since the Unix epoch.
@@ -39,10 +55,11 @@ const SECOND: Micros = 1_000_000;
 pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
     let mut faults = Faults::new(&source.origin);
     let root = reader::read(&source.text, &mut faults);
-    let config = root.and_then(|root| resolve(&root, overrides, &mut faults));
+    let mut files = Files::beside(source);
+    let config = root.and_then(|root| resolve(&root, overrides, &mut files, &mut faults));
     let config = faults.conclude(config)?;
     let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
-    Ok(Config { policies, ..config })
+    Ok(Config { policies, files: files.into_watched(), ..config })
 }
 
 /// The configuration of a node that was given no file: `tollgate.example.yaml`.
@@ -53,15 +70,19 @@ pub fn built_in(overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
     load(&Source::built_in(), overrides, now)
 }
 
-fn resolve(node: &Node, overrides: &Overrides, faults: &mut Faults) -> Option<Config> {
+fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut Faults) -> Option<Config> {
     let root = Section::open(node, &ROOT, faults)?;
-    let addresses = listen(&root, overrides, faults);
-    let store = store(&root, &overrides.store, faults);
+    let access = auth(&root, files, faults);
+    let addresses = listen(&root, access.as_ref(), overrides, faults);
+    let tls = tls(&root, files, faults);
+    let store = store(&root, &overrides.store, files, faults);
     let prefilter = prefilter(&root, faults);
     let expected_nodes = expected_nodes(&root, faults);
     let shutdown = shutdown(&root, faults);
+    let telemetry = telemetry(&root, faults);
     let timeout = store.as_ref().map_or(Duration::ZERO, |(_, timeout)| *timeout);
     let policies = policies(&root, timeout, faults);
+    let limits = limits(&root, policies.as_ref(), faults);
     let (listen, admin_listen) = addresses?;
     let (store, _) = store?;
     Some(Config {
@@ -71,7 +92,12 @@ fn resolve(node: &Node, overrides: &Overrides, faults: &mut Faults) -> Option<Co
         prefilter: prefilter?,
         expected_nodes: expected_nodes?,
         shutdown: shutdown?,
+        telemetry: telemetry?,
+        tls: tls?,
+        limits: limits?,
+        access: access?,
         policies: policies?,
+        files: Vec::new(),
     })
 }
 
@@ -102,6 +128,17 @@ fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
         |key, default| section.member(key).map_or(Some(default), |node| node.duration(0..=3_600 * SECOND, faults));
     let (delay, timeout) = (span("delay", defaults.delay), span("timeout", defaults.timeout));
     Some(Shutdown { delay: delay?, timeout: timeout? })
+}
+
+fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig> {
+    let defaults = TelemetryConfig::default();
+    let Some(node) = root.member("telemetry") else { return Some(defaults) };
+    let section = Section::open(node, &TELEMETRY, faults)?;
+    let keys = section.member("record_keys");
+    let record_keys = keys.map_or(Some(defaults.record_keys), |node| node.boolean(faults));
+    let keep = section.member("keep_denials");
+    let keep_denials = keep.map_or(Some(defaults.keep_denials), |node| node.ratio(faults));
+    Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials? })
 }
 
 /// The policies, as yet without where they came from and when.

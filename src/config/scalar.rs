@@ -56,6 +56,17 @@ impl Node {
         }
     }
 
+    /// A part of a whole, 0 to 1.
+    pub(super) fn ratio(&self, faults: &mut Faults) -> Option<f64> {
+        let what = "a number from 0 to 1, such as `0.1`";
+        match &self.value {
+            Value::Text { text, quoted: false } if text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) => {
+                text.parse().ok().filter(|ratio| *ratio <= 1.0).or_else(|| self.refuse(what, faults))
+            }
+            _ => self.refuse(what, faults),
+        }
+    }
+
     pub(super) fn boolean(&self, faults: &mut Faults) -> Option<bool> {
         match &self.value {
             Value::Text { text, quoted: false } if text == "true" => Some(true),
@@ -92,7 +103,7 @@ impl Node {
         }
     }
 
-    fn refuse<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
+    pub(super) fn refuse<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
         self.must_be(what, faults);
         None
     }

@@ -52,16 +52,18 @@ impl<'a> Section<'a> {
     /// A member that must be there; `sentence` says so.
     pub(super) fn required(&self, key: &str, sentence: &str, faults: &mut Faults) -> Option<&'a Node> {
         let node = self.member(key);
-        if node.is_none() && self.all_known {
-            faults.note(self.place, sentence);
+        if node.is_none() {
+            self.needs(sentence, faults);
         }
         node
     }
-}
 
-/// Notes that something is announced but not built.
-pub(super) fn not_yet(place: Place, what: &str, faults: &mut Faults) {
-    faults.note(place, format!("{what} is not yet supported"));
+    /// Notes that something is missing, as `sentence` says, unless it may only be misspelt.
+    pub(super) fn needs(&self, sentence: &str, faults: &mut Faults) {
+        if self.all_known {
+            faults.note(self.place, sentence);
+        }
+    }
 }
 
 fn stranger(key: &str, shape: &Shape) -> String {

@@ -3,13 +3,16 @@
 use std::path::Path;
 
 use super::fault::{Faults, Place};
+use super::files::Watched;
 
 /// A configuration as text.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Source {
     /// What faults call it: a path, or `built-in`.
     pub origin: String,
     pub text: String,
+    /// The file as it was before it was read; what the text names beside it is found relative to its folder.
+    pub file: Option<Watched>,
 }
 
 /// What the command line and the environment say; each beats the file.
@@ -33,14 +36,16 @@ impl Source {
     pub fn read(path: &Path) -> Result<Self, Faults> {
         let origin = path.display().to_string();
         let mut faults = Faults::new(&origin);
+        let file = Some(Watched::look(path));
         let bytes = std::fs::read(path).map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
         let text = bytes.ok().and_then(|bytes| utf8(bytes, &mut faults));
-        faults.conclude(text).map(|text| Self { origin, text })
+        faults.conclude(text).map(|text| Self { origin, text, file })
     }
 
     /// The example that is part of the program.
     pub fn built_in() -> Self {
-        Self { origin: "built-in".to_owned(), text: include_str!("../../tollgate.example.yaml").to_owned() }
+        let text = include_str!("../../tollgate.example.yaml").to_owned();
+        Self { origin: "built-in".to_owned(), text, file: None }
     }
 }
 

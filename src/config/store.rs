@@ -6,49 +6,68 @@ use std::time::Duration;
 use crate::limit::time::Micros;
 
 use super::fault::{Faults, Place};
+use super::files::Files;
 use super::raw::Node;
 use super::section::{Section, Shape};
-use super::{RedisConfig, StoreConfig, url};
+use super::url::Seed;
+use super::{RedisConfig, StoreConfig, credentials, url};
 
 /// How long a check may wait for the store: from 1 ms to 60 s, in us.
 pub(super) const TIMEOUT: RangeInclusive<Micros> = 1_000..=20_000_000;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(100);
 
-const DEFAULT_KEY_PREFIX: &str = "ratelimit";
+/// The first part of each key in Redis, where none is named.
+pub const DEFAULT_KEY_PREFIX: &str = "ratelimit";
 
 const SHAPE: Shape = Shape {
     example: "{redis: [redis://127.0.0.1:7001]}",
-    known: &["redis", "timeout", "key_prefix"],
+    known: &["redis", "timeout", "key_prefix", "username", "password_file", "tls"],
     checked: &[],
-    later: &["username", "password_file", "tls"],
+    later: &[],
 };
 
 const FLAG: Place = Place::Flag("--store or TOLLGATE_STORE");
 
 /// The store, and the timeout of policies that name none. `urls` come from the command line and beat `store.redis`.
-pub(super) fn store(root: &Section<'_>, urls: &[String], faults: &mut Faults) -> Option<(StoreConfig, Duration)> {
+pub(super) fn store(
+    root: &Section<'_>,
+    urls: &[String],
+    files: &mut Files,
+    faults: &mut Faults,
+) -> Option<(StoreConfig, Duration)> {
     let overriding = from_flag(urls, faults);
     let Some(node) = root.member("store") else {
-        return Some((config(overriding?, DEFAULT_KEY_PREFIX), DEFAULT_TIMEOUT));
+        return Some((config(&overriding?, None, DEFAULT_KEY_PREFIX, faults)?, DEFAULT_TIMEOUT));
     };
     let section = Section::open(node, &SHAPE, faults)?;
     let written = written(&section, urls.is_empty(), faults);
+    let credentials = credentials::written(node.place, &section, files, faults);
     let timeout = section.member("timeout").map_or(Some(DEFAULT_TIMEOUT), |node| node.duration(TIMEOUT, faults));
     let prefix = section.member("key_prefix").map_or(Some(DEFAULT_KEY_PREFIX), |node| node.identifier(faults));
     let seeds = if urls.is_empty() { written } else { overriding };
-    Some((config(seeds?, prefix?), timeout?))
+    let (seeds, credentials) = (seeds?, credentials?);
+    let config = config(&seeds, Some(credentials), prefix.unwrap_or_default(), faults);
+    prefix?;
+    Some((config?, timeout?))
 }
 
-fn config(seeds: Vec<String>, key_prefix: &str) -> StoreConfig {
+fn config(
+    seeds: &[(Place, Seed)],
+    written: Option<credentials::Written>,
+    key_prefix: &str,
+    faults: &mut Faults,
+) -> Option<StoreConfig> {
     if seeds.is_empty() {
-        return StoreConfig::Embedded;
+        return Some(StoreConfig::Embedded);
     }
-    StoreConfig::Redis(RedisConfig { seeds, key_prefix: key_prefix.to_owned() })
+    let credentials = credentials::credentials(seeds, written, faults)?;
+    let seeds = seeds.iter().map(|(_, seed)| seed.url.clone()).collect();
+    Some(StoreConfig::Redis(RedisConfig { seeds, key_prefix: key_prefix.to_owned(), credentials }))
 }
 
 /// The seeds at `store.redis`; it may be missing only if a flag names some.
-fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<Vec<String>> {
+fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
     let sentence = "`store` needs `redis`, one or more URLs: leave `store` out for the embedded store";
     let node = if needed { section.required("redis", sentence, faults) } else { section.member("redis") };
     let items = match node {
@@ -58,30 +77,30 @@ fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<V
     if let (Some(node), []) = (node, items) {
         faults.note(node.place, sentence);
     }
-    let seeds: Vec<Option<String>> = items.iter().map(|item| seed(item, faults)).collect();
+    let seeds: Vec<Option<Seed>> = items.iter().map(|item| seed(item, faults)).collect();
     distinct(items.iter().map(|item| item.place).zip(seeds), faults)
 }
 
-fn seed(node: &Node, faults: &mut Faults) -> Option<String> {
+fn seed(node: &Node, faults: &mut Faults) -> Option<Seed> {
     let text = node.text("a URL such as `redis://127.0.0.1:7001`", faults)?;
     url::seed(text).map_err(|message| faults.note(node.place, message)).ok()
 }
 
-fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<String>> {
+fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
     let texts = urls.iter().flat_map(|urls| urls.split(',')).map(str::trim);
     let read: Vec<_> = texts.map(|text| url::seed(text).map_err(|message| faults.note(FLAG, message)).ok()).collect();
     distinct(read.into_iter().map(|seed| (FLAG, seed)), faults)
 }
 
 /// All of the seeds, none if one is missing; notes each that is named again.
-fn distinct(seeds: impl Iterator<Item = (Place, Option<String>)>, faults: &mut Faults) -> Option<Vec<String>> {
-    let (places, seeds): (Vec<Place>, Vec<Option<String>>) = seeds.unzip();
-    for (index, (place, seed)) in places.iter().zip(&seeds).enumerate() {
-        if let Some(seed) = seed
-            && seeds.iter().take(index).flatten().any(|before| before == seed)
-        {
-            faults.note(*place, format!("`{seed}` is named twice: once is enough"));
+fn distinct(seeds: impl Iterator<Item = (Place, Option<Seed>)>, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
+    let seeds: Vec<(Place, Option<Seed>)> = seeds.collect();
+    for (index, (place, seed)) in seeds.iter().enumerate() {
+        let known = |before: &&Seed| seed.as_ref().is_some_and(|seed| seed.url == before.url);
+        let before = seeds.iter().take(index).filter_map(|(_, before)| before.as_ref()).find(known);
+        if let Some(before) = before {
+            faults.note(*place, format!("`{}` is named twice: once is enough", before.url));
         }
     }
-    seeds.into_iter().collect()
+    seeds.into_iter().map(|(place, seed)| Some((place, seed?))).collect()
 }

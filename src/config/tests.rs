@@ -11,7 +11,7 @@ use crate::limit::policy::OnStoreFailure;
 const EXAMPLE: &str = include_str!("../../tollgate.example.yaml");
 
 fn source(text: &str) -> Source {
-    Source { origin: "my.yaml".into(), text: text.into() }
+    Source { origin: "my.yaml".into(), text: text.into(), file: None }
 }
 
 fn loaded(text: &str) -> Config {
@@ -103,14 +103,14 @@ fn a_fault_of_the_command_line_names_the_flag_and_the_variable() {
     let overrides = Overrides {
         listen: Some("0.0.0.0:7070".into()),
         admin_listen: Some("nowhere".into()),
-        store: vec!["redis://u:secret@a".into()],
+        store: vec!["redis://u:secret@".into()],
     };
     let refused = refused("policies: {p: {quotas: [0 per 1s]}}", &overrides);
     let lines: Vec<_> = refused.lines().collect();
     let starts = [
         "--admin-listen or TOLLGATE_ADMIN_LISTEN: the address to listen on must be",
         "--listen or TOLLGATE_LISTEN: 0.0.0.0:7070 can be reached from other machines",
-        "--store or TOLLGATE_STORE: a user or password in the URL is not yet supported",
+        "--store or TOLLGATE_STORE: no host and port in the URL",
         "my.yaml:1:25: a limit must be an integer",
     ];
     assert_eq!(lines.len(), starts.len(), "{refused}");
@@ -138,9 +138,36 @@ fn the_version_tells_what_policies_say_and_not_how() {
         "a: {quotas: [5 per 60s], key: {type: ip}}",
         "a: {quotas: [5 per 60s], on_store_failure: deny}",
         "a: {quotas: [5 per 60s], timeout: 1s}",
+        "a: {quotas: [5 per 60s], shadow: true}",
+        "a: {quotas: [5 per 60s], inline: true}",
+        "a: {quotas: [5 per 60s], deny: {keys: [mallory]}}",
     ];
+    let bounded = |most: u32| {
+        version(&format!("policies: {{p: {{algorithm: sliding-log, max_entries: {most}, quotas: [5 per 60s]}}}}"))
+    };
+    assert_ne!(bounded(10), bounded(11));
     for policy in changed {
         assert_ne!(plain, version(&format!("policies:\n  {policy}\n  b: {{quotas: [1 per 1s]}}")), "{policy}");
+    }
+}
+
+#[test]
+fn the_version_tells_what_lists_say_and_not_where() {
+    let listed = |lists: &str| version(&format!("policies: {{a: {{quotas: [5 per 60s], {lists}}}}}"));
+    let plain = listed("deny: {keys: [x, y], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]");
+    let other =
+        listed("\n overrides: [{match: {key: k},\n  quotas: [9 per 60s]}], deny: {prefixes: [z],\n  keys: [y, x]}");
+    assert_eq!(plain, other);
+    let changed = [
+        "deny: {keys: [x], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]",
+        "allow: {keys: [x, y], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]",
+        "deny: {keys: [x, y, z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]",
+        "deny: {keys: [x, y], prefixes: [z]}, overrides: [{match: {prefix: k}, quotas: [9 per 60s]}]",
+        "deny: {keys: [x, y], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [8 per 60s]}]",
+        "deny: {keys: [x, y], prefixes: [z]}",
+    ];
+    for lists in changed {
+        assert_ne!(plain, listed(lists), "{lists}");
     }
 }
 

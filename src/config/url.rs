@@ -2,28 +2,50 @@
 
 use std::net::Ipv6Addr;
 
+use percent_encoding::percent_decode_str;
+
+use super::credentials::{Login, Password};
+
 const DEFAULT_PORT: u16 = 6379;
 
 const EXAMPLE: &str = "write `redis://host:port`, such as `redis://127.0.0.1:7001`";
 
-/// The URL as `redis://host:port`, or what would be right.
-pub(super) fn seed(text: &str) -> Result<String, String> {
+/// What the URL of a node says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seed {
+    /// `redis://host:port`, or `rediss://`: without a user or password.
+    pub url: String,
+    pub tls: bool,
+    pub login: Option<Login>,
+}
+
+/// Reads a URL, or tells what would be right.
+pub(super) fn seed(text: &str) -> Result<Seed, String> {
     let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("not the URL of a Redis: {EXAMPLE}"))?;
-    match scheme {
-        "redis" => {}
-        "rediss" => return Err(format!("TLS (`rediss://`) is not yet supported: {EXAMPLE}")),
-        _ => return Err(format!("not the URL of a Redis: {EXAMPLE}")),
+    if !["redis", "rediss"].contains(&scheme) {
+        return Err(format!("not the URL of a Redis: {EXAMPLE}"));
     }
-    if rest.contains('@') {
-        return Err(format!("a user or password in the URL is not yet supported: {EXAMPLE}"));
-    }
+    let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
+    let login = user.map(login).transpose()?;
     if rest.contains(['?', '#']) {
         return Err(format!("parameters in the URL are not supported: {EXAMPLE}"));
     }
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     refuse_database(database)?;
     let (host, port) = host_and_port(authority).ok_or_else(|| format!("no host and port in the URL: {EXAMPLE}"))?;
-    Ok(format!("redis://{host}:{port}"))
+    Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: scheme == "rediss", login })
+}
+
+/// `user:password` or `:password`, each percent-encoded.
+fn login(text: &str) -> Result<Login, String> {
+    let wrong = || "the user and password in the URL must be written `user:password@` or `:password@`, percent-encoded";
+    let (user, password) = text.split_once(':').ok_or_else(wrong)?;
+    let decoded = |part| percent_decode_str(part).decode_utf8().map(String::from).map_err(|_| wrong());
+    let (user, password) = (decoded(user)?, decoded(password)?);
+    if password.is_empty() {
+        return Err(wrong().to_owned());
+    }
+    Ok(Login { username: Some(user).filter(|user| !user.is_empty()), password: Password::Text(password) })
 }
 
 fn refuse_database(database: &str) -> Result<(), String> {
@@ -72,15 +94,36 @@ mod tests {
             ("redis://[::1]", "redis://[::1]:6379"),
         ];
         for (written, read) in cases {
-            assert_eq!(seed(written).as_deref(), Ok(read));
+            assert_eq!(seed(written).map(|seed| seed.url).as_deref(), Ok(read));
+        }
+    }
+
+    #[test]
+    fn a_user_and_password_are_taken_out_of_the_url() {
+        let login = |username: Option<&str>, password: &str| {
+            Some(Login { username: username.map(str::to_owned), password: Password::Text(password.to_owned()) })
+        };
+        let cases = [
+            ("rediss://cache", "rediss://cache:6379", None),
+            ("redis://me:secret@cache:1", "redis://cache:1", login(Some("me"), "secret")),
+            ("rediss://:p%40ss@[::1]:1", "rediss://[::1]:1", login(None, "p@ss")),
+            ("redis://me:a:b@c@cache", "redis://cache:6379", login(Some("me"), "a:b@c")),
+        ];
+        for (written, url, login) in cases {
+            let read = seed(written).unwrap();
+            assert_eq!((read.url.as_str(), read.tls, &read.login), (url, url.starts_with("rediss"), &login));
+            assert!(!format!("{read:?}").contains("secret"), "{read:?}");
         }
     }
 
     #[test]
     fn what_is_not_built_is_named() {
-        for text in ["rediss://cache:7001", "redis://user:secret@cache:7001", "redis://:secret@cache", "redis://c/3"] {
+        let refused = seed("redis://c/3").unwrap_err();
+        assert!(refused.contains("not yet supported"), "{refused}");
+        for text in
+            ["redis://secret@cache", "redis://u:secret@cache:0", "redis://u:secret%FF@cache", "http://u:secret@c"]
+        {
             let refused = seed(text).unwrap_err();
-            assert!(refused.contains("not yet supported"), "{refused}");
             assert!(!refused.contains("secret"), "{refused}");
         }
     }
@@ -102,6 +145,8 @@ mod tests {
             "redis://a b",
             "redis://cache/x",
             "redis://cache?protocol=resp3",
+            "redis://me@cache",
+            "redis://me:@cache",
         ];
         for text in cases {
             assert!(seed(text).is_err(), "{text}");

@@ -1,12 +1,14 @@
 //! The version of a set of policies: a hash of what they say, not of how it was written.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::limit::key::KeyType;
-use crate::limit::policy::Policy;
-use crate::limit::quota::{Anchor, Rate, Rule};
+use crate::limit::lists::Entry;
+use crate::limit::log::max_entries;
+use crate::limit::matches::Pattern;
+use crate::limit::policy::{Durability, Options, Policy};
+use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
 ///
@@ -18,17 +20,46 @@ pub(super) fn version(policies: &BTreeMap<String, Arc<Policy>>) -> String {
 
 /// One line a policy. Names hold neither spaces nor line ends, so no two policies read the same.
 fn canonical(policy: &Policy) -> String {
-    let Policy { name, algorithm, quotas, key_type, on_store_failure, timeout } = policy;
+    let Policy { name, algorithm, quotas, key_type, on_store_failure, timeout, options } = policy;
     let keys = match key_type {
         KeyType::Text => "text".to_owned(),
         KeyType::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
     };
     let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
-    for quota in quotas {
-        // Writing to a String cannot fail.
-        let _ = write!(line, " {}={}/{}/{}", quota.name, quota.limit, quota.window, rule(quota.rule));
+    line.extend(quotas.iter().map(quota));
+    if policy.keeps_metas() {
+        line.extend(quotas.first().map(|quota| format!(" up to {}", max_entries(quota))));
     }
-    line + &format!(" {}us\n", timeout.as_micros())
+    line + &format!(" {}us{}\n", timeout.as_micros(), said_besides(options))
+}
+
+/// Nothing when nothing is. Where an entry is written does not matter, nor do the others' order.
+fn said_besides(options: &Options) -> String {
+    let Options { durability, shadow, inline, lists, listed: _, counters: _ } = options;
+    let replica = *durability == Durability::Replica;
+    let said = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
+    let mut text: String = said.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    let Some(lists) = lists else { return text };
+    for (name, list) in [("deny", &lists.deny), ("allow", &lists.allow), ("override", &lists.overrides)] {
+        let entry = |(pattern, entry): (Pattern<'_>, &Entry)| {
+            let quotas: String = entry.policy.quotas.iter().filter(|_| name == "override").map(quota).collect();
+            format!(" {name} {pattern:?}{quotas}")
+        };
+        let mut entries: Vec<String> = list.iter().map(entry).collect();
+        entries.sort();
+        text.extend(entries);
+    }
+    text
+}
+
+/// With a blank before it.
+pub(super) fn quota(quota: &Quota) -> String {
+    format!(" {}={}", quota.name, terms(quota))
+}
+
+/// What is counted, whatever its name. Without a blank.
+pub(super) fn terms(quota: &Quota) -> String {
+    format!("{}/{}/{}", quota.limit, quota.window, rule(quota.rule))
 }
 
 /// Without a blank.
@@ -39,5 +70,7 @@ fn rule(rule: Rule) -> String {
         Rule::FixedWindow(Anchor::FirstHit) => "first-hit".into(),
         Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.to_string(),
         Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
+        // Its bound says nothing of what is counted.
+        Rule::SlidingLog(_) => "log".into(),
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::config::inline::Misfit;
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::key::NotAnAddress;
-use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
 use crate::store::StoreError;
@@ -27,6 +28,8 @@ pub struct Decision {
     pub source: Source,
     pub reason: Reason,
     pub fallback: Option<Fallback>,
+    /// Whether it was made before, for an earlier check with the same id.
+    pub replayed: bool,
 }
 
 impl Decision {
@@ -53,6 +56,35 @@ impl Decision {
             source: Source::Store,
             reason,
             fallback: None,
+            replayed: false,
+        }
+    }
+
+    /// What a list says.
+    pub fn by_list(policy: Arc<Policy>, listed: Listed, cost: u64) -> Self {
+        let (allowed, retry_after, reason) = match listed {
+            Listed::Allow => (true, Wait::NONE, Reason::AllowListed),
+            Listed::Deny => (false, Wait::Never, Reason::DenyListed),
+        };
+        Self {
+            policy,
+            cost,
+            allowed,
+            charged: 0,
+            retry_after,
+            binding: None,
+            quotas: QuotaStates::new(),
+            source: Source::List,
+            reason,
+            fallback: None,
+            replayed: false,
+        }
+    }
+
+    /// Turns a denial into a permission that says what it was: by a policy that only watches.
+    pub fn shadow(&mut self) {
+        if !self.allowed {
+            (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Shadow);
         }
     }
 
@@ -70,6 +102,7 @@ impl Decision {
             source: Source::Prefilter,
             reason: Reason::OverLimit,
             fallback: None,
+            replayed: false,
         }
     }
 }
@@ -90,6 +123,21 @@ pub enum Source {
     Store,
     Prefilter,
     Fallback,
+    List,
+}
+
+impl Source {
+    pub const ALL: [Self; 4] = [Self::Store, Self::Prefilter, Self::Fallback, Self::List];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::Prefilter => "prefilter",
+            Self::Fallback => "fallback",
+            Self::List => "list",
+        }
+    }
 }
 
 /// Why.
@@ -99,6 +147,35 @@ pub enum Reason {
     OverLimit,
     CostExceedsLimit,
     StoreUnavailable,
+    /// It would have been denied, and was not charged.
+    Shadow,
+    AllowListed,
+    DenyListed,
+}
+
+impl Reason {
+    pub const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::OverLimit,
+        Self::CostExceedsLimit,
+        Self::StoreUnavailable,
+        Self::Shadow,
+        Self::AllowListed,
+        Self::DenyListed,
+    ];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OverLimit => "over_limit",
+            Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::Shadow => "shadow",
+            Self::AllowListed => "allow_listed",
+            Self::DenyListed => "deny_listed",
+        }
+    }
 }
 
 /// How it was answered without the store.
@@ -115,6 +192,23 @@ pub enum Cause {
     BreakerOpen,
     QueueFull,
     Refused,
+    /// The charge was made, but a failover could still forget it.
+    NoReplicaAck,
+}
+
+impl Cause {
+    pub const ALL: [Self; 5] = [Self::Timeout, Self::BreakerOpen, Self::QueueFull, Self::Refused, Self::NoReplicaAck];
+
+    /// The name in answers, metrics and spans.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::BreakerOpen => "breaker_open",
+            Self::QueueFull => "queue_full",
+            Self::Refused => "refused",
+            Self::NoReplicaAck => "no_replica_ack",
+        }
+    }
 }
 
 /// Why there is no decision.
@@ -124,6 +218,12 @@ pub enum CheckError {
     UnknownPolicy(String),
     #[error("the policy's keys are IP addresses: {0}")]
     InvalidKey(#[from] NotAnAddress),
+    #[error("the id stands for a charge of another cost: send the same cost, or another id")]
+    IdReused,
+    #[error("the policy takes no quotas from requests")]
+    UnwantedQuotas,
+    #[error("the quotas of the request are wrong")]
+    InvalidQuotas(Vec<Misfit>),
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),

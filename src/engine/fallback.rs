@@ -7,7 +7,7 @@ use super::{Answers, Cause, CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::decision::{QuotaStates, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
-use crate::store::{MemoryStore, StoreError, Subject};
+use crate::store::{MemoryStore, StoreError, Subject, Work};
 
 /// When to ask again after a denial for want of a store.
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
@@ -35,7 +35,17 @@ impl FallbackStore {
             OnStoreFailure::Local => self.local(subject, costs, fallback),
             OnStoreFailure::Allow => blind(true),
             OnStoreFailure::Deny => blind(false),
+            // What only watches refuses nobody.
+            OnStoreFailure::Error if subject.policy.options.shadow => blind(false),
             OnStoreFailure::Error => costs.iter().map(|_| Err(CheckError::StoreUnavailable(error.clone()))).collect(),
+        }
+    }
+
+    /// Takes back what this node's share was charged for a call that charges nothing in the end.
+    pub fn give_back(&self, subject: &Subject, cost: u64) {
+        if subject.policy.on_store_failure == OnStoreFailure::Local {
+            // A refund takes nothing that a full store would refuse.
+            let _ = self.memory.run(&self.share(subject), &Work::Refund(cost), &[]);
         }
     }
 
@@ -45,14 +55,19 @@ impl FallbackStore {
     }
 
     fn local(&self, subject: &Subject, costs: &[u64], fallback: Fallback) -> Answers {
-        let policy = Arc::new(subject.policy.share(self.expected_nodes));
-        let share = Subject { policy: policy.clone(), ..subject.clone() };
+        let share = self.share(subject);
         let Ok(taken) = self.memory.take(&share, costs) else {
             // It is full as well: admitting unseen would be over the share.
             return costs.iter().map(|cost| Ok(without_counter(subject, *cost, false, fallback))).collect();
         };
-        let decision = |verdict| Ok(local_decision(&policy, subject, verdict, fallback));
+        let decision = |verdict| Ok(local_decision(&share.policy, subject, verdict, fallback));
         taken.ruling.verdicts.into_iter().map(decision).collect()
+    }
+}
+
+impl FallbackStore {
+    fn share(&self, subject: &Subject) -> Subject {
+        Subject { policy: Arc::new(subject.policy.share(self.expected_nodes)), ..subject.clone() }
     }
 }
 
@@ -89,6 +104,17 @@ fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallba
         source: Source::Fallback,
         reason: Reason::StoreUnavailable,
         fallback: Some(fallback),
+        replayed: false,
+    }
+}
+
+impl CheckError {
+    /// Why the store gave no decision, where that is why there is none.
+    pub fn fallback(&self) -> Option<Fallback> {
+        match self {
+            Self::StoreUnavailable(error) => Some(Fallback { mode: OnStoreFailure::Error, cause: cause(error) }),
+            _ => None,
+        }
     }
 }
 
@@ -98,5 +124,6 @@ fn cause(error: &StoreError) -> Cause {
         StoreError::Unreachable(_) => Cause::BreakerOpen,
         StoreError::QueueFull => Cause::QueueFull,
         StoreError::Refused(_) => Cause::Refused,
+        StoreError::NoReplicaAck => Cause::NoReplicaAck,
     }
 }

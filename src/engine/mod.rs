@@ -14,14 +14,33 @@ use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::time::Micros;
 use crate::prefilter::Prefilter;
 use crate::store::{Store, StoreError, Subject};
+use crate::telemetry::traces::{self, Answered};
 
 pub mod decision;
 
 pub mod fallback;
 
-pub use crate::store::{Health, ShardHealth};
+mod amend;
+
+mod all;
+
+pub mod tally;
+
+mod inline;
+
+mod metrics;
+
+pub mod reload;
+
+pub use crate::config::inline::{Misfit, Written};
+pub use crate::store::{Health, History, Meta, ShardHealth};
+pub use all::{All, Refusal};
+pub use amend::{Amended, Given};
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
 use fallback::FallbackStore;
+use inline::InlinePolicies;
+pub use reload::Changes;
+use tally::Tally;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
@@ -31,23 +50,47 @@ pub struct Check {
     pub key: String,
     /// 0 to 10^15 units; 0 only looks.
     pub cost: u64,
+    /// Who causes it, 1 to 256 bytes; kept by sliding logs.
+    pub meta: Meta,
+    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike.
+    pub id: Option<Arc<str>>,
+    /// The quotas that it brings along, for policies that take them.
+    pub quotas: Option<Vec<Written>>,
+}
+
+impl Check {
+    /// The id of a check that may charge: a look needs none.
+    fn id(&self) -> Option<&Arc<str>> {
+        self.id.as_ref().filter(|_| self.cost > 0)
+    }
 }
 
 /// Answers checks. One per node, shared by all listeners.
 #[derive(Debug)]
 pub struct Engine {
     policies: ArcSwap<Policies>,
+    inline: InlinePolicies,
     fingerprinter: Fingerprinter,
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
+    tally: Tally,
     clock: Clock,
 }
 
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
         let policies = ArcSwap::from_pointee(policies);
-        Self { policies, fingerprinter: Fingerprinter::default(), prefilter, store, fallback, clock }
+        Self {
+            policies,
+            inline: InlinePolicies::default(),
+            fingerprinter: Fingerprinter::default(),
+            prefilter,
+            store,
+            fallback,
+            tally: Tally::default(),
+            clock,
+        }
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -56,9 +99,12 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
-        let mut decisions = self.ask(&subject, &[check.cost]).await;
-        // One answer per cost is the contract of `ask`.
-        decisions.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
+        let answer = match (check.id(), subject.policy.options.listed) {
+            (None, None) => self.ask_one(&subject, check).await,
+            _ => one(self.ask_each(&subject, &[check]).await),
+        };
+        traces::answered(|| told(&subject, check.cost, answer.as_ref()));
+        answer
     }
 
     /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
@@ -71,11 +117,15 @@ impl Engine {
             }
         }
         let asked = places.into_values().map(async |places| {
-            let costs: Vec<u64> = places.iter().map(|place| checks[*place].cost).collect();
-            let answers = match &subjects[places[0]] {
-                Ok(subject) => self.ask(subject, &costs).await,
-                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
-            };
+            let mut answers = Answers::new();
+            // Equal but for the names of their quotas, policies share a counter, though not their answers.
+            for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
+                let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
+                match &subjects[run[0]] {
+                    Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
+                    Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
+                }
+            }
             places.into_iter().zip(answers)
         });
         let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
@@ -91,6 +141,13 @@ impl Engine {
             .zip(&subjects)
             .map(|(answer, subject)| answer.unwrap_or_else(|| unasked(subject)))
             .collect()
+    }
+
+    /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
+    pub async fn history(&self, check: &Check) -> Option<History> {
+        let subject = self.subject(check).ok()?;
+        let told = tokio::time::timeout(subject.policy.timeout, self.store.history(&subject)).await;
+        told.ok()?.ok()?
     }
 
     /// The policies in force.
@@ -115,14 +172,90 @@ impl Engine {
         let unknown = || CheckError::UnknownPolicy(check.policy.clone());
         let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
         let key = policy.key_type.normalise(&check.key)?;
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
+        let policy = match &own {
+            None => policy.for_key(&key, &check.key),
+            // Quotas of its own beat an override, but no list.
+            Some(own) => policy.listed(&key, &check.key).unwrap_or(own),
+        };
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `costs` for one subject, in order: one answer each. Those that are known to be denied are not
-    /// asked, which changes nothing for the others, since a denial charges nothing.
-    async fn ask(&self, subject: &Subject, costs: &[u64]) -> Answers {
+    /// A batch's checks of one key; in a trace they have a span of their own.
+    async fn ask_part(&self, subject: &Subject, checks: &[&Check]) -> Answers {
+        let tell = |answers: &Answers| {
+            // Of several for one key the last one tells most: those before it were decided first.
+            if let (Some(check), Some(answer)) = (checks.last(), answers.last()) {
+                traces::answered(|| told(subject, check.cost, answer.as_ref()));
+            }
+        };
+        traces::part(checks.len()).within(self.ask_each(subject, checks), tell).await
+    }
+
+    /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
+    async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
+        let mut answers = Answers::new();
+        for together in checks.chunk_by(|one, next| one.id().is_none() && next.id().is_none()) {
+            let metas = metas(subject, together.iter().copied());
+            match together[0].id() {
+                Some(id) => answers.push(self.ask_once(subject, id, together[0].cost, &metas).await),
+                None => {
+                    let costs: SmallVec<[u64; 1]> = together.iter().map(|check| check.cost).collect();
+                    answers.extend(self.ask(subject, &costs, &metas).await);
+                }
+            }
+        }
+        answers
+    }
+
+    /// The same as [`Engine::ask`] for one cost. Nearly all checks are such, and lists of one thing cost as much as a
+    /// denial that is known.
+    async fn ask_one(&self, subject: &Subject, check: &Check) -> Answer {
+        let (policy, cost, now) = (&subject.policy, check.cost, self.clock.now());
+        let mut answer = match self.prefilter.denial(subject.fingerprint, policy, cost, now) {
+            Some(denial) => Ok(Decision::by_prefilter(policy.clone(), cost, denial)),
+            None => {
+                let metas = metas(subject, std::iter::once(check));
+                one(self.ask_store(subject, &[cost], &metas, now).await)
+            }
+        };
+        if let (true, Ok(decision)) = (policy.options.shadow, &mut answer) {
+            decision.shadow();
+        }
+        self.tally(subject, std::slice::from_ref(&answer), now);
+        answer
+    }
+
+    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
+    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
         let now = self.clock.now();
+        let answers = self.decide(subject, costs, metas, now).await;
+        self.tally(subject, &answers, now);
+        answers
+    }
+
+    /// Counts answers to checks that began at `since` (us).
+    fn tally(&self, subject: &Subject, answers: &[Answer], since: Micros) {
+        self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
+    }
+
+    /// The same as [`Engine::ask`], not counted; `now` (us) is when they were asked.
+    async fn decide(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
+        let policy = &subject.policy;
+        let mut answers: Answers = match policy.options.listed {
+            Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
+            None => self.count(subject, costs, metas, now).await,
+        };
+        if policy.options.shadow {
+            answers.iter_mut().flatten().for_each(Decision::shadow);
+        }
+        answers
+    }
+
+    /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
+    /// since a denial charges nothing.
+    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
         let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
         let mut answers: SmallVec<[Option<Answer>; 1]> = costs
             .iter()
@@ -131,7 +264,13 @@ impl Engine {
         let open: SmallVec<[u64; 1]> =
             costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
         if !open.is_empty() {
-            let asked = self.ask_store(subject, &open, now).await;
+            let metas: SmallVec<[Meta; 1]> = metas
+                .iter()
+                .zip(&answers)
+                .filter(|(_, answer)| answer.is_none())
+                .map(|(meta, _)| meta.clone())
+                .collect();
+            let asked = self.ask_store(subject, &open, &metas, now).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
@@ -141,18 +280,67 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    async fn ask_store(&self, subject: &Subject, costs: &[u64], sent: Micros) -> Answers {
+    async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take(subject, costs)).await;
+        let taken = tokio::time::timeout(subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
         match taken.unwrap_or(Err(StoreError::Timeout)) {
             Ok(taken) => {
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()
             }
-            Err(error) => self.fallback.answer(subject, costs, &error),
+            Err(error) => self.fall_back(subject, costs, &error),
         }
     }
+
+    /// What is answered without the store; the log says why.
+    fn fall_back(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Answers {
+        if let Some(suppressed) = self.tally.complain(error, self.clock.now()) {
+            let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
+            tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; the fallback answers");
+        }
+        self.fallback.answer(subject, costs, error)
+    }
+}
+
+/// The answer to one check; that there is one for each is the contract of what asks.
+fn one(mut answers: Answers) -> Answer {
+    answers.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
+}
+
+/// What a trace tells of an answer.
+fn told<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckError>) -> Answered<'a> {
+    let (policy, key) = (&*subject.policy.name, &*subject.key);
+    let names = |Fallback { mode, cause }: Fallback| (mode.name(), cause.name());
+    match answer {
+        Ok(decision) => Answered {
+            policy,
+            key,
+            cost,
+            allowed: Some(decision.allowed),
+            source: decision.source.name(),
+            reason: decision.reason.name(),
+            fallback: decision.fallback.map(names),
+        },
+        Err(error) => Answered {
+            policy,
+            key,
+            cost,
+            allowed: None,
+            source: Source::Fallback.name(),
+            reason: Reason::StoreUnavailable.name(),
+            fallback: error.fallback().map(names),
+        },
+    }
+}
+
+fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
+    matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
+}
+
+/// The metas of checks of one subject, one each, where its policy keeps them.
+fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
+    if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
 }
 
 /// What a check comes to.

@@ -1,112 +1,114 @@
 //! A decision as JSON.
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
-use serde::ser::SerializeSeq;
-use serde::{Serialize, Serializer};
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
 
 use super::headers;
-use crate::engine::{Binding, Cause, Decision, Fallback, Reason, Source};
-use crate::limit::decision::Wait;
+use super::json::Object;
+use crate::engine::{All, Amended, Check, Decision, Source};
+use crate::limit::decision::{QuotaState, Wait};
+use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
+
+/// Bytes of an answer with a few quotas, so that writing it seldom has to grow its buffer.
+const USUAL_BYTES: usize = 512;
 
 /// A decision with its header fields.
 pub(super) fn response(key: &str, decision: &Decision) -> Response {
-    let mut response = Json(Answer::new(key, decision)).into_response();
+    let mut response = object(|object| members(object, key, decision));
     headers::insert(decision, response.headers_mut());
     response
 }
 
-/// The body, in the order of the interface's description. Spans are ms, rounded up.
-#[derive(Serialize)]
-pub(super) struct Answer<'a> {
-    allowed: bool,
-    policy: &'a str,
-    key: &'a str,
-    cost: u64,
-    charged: u64,
-    limit: Option<u64>,
-    remaining: Option<u64>,
-    retry_after_ms: Option<u64>,
-    reset_after_ms: Option<u64>,
-    quota: Option<&'a str>,
-    source: &'static str,
-    reason: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quotas: Option<QuotaStates<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fallback: Option<FallbackBody>,
+/// An answer whose body is one object.
+pub(super) fn object(write: impl FnOnce(&mut Object<'_>)) -> Response {
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    let mut object = Object::open(&mut bytes);
+    write(&mut object);
+    object.close();
+    let mut response = Response::new(Body::from(bytes));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
-impl<'a> Answer<'a> {
-    /// `key` is the caller's spelling.
-    pub(super) fn new(key: &'a str, decision: &'a Decision) -> Self {
-        let binding = decision.binding.as_ref();
-        let quota = binding.and_then(|binding| decision.policy.quotas.get(binding.quota));
-        Self {
-            allowed: decision.allowed,
-            policy: &decision.policy.name,
-            key,
-            cost: decision.cost,
-            charged: decision.charged,
-            limit: quota.map(|quota| quota.limit.get()),
-            remaining: binding.map(|binding| binding.remaining),
-            retry_after_ms: millis(decision.retry_after),
-            reset_after_ms: binding.map(|binding: &Binding| millis_up(binding.reset_after)),
-            quota: quota.map(|quota| quota.name.as_str()),
-            source: source(decision.source),
-            reason: reason(decision.reason),
-            quotas: (decision.source != Source::Prefilter).then_some(QuotaStates(decision)),
-            fallback: decision.fallback.map(FallbackBody::from),
-        }
+/// The decisions on checks that are charged together, with the time of the last one that is denied.
+pub(super) fn together(checks: &[Check], all: &All) -> Response {
+    let denied = all.decisions.iter().enumerate().filter(|(_, decision)| !decision.allowed);
+    let mut response = object(|object| {
+        object.bool("allowed", all.allowed);
+        object.value("denied_by", &denied.map(|(place, _)| place).collect::<Vec<_>>());
+        object.optional("retry_after_ms", millis(all.retry_after()));
+        let results = checks.iter().zip(&all.decisions);
+        object.list("results", results, |(check, decision), out| write(out, &check.key, decision));
+    });
+    if !all.allowed {
+        headers::insert_retry_after(all.retry_after(), response.headers_mut());
+    }
+    response
+}
+
+/// The cost-0 decision after a refund, and what was given back.
+pub(super) fn refunded(key: &str, amended: &Amended) -> Response {
+    let mut response = object(|object| {
+        members(object, key, &amended.decision);
+        object.number("refunded", amended.refunded);
+    });
+    headers::insert(&amended.decision, response.headers_mut());
+    response
+}
+
+/// A decision as an object.
+pub(super) fn write(out: &mut Vec<u8>, key: &str, decision: &Decision) {
+    let mut object = Object::open(out);
+    members(&mut object, key, decision);
+    object.close();
+}
+
+/// The members of a decision, in the order of the interface's description; `key` is the caller's spelling. Spans are
+/// ms, rounded up. Names of quotas need no escapes.
+pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
+    let binding = decision.binding.as_ref();
+    let quota = binding.and_then(|binding| decision.policy.quotas.get(binding.quota));
+    object.bool("allowed", decision.allowed);
+    object.value("policy", &decision.policy.name);
+    object.value("key", key);
+    object.number("cost", decision.cost);
+    object.number("charged", decision.charged);
+    object.optional("limit", quota.map(|quota| quota.limit.get()));
+    object.optional("remaining", binding.map(|binding| binding.remaining));
+    object.optional("retry_after_ms", millis(decision.retry_after));
+    object.optional("reset_after_ms", binding.map(|binding| millis_up(binding.reset_after)));
+    match quota {
+        Some(quota) => object.word("quota", &quota.name),
+        None => object.value("quota", &()),
+    }
+    object.word("source", decision.source.name());
+    object.word("reason", decision.reason.name());
+    if decision.source != Source::Prefilter {
+        let states = decision.policy.quotas.iter().zip(&decision.quotas);
+        object.list("quotas", states, |(quota, state), out| write_quota(out, quota, state));
+    }
+    if let Some(fallback) = decision.fallback {
+        let mut body = Object::open(object.member("fallback"));
+        body.word("mode", fallback.mode.name());
+        body.word("cause", fallback.cause.name());
+        body.close();
+    }
+    if decision.replayed {
+        object.bool("replayed", true);
     }
 }
 
-/// Each quota that was asked, in the policy's order.
-struct QuotaStates<'a>(&'a Decision);
-
-impl Serialize for QuotaStates<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Decision { policy, quotas, .. } = self.0;
-        let mut states = serializer.serialize_seq(Some(quotas.len()))?;
-        for (quota, state) in policy.quotas.iter().zip(quotas) {
-            states.serialize_element(&QuotaBody {
-                name: &quota.name,
-                limit: quota.limit.get(),
-                window_ms: millis_up(quota.window),
-                remaining: state.remaining,
-                reset_after_ms: millis_up(state.reset_after),
-            })?;
-        }
-        states.end()
-    }
-}
-
-#[derive(Serialize)]
-struct QuotaBody<'a> {
-    name: &'a str,
-    limit: u64,
-    window_ms: u64,
-    remaining: u64,
-    reset_after_ms: u64,
-}
-
-#[derive(Serialize)]
-struct FallbackBody {
-    mode: &'static str,
-    cause: &'static str,
-}
-
-impl From<Fallback> for FallbackBody {
-    fn from(fallback: Fallback) -> Self {
-        let cause = match fallback.cause {
-            Cause::Timeout => "timeout",
-            Cause::BreakerOpen => "breaker_open",
-            Cause::QueueFull => "queue_full",
-            Cause::Refused => "refused",
-        };
-        Self { mode: fallback.mode.name(), cause }
-    }
+/// A quota that was asked.
+fn write_quota(out: &mut Vec<u8>, quota: &Quota, state: &QuotaState) {
+    let mut object = Object::open(out);
+    object.word("name", &quota.name);
+    object.number("limit", quota.limit.get());
+    object.number("window_ms", millis_up(quota.window));
+    object.number("remaining", state.remaining);
+    object.number("reset_after_ms", millis_up(state.reset_after));
+    object.close();
 }
 
 /// `null` when the cost can never fit.
@@ -117,19 +119,44 @@ fn millis(wait: Wait) -> Option<u64> {
     }
 }
 
-fn source(source: Source) -> &'static str {
-    match source {
-        Source::Store => "store",
-        Source::Prefilter => "prefilter",
-        Source::Fallback => "fallback",
-    }
-}
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
 
-fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Ok => "ok",
-        Reason::OverLimit => "over_limit",
-        Reason::CostExceedsLimit => "cost_exceeds_limit",
-        Reason::StoreUnavailable => "store_unavailable",
+    use super::headers::tests::decision;
+    use super::*;
+    use crate::engine::{Binding, Cause, Fallback, Reason};
+    use crate::limit::policy::OnStoreFailure;
+
+    fn written(key: &str, decision: &Decision) -> Value {
+        let mut out = Vec::new();
+        write(&mut out, key, decision);
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn any_key_is_repeated_and_every_member_is_there() {
+        let mut decision =
+            decision(&[("1s", 10, 1_000_000), ("1m", 20, 60_000_000)], &[(7, 1), (8, 2001)], Wait::Never);
+        decision.source = Source::Fallback;
+        decision.reason = Reason::OverLimit;
+        decision.fallback = Some(Fallback { mode: OnStoreFailure::Local, cause: Cause::Timeout });
+        decision.binding = Some(Binding { quota: 1, remaining: 8, reset_after: 2001 });
+        decision.replayed = true;
+        for key in ["k", "\"\\\u{0}\n\t\u{7f}é\u{1f600}</script>", "{}"] {
+            let expected = json!({
+                "allowed": false, "policy": "p", "key": key, "cost": 1, "charged": 0, "limit": 20, "remaining": 8,
+                "retry_after_ms": null, "reset_after_ms": 3, "quota": "1m", "source": "fallback", "reason": "over_limit",
+                "quotas": [
+                    {"name": "1s", "limit": 10, "window_ms": 1000, "remaining": 7, "reset_after_ms": 1},
+                    {"name": "1m", "limit": 20, "window_ms": 60000, "remaining": 8, "reset_after_ms": 3},
+                ],
+                "fallback": {"mode": "local", "cause": "timeout"}, "replayed": true
+            });
+            assert_eq!(written(key, &decision), expected);
+        }
+        (decision.source, decision.fallback, decision.binding) = (Source::Prefilter, None, None);
+        let told = written("k", &decision);
+        assert_eq!((&told["limit"], &told["quota"], told.get("quotas")), (&Value::Null, &Value::Null, None));
     }
 }

@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::Request;
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Frame, Incoming, SizeHint};
 
 use super::error::Problem;
 
@@ -19,21 +19,42 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// What is read of a body nobody wants, so that its sender comes to read the answer, bytes.
 const MAX_UNWANTED_BYTES: usize = 16 * 1024 * 1024;
 
+/// A body of a request, routed or not.
+pub(super) trait JsonBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin {}
+
+impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> JsonBody for B {}
+
 /// Reads a JSON body of at most `limit` bytes.
 ///
 /// # Errors
 /// 415, 413 (at once when its length is declared), 408, and 400 when it breaks off.
-pub(super) async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Problem> {
+pub(super) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize) -> Result<Bytes, Problem> {
     require_json(headers)?;
     if body.size_hint().lower() > limit as u64 {
         return Err(Problem::too_large(limit));
     }
-    let read = tokio::time::timeout(TIMEOUT, Limited::new(body, limit).collect()).await;
-    match read.map_err(|_| Problem::slow_body())? {
-        Ok(body) => Ok(body.to_bytes()),
+    match tokio::time::timeout(TIMEOUT, read(body, limit)).await.map_err(|_| Problem::slow_body())? {
+        Ok(body) => Ok(body),
         Err(error) if is_over_limit(&*error) => Err(Problem::too_large(limit)),
         Err(_) => Err(Problem::malformed("the body broke off before its end")),
     }
+}
+
+async fn read(body: impl JsonBody, limit: usize) -> Result<Bytes, BoxError> {
+    let mut body = Limited::new(body, limit);
+    // Almost every body comes in one piece, which need not be copied.
+    let first = match body.frame().await {
+        Some(frame) => frame?.into_data().unwrap_or_default(),
+        None => return Ok(Bytes::new()),
+    };
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let mut whole = first.to_vec();
+    while let Some(frame) = body.frame().await {
+        whole.extend(frame?.into_data().unwrap_or_default());
+    }
+    Ok(whole.into())
 }
 
 fn is_over_limit(error: &(dyn Error + 'static)) -> bool {
@@ -74,53 +95,55 @@ fn is_no_foreign_charset(parameter: &str) -> bool {
     }
 }
 
-/// Lets the body of `request` be read to its end after whoever got it has dropped it.
+/// A body that is read to its end after whoever got it has dropped it.
 ///
 /// A server that answers early and closes resets the connection, and the sender, who is still writing, never
 /// reads the answer. Those who wait to be told to continue have not begun to write.
-pub(super) fn lingering(request: Request) -> Request {
-    if request.body().is_end_stream() || request.headers().contains_key(header::EXPECT) {
-        return request;
-    }
-    request.map(|body| Body::new(Lingering(body)))
+pub(super) struct Lingering {
+    body: Option<Incoming>,
+    lingers: bool,
 }
 
-struct Lingering(Body);
+impl Lingering {
+    pub(super) fn new(headers: &HeaderMap, body: Incoming) -> Self {
+        Self { body: Some(body), lingers: !headers.contains_key(header::EXPECT) }
+    }
+}
 
 impl HttpBody for Lingering {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.0).poll_frame(cx);
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = Pin::new(body).poll_frame(cx);
         if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-            self.0 = Body::empty();
+            self.body = None;
         }
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.body.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.body.as_ref().map_or(SizeHint::with_exact(0), Incoming::size_hint)
     }
 }
 
 impl Drop for Lingering {
     fn drop(&mut self) {
-        if self.0.is_end_stream() {
+        if !self.lingers || self.is_end_stream() {
             return;
         }
-        let rest = std::mem::take(&mut self.0);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        if let (Some(rest), Ok(runtime)) = (self.body.take(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(tokio::time::timeout(TIMEOUT, discard(rest)));
         }
     }
 }
 
-async fn discard(mut body: Body) {
+async fn discard(mut body: Incoming) {
     let mut left = MAX_UNWANTED_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len);

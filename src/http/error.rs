@@ -6,9 +6,13 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 
-use super::violations::{Violation, did_you_mean};
+use super::access;
+use super::faults::FaultBody;
+use super::violations::{Violation, did_you_mean, member};
+use crate::access::Refused;
 use crate::config::Policies;
-use crate::engine::CheckError;
+use crate::engine::{CheckError, Misfit};
+use crate::reload::ReloadError;
 
 /// Names of policies listed at most when one is not known.
 const MAX_KNOWN: usize = 100;
@@ -20,19 +24,26 @@ pub(super) struct Problem {
     detail: String,
     violations: Vec<Violation>,
     known: Vec<String>,
+    faults: Vec<FaultBody<'static>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     MalformedJson,
     InvalidRequest,
+    InvalidConfiguration,
+    NothingToReload,
     UnknownPolicy,
+    Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
+    IdReused,
     RequestTimeout,
     TooLarge,
     UnsupportedMediaType,
     StoreUnavailable,
+    Overloaded,
     Internal,
 }
 
@@ -44,11 +55,18 @@ impl Kind {
             Self::InvalidRequest => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", "The request says something it may not say")
             }
+            Self::InvalidConfiguration => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid-configuration", "The configuration has faults")
+            }
+            Self::NothingToReload => (StatusCode::CONFLICT, "nothing-to-reload", "The node was given no file"),
             Self::UnknownPolicy => (StatusCode::NOT_FOUND, "unknown-policy", "There is no policy of that name"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "The caller is not known"),
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The caller may not make this call"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is nothing at this path"),
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take that method")
             }
+            Self::IdReused => (StatusCode::CONFLICT, "id-reused", "The id stands for another cost"),
             Self::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout", "The body did not arrive in time"),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large"),
             Self::UnsupportedMediaType => {
@@ -57,6 +75,7 @@ impl Kind {
             Self::StoreUnavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", "The store gave no decision")
             }
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many calls are in flight"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Tollgate has a bug"),
         }
     }
@@ -64,7 +83,7 @@ impl Kind {
 
 impl Problem {
     fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), violations: Vec::new(), known: Vec::new() }
+        Self { kind, detail: detail.into(), violations: Vec::new(), known: Vec::new(), faults: Vec::new() }
     }
 
     /// 400: `detail` says where it stops being JSON.
@@ -82,6 +101,33 @@ impl Problem {
         Self { violations, ..Self::new(Kind::InvalidRequest, detail) }
     }
 
+    /// 401 or 403.
+    pub(super) fn refused(refused: Refused) -> Self {
+        let kind = match refused {
+            Refused::NoToken | Refused::UnknownToken => Kind::Unauthorized,
+            Refused::NeedsAdmin | Refused::NoAdminTokens => Kind::Forbidden,
+        };
+        Self::new(kind, access::sentence(refused))
+    }
+
+    /// 404: no call has the path.
+    pub(super) fn not_found(uri: &Uri) -> Self {
+        let path: String = uri.path().chars().take(200).collect();
+        Self::new(Kind::NotFound, format!("no call has the path {path}"))
+    }
+
+    /// 422 with every fault of the file, or 409 when there is no file: why nothing was loaded again.
+    pub(super) fn not_reloaded(error: &ReloadError) -> Self {
+        match error {
+            ReloadError::NoFile => Self::new(Kind::NothingToReload, error.to_string()),
+            ReloadError::Faults(faults) => {
+                let faults: Vec<_> = faults.iter().map(|fault| FaultBody::from(fault).into_owned()).collect();
+                let detail = format!("the running policies stay in force: {} faults, see violations", faults.len());
+                Self { faults, ..Self::new(Kind::InvalidConfiguration, detail) }
+            }
+        }
+    }
+
     /// 408: the body was not complete after the time allowed for it.
     pub(super) fn slow_body() -> Self {
         Self::new(Kind::RequestTimeout, "send the whole body within 10 seconds")
@@ -97,13 +143,44 @@ impl Problem {
         Self::new(Kind::UnsupportedMediaType, detail)
     }
 
+    /// 503: nothing of the call was read.
+    pub(super) fn overloaded() -> Self {
+        Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
+    }
+
     /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
     pub(super) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
+            CheckError::IdReused => Self::new(Kind::IdReused, error.to_string()),
+            CheckError::UnwantedQuotas => {
+                let detail =
+                    "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
+                Self::invalid(vec![Violation::new(format!("{at}/quotas"), detail)])
+            }
+            CheckError::InvalidQuotas(misfits) => Self::invalid(misfits.iter().map(|it| misfit(it, at)).collect()),
             CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
         }
+    }
+
+    /// What the engine refused of checks that are charged together, all of it at once; each with its place.
+    pub(super) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
+        let problem = |(place, error): &(usize, CheckError)| {
+            let mut problem = Self::no_decision(error, policies, &format!("/checks/{place}"));
+            if problem.kind == Kind::UnknownPolicy {
+                problem.violations.push(Violation::new(format!("/checks/{place}/policy"), problem.detail.clone()));
+            }
+            problem
+        };
+        let mut problems: Vec<Self> = refusals.iter().map(problem).collect();
+        let violations = problems.iter_mut().flat_map(|problem| std::mem::take(&mut problem.violations)).collect();
+        if problems.iter().any(|problem| problem.kind == Kind::InvalidRequest) {
+            return Self::invalid(violations);
+        }
+        // The rest are all of a kind: names that are not known, or one without a decision.
+        let first = problems.into_iter().next().unwrap_or_else(|| Self::invalid(Vec::new()));
+        Self { violations, ..first }
     }
 
     fn unknown_policy(name: &str, policies: &Policies) -> Self {
@@ -119,9 +196,14 @@ impl Problem {
     }
 }
 
+fn misfit(Misfit { pointer, message }: &Misfit, at: &str) -> Violation {
+    let whole = format!("{at}/quotas");
+    let pointer = pointer.iter().fold(whole, |at, part| member(&at, part));
+    Violation::new(pointer, format!("is refused: {message}"))
+}
+
 pub(super) async fn not_found(uri: Uri) -> Problem {
-    let path: String = uri.path().chars().take(200).collect();
-    Problem::new(Kind::NotFound, format!("no call has the path {path}"))
+    Problem::not_found(&uri)
 }
 
 /// The router adds `Allow`.
@@ -142,7 +224,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.kind {
-            Kind::StoreUnavailable => {
+            Kind::StoreUnavailable | Kind::Overloaded => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Kind::RequestTimeout => {
@@ -162,7 +244,7 @@ impl Serialize for Problem {
             title,
             status: status.as_u16(),
             detail: &self.detail,
-            violations: &self.violations,
+            violations: ViolationsBody::of(self),
             known: (self.kind == Kind::UnknownPolicy).then_some(&self.known),
         }
         .serialize(serializer)
@@ -176,8 +258,26 @@ struct ProblemBody<'a> {
     title: &'static str,
     status: u16,
     detail: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    violations: &'a [Violation],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    violations: Option<ViolationsBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     known: Option<&'a Vec<String>>,
+}
+
+/// Of a request, or of a configuration.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ViolationsBody<'a> {
+    Request(&'a [Violation]),
+    Configuration(&'a [FaultBody<'static>]),
+}
+
+impl<'a> ViolationsBody<'a> {
+    fn of(problem: &'a Problem) -> Option<Self> {
+        match (problem.violations.as_slice(), problem.faults.as_slice()) {
+            ([], []) => None,
+            ([], faults) => Some(Self::Configuration(faults)),
+            (violations, _) => Some(Self::Request(violations)),
+        }
+    }
 }

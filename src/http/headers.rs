@@ -4,8 +4,6 @@
 //! Their spans are whole seconds, rounded up. `t` is when the quota is whole again; of a denial it is not later
 //! than Retry-After, which by the draft should not come before the end of `t`: until then `r` is what is left.
 
-use std::fmt::Write;
-
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::engine::Decision;
@@ -17,6 +15,9 @@ use crate::limit::time::{Micros, seconds_up};
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
+/// Bytes of an item with usual numbers, its comma included.
+const ITEM_BYTES: usize = 40;
+
 /// The largest integer of RFC 9651: one below the largest limit.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
@@ -26,37 +27,48 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
         insert_text(headers, RATELIMIT_POLICY, policy_items(&decision.policy));
         insert_text(headers, RATELIMIT, state_items(decision));
     }
-    if let Some(seconds) = retry_after(decision) {
+    if !decision.allowed {
+        insert_retry_after(decision.retry_after, headers);
+    }
+}
+
+/// Adds when a denied cost will fit, if it ever will.
+pub(super) fn insert_retry_after(wait: Wait, headers: &mut HeaderMap) {
+    if let Some(seconds) = whole_seconds(wait) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
 }
 
 /// Of a denial of a cost that will fit: when, in seconds.
 fn retry_after(decision: &Decision) -> Option<u64> {
-    match decision.retry_after {
-        Wait::For(wait) if !decision.allowed => Some(seconds_up(wait).max(1)),
-        _ => None,
+    whole_seconds(decision.retry_after).filter(|_| !decision.allowed)
+}
+
+fn whole_seconds(wait: Wait) -> Option<u64> {
+    match wait {
+        Wait::For(wait) => Some(seconds_up(wait).max(1)),
+        Wait::Never => None,
     }
 }
 
 /// `"1s";q=1000;w=1, "10s";q=5000;w=10`
-fn policy_items(policy: &Policy) -> String {
-    let mut items = String::with_capacity(32 * policy.quotas.len());
+fn policy_items(policy: &Policy) -> Vec<u8> {
+    let mut items = Vec::with_capacity(ITEM_BYTES * policy.quotas.len());
     for quota in &policy.quotas {
         let (limit, window) = (quota.limit.get().min(MAX_INTEGER), seconds_up(quota.window));
-        push(&mut items, format_args!("\"{}\";q={limit};w={window}", quota.name));
+        push(&mut items, &quota.name, [("q", limit), ("w", window)]);
     }
     items
 }
 
 /// `"1s";r=12;t=1, "10s";r=3211;t=10`; of a pre-filter's denial only the quota that it knows.
-fn state_items(decision: &Decision) -> String {
+fn state_items(decision: &Decision) -> Vec<u8> {
     let quotas = &decision.policy.quotas;
-    let mut items = String::with_capacity(32 * quotas.len());
+    let mut items = Vec::with_capacity(ITEM_BYTES * quotas.len());
     let latest = retry_after(decision).unwrap_or(u64::MAX);
     let mut state = |quota: &Quota, remaining: u64, reset_after: Micros| {
         let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after).min(latest));
-        push(&mut items, format_args!("\"{}\";r={remaining};t={reset}", quota.name));
+        push(&mut items, &quota.name, [("r", remaining), ("t", reset)]);
     };
     for (quota, known) in quotas.iter().zip(&decision.quotas) {
         state(quota, known.remaining, known.reset_after);
@@ -69,22 +81,30 @@ fn state_items(decision: &Decision) -> String {
     items
 }
 
-fn push(items: &mut String, item: std::fmt::Arguments<'_>) {
+/// Formatting by hand: these two lines are written for every answer.
+fn push(items: &mut Vec<u8>, quota: &str, parameters: [(&str, u64); 2]) {
     if !items.is_empty() {
-        items.push_str(", ");
+        items.extend_from_slice(b", ");
     }
-    // Writing to a String cannot fail.
-    let _ = items.write_fmt(item);
+    items.push(b'"');
+    items.extend_from_slice(quota.as_bytes());
+    items.push(b'"');
+    for (name, number) in parameters {
+        items.push(b';');
+        items.extend_from_slice(name.as_bytes());
+        items.push(b'=');
+        items.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    }
 }
 
-fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: String) {
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: Vec<u8>) {
     if let Ok(value) = HeaderValue::try_from(text) {
         headers.insert(name, value);
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::num::NonZeroU64;
     use std::sync::Arc;
     use std::time::Duration;
@@ -93,9 +113,13 @@ mod tests {
     use crate::engine::{Binding, Reason, Source};
     use crate::limit::decision::{QuotaState, QuotaStates};
     use crate::limit::key::KeyType;
-    use crate::limit::policy::{Algorithm, OnStoreFailure};
+    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
 
-    fn decision(quotas: &[(&str, u64, Micros)], states: &[(u64, Micros)], retry_after: Wait) -> Decision {
+    pub(in crate::http) fn decision(
+        quotas: &[(&str, u64, Micros)],
+        states: &[(u64, Micros)],
+        retry_after: Wait,
+    ) -> Decision {
         let quota = |&(name, limit, window): &(&str, u64, Micros)| Quota {
             name: name.into(),
             limit: NonZeroU64::new(limit).unwrap(),
@@ -109,6 +133,7 @@ mod tests {
             key_type: KeyType::Text,
             on_store_failure: OnStoreFailure::Local,
             timeout: Duration::from_millis(100),
+            options: Options::default(),
         };
         let state = |&(remaining, reset_after): &(u64, Micros)| QuotaState { remaining, reset_after };
         let quotas: QuotaStates = states.iter().map(state).collect();
@@ -127,6 +152,7 @@ mod tests {
             source: Source::Store,
             reason: Reason::Ok,
             fallback: None,
+            replayed: false,
         }
     }
 

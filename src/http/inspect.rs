@@ -10,9 +10,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error::Problem;
-use super::request::{DEFAULT_POLICY, Item, MAX_BATCH, MAX_META_BYTES, check_key};
+use super::quotas;
+use super::request::{self, DEFAULT_POLICY, Item, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
 use super::violations::Violation;
-use crate::engine::Check;
+use crate::engine::{Check, Given, Meta};
 use crate::limit::quota::MAX_UNITS;
 
 /// Brackets that may be open at once; requests need three.
@@ -28,12 +29,58 @@ pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
 
 /// Reads a batch as `request::batch` does: faults of the envelope refuse it, faults of an item stay with it.
 pub(super) fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
-    let mut members = Members::open(document(body)?, "", &["checks"]).map_err(Problem::invalid)?;
-    members.require("checks");
-    let items = members.take("checks", array);
-    let items = members.finish(items.unwrap_or_default()).map_err(Problem::invalid)?;
+    let items = checks(body, MAX_BATCH)?;
     let item = |(place, item)| read_check(item, &format!("/checks/{place}")).map_err(Problem::invalid);
     Ok(items.into_iter().enumerate().map(item).collect())
+}
+
+/// Reads checks that are charged together as `request::all` does: the faults of all items refuse the call.
+pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
+    let (mut checks, mut violations) = (Vec::new(), Vec::new());
+    for (place, item) in self::checks(body, MAX_ALL)?.into_iter().enumerate() {
+        let at = format!("/checks/{place}");
+        match read_check(item, &at) {
+            Ok(Check { id: Some(_), .. }) => violations.push(Violation::new(
+                format!("{at}/id"),
+                "is not taken here: checks that are charged together cannot be retried one by one",
+            )),
+            Ok(check) => checks.push(check),
+            Err(faults) => violations.extend(faults),
+        }
+    }
+    if violations.is_empty() { Ok(checks) } else { Err(Problem::invalid(violations)) }
+}
+
+/// Reads the body of `POST /v1/refund`: policy, key, and what to take back.
+///
+/// # Errors
+/// 400 and 422.
+pub(super) fn refund(body: &[u8]) -> Result<(String, String, Given), Problem> {
+    read_refund(document(body)?).map_err(Problem::invalid)
+}
+
+fn read_refund(value: &RawValue) -> Result<(String, String, Given), Vec<Violation>> {
+    let mut members = Members::open(value, "", &["policy", "key", "cost", "id"])?;
+    members.require("key");
+    let policy = members.take("policy", string);
+    let key = members.take("key", key);
+    let (cost, id) = (members.take("cost", cost), members.take("id", id));
+    match (members.has("cost"), members.has("id")) {
+        (false, false) => members.violations.push(Violation::new("/cost", "or /id is required: what to take back")),
+        (true, true) => members.violations.push(Violation::new("/id", "is given beside /cost: give one of them")),
+        _ => {}
+    }
+    let given = id.map_or(Given::Cost(cost.unwrap_or_default()), |id| Given::Id(id.into()));
+    let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
+    members.finish((policy, key.unwrap_or_default(), given))
+}
+
+/// The items of a body that holds 1 to `most` checks.
+fn checks(body: &[u8], most: usize) -> Result<Vec<&RawValue>, Problem> {
+    let mut members = Members::open(document(body)?, "", &["checks"]).map_err(Problem::invalid)?;
+    members.require("checks");
+    let items = members.take("checks", |value| array(value, most));
+    members.finish(items.unwrap_or_default()).map_err(Problem::invalid)
 }
 
 /// The body as one JSON value, not read any deeper.
@@ -67,18 +114,28 @@ fn depth(text: &str) -> usize {
 }
 
 fn read_check(value: &RawValue, at: &str) -> Result<Check, Vec<Violation>> {
-    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id"])?;
+    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id", "quotas"])?;
     members.require("key");
     let policy = members.take("policy", string);
-    let key = members.take("key", |value| string(value).and_then(|key| check_key(&key).map(|()| key)));
+    let key = members.take("key", key);
     let cost = members.take("cost", cost);
-    members.take("meta", meta);
-    members.take("id", |_| Err::<(), _>("is not yet supported".into()));
+    let meta = members.take("meta", meta);
+    let id = members.take("id", id).map(Into::into);
+    let quotas = members.take("quotas", quotas::written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    members.finish(Check { policy, key: key.unwrap_or_default(), cost: cost.unwrap_or(1) })
+    let (key, meta) = (key.unwrap_or_default(), meta.flatten());
+    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, id, quotas })
 }
 
-fn string(value: &RawValue) -> Result<String, String> {
+fn key(value: &RawValue) -> Result<String, String> {
+    string(value).and_then(|key| check_key(&key).map(|()| key))
+}
+
+fn id(value: &RawValue) -> Result<String, String> {
+    string(value).and_then(|id| check_id(&id).map(|()| id))
+}
+
+pub(super) fn string(value: &RawValue) -> Result<String, String> {
     if !value.get().starts_with('"') {
         return Err(format!("must be a string, not {}", kind(value)));
     }
@@ -86,9 +143,10 @@ fn string(value: &RawValue) -> Result<String, String> {
     serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
 }
 
-fn meta(value: &RawValue) -> Result<(), String> {
-    match string(value)?.len() {
-        0..=MAX_META_BYTES => Ok(()),
+fn meta(value: &RawValue) -> Result<Meta, String> {
+    let meta = string(value)?;
+    match meta.len() {
+        0..=MAX_META_BYTES => Ok(request::meta(&meta)),
         length => Err(format!("must have up to {MAX_META_BYTES} bytes, not {length}")),
     }
 }
@@ -101,18 +159,18 @@ fn cost(value: &RawValue) -> Result<u64, String> {
     }
 }
 
-fn array(value: &RawValue) -> Result<Vec<&RawValue>, String> {
+fn array(value: &RawValue, most: usize) -> Result<Vec<&RawValue>, String> {
     if !value.get().starts_with('[') {
         return Err(format!("must be an array, not {}", kind(value)));
     }
     let items: Vec<&RawValue> = serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
     match items.len() {
-        1..=MAX_BATCH => Ok(items),
-        length => Err(format!("must hold 1 to {MAX_BATCH} checks, not {length}")),
+        length if (1..=most).contains(&length) => Ok(items),
+        length => Err(format!("must hold 1 to {most} checks, not {length}")),
     }
 }
 
-fn kind(value: &RawValue) -> &'static str {
+pub(super) fn kind(value: &RawValue) -> &'static str {
     match value.get().as_bytes().first() {
         Some(b'"') => "a string",
         Some(b'{') => "an object",
@@ -157,9 +215,13 @@ impl<'a> Members<'a> {
     }
 
     fn require(&mut self, name: &str) {
-        if !self.known.0.iter().any(|(other, _)| other == name) {
+        if !self.has(name) {
             self.violations.push(Violation::missing(self.at, name));
         }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.known.0.iter().any(|(other, _)| other == name)
     }
 
     fn take<T>(&mut self, name: &str, read: impl FnOnce(&'a RawValue) -> Result<T, String>) -> Option<T> {
@@ -174,7 +236,7 @@ impl<'a> Members<'a> {
 }
 
 /// An object as written: in order, with duplicates.
-struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+pub(super) struct Pairs<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,56 +1,84 @@
 //! The HTTP surface: routes, layers, and nothing that decides.
 //!
-//! A request passes `layers::envelope` (request id, connection), the panic guard, and one handler, which
-//! parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
+//! A request passes `front.rs` (request id, panic guard, connection, not too many at once: `shed.rs`) and one handler,
+//! which parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
 //! way becomes a problem document in `error.rs`.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware;
-use axum::routing::{get, post};
-use tower_http::catch_panic::CatchPanicLayer;
+use axum::routing::{delete, get, post};
 
 use crate::engine::Engine;
+use crate::reload::Reloader;
+use crate::telemetry::traces::Tracing;
 
 pub mod lifecycle;
 
-mod layers;
+mod access;
+
+pub mod front;
+
+mod request_id;
+
+mod trace;
+
+mod shed;
 
 mod check;
+
+mod refund;
 
 mod usage;
 
 mod policies;
 
+mod reload;
+
 mod health;
+
+mod metrics;
+
+mod openapi;
 
 mod body;
 
 mod request;
 
+mod quotas;
+
 mod inspect;
 
 mod violations;
+
+mod faults;
 
 mod query;
 
 mod answer;
 
+mod json;
+
 mod headers;
 
 mod error;
 
+pub use front::{Caller, Front};
 pub use lifecycle::Lifecycle;
+pub use shed::Load;
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
+    /// Records requests, where traces are wanted.
+    pub tracing: Option<Arc<Tracing>>,
+    pub load: Load,
+    pub reloader: Arc<Reloader>,
 }
 
-/// Which calls a listener answers; health is answered by every one.
+/// Which calls a listener answers; health and the description of all calls are answered by every one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Surface {
     /// The only listener: everything.
@@ -61,22 +89,29 @@ pub enum Surface {
     Admin,
 }
 
-/// The whole service for one listener; servers and tests use the same.
-pub fn router(node: Node, surface: Surface) -> Router {
-    let mut routes = Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
+/// The calls of one listener.
+fn router(node: Node, surface: Surface) -> Router {
+    let mut routes = Router::new()
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready))
+        .route("/openapi.json", get(openapi::openapi));
     if surface != Surface::Admin {
         routes = routes
             .route("/v1/check", post(check::one))
             .route("/v1/check/batch", post(check::batch))
+            .route("/v1/check/all", post(check::all))
+            .route("/v1/refund", post(refund::refund))
             .route("/v1/usage", get(usage::usage));
     }
     if surface != Surface::Checks {
-        routes = routes.route("/v1/policies", get(policies::policies));
+        routes = routes
+            .route("/v1/policies", get(policies::policies))
+            .route("/v1/reload", post(reload::reload))
+            .route("/metrics", get(metrics::metrics))
+            .route("/v1/usage", delete(usage::reset));
     }
     routes
         .fallback(error::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(middleware::from_fn_with_state(node.lifecycle.clone(), layers::envelope))
         .with_state(node)
 }

@@ -7,13 +7,18 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Node;
+use super::faults::FaultBody;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
-use crate::limit::policy::Policy;
+use crate::limit::lists::{Entry, Lists};
+use crate::limit::log::max_entries;
+use crate::limit::matches::{Counts, Matches};
+use crate::limit::policy::{Durability, Policy};
 use crate::limit::time::{Micros, millis_up};
+use crate::reload::LastReload;
 
 pub(super) async fn policies(State(node): State<Node>) -> Response {
-    Json(PoliciesBody::new(&node.engine.policies())).into_response()
+    Json(PoliciesBody::new(&node.engine.policies(), &node.reloader.last())).into_response()
 }
 
 #[derive(Serialize)]
@@ -21,7 +26,18 @@ struct PoliciesBody<'a> {
     version: &'a str,
     loaded_at: String,
     origin: &'a str,
+    last_reload: LastReloadBody<'a>,
     policies: Vec<PolicyBody<'a>>,
+}
+
+/// How the last attempt to load the configuration went; the start is the first.
+#[derive(Serialize)]
+struct LastReloadBody<'a> {
+    at: String,
+    successful: bool,
+    faults: Vec<FaultBody<'a>>,
+    /// Settings that have changed and that only a restart puts into force.
+    restart_needed: &'a [&'static str],
 }
 
 #[derive(Serialize)]
@@ -29,9 +45,27 @@ struct PolicyBody<'a> {
     name: &'a str,
     algorithm: &'static str,
     quotas: Vec<QuotaBody<'a>>,
+    /// Of a sliding log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_entries: Option<u64>,
     key: KeyBody,
     on_store_failure: &'static str,
+    #[serde(skip_serializing_if = "is_default")]
+    durability: &'static str,
     timeout_ms: u128,
+    shadow: bool,
+    inline: bool,
+    deny: CountsBody,
+    allow: CountsBody,
+    overrides: CountsBody,
+}
+
+/// How many entries of each kind.
+#[derive(Serialize)]
+struct CountsBody {
+    keys: usize,
+    prefixes: usize,
+    cidrs: usize,
 }
 
 #[derive(Serialize)]
@@ -49,12 +83,24 @@ enum KeyBody {
 }
 
 impl<'a> PoliciesBody<'a> {
-    fn new(policies: &'a Policies) -> Self {
+    fn new(policies: &'a Policies, last: &'a LastReload) -> Self {
         Self {
             version: &policies.version,
             loaded_at: rfc3339(policies.loaded_at),
             origin: &policies.origin,
+            last_reload: LastReloadBody::new(last),
             policies: policies.by_name.values().map(|policy| PolicyBody::new(policy)).collect(),
+        }
+    }
+}
+
+impl<'a> LastReloadBody<'a> {
+    fn new(last: &'a LastReload) -> Self {
+        Self {
+            at: rfc3339(last.tried_at),
+            successful: last.successful(),
+            faults: last.faults.iter().map(FaultBody::from).collect(),
+            restart_needed: &last.restart_needed,
         }
     }
 }
@@ -62,6 +108,8 @@ impl<'a> PoliciesBody<'a> {
 impl<'a> PolicyBody<'a> {
     fn new(policy: &'a Policy) -> Self {
         let quotas = policy.quotas.iter();
+        let lists = policy.options.lists.as_deref();
+        let counts = |list: fn(&Lists) -> &Matches<Entry>| lists.map(|lists| list(lists).counts()).into();
         Self {
             name: &policy.name,
             algorithm: policy.algorithm.name(),
@@ -72,18 +120,36 @@ impl<'a> PolicyBody<'a> {
                     window_ms: millis_up(quota.window),
                 })
                 .collect(),
+            max_entries: policy.keeps_metas().then(|| max_entries(&policy.quotas[0])),
             key: match policy.key_type {
                 KeyType::Text => KeyBody::Text,
                 KeyType::Ip { ipv6_prefix } => KeyBody::Ip { ipv6_prefix },
             },
             on_store_failure: policy.on_store_failure.name(),
+            durability: policy.options.durability.name(),
             timeout_ms: policy.timeout.as_millis(),
+            shadow: policy.options.shadow,
+            inline: policy.options.inline,
+            deny: counts(|lists| &lists.deny),
+            allow: counts(|lists| &lists.allow),
+            overrides: counts(|lists| &lists.overrides),
         }
     }
 }
 
+fn is_default(durability: &str) -> bool {
+    durability == Durability::default().name()
+}
+
+impl From<Option<Counts>> for CountsBody {
+    fn from(counts: Option<Counts>) -> Self {
+        let Counts { keys, prefixes, networks } = counts.unwrap_or_default();
+        Self { keys, prefixes, cidrs: networks }
+    }
+}
+
 /// An instant in UTC as RFC 3339 writes it, to the second.
-fn rfc3339(instant: Micros) -> String {
+pub(super) fn rfc3339(instant: Micros) -> String {
     let seconds = i64::try_from(instant / 1_000_000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }

@@ -34,7 +34,7 @@ pub(super) fn usage(query: Option<&str>) -> Result<Check, Vec<Violation>> {
     let policy = parameters.take("policy", |name| Ok(name.to_owned()));
     let key = parameters.take("key", |key| request::check_key(key).map(|()| key.to_owned()));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    parameters.finish(Check { policy, key: key.unwrap_or_default(), cost: 0 })
+    parameters.finish(Check { policy, key: key.unwrap_or_default(), cost: 0, meta: None, id: None, quotas: None })
 }
 
 struct Parameters<'a> {

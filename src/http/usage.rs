@@ -1,13 +1,67 @@
-//! `GET /v1/usage`: what a check of cost 0 would say.
+//! `GET /v1/usage`: what a check of cost 0 would say, and of a sliding log who caused it; `DELETE /v1/usage`: forget
+//! what counts, and say it then.
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use serde::Serialize;
 
+use super::answer;
 use super::error::Problem;
-use super::{Node, answer, check, query};
+use super::{Node, check, headers, json, query};
+use crate::engine::Source;
+use crate::limit::history::{Entry, TopMeta};
+use crate::limit::time::MICROS_PER_MILLI;
 
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
     let decision = check::decide(&node, &check).await?;
+    // Without the store there is nothing to tell, and no point in waiting again.
+    let history = match decision.source {
+        Source::Store => node.engine.history(&check).await,
+        _ => None,
+    };
+    let mut response = answer::object(|object| {
+        answer::members(object, &check.key, &decision);
+        // Left out where the policy keeps none, or the store did not tell.
+        if let Some(history) = &history {
+            object.list("entries", history.entries.iter(), |entry, out| json::write(out, &EntryBody::new(entry)));
+            object.list("top_metas", history.top_metas.iter(), |top, out| json::write(out, &TopMetaBody::new(top)));
+        }
+    });
+    headers::insert(&decision, response.headers_mut());
+    Ok(response)
+}
+
+#[derive(Serialize)]
+struct EntryBody<'a> {
+    /// Whole ms that have passed.
+    age_ms: u64,
+    cost: u64,
+    meta: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct TopMetaBody<'a> {
+    meta: &'a str,
+    cost: u64,
+    count: u64,
+}
+
+impl<'a> EntryBody<'a> {
+    fn new(Entry { age, cost, meta }: &'a Entry) -> Self {
+        Self { age_ms: age / MICROS_PER_MILLI, cost: *cost, meta: meta.as_deref() }
+    }
+}
+
+impl<'a> TopMetaBody<'a> {
+    fn new(TopMeta { meta, cost, count }: &'a TopMeta) -> Self {
+        Self { meta, cost: *cost, count: *count }
+    }
+}
+
+pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
+    let refused = |error| Problem::no_decision(&error, &node.engine.policies(), "");
+    let decision = node.engine.reset(&check.policy, &check.key).await.map_err(refused)?;
     Ok(answer::response(&check.key, &decision))
 }

@@ -74,7 +74,8 @@ fn choice(known: &[&str]) -> String {
     if known.is_empty() { ": there are none".into() } else { format!(": there are {}", known.join(", ")) }
 }
 
-fn member(at: &str, name: &str) -> String {
+/// The pointer of a member of what `at` points to.
+pub(super) fn member(at: &str, name: &str) -> String {
     format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 

@@ -10,6 +10,8 @@
 
 use std::num::NonZeroU64;
 
+use super::amend::Entry;
+use super::ledger::Ledger;
 use super::quota::{Quota, Rate, Rule};
 use super::time::{Micros, Wait};
 
@@ -17,10 +19,12 @@ use super::time::{Micros, Wait};
 pub const MAX_DEBT: u64 = 1 << 52;
 
 /// What one key owes: `debt` fractions at the instant `at`, us, and less by `units` every us.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     pub at: Micros,
     pub debt: u64,
+    /// Of charges that can be taken back; most buckets have none.
+    pub ledger: Option<Box<Ledger>>,
 }
 
 /// A rate in lowest terms: a us repays `repaid` fractions, a unit costs `price` of them.
@@ -60,6 +64,7 @@ impl TokenBucket {
     /// What is owed at `now`. To a clock that stepped back, what was repaid since then is still owed.
     fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
         match now.checked_sub(self.at) {
+            _ if self.debt == 0 => 0,
             Some(since) => self.debt.saturating_sub(terms.repaid.saturating_mul(since)),
             None => self.debt.saturating_add(terms.repaid.saturating_mul(self.at - now)),
         }
@@ -75,7 +80,59 @@ impl TokenBucket {
     /// Takes an admitted cost.
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
         let terms = Terms::of_quota(quota);
-        *self = Self { at: now, debt: self.debt_at(terms, now) + cost * terms.price };
+        let owed = self.debt_at(terms, now);
+        self.ledger = self.kept_ledger(owed, now);
+        (self.at, self.debt) = (now, owed + cost * terms.price);
+    }
+
+    /// A full bucket owes nothing of any charge. (One of this very instant may have been taken back just now.)
+    fn kept_ledger(&mut self, owed: u64, now: Micros) -> Option<Box<Ledger>> {
+        self.ledger.take().filter(|ledger| owed > 0 || ledger.last >= now)
+    }
+
+    /// Notes that the charge made last, at `now`, can be taken back.
+    pub fn note(&mut self, now: Micros, mark: Micros) -> Entry {
+        let ledger = self.ledger.get_or_insert_default();
+        ledger.mark = ledger.mark.max(mark);
+        Entry { number: ledger.number(now), debt: self.debt }
+    }
+
+    /// Takes back what has not been repaid since of the charge of `cost` made at `at`; units, rounded up.
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
+        let terms = Terms::of_quota(quota);
+        let Some(ledger) = self.ledger.as_ref().filter(|ledger| entry.number >= ledger.born) else { return 0 };
+        let since = Self { at, debt: entry.debt, ledger: None };
+        let owed = since.debt_at(terms, now).saturating_sub(ledger.taken_before(entry.number));
+        self.take_back(terms, now, entry.number, owed.min(cost.saturating_mul(terms.price)))
+    }
+
+    /// Takes back up to `cost` of what is owed; units, rounded up.
+    pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
+        let terms = Terms::of_quota(quota);
+        self.take_back(terms, now, 0, cost.saturating_mul(terms.price))
+    }
+
+    fn take_back(&mut self, terms: Terms, now: Micros, of: u64, debt: u64) -> u64 {
+        let owed = self.debt_at(terms, now);
+        let given = debt.min(owed);
+        if given > 0 {
+            if let Some(ledger) = &mut self.ledger {
+                ledger.note(now, of, given, now + owed.div_ceil(terms.repaid));
+            }
+            (self.at, self.debt) = (now, owed - given);
+        }
+        given.div_ceil(terms.price)
+    }
+
+    /// Whether a reservation may be open in what is owed.
+    pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
+        let marked = self.ledger.as_ref().is_some_and(|ledger| ledger.mark > now);
+        marked && self.debt_at(Terms::of_quota(quota), now) > 0
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.debt == 0 && self.ledger.is_none()
     }
 
     /// How long from `now` until `cost` is in the bucket, if nothing more is charged.

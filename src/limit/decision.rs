@@ -38,6 +38,32 @@ pub struct Verdict {
     pub quotas: QuotaStates,
 }
 
+impl Verdict {
+    /// As the record of an id keeps it: nothing of what would be told next.
+    pub fn as_recorded(&self) -> Self {
+        Self { again_after: Wait::NONE, again_binding: 0, ..self.clone() }
+    }
+
+    /// An allowed one from what it left of each quota.
+    pub fn of_charge(cost: u64, quotas: QuotaStates) -> Self {
+        let binding = binding(&quotas);
+        Self {
+            cost,
+            allowed: true,
+            retry_after: Wait::NONE,
+            again_after: Wait::NONE,
+            again_binding: 0,
+            binding,
+            quotas,
+        }
+    }
+}
+
+/// The quota with the least remaining, the first of equals.
+fn binding(quotas: &QuotaStates) -> usize {
+    quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining).map_or(0, |(index, _)| index)
+}
+
 /// What the store says to a list of costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
@@ -54,22 +80,43 @@ pub struct Taken {
     pub ruling: Ruling,
     /// The instant of the decision by the clock of the store, us: replies of one shard are ordered by it.
     pub at: Micros,
+    /// A reservation may be open on the key: what is denied now may be open a moment later.
+    pub tentative: bool,
 }
 
 /// What each quota of a policy has left at one instant; costs are admitted against it in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Room(SmallVec<[u64; 3]>);
+struct Room(SmallVec<[Left; 3]>);
 
-impl Room {
-    pub fn new(remaining: impl IntoIterator<Item = u64>) -> Self {
-        Self(remaining.into_iter().collect())
+/// What one quota has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Left {
+    units: u64,
+    /// Charges of any cost.
+    charges: u64,
+}
+
+impl Left {
+    fn admits(self, cost: u64) -> bool {
+        cost == 0 || cost <= self.units && self.charges > 0
     }
 
+    fn take(&mut self, cost: u64) {
+        self.units -= cost;
+        self.charges -= u64::from(cost > 0);
+    }
+
+    fn remaining(self) -> u64 {
+        if self.charges == 0 { 0 } else { self.units }
+    }
+}
+
+impl Room {
     /// Takes `cost` from every quota, or from none: cost 0 always fits.
-    pub fn admit(&mut self, cost: u64) -> bool {
-        let fits = self.0.iter().all(|remaining| cost <= *remaining);
+    fn admit(&mut self, cost: u64) -> bool {
+        let fits = self.0.iter().all(|left| left.admits(cost));
         if fits {
-            self.0.iter_mut().for_each(|remaining| *remaining -= cost);
+            self.0.iter_mut().for_each(|left| left.take(cost));
         }
         fits
     }
@@ -80,7 +127,11 @@ impl Room {
 /// This is the whole of a store's decision; the scripts in Redis decide the same by the same sums.
 pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64]) -> Ruling {
     let quotas = &policy.quotas;
-    let mut room = Room::new(states.iter().zip(quotas).map(|(state, quota)| state.remaining(quota, now)));
+    let left = |(state, quota): (&State, &Quota)| Left {
+        units: state.remaining(quota, now),
+        charges: state.charges_left(quota, now),
+    };
+    let mut room = Room(states.iter().zip(quotas).map(left).collect());
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(costs.len());
     for &cost in costs {
         let allowed = room.admit(cost);
@@ -107,24 +158,27 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
 }
 
 /// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none
-/// is a peek, and the dearest of them would be admitted once more: then the sums tell everything.
-pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Ruling {
-    let left = |(quota, counted): (&Quota, &u64)| quota.limit.get().saturating_sub(*counted);
-    let mut room = Room::new(policy.quotas.iter().zip(counted).map(left));
+/// is a peek, and the dearest of them would be admitted once more: then the sums tell everything. None when that is
+/// not so.
+pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Option<Ruling> {
+    let left = |(quota, counted): (&Quota, &u64)| Left {
+        units: quota.limit.get().saturating_sub(*counted),
+        charges: u64::MAX,
+    };
+    let mut room = Room(policy.quotas.iter().zip(counted).map(left).collect());
     let admit = |&cost: &u64| {
         let allowed = room.admit(cost);
-        debug_assert!(allowed && cost > 0);
         let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
-        verdict(&room, cost, allowed, resets)
+        (allowed && cost > 0).then(|| verdict(&room, cost, allowed, resets))
     };
-    Ruling { verdicts: costs.iter().map(admit).collect(), closed_for: 0 }
+    Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed_for: 0 })
 }
 
 fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {
     let states = room.0.iter().zip(resets);
-    let quotas: QuotaStates = states.map(|(&remaining, reset_after)| QuotaState { remaining, reset_after }).collect();
-    let binding = quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining).map_or(0, |(index, _)| index);
-    Verdict { cost, allowed, retry_after: Wait::NONE, again_after: Wait::NONE, again_binding: 0, binding, quotas }
+    let quotas: QuotaStates =
+        states.map(|(left, reset_after)| QuotaState { remaining: left.remaining(), reset_after }).collect();
+    Verdict { allowed, ..Verdict::of_charge(cost, quotas) }
 }
 
 /// The quota in which `cost` fits last, the first of equals, and when. Cost 0 always fits.

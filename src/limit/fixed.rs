@@ -13,6 +13,8 @@ pub struct FixedWindow {
     /// The first instant of the window, us.
     pub start: Micros,
     pub count: u64,
+    /// Until when a reservation in it may be taken back, us.
+    pub mark: Micros,
 }
 
 impl FixedWindow {
@@ -21,7 +23,7 @@ impl FixedWindow {
     fn current(&self, quota: &Quota, now: Micros) -> Self {
         match self.count > 0 && now < self.expires_at(quota) {
             true => *self,
-            false => Self { start: window(quota, now).start, count: 0 },
+            false => Self { start: window(quota, now).start, count: 0, mark: 0 },
         }
     }
 
@@ -34,6 +36,28 @@ impl FixedWindow {
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
         *self = self.current(quota, now);
         self.count += cost;
+    }
+
+    /// Marks the window: a reservation in it may be taken back until `mark`.
+    pub fn note(&mut self, mark: Micros) {
+        self.mark = self.mark.max(mark);
+    }
+
+    /// Takes back what a charge at `at` still counts: nothing unless it was made in this window.
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
+        if at < self.start { 0 } else { self.refund(quota, now, cost) }
+    }
+
+    /// Takes back up to `cost` of what counts.
+    pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
+        let given = self.current(quota, now).count.min(cost);
+        self.count -= given;
+        given
+    }
+
+    /// Whether a reservation may be open in it.
+    pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
+        self.current(quota, now).mark > now
     }
 
     /// How long from `now` until `cost` fits, if nothing more is charged.

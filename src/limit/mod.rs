@@ -11,14 +11,30 @@ pub mod key;
 
 pub mod policy;
 
+pub mod network;
+
+pub mod matches;
+
+pub mod lists;
+
 pub mod window;
 
 pub mod fixed;
 
+pub mod ledger;
+
 pub mod bucket;
+
+pub mod log;
+
+pub mod digest;
+
+pub mod history;
 
 pub mod state;
 
 pub mod decision;
+
+pub mod amend;
 
 pub mod slot;

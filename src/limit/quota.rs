@@ -1,9 +1,12 @@
 //! One quota: at most `limit` units in a `window`.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use super::calendar::Calendar;
 use super::time::{MICROS_PER_MILLI, Micros};
+
+/// The most quotas of a policy, an override or a check.
+pub const MAX_QUOTAS: usize = 8;
 
 /// The largest limit and the largest cost, in units. Sums of two stay far below 2^53.
 pub const MAX_UNITS: u64 = 1_000_000_000_000_000;
@@ -38,6 +41,9 @@ pub enum Rule {
     FixedWindow(Anchor),
     /// At most the limit at once, and the rate in the long run (`bucket.rs`).
     TokenBucket(Rate),
+    /// At most the limit in any interval as long as the window, exactly; the log of a key holds at most that many
+    /// charges (`log.rs`).
+    SlidingLog(NonZeroU32),
 }
 
 /// Where fixed windows begin.

@@ -71,14 +71,74 @@ pub struct Bucket {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
     buckets: SmallVec<[Bucket; 1]>,
+    /// Of reservations; most histories have none.
+    marks: Option<Box<Marks>>,
 }
+
+/// Until when a reservation in a segment may be taken back, us: `(segment, until)`, one per segment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Marks(SmallVec<[(u64, Micros); 2]>);
 
 impl SlidingWindow {
     /// Rebuilds a history from its buckets, which must be in ascending order.
     pub fn from_buckets(buckets: impl IntoIterator<Item = Bucket>) -> Self {
         let buckets = SmallVec::from_iter(buckets);
         debug_assert!(buckets.is_sorted_by(|a: &Bucket, b| a.index < b.index));
-        Self { buckets }
+        Self { buckets, marks: None }
+    }
+
+    /// Marks a segment: a reservation in it may be taken back until `mark`.
+    pub fn mark(&mut self, segment: u64, mark: Micros) {
+        let marks = &mut self.marks.get_or_insert_default().0;
+        marks.retain(|(other, _)| *other + 4 > segment);
+        match marks.iter_mut().find(|(other, _)| *other == segment) {
+            Some((_, until)) => *until = mark.max(*until),
+            None => marks.push((segment, mark)),
+        }
+    }
+
+    /// Notes that the charge made at `now` may be taken back until `mark`, if that is not 0.
+    pub fn note(&mut self, grid: Grid, now: Micros, mark: Micros) {
+        if mark > 0 {
+            self.mark(grid.segment_at(now), mark);
+        }
+    }
+
+    /// Takes back what a charge at `at` still counts, from its own bucket.
+    pub fn give_back(&mut self, grid: Grid, now: Micros, at: Micros, cost: u64) -> u64 {
+        let index = grid.bucket_at(at);
+        let oldest = grid.bucket_at(now).saturating_sub(BUCKETS);
+        match self.buckets.binary_search_by_key(&index, |bucket| bucket.index) {
+            Ok(place) if index >= oldest => self.lower(place, cost),
+            _ => 0,
+        }
+    }
+
+    /// Takes back up to `cost` of what counts at `now`, from the oldest bucket upward.
+    pub fn refund(&mut self, grid: Grid, now: Micros, cost: u64) -> u64 {
+        let place = self.buckets.len() - self.live(grid, now).len();
+        let mut given = 0;
+        while given < cost && place < self.buckets.len() {
+            given += self.lower(place, cost - given);
+        }
+        given
+    }
+
+    /// Whether a reservation may be open in what counts at `now`.
+    pub fn is_marked(&self, grid: Grid, now: Micros) -> bool {
+        let oldest = grid.segment_at(now).saturating_sub(1);
+        let open = |(segment, until): &(u64, Micros)| *segment >= oldest && *until > now;
+        self.marks.as_ref().is_some_and(|marks| marks.0.iter().any(open))
+    }
+
+    fn lower(&mut self, place: usize, cost: u64) -> u64 {
+        let bucket = &mut self.buckets[place];
+        let given = bucket.count.min(cost);
+        bucket.count -= given;
+        if bucket.count == 0 {
+            self.buckets.remove(place);
+        }
+        given
     }
 
     /// Units that count at `now`: those of the last 65 buckets and of any later one.
@@ -125,14 +185,16 @@ impl SlidingWindow {
         self.live(grid, now).last().map_or(0, |bucket| grid.leaves(bucket.index) - now)
     }
 
-    /// Whether nothing was ever charged.
+    /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        self.buckets.is_empty()
+        self.buckets.is_empty() && self.marks.is_none()
     }
 
     /// The instant from which this history says nothing.
     pub fn expires_at(&self, grid: Grid) -> Micros {
-        self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.index))
+        let charges = self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.index));
+        let marks = self.marks.iter().flat_map(|marks| &marks.0);
+        marks.map(|(segment, _)| (segment + 2) * grid.segment()).fold(charges, Micros::max)
     }
 
     fn live(&self, grid: Grid, now: Micros) -> &[Bucket] {

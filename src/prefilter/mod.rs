@@ -21,6 +21,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
@@ -30,6 +31,7 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::limit::time::Micros;
+use crate::telemetry::instrument::Count;
 
 pub mod bucket;
 
@@ -41,6 +43,8 @@ pub struct Prefilter {
     buckets: Cache<Fingerprint, Arc<Bucket>, FingerprintState>,
     generations: Arc<Generations>,
     max_denial: Micros,
+    /// Buckets dropped for want of room.
+    evictions: Arc<Count>,
 }
 
 /// Taken when a question is sent; the answer is learned from by it.
@@ -71,10 +75,18 @@ impl Prefilter {
         // their own, which would read the time at each look: what is believed is decided by instants that the
         // caller knows, and what says nothing any more is swept.
         let buckets = Cache::builder().max_capacity(max_keys).eviction_policy(EvictionPolicy::lru());
+        let evictions = Arc::new(Count::default());
+        let counted = evictions.clone();
+        let buckets = buckets.eviction_listener(move |_, _, cause| {
+            if cause == RemovalCause::Size {
+                counted.add(1);
+            }
+        });
         Self {
             buckets: buckets.build_with_hasher(FingerprintState::default()),
             generations,
             max_denial: u64::try_from(max_denial.as_micros()).unwrap_or(Micros::MAX),
+            evictions,
         }
     }
 
@@ -111,6 +123,10 @@ impl Prefilter {
             self.generations.allowed(question.slot, taken.at);
             self.end(fingerprint, taken.at);
         }
+        // What is denied while a reservation is open may be open a moment later.
+        if taken.tentative {
+            return;
+        }
         let Some(bucket) = self.bucket(policy, question, taken, received) else { return };
         if self.is_stale(question, taken) {
             return;
@@ -134,6 +150,12 @@ impl Prefilter {
         }
     }
 
+    /// Ends what is known of the keys in `slot`, and what was asked and is not answered yet: something was taken
+    /// back or forgotten there, or may have been.
+    pub fn forget(&self, slot: u16) {
+        self.generations.raise(slot);
+    }
+
     /// Drops what says nothing any more at `now`; called from time to time.
     pub fn sweep(&self, now: Micros) {
         for (fingerprint, bucket) in &self.buckets {
@@ -148,9 +170,16 @@ impl Prefilter {
         self.buckets.run_pending_tasks();
     }
 
-    /// Buckets held, about.
+    /// Buckets held.
     pub fn len(&self) -> u64 {
+        // The cache counts late.
+        self.buckets.run_pending_tasks();
         self.buckets.entry_count()
+    }
+
+    /// Buckets dropped for want of room so far.
+    pub fn evictions(&self) -> u64 {
+        self.evictions.total()
     }
 
     /// Whether nothing is known.

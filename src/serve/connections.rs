@@ -1,46 +1,74 @@
-//! Accepts connections, serves HTTP/1.1 and HTTP/2 without TLS on each, and ends them.
+//! Accepts connections, up to a number, serves HTTP/1.1 and HTTP/2 on each, with TLS or without, and ends them.
 
+use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use futures_util::FutureExt;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use super::patience::Patient;
-
-/// How long a connection may stay idle between two requests. Clients commonly drop theirs sooner, so that
-/// they rarely send a request into a connection that is just closing.
-const IDLE: Duration = Duration::from_secs(120);
+use super::tls::handshake;
+use crate::config::Limits;
+use crate::http::{Caller, Front};
+use crate::reload::Reloader;
 
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
+/// What the request line and the header fields of an HTTP/1.1 request may take together, bytes. (Of HTTP/2, by hyper: 16 KiB.)
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
 /// The pause after a failed accept, which is most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The connections of one listener.
 pub(super) struct Connections {
-    protocol: Builder<TokioExecutor>,
+    listener: TcpListener,
+    front: Front,
+    protocol: Arc<Builder<TokioExecutor>>,
     open: GracefulShutdown,
+    reloader: Arc<Reloader>,
+    /// One permit for each connection that may yet be opened.
+    free: Arc<Semaphore>,
+    /// Whether the last one was refused, so that a flood is logged once.
+    full: AtomicBool,
+    limits: Limits,
 }
 
 impl Connections {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(listener: TcpListener, front: Front, reloader: Arc<Reloader>, limits: Limits) -> Self {
         let mut protocol = Builder::new(TokioExecutor::new());
-        protocol.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+        // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
+        protocol.http1().header_read_timeout(None);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
-        Self { protocol, open: GracefulShutdown::new() }
+        protocol.http1().max_buf_size(MAX_HEAD_BYTES);
+        let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self {
+            listener,
+            front,
+            protocol: Arc::new(protocol),
+            open: GracefulShutdown::new(),
+            reloader,
+            free: Arc::new(Semaphore::new(free)),
+            full: AtomicBool::new(false),
+            limits,
+        }
     }
 
     /// Accepts without end.
-    pub(super) async fn accept(&self, listener: &TcpListener, routes: &Router) {
+    pub(super) async fn accept(&self) {
         loop {
-            match listener.accept().await {
-                Ok((stream, _)) => self.serve(stream, routes),
+            match self.listener.accept().await {
+                Ok((stream, _)) => self.serve(stream),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections");
@@ -50,37 +78,68 @@ impl Connections {
         }
     }
 
-    /// The same, or waits without end when there is no such listener.
-    pub(super) async fn accept_if_any(&self, listener: Option<&TcpListener>, routes: &Router) {
-        match listener {
-            Some(listener) => self.accept(listener, routes).await,
-            None => std::future::pending().await,
+    /// Accepts what already waits, which closing the listener would reset, and closes it. What is open goes on.
+    pub(super) fn close(self) -> GracefulShutdown {
+        while let Some(Ok((stream, _))) = self.listener.accept().now_or_never() {
+            self.serve(stream);
         }
+        self.open
     }
 
-    /// Accepts what already waits: closing the listener would reset it.
-    pub(super) fn accept_waiting(&self, listener: &TcpListener, routes: &Router) {
-        while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
-            self.serve(stream, routes);
-        }
-    }
-
-    /// Lets each connection finish what it is answering, and closes it.
-    pub(super) async fn finish(self) {
-        self.open.shutdown().await;
-    }
-
-    fn serve(&self, stream: TcpStream, routes: &Router) {
+    /// One connection too many is closed at once: its client can try another node, and those that are open go on.
+    fn serve(&self, stream: TcpStream) {
+        let Ok(permit) = self.free.clone().try_acquire_owned() else {
+            if !self.full.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    max_connections = self.limits.max_connections,
+                    "connections are refused: too many are open"
+                );
+            }
+            return;
+        };
+        self.full.store(false, Ordering::Relaxed);
         // An answer is one small write, which must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
-        let io = TokioIo::new(Patient::new(stream));
-        let connection = self.protocol.serve_connection(io, TowerToHyperService::new(routes.clone())).into_owned();
-        let connection = self.open.watch(connection);
+        let tls = self.reloader.tls();
+        let address = stream.peer_addr().ok().map(|address| address.ip());
+        let caller = Caller { address, encrypted: tls.is_some() };
+        let conversation = Conversation {
+            front: self.front.with_caller(caller),
+            protocol: self.protocol.clone(),
+            watcher: self.open.watcher(),
+            limits: self.limits,
+        };
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(error, "a connection broke");
+            match tls {
+                None => conversation.hold(stream).await,
+                Some(config) => match handshake(config, stream).await {
+                    Ok(stream) => conversation.hold(stream).await,
+                    Err(error) => tracing::debug!(%error, "no TLS was agreed on"),
+                },
             }
+            drop(permit);
         });
+    }
+}
+
+/// What one connection needs of its listener.
+struct Conversation {
+    front: Front,
+    protocol: Arc<Builder<TokioExecutor>>,
+    /// The end of the node waits for it, also before the first request.
+    watcher: Watcher,
+    limits: Limits,
+}
+
+impl Conversation {
+    async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { front, protocol, watcher, limits } = self;
+        let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout));
+        let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+        let connection = watcher.watch(protocol.serve_connection(io, service).into_owned());
+        if let Err(error) = connection.await {
+            tracing::debug!(error, "a connection broke");
+        }
     }
 }
 

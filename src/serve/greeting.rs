@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use super::Listeners;
 use crate::config::Policies;
-use crate::engine::Engine;
+use crate::http::Node;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule, span_text};
 
@@ -14,8 +14,10 @@ use crate::limit::quota::{Quota, Rule, span_text};
 const MAX_SHOWN: usize = 5;
 
 /// The lines, each ended.
-pub(super) fn text(engine: &Engine, listeners: &Listeners) -> String {
-    let (policies, kind) = (engine.policies(), engine.health().kind);
+pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
+    let (policies, kind) = (node.engine.policies(), node.engine.health().kind);
+    let scheme = if node.reloader.tls().is_some() { "https" } else { "http" };
+    let url = |listener| url(scheme, listener);
     let checks = url(&listeners.checks);
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
     lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
@@ -36,24 +38,25 @@ fn summary(policy: &Policy) -> String {
         _ => format!("{} per {}", quota.limit, span_text(quota.window)),
     };
     let quotas: Vec<_> = policy.quotas.iter().map(quota).collect();
-    format!("{}: {} ({})", policy.name, quotas.join(", "), policy.algorithm.name())
+    let shadow = if policy.options.shadow { ", shadow" } else { "" };
+    format!("{}: {} ({}{shadow})", policy.name, quotas.join(", "), policy.algorithm.name())
 }
 
-/// A line for a shell. The policy that denies soonest shows most; the key is one of any type.
+/// A line for a shell. The policy that denies soonest shows most, one that only watches denies nothing; the key is one of any type.
 fn try_line(policies: &Policies, url: &str) -> Option<String> {
-    let smallest = |policy: &&std::sync::Arc<Policy>| policy.quotas.iter().map(|quota| quota.limit).min();
-    let policy = policies.by_name.values().min_by_key(smallest)?;
+    let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
+    let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
     Some(format!("  try        curl -i -H 'Content-Type: application/json' -d '{body}' {url}/v1/check"))
 }
 
 /// Where a client on this machine reaches the listener.
-fn url(listener: &TcpListener) -> String {
+fn url(scheme: &str, listener: &TcpListener) -> String {
     let Ok(address) = listener.local_addr() else { return "an unknown address".into() };
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(host, address.port()))
+    format!("{scheme}://{}", SocketAddr::new(host, address.port()))
 }

@@ -4,20 +4,21 @@
 //! Nothing is freed by being asked for: [`MemoryStore::sweep`] passes over the map from time to time and drops
 //! what says nothing any more. The map is cut into many small shards so that a pass never holds up a check.
 
-use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::{DashMap, Entry};
-use smallvec::SmallVec;
 
-use super::{StoreError, Subject, Taken};
+use super::work::{Done, Work};
+use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::Clock;
-use crate::limit::decision::decide;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
-use crate::limit::quota::{Quota, Rule};
-use crate::limit::state::State;
 use crate::limit::time::Micros;
+
+mod key;
+
+use key::KeyState;
 
 /// Keys held at most (about 1 GiB when each was charged once); a new key beyond that is refused, since
 /// dropping a live count would admit more than its limit.
@@ -30,24 +31,10 @@ const SHARDS: usize = 1024;
 #[derive(Debug)]
 pub struct MemoryStore {
     keys: DashMap<Fingerprint, KeyState, FingerprintState>,
-    /// Entries of `keys`, which the map could only tell by visiting each shard.
+    /// Entries of `keys` and records of ids, which the map could only tell by visiting each shard.
     held: AtomicUsize,
     max_keys: usize,
     clock: Clock,
-}
-
-/// What a key used of each quota that it was charged to; almost always that is one.
-#[derive(Debug, Default)]
-struct KeyState {
-    held: SmallVec<[Held; 1]>,
-}
-
-/// A state with what it depends on.
-#[derive(Debug)]
-struct Held {
-    rule: Rule,
-    window: Micros,
-    state: State,
 }
 
 impl MemoryStore {
@@ -62,8 +49,15 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Refused`] when the key is new and the store is full.
     pub fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
-        let now = self.clock.now();
-        self.take_at(subject, costs, now)
+        self.take_noted(subject, costs, &[])
+    }
+
+    /// See [`super::Store::take_noted`].
+    ///
+    /// # Errors
+    /// As [`MemoryStore::take`].
+    pub fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+        self.take_noted_at(subject, costs, metas, self.clock.now())
     }
 
     /// The same at an instant that the caller names, us: for tests and replays.
@@ -71,41 +65,105 @@ impl MemoryStore {
     /// # Errors
     /// As [`MemoryStore::take`].
     pub fn take_at(&self, subject: &Subject, costs: &[u64], now: Micros) -> Result<Taken, StoreError> {
+        self.take_noted_at(subject, costs, &[], now)
+    }
+
+    /// Both.
+    ///
+    /// # Errors
+    /// As [`MemoryStore::take`].
+    pub fn take_noted_at(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        now: Micros,
+    ) -> Result<Taken, StoreError> {
+        self.step(subject, |state, policy| state.take(policy, costs, metas, now))
+    }
+
+    /// See [`super::Store::history`].
+    pub fn history(&self, subject: &Subject) -> History {
+        self.history_at(subject, self.clock.now())
+    }
+
+    /// The same at an instant that the caller names, us: for tests.
+    pub fn history_at(&self, subject: &Subject, now: Micros) -> History {
+        let quota = &subject.policy.quotas[subject.policy.longest()];
+        let state = self.keys.get(&subject.fingerprint);
+        state.and_then(|state| state.history(quota, now)).unwrap_or_default()
+    }
+
+    /// See [`super::Store::run`].
+    ///
+    /// # Errors
+    /// As [`MemoryStore::take`]; the record of an id takes a place as well.
+    pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        self.run_at(subject, work, metas, self.clock.now())
+    }
+
+    /// The same at an instant that the caller names, us: for tests and replays.
+    ///
+    /// # Errors
+    /// As [`MemoryStore::run`].
+    pub fn run_at(&self, subject: &Subject, work: &Work, metas: &[Meta], now: Micros) -> Result<Done, StoreError> {
+        if let Work::Once { id, .. } = work
+            && self.is_full()
+            && !self.keys.get(&subject.fingerprint).is_some_and(|state| state.knows(id, now))
+        {
+            return Err(self.full());
+        }
+        self.step(subject, |state, policy| state.run(policy, work, metas, now))
+    }
+
+    fn step<T>(&self, subject: &Subject, step: impl FnOnce(&mut KeyState, &Arc<Policy>) -> T) -> Result<T, StoreError> {
         match self.keys.entry(subject.fingerprint) {
-            Entry::Occupied(mut entry) => Ok(entry.get_mut().take(&subject.policy, costs, now)),
+            Entry::Occupied(mut entry) => {
+                let before = entry.get().records();
+                let done = step(entry.get_mut(), &subject.policy);
+                self.held.fetch_add(entry.get().records() - before, Ordering::Relaxed);
+                Ok(done)
+            }
             Entry::Vacant(entry) => {
                 let mut state = KeyState::default();
-                let taken = state.take(&subject.policy, costs, now);
-                if state.held.is_empty() {
-                    return Ok(taken);
+                let done = step(&mut state, &subject.policy);
+                if state.is_empty() {
+                    return Ok(done);
                 }
-                if self.held.load(Ordering::Relaxed) >= self.max_keys {
-                    return Err(StoreError::Refused(format!("the embedded store is full with {} keys", self.max_keys)));
+                if self.is_full() {
+                    return Err(self.full());
                 }
-                self.held.fetch_add(1, Ordering::Relaxed);
+                self.held.fetch_add(1 + state.records(), Ordering::Relaxed);
                 entry.insert(state);
-                Ok(taken)
+                Ok(done)
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.held.load(Ordering::Relaxed) >= self.max_keys
+    }
+
+    fn full(&self) -> StoreError {
+        StoreError::Refused(format!("the embedded store is full with {} keys", self.max_keys))
     }
 
     /// Drops the keys whose windows have all passed, and gives their memory back.
     pub fn sweep(&self) {
         let now = self.clock.now();
         self.keys.retain(|_, state| {
-            state.held.retain(|held| held.expires_at() > now);
-            let live = !state.held.is_empty();
-            if !live {
-                self.held.fetch_sub(1, Ordering::Relaxed);
-            }
-            live
+            let before = state.records();
+            state.sweep(now);
+            let gone = before - state.records() + usize::from(state.is_empty());
+            self.held.fetch_sub(gone, Ordering::Relaxed);
+            !state.is_empty()
         });
         if self.len() < self.keys.capacity() / 4 {
             self.keys.shrink_to_fit();
         }
     }
 
-    /// Keys held now.
+    /// Keys, and records of ids, held now.
     pub fn len(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
@@ -113,36 +171,5 @@ impl MemoryStore {
     /// Whether no key is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-impl KeyState {
-    fn take(&mut self, policy: &Policy, costs: &[u64], now: Micros) -> Taken {
-        // Each state is found by what it depends on, so that a reload which reorders, adds or drops quotas, or
-        // changes a limit, keeps the counts that still have a meaning.
-        let quotas = &policy.quotas;
-        let mut states: SmallVec<[State; 3]> = quotas.iter().map(|quota| self.remove(quota)).collect();
-        let ruling = decide(policy, &mut states, now, costs);
-        let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
-        let charged = quotas.iter().zip(states).filter(|(_, state)| !state.is_new());
-        self.held.extend(charged.map(held));
-        Taken { ruling, at: now }
-    }
-
-    fn remove(&mut self, quota: &Quota) -> State {
-        let at = self.held.iter().position(|held| held.is_of(quota));
-        at.map_or_else(|| State::new(quota), |at| self.held.swap_remove(at).state)
-    }
-}
-
-impl Held {
-    /// A token bucket's window follows from its burst, which is a limit.
-    fn is_of(&self, quota: &Quota) -> bool {
-        self.rule == quota.rule && (self.window == quota.window || matches!(self.rule, Rule::TokenBucket(_)))
-    }
-
-    fn expires_at(&self) -> Micros {
-        let quota = Quota { name: String::new(), limit: NonZeroU64::MIN, window: self.window, rule: self.rule };
-        self.state.expires_at(&quota)
     }
 }

@@ -10,15 +10,20 @@
 //! - tell `retry_after` from the state that the whole call leaves behind;
 //! - answer alike: the same sequence of calls at the same instants gives equal verdicts.
 //!
-//! An error means that no verdict is known. Except for [`StoreError::Unknown`] and [`StoreError::Timeout`]
-//! nothing was charged; after those two it may have been, and the call is never repeated.
+//! An error means that no verdict is known. Except for [`StoreError::Unknown`], [`StoreError::Timeout`] and
+//! [`StoreError::NoReplicaAck`] nothing was charged; after those it may have been, and the call is never repeated.
 //! The caller sets the deadline: dropping the future gives up the answer, not necessarily the charge.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::limit::decision::Taken;
+pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
+use crate::telemetry::metrics::Distribution;
+
+pub mod work;
 
 pub mod memory;
 
@@ -26,6 +31,8 @@ pub mod redis;
 
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
+pub use redis::metrics::ShardCounts;
+pub use work::{Charged, Done, Work};
 
 /// Whom a call is for.
 #[derive(Debug, Clone)]
@@ -37,6 +44,9 @@ pub struct Subject {
     pub fingerprint: Fingerprint,
 }
 
+/// Who causes a charge, if the caller tells.
+pub type Meta = Option<Arc<str>>;
+
 /// Why the store gave no verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -46,6 +56,9 @@ pub enum StoreError {
     /// The connection broke while the call was under way; the charge may have been made.
     #[error("the connection broke with the call under way: {0}")]
     Unknown(String),
+    /// It was charged, and no replica has acknowledged it in time.
+    #[error("no replica acknowledged the charge in time")]
+    NoReplicaAck,
     /// There is no connection to the shard; nothing was sent.
     #[error("no connection: {0}")]
     Unreachable(String),
@@ -55,6 +68,23 @@ pub enum StoreError {
     /// The store answered that it will not do it; nothing was charged.
     #[error("refused: {0}")]
     Refused(String),
+}
+
+impl StoreError {
+    /// Of all errors, in the words of the metrics.
+    pub const KINDS: [&str; 6] = ["timeout", "connection", "no_replica_ack", "unreachable", "queue_full", "refused"];
+
+    /// One of [`StoreError::KINDS`].
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Unknown(_) => "connection",
+            Self::NoReplicaAck => "no_replica_ack",
+            Self::Unreachable(_) => "unreachable",
+            Self::QueueFull => "queue_full",
+            Self::Refused(_) => "refused",
+        }
+    }
 }
 
 /// The state of a store, for the health calls.
@@ -74,6 +104,19 @@ pub struct ShardHealth {
     pub up: bool,
 }
 
+/// One primary as its lane knows it, for the metrics.
+#[derive(Debug, Clone)]
+pub struct ShardReading {
+    /// `host:port`.
+    pub address: String,
+    pub up: bool,
+    /// Checks that wait to be sent.
+    pub queued: usize,
+    /// Its clock minus this node's, us.
+    pub clock_offset: i64,
+    pub counts: ShardCounts,
+}
+
 /// The store of a node.
 #[derive(Debug)]
 pub enum Store {
@@ -87,9 +130,44 @@ impl Store {
     /// # Errors
     /// When there is no verdict; see [`StoreError`] for what each says about the charge.
     pub async fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
+        self.take_noted(subject, costs, &[]).await
+    }
+
+    /// The same; a policy that keeps metas notes who causes each charge. There is one for each cost, or none at all.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
-            Self::Memory(memory) => memory.take(subject, costs),
-            Self::Redis(redis) => redis.take(subject, costs).await,
+            Self::Memory(memory) => memory.take_noted(subject, costs, metas),
+            Self::Redis(redis) => redis.take_noted(subject, costs, metas, None).await,
+        }
+    }
+
+    /// What a sliding log tells people; nothing for other algorithms.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn history(&self, subject: &Subject) -> Result<Option<History>, StoreError> {
+        if !subject.policy.keeps_metas() {
+            return Ok(None);
+        }
+        match self {
+            Self::Memory(memory) => Ok(Some(memory.history(subject))),
+            Self::Redis(redis) => redis.history(subject).await.map(Some),
+        }
+    }
+
+    /// One piece of work as one step; see [`Work`]. `metas` are as for [`Store::take_noted`]. What it charges, gives back or forgets is all or
+    /// nothing over the policy's quotas; a give-back or refund never makes a count negative, a key anew, or one live
+    /// longer.
+    ///
+    /// # Errors
+    /// As [`Store::take`].
+    pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        match self {
+            Self::Memory(memory) => memory.run(subject, &work, metas),
+            Self::Redis(redis) => redis.run(subject, work, metas).await,
         }
     }
 
@@ -107,6 +185,30 @@ impl Store {
         match self {
             Self::Memory(_) => Health { kind: "embedded", shards: Vec::new() },
             Self::Redis(redis) => redis.health(),
+        }
+    }
+
+    /// What is known of each shard, for the metrics; nothing of the embedded store.
+    pub fn readings(&self) -> Vec<ShardReading> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(redis) => redis.readings(),
+        }
+    }
+
+    /// How many checks each script call carried; none for the embedded store.
+    pub fn checks_per_call(&self) -> Option<Distribution> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(redis) => Some(redis.checks_per_call()),
+        }
+    }
+
+    /// Gives a connection up when an answer takes longer than `overdue`, from now on.
+    pub fn set_overdue(&self, overdue: Duration) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(redis) => redis.set_overdue(overdue),
         }
     }
 

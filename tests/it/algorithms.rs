@@ -15,7 +15,8 @@ use tollgate::store::{MemoryStore, Subject};
 
 use crate::harness::redis::shared_store;
 use crate::harness::steps::{
-    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, policy_of, steps, with_limits,
+    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, log_policies, policy_of, steps,
+    with_limits,
 };
 use crate::harness::unique;
 use crate::window_properties::exact_wait;
@@ -45,8 +46,21 @@ impl Charges {
                 let debt = owed(debt, since, u128::from(now));
                 u64::try_from(burst.saturating_sub(debt) / per).unwrap()
             }
+            Rule::SlidingLog(most) => self.in_log(quota, most.get() as usize, now),
             Rule::SlidingWindow => unreachable!("is not exact"),
         }
+    }
+
+    /// A charge is noted at the latest instant that the clock has shown, and counts from then on for a window.
+    fn in_log(&self, quota: &Quota, most: usize, now: Micros) -> u64 {
+        let mut latest = 0;
+        let noted = self.0.iter().map(|(at, cost)| {
+            latest = latest.max(*at);
+            (latest, cost)
+        });
+        let counting: Vec<u64> = noted.filter(|(at, _)| at + quota.window > now).map(|(_, cost)| *cost).collect();
+        let left = quota.limit.get().saturating_sub(counting.iter().sum());
+        if counting.len() >= most { 0 } else { left }
     }
 
     fn in_window(&self, quota: &Quota, anchor: Anchor, now: Micros) -> u64 {
@@ -91,8 +105,8 @@ fn equals_its_model((policy, steps): (Policy, Vec<Step>)) -> Result<(), TestCase
             if charged > 0 {
                 charges.0.push((step.now, charged));
             }
-            for (state, left) in verdict.quotas.iter().zip(left) {
-                prop_assert_eq!(state.remaining, left - charged);
+            for (state, quota) in verdict.quotas.iter().zip(&policy.quotas) {
+                prop_assert_eq!(state.remaining, charges.remaining(quota, step.now));
             }
         }
         for verdict in &ruling.verdicts {
@@ -105,6 +119,11 @@ fn equals_its_model((policy, steps): (Policy, Vec<Step>)) -> Result<(), TestCase
 #[test]
 fn fixed_windows_equal_a_model_that_keeps_everything() {
     runner(2000).run(&histories(fixed_policies().boxed(), 80), equals_its_model).unwrap();
+}
+
+#[test]
+fn sliding_logs_equal_a_model_that_keeps_everything() {
+    runner(2000).run(&histories(log_policies().boxed(), 80), equals_its_model).unwrap();
 }
 
 #[test]

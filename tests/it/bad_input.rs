@@ -44,19 +44,91 @@ const BODIES: &[(&str, u16, &str, &[&str])] = &[
     (r#"{"key": "k", "cost": true}"#, 422, "invalid-request", &["/cost"]),
     (r#"{"key": "k", "cost": null}"#, 422, "invalid-request", &["/cost"]),
     (r#"{"key": "k", "meta": 1}"#, 422, "invalid-request", &["/meta"]),
-    (r#"{"key": "k", "id": "once"}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "k", "id": ""}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "k", "id": null}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "k", "id": 7}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "k", "id": "\ud800"}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "k", "id": "a", "id": "a"}"#, 422, "invalid-request", &["/id"]),
+    (
+        r#"{"key": "k", "id": "65-bytes-65-bytes-65-bytes-65-bytes-65-bytes-65-bytes-65-bytes-65"}"#,
+        422,
+        "invalid-request",
+        &["/id"],
+    ),
+    (r#"{"key": "k", "quotas": ["1 per 1s"]}"#, 422, "invalid-request", &["/quotas"]),
+    (r#"{"key": "", "quotas": 7}"#, 422, "invalid-request", &["/key", "/quotas"]),
     (r#"{"x": 1, "y": 1, "y": 1, "cost": 0.5}"#, 422, "invalid-request", &["/x", "/y", "/key", "/cost"]),
     (r#"{"key": "k", "policy": "defalt"}"#, 404, "unknown-policy", &[]),
     (r#"{"key": "k", "policy": ""}"#, 404, "unknown-policy", &[]),
 ];
 
+/// The same of a refund.
+const REFUNDS: &[(&str, u16, &str, &[&str])] = &[
+    ("", 400, "malformed-json", &[]),
+    (r#"{"key": "k", "cost": 1"#, 400, "malformed-json", &[]),
+    ("[]", 422, "invalid-request", &[""]),
+    ("{}", 422, "invalid-request", &["/key", "/cost"]),
+    (r#"{"key": "k"}"#, 422, "invalid-request", &["/cost"]),
+    (r#"{"key": "k", "cost": 1, "id": "a"}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "k", "cost": -1}"#, 422, "invalid-request", &["/cost"]),
+    (r#"{"key": "k", "cost": 1000000000000001}"#, 422, "invalid-request", &["/cost"]),
+    (r#"{"key": "k", "cost": null}"#, 422, "invalid-request", &["/cost"]),
+    (r#"{"key": "k", "id": ""}"#, 422, "invalid-request", &["/id"]),
+    (r#"{"key": "", "id": 1, "x": 0, "x": 0}"#, 422, "invalid-request", &["/x", "/key", "/id"]),
+    (r#"{"key": "k", "cost": 1, "meta": "m"}"#, 422, "invalid-request", &["/meta"]),
+    (r#"{"key": "k", "cost": 1, "policy": "defalt"}"#, 404, "unknown-policy", &[]),
+];
+
+/// The same of checks that are charged together.
+const TOGETHER: &[(&str, u16, &str, &[&str])] = &[
+    ("", 400, "malformed-json", &[]),
+    ("{}", 422, "invalid-request", &["/checks"]),
+    (r#"{"checks": []}"#, 422, "invalid-request", &["/checks"]),
+    (r#"{"checks": {}, "check": 1}"#, 422, "invalid-request", &["/check", "/checks"]),
+    (r#"{"checks": [{"key": "k"}, 7]}"#, 422, "invalid-request", &["/checks/1"]),
+    (r#"{"checks": [{"key": "k"}, {"key": "k", "id": "a"}]}"#, 422, "invalid-request", &["/checks/1/id"]),
+    (
+        r#"{"checks": [{"key": "k", "cost": 0.5}, {"key": "k"}, {"id": "a", "key": ""}, {"key": "k", "policy": 7}]}"#,
+        422,
+        "invalid-request",
+        &["/checks/0/cost", "/checks/2/key", "/checks/3/policy"],
+    ),
+    (
+        r#"{"checks": [{"key": "k"}, {"key": "k", "policy": "nope"}, {"key": "k", "policy": "defalt"}]}"#,
+        404,
+        "unknown-policy",
+        &["/checks/1/policy", "/checks/2/policy"],
+    ),
+];
+
 #[test]
 fn every_wrong_body_is_a_problem_document() {
     let mut node = Node::start();
-    for (body, status, name, pointers) in BODIES {
-        let answer = http::post(&node.address, "/v1/check", body);
-        let problem = assert_problem(&answer, *status, name);
-        assert_eq!(pointers_of(&problem), *pointers, "{body}");
+    for (path, bodies) in [("/v1/check", BODIES), ("/v1/refund", REFUNDS), ("/v1/check/all", TOGETHER)] {
+        for (body, status, name, pointers) in bodies {
+            let answer = http::post(&node.address, path, body);
+            let problem = assert_problem(&answer, *status, name);
+            assert_eq!(pointers_of(&problem), *pointers, "{path} {body}");
+        }
+    }
+    assert_untouched(&mut node);
+}
+
+#[test]
+fn no_more_than_sixteen_are_charged_together_and_only_json_of_64_kib() {
+    let mut node = Node::start();
+    let many = |count: usize| json!({"checks": vec![json!({"key": "many"}); count]}).to_string();
+    let all = |body: &str| http::post(&node.address, "/v1/check/all", body);
+    assert_eq!(all(&many(16)).json()["allowed"], true);
+    assert_eq!(pointers_of(&assert_problem(&all(&many(17)), 422, "invalid-request")), ["/checks"]);
+    for path in ["/v1/check/all", "/v1/refund"] {
+        let large = format!("{}{}", many(1), " ".repeat(64 * 1024));
+        assert_problem(&http::post(&node.address, path, &large), 413, "too-large");
+        let form = http::request("POST", path, &[("Content-Type", "text/plain")], b"{}");
+        assert_problem(&http::exchange(&node.address, &form), 415, "unsupported-media-type");
+        let query = http::post(&node.address, &format!("{path}?x=1"), "{}");
+        let known = assert_problem(&query, 422, "invalid-request");
+        assert!(pointers_of(&known).contains(&"/x"), "{known}");
     }
     assert_untouched(&mut node);
 }
@@ -144,7 +216,9 @@ fn wrong_methods_and_paths() {
     for (method, path, allow) in [
         ("GET", "/v1/check", "POST"),
         ("PUT", "/v1/check/batch", "POST"),
-        ("DELETE", "/v1/usage?key=k", "GET,HEAD"),
+        ("PUT", "/v1/usage?key=k", "GET,HEAD,DELETE"),
+        ("GET", "/v1/check/all", "POST"),
+        ("DELETE", "/v1/refund", "POST"),
         ("POST", "/health/ready", "GET,HEAD"),
         ("OPTIONS", "/v1/policies", "GET,HEAD"),
     ] {
@@ -152,7 +226,7 @@ fn wrong_methods_and_paths() {
         assert_problem(&answer, 405, "method-not-allowed");
         assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
     }
-    for (method, path) in [("GET", "/"), ("POST", "/v1/check/"), ("POST", "/v1/refund"), ("GET", "/v1/../v1/usage")] {
+    for (method, path) in [("GET", "/"), ("POST", "/v1/check/"), ("POST", "/v1/refunds"), ("GET", "/v1/../v1/usage")] {
         assert_problem(&ask(method, path), 404, "not-found");
     }
     assert_eq!((ask("HEAD", "/health/ready").status, ask("HEAD", "/v1/check").status), (200, 405));
@@ -177,12 +251,38 @@ fn wrong_query_strings() {
         ("key=%FF", &["/key", "/key"]),
         ("key=a&key=a&polcy=b", &["/key", "/polcy"]),
     ] {
-        let answer = http::get(&node.address, &format!("/v1/usage?{query}"));
-        assert_eq!(pointers_of(&assert_problem(&answer, 422, "invalid-request")), pointers, "{query}");
+        for method in ["GET", "DELETE"] {
+            let request = http::request(method, &format!("/v1/usage?{query}"), &[], b"");
+            let answer = http::exchange(&node.address, &request);
+            assert_eq!(pointers_of(&assert_problem(&answer, 422, "invalid-request")), pointers, "{query}");
+        }
     }
     let unknown = http::get(&node.address, "/v1/usage?policy=nope&key=k");
     let known = assert_problem(&unknown, 404, "unknown-policy")["known"].take();
     assert!(known.as_array().is_some_and(|known| known.contains(&json!("five-per-minute"))), "{known}");
+    assert_untouched(&mut node);
+}
+
+/// They are refused before there is a request that could have a problem document.
+#[test]
+fn heads_that_are_too_large_or_no_http_are_refused() {
+    let mut node = Node::start();
+    let head = |line: &str, fields: &str| format!("{line}\r\nHost: t\r\n{fields}\r\n").into_bytes();
+    let field = |bytes: usize| format!("X: {}\r\n", "a".repeat(bytes));
+    let get = "GET /health/live HTTP/1.1";
+    for (request, status) in [
+        (head(get, &field(60 * 1024)), 200),
+        (head(get, &field(70 * 1024)), 431),
+        (head(get, &"X: a\r\n".repeat(99)), 200),
+        (head(get, &"X: a\r\n".repeat(100)), 431),
+        (head(&format!("GET /{} HTTP/1.1", "a".repeat(65_600)), ""), 431),
+        (head("GET / HTTP/9", ""), 400),
+        (head(get, "X\r\n"), 400),
+    ] {
+        let answer = http::exchange(&node.address, &request);
+        assert_eq!(answer.status, status, "{} bytes: {answer:?}", request.len());
+        assert_eq!(answer.body.is_empty(), status != 200, "{answer:?}");
+    }
     assert_untouched(&mut node);
 }
 

@@ -300,7 +300,7 @@ fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
 fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T12:00:00Z")));
-    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into() };
+    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let store = {
         let _inside = runtime.enter();
         let clock = Clock::manual(hand.clone());

@@ -24,7 +24,7 @@ const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_
 
 /// A store whose node has the clock that `hand` moves.
 fn store(hand: &Arc<AtomicU64>) -> RedisStore {
-    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into() };
+    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());
     RedisStore::open(&config, clock, Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
 }

@@ -83,11 +83,13 @@ fn operators_may_have_a_listener_of_their_own() {
     assert_eq!(http::get(&node.address, "/health/live").json()["status"], "ok");
     let admin = node.greeting.lines().find_map(|line| line.trim().strip_prefix("operators  http://")).unwrap();
     let policies = http::get(admin, "/v1/policies").json();
+    let none = json!({"keys": 0, "prefixes": 0, "cidrs": 0});
     assert_eq!(
         policies["policies"][2],
         json!({"name": "five-per-minute", "algorithm": "sliding-window",
         "quotas": [{"name": "60s", "limit": 5, "window_ms": 60000}], "key": {"type": "text"},
-        "on_store_failure": "local", "timeout_ms": 100})
+        "on_store_failure": "local", "timeout_ms": 100, "shadow": false, "inline": false,
+        "deny": none, "allow": none, "overrides": none})
     );
     assert!(policies["loaded_at"].as_str().unwrap().ends_with('Z') && policies["origin"] == "built-in");
     assert_eq!(http::post(admin, "/v1/check", BODY).status, 404);

@@ -15,7 +15,7 @@ use tollgate::limit::policy::Policy;
 use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
 use tollgate::prefilter::{Prefilter, Question};
-use tollgate::store::{MemoryStore, Subject, Taken};
+use tollgate::store::{Done, MemoryStore, Subject, Taken, Work};
 
 use crate::harness::steps::{START, any_policies, policy, span};
 
@@ -177,6 +177,10 @@ impl Scene {
         self.store.take_at(&self.subject, &[cost], now).unwrap()
     }
 
+    fn run(&self, work: Work, now: Micros) -> Done {
+        self.store.run_at(&self.subject, &work, &[], now).unwrap()
+    }
+
     fn ask(&self, now: Micros) -> Question {
         self.prefilter.question(self.fingerprint.slot(), now)
     }
@@ -290,4 +294,31 @@ fn a_late_answer_does_not_bring_back_what_a_newer_one_ended() {
     assert!(scene.says_no(1, START + 20));
     scene.learn(scene.ask(START + 21), &allowed, START + 30);
     assert!(!scene.says_no(1, START + 30));
+}
+
+#[test]
+fn while_a_reservation_may_be_open_nothing_is_learned() {
+    let scene = Scene::new();
+    let Done::Reserved(..) = scene.run(Work::Reserve { cost: 2, hold: 1_000 }, START) else { unreachable!() };
+    let tentative = scene.take(1, START + 999);
+    assert!(tentative.tentative && !tentative.ruling.verdicts[0].allowed);
+    scene.learn(scene.ask(START + 999), &tentative, START + 999);
+    assert!(!scene.says_no(1, START + 999));
+    // Over, it counts for good.
+    let told = scene.take(1, START + 1_000);
+    assert!(!told.tentative);
+    scene.learn(scene.ask(START + 1_000), &told, START + 1_000);
+    assert!(scene.says_no(1, START + 1_000));
+}
+
+/// A denial that was decided before a refund comes after the refund's own reply, or after that was given up.
+#[test]
+fn a_denial_on_its_way_does_not_outlive_a_refund() {
+    let scene = Scene::new();
+    scene.take(2, START);
+    let (on_its_way, denied) = (scene.ask(START + 1), scene.take(1, START + 2));
+    scene.run(Work::Refund(2), START + 3);
+    scene.prefilter.forget(scene.fingerprint.slot());
+    scene.learn(on_its_way, &denied, START + 4);
+    assert!(!scene.says_no(1, START + 5));
 }

@@ -24,9 +24,10 @@ fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
     let keys: Vec<String> = (0..CLIENTS).map(|_| unique("failover")).collect();
     let allowed: Vec<AtomicU64> = keys.iter().map(|_| AtomicU64::new(0)).collect();
     let over = AtomicBool::new(false);
+    let (unanswered, holds) = (AtomicU64::new(0), holds_calls_after_a_failover(&cluster));
     std::thread::scope(|scope| {
         for (key, allowed) in keys.iter().zip(&allowed) {
-            let (node, over) = (&node, &over);
+            let (node, over, unanswered) = (&node, &over, &unanswered);
             scope.spawn(move || {
                 let mut connection = Connection::open(&node.address).unwrap();
                 let request =
@@ -35,6 +36,10 @@ fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
                     connection.send(&request).unwrap();
                     let answer = connection.receive(true).unwrap();
                     let decision = answer.json();
+                    if holds && answer.status == 503 {
+                        unanswered.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
                     assert_eq!((answer.status, &decision["source"]), (200, &json!("store")), "{decision}");
                     allowed.fetch_add(1, Ordering::Relaxed);
                 }
@@ -43,11 +48,23 @@ fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
         disturb(&cluster);
         over.store(true, Ordering::Relaxed);
     });
+    let unanswered = unanswered.into_inner();
+    println!("{unanswered} calls were not answered");
+    assert!(
+        unanswered <= 3 * CLIENTS as u64,
+        "the calls that were under way at three failovers, and no more: {unanswered}"
+    );
     for (key, allowed) in keys.iter().zip(&allowed) {
         let usage = http::get(&node.address, &format!("/v1/usage?policy=p&key={key}")).json();
         let charged = LIMIT - usage["remaining"].as_u64().unwrap();
         assert_eq!(charged, allowed.load(Ordering::Relaxed), "{key}: {usage}");
     }
+}
+
+/// Before 7.0 a primary that has handed over answers the calls that it held meanwhile only after 10 s (redis/redis#9618).
+fn holds_calls_after_a_failover(cluster: &Cluster) -> bool {
+    let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut cluster.connection(1)).unwrap();
+    info.get::<String>("redis_version").unwrap().starts_with("6.")
 }
 
 /// Each replica takes over once, and each new primary forgets its scripts.

@@ -12,7 +12,7 @@ use tollgate::store::redis::keys::Tag;
 use tollgate::store::{RedisStore, Subject};
 
 use crate::harness::redis::{Server, shared};
-use crate::harness::steps::{START, bucket, policy, policy_of, quota};
+use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota};
 use crate::harness::unique;
 
 fn subject(key: &str, quotas: &[(u64, Micros)]) -> Subject {
@@ -151,13 +151,14 @@ async fn after_the_windows_have_passed_the_database_is_empty() {
         policy_of(Algorithm::FixedWindow, vec![quota(2, 100_000, Rule::FixedWindow(Anchor::Clock))]),
         policy_of(Algorithm::FixedWindow, vec![quota(2, 300_000, Rule::FixedWindow(Anchor::FirstHit))]),
         policy_of(Algorithm::TokenBucket, vec![bucket(1, 7, 100_000), bucket(2, 20, 300_000)]),
+        logs(&[(2, 100_000), (3, 300_000)], 10),
     ];
     for (number, policy) in (0..200).zip(policies.into_iter().map(Arc::new).cycle()) {
         let key: Arc<str> = format!("gone-{number}").into();
         let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
         let subject = Subject { policy, key, fingerprint };
         for cost in [1, 1, 1, 0] {
-            store.take(&subject, &[cost]).await.unwrap();
+            store.take_noted(&subject, &[cost], &[Some("who".into())], None).await.unwrap();
         }
     }
     let all = lives(&server, "*");

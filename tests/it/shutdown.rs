@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::oneshot;
-use tollgate::config::{Config, Policies, PrefilterConfig, Shutdown, StoreConfig};
+use tollgate::access::Access;
+use tollgate::config::{Config, Limits, Policies, PrefilterConfig, Setup, Shutdown, StoreConfig, TelemetryConfig};
 use tollgate::serve::{Listeners, Server};
 
 use crate::harness::{Node, http, wait_until};
@@ -78,7 +79,7 @@ async fn readiness_ends_before_the_answers() {
     let config = config(Shutdown { delay: Duration::from_secs(2), timeout: Duration::from_secs(1) });
     let listeners = Listeners::bind(&config).await.unwrap();
     let address = listeners.checks.local_addr().unwrap().to_string();
-    let server = Server::open(config, listeners).await.unwrap();
+    let server = Server::open(Setup::default(), config, listeners).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(server.run(async { drop(stopped.await) }));
     tokio::task::spawn_blocking(move || {
@@ -103,7 +104,12 @@ fn config(shutdown: Shutdown) -> Config {
         store: StoreConfig::Embedded,
         prefilter: PrefilterConfig { max_keys: 1, max_denial: Duration::from_secs(1) },
         expected_nodes: NonZeroU64::MIN,
+        telemetry: TelemetryConfig::default(),
         shutdown,
+        tls: None,
+        limits: Limits::default(),
+        access: Access::default(),
         policies,
+        files: Vec::new(),
     }
 }

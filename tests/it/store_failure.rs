@@ -1,21 +1,28 @@
 //! A store that refuses everything: each mode gives its answer, and never a 500.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tollgate::access::Reach;
 use tollgate::clock::Clock;
-use tollgate::config::Policies;
+use tollgate::config::{Overrides, Policies, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Lifecycle, Node, Surface, router};
+use tollgate::http::{Front, Lifecycle, Load, Node, Surface};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
+use tollgate::reload::Reloader;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::http::{self, Answer};
@@ -84,10 +91,19 @@ async fn start() -> String {
     let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 10), NonZeroU64::new(2).unwrap());
     let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
     let engine = Arc::new(Engine::new(policies, prefilter, full, fallback, Clock::system()));
-    let node = Node { engine, lifecycle: Lifecycle::default() };
+    let config = built_in(&Overrides::default(), 0).unwrap();
+    let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
+    let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing: None };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async { axum::serve(listener, router(node, Surface::Whole)).await });
+    let front = Front::new(node, Surface::Whole, Reach::Loopback);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let front = front.clone();
+            let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
     address
 }
 
@@ -104,5 +120,6 @@ fn policy(on_store_failure: OnStoreFailure) -> Policy {
         key_type: KeyType::Ip { ipv6_prefix: 64 },
         on_store_failure,
         timeout: Duration::from_millis(100),
+        options: Options::default(),
     }
 }

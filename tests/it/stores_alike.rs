@@ -9,11 +9,16 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::quota::Rule;
 use tollgate::limit::window::Grid;
-use tollgate::store::{MemoryStore, RedisStore, Subject};
+use tollgate::store::{Done, MemoryStore, RedisStore, Subject};
 
 use crate::harness::redis::{shared, shared_store};
-use crate::harness::steps::{Step, any_policies, steps, with_limits};
+use crate::harness::steps::{START, Step, any_policies, steps, with_limits};
 use crate::harness::unique;
+use crate::harness::works::{Deed, Scribe, deeds};
+
+/// The records of ids live at least 5 minutes by the embedded store, by the instants of a history; by Redis as long
+/// in truth. us.
+const RECORDS_LIVE: u64 = 300_000_000;
 
 /// Calls per history.
 const STEPS: usize = 60;
@@ -44,6 +49,53 @@ async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Resu
     each_key_ends(policy, &key)
 }
 
+/// The same for everything that can be done with a key, as long as the ids' records live.
+#[test]
+fn memory_and_redis_take_back_alike() {
+    let (runtime, store) = shared_store();
+    let histories = any_policies().prop_flat_map(|policy| {
+        let deeds = deeds(&policy, STEPS);
+        (Just(policy), deeds)
+    });
+    let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
+    let alike = |(policy, deeds): (Policy, Vec<(Step, Deed)>)| runtime.block_on(deeds_alike(&store, &policy, &deeds));
+    runner.run(&histories, alike).unwrap();
+}
+
+async fn deeds_alike(redis: &RedisStore, policy: &Policy, deeds: &[(Step, Deed)]) -> Result<(), TestCaseError> {
+    let memory = MemoryStore::new(Clock::system(), 1000);
+    let key: Arc<str> = unique("deeds").into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    let mut scribe = Scribe::default();
+    let mut history = Vec::new();
+    for (step, deed) in deeds.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
+        let policy = Arc::new(with_limits(policy, step.quarters));
+        let subject = Subject { policy, key: key.clone(), fingerprint };
+        let work = scribe.work(step, deed);
+        history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
+        let expected = comparable(memory.run_at(&subject, &work, &[], step.now).unwrap());
+        let answered = comparable(redis.run_by(&subject, work, &[], Some(step.now)).await.unwrap());
+        prop_assert_eq!(&answered, &expected, "after {:#?} under {:?}", history, policy_of_step(&subject));
+        scribe.note(&answered);
+    }
+    each_key_ends(policy, &key)
+}
+
+fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
+    &subject.policy.quotas
+}
+
+/// A reply that tells of room to spare does not tell of reservations, since nothing is learned from it.
+fn comparable(mut done: Done) -> Done {
+    match &mut done {
+        Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed_for > 0,
+        // Nor does what takes back tell when anything fits.
+        Done::Refunded(taken, _) => taken.ruling.closed_for = 0,
+        Done::Charged(_) | Done::Reused => {}
+    }
+    done
+}
+
 /// Each key that the history left in Redis has a TTL, and none beyond the time in which it can matter and 1 s.
 fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
     let longest = policy.quotas.iter().map(|quota| match quota.rule {
@@ -52,11 +104,20 @@ fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
         _ => 2 * quota.window,
     });
     let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();
+    let record = i64::try_from(policy.quotas.iter().map(|quota| 2 * quota.window / 1000).max().unwrap_or(0)).unwrap();
+    // A reset is remembered for two windows, which may be those of a raised burst.
+    let reset =
+        i64::try_from(policy.quotas.iter().map(|quota| 4 * quota.window).max().unwrap_or(0) / 1000 + 1001).unwrap();
     let mut connection = shared().connection().unwrap();
     let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{key}:*")).query(&mut connection).unwrap();
     for name in names {
         let life: i64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
         // -2: it has ended meanwhile.
+        let most = match &name {
+            name if name.contains(":id:") => record.clamp(300_000, 86_400_000),
+            name if name.ends_with(":reset") => reset,
+            _ => most,
+        };
         prop_assert!(life == -2 || (0..=most).contains(&life), "{} lives {} ms, at most {}", name, life, most);
     }
     Ok(())

@@ -2,28 +2,63 @@
 
 use std::sync::Arc;
 
+use redis::Value;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::keys::Tag;
+use super::log::Page;
 use super::server::Address;
+use super::single::Single;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::store::{StoreError, Taken};
+use crate::store::{Done, Meta, StoreError, Work};
+use crate::telemetry::traces::Waiting;
 
-/// Costs for one key, to be decided in order.
+/// Work for one key.
 #[derive(Debug)]
 pub struct Ask {
     pub tag: Arc<Tag>,
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
-    pub costs: SmallVec<[u64; 2]>,
+    pub work: Work,
+    /// Who causes each of its costs, or nothing; only logs keep them.
+    pub metas: SmallVec<[Meta; 1]>,
+    /// Instead of all that, which portion of what a log tells.
+    pub portion: Option<usize>,
+    /// Instead of all that, a call of one key.
+    pub single: Option<Single>,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
+    /// When its caller gives up, us by this node's clock.
+    pub deadline: Micros,
+    /// Where it is recorded, of a check that is traced.
+    pub trace: Option<Waiting>,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
-    pub answer: oneshot::Sender<Result<Taken, Refusal>>,
+    pub answer: oneshot::Sender<Result<Answer, Refusal>>,
+}
+
+impl Ask {
+    /// See [`Work::costs`].
+    pub fn costs(&self) -> &[u64] {
+        self.work.costs()
+    }
+
+    /// Whether it shares no call with others.
+    pub fn is_alone(&self) -> bool {
+        self.portion.is_some() || self.single.is_some()
+    }
+}
+
+/// What a lane answers.
+#[derive(Debug)]
+pub enum Answer {
+    Done(Done),
+    Page(Page),
+    /// The reply to a [`Single`].
+    Told(Value),
 }
 
 /// Why a lane has no verdict.
@@ -33,9 +68,24 @@ pub enum Refusal {
     Moved(Address),
     /// Not executed: the slot is moving there; ask it once, behind ASKING.
     Ask(Address),
+    /// Not executed: the slot is moving, and not all of the keys are on one side.
+    TryAgain,
     /// Not executed: the server cannot now, for the reason that its error code names.
     NotNow(String),
     Failed(StoreError),
+}
+
+impl Refusal {
+    /// What its caller is told when it is not asked again.
+    pub fn into_error(self) -> StoreError {
+        match self {
+            Self::Failed(error) => error,
+            Self::NotNow(why) => StoreError::Refused(why),
+            Self::TryAgain => StoreError::Refused("TRYAGAIN".into()),
+            Self::Moved(to) => StoreError::Refused(format!("MOVED {to}")),
+            Self::Ask(to) => StoreError::Refused(format!("ASK {to}")),
+        }
+    }
 }
 
 impl From<StoreError> for Refusal {

@@ -1,19 +1,24 @@
 //! One pipeline: what waited together, merged by key, sent, and answered.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::ask::{Ask, Refusal};
-use super::script::{By, Call, Reply};
+use super::ask::{Answer, Ask, Refusal};
+use super::log::Page;
+use super::metrics::Retry;
+use super::script::{By, Call, Reply, read_log};
 use super::server::Address;
 use super::shard::Shard;
 use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
+use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
-use crate::store::{StoreError, Taken};
+use crate::store::{Done, Meta, StoreError, Taken, Work};
+use crate::telemetry::traces;
 
 /// Costs in one call at most: the server does nothing else meanwhile.
 const COSTS: usize = 1000;
@@ -27,12 +32,16 @@ const ROUNDS: usize = 4;
 pub enum Ended {
     Sound,
     Broken,
+    /// The server did not answer, neither this nor anything else.
+    Silent,
 }
 
 /// Asks of one key under one policy, which become one call.
 struct Group {
     asks: Vec<Ask>,
     costs: Vec<u64>,
+    /// One for each cost, or none at all.
+    metas: Vec<Meta>,
     by: By,
 }
 
@@ -40,11 +49,15 @@ struct Group {
 pub struct Batch(Vec<Group>);
 
 impl Batch {
-    /// Merges asks by key, in order; one whose caller has given up is not sent.
+    /// Merges what takes by key, in order; other work goes by itself. One whose caller has given up is not sent.
     pub fn of(asks: impl Iterator<Item = Ask>) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         let mut places: HashMap<_, usize, FingerprintState> = HashMap::default();
         for ask in asks.filter(|ask| !ask.answer.is_closed()) {
+            let Work::Take(_) = ask.work else {
+                groups.push(Group::of(ask));
+                continue;
+            };
             let place = places.entry(ask.fingerprint).or_insert(usize::MAX);
             match groups.get_mut(*place).filter(|group| group.accepts(&ask)) {
                 Some(group) => group.push(ask),
@@ -65,32 +78,41 @@ impl Batch {
             if self.0.is_empty() {
                 return Ended::Sound;
             }
-            let pipeline = self.pipeline(shard.shard_now());
+            let pipeline = self.pipeline(shard);
             let sent = shard.now();
             let count = pipeline.len();
+            self.0.iter().for_each(|group| shard.metrics.sent(group.checks()));
             let replies = connection.send_packed_commands(&pipeline, 0, count);
-            let failed = match tokio::time::timeout(shard.timeout(), replies).await {
-                Ok(Ok(replies)) => {
+            let (failed, ended) = match awaited(replies, shard).await {
+                Some(Ok(replies)) => {
                     self.settle(replies, shard, sent);
                     continue;
                 }
-                Ok(Err(error)) => unknown(&error),
-                Err(_) => StoreError::Timeout,
+                Some(Err(error)) => (unknown(&error), Ended::Broken),
+                None => (StoreError::Timeout, Ended::Silent),
             };
+            let (calls, when) = (self.0.len(), (sent, shard.now()));
+            self.0.iter_mut().for_each(|group| group.called(shard, calls, when, Some(failed.kind())));
             self.fail(&failed.into());
-            return Ended::Broken;
+            return ended;
         }
         self.fail(&Refusal::NotNow("the shard's clock could not be followed".into()));
         Ended::Sound
     }
 
-    fn pipeline(&self, now: Micros) -> Pipeline {
-        let mut pipeline = Pipeline::with_capacity(self.0.len());
+    /// The calls; behind them, where a replica is waited for, one WAIT for them all.
+    fn pipeline(&self, shard: &Shard) -> Pipeline {
+        let now = shard.shard_now();
+        let mut pipeline = Pipeline::with_capacity(self.0.len() + 1);
         for group in &self.0 {
             if group.asking() {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
             pipeline.add_command(group.command(now));
+        }
+        if shard.durability == Durability::Replica {
+            let deadlines = self.0.iter().flat_map(|group| &group.asks).map(|ask| ask.deadline);
+            pipeline.cmd("WAIT").arg(1).arg(shard.wait_ms(deadlines.min().unwrap_or(0)));
         }
         pipeline
     }
@@ -98,24 +120,35 @@ impl Batch {
     /// Hands out what each reply says; groups that must be sent again stay.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
         let received = shard.now();
+        shard.metrics.called(received.saturating_sub(sent), self.0.len());
+        let is_kept = shard.durability == Durability::Primary || matches!(replies.last(), Some(Value::Int(1..)));
         let mut replies = replies.into_iter();
-        let mut again = Vec::new();
+        let (calls, mut again) = (self.0.len(), Vec::new());
         for mut group in self.0.drain(..) {
             if group.asking() {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
+            let error = if let Value::ServerError(error) = &reply { Some(error.code()) } else { None };
+            group.called(shard, calls, (sent, received), error);
             match group.outcome(&reply, &shard.address) {
-                Outcome::Taken(taken) => {
-                    shard.learn_offset(taken.at, sent, received);
-                    group.answer(taken);
+                Outcome::Done(done) => {
+                    if let Some(time) = done.at() {
+                        shard.learn_offset(time, sent, received);
+                    }
+                    group.answer(done, is_kept);
                 }
+                Outcome::Page(page) => group.answer_alone(Ok(Answer::Page(page))),
+                Outcome::Told(_) if !is_kept => group.answer_alone(Err(StoreError::NoReplicaAck.into())),
+                Outcome::Told(value) => group.answer_alone(Ok(Answer::Told(value))),
                 Outcome::Elsewhen(time) => {
                     shard.learn_offset(time, sent, received);
+                    shard.metrics.retried(Retry::Clock);
                     again.push(group);
                 }
                 Outcome::NoScript => {
                     group.by = By::Source;
+                    shard.metrics.retried(Retry::NoScript);
                     again.push(group);
                 }
                 Outcome::Refused(refusal) => group.refuse(&refusal),
@@ -129,8 +162,24 @@ impl Batch {
     }
 }
 
+/// The replies, or none when the server has said nothing at all for too long.
+async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard) -> Option<RedisResult<T>> {
+    let mut replies = pin!(replies);
+    let mut patience = shard.patience();
+    loop {
+        if let Ok(replies) = tokio::time::timeout(patience, &mut replies).await {
+            shard.hear();
+            return Some(replies);
+        }
+        patience = shard.patience_left()?;
+    }
+}
+
 enum Outcome {
-    Taken(Taken),
+    Done(Done),
+    Page(Page),
+    /// The reply to a call of one key.
+    Told(Value),
     /// TIME was not covered; this is it.
     Elsewhen(Micros),
     NoScript,
@@ -139,7 +188,9 @@ enum Outcome {
 
 impl Group {
     fn of(ask: Ask) -> Self {
-        Self { costs: ask.costs.to_vec(), asks: vec![ask], by: By::Hash }
+        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1), by: By::Hash };
+        group.push(ask);
+        group
     }
 
     /// Only what is decided by the same limits, clock and node may share a call.
@@ -148,19 +199,35 @@ impl Group {
         Arc::ptr_eq(&first.policy, &ask.policy)
             && first.asking == ask.asking
             && first.time == ask.time
-            && self.costs.len() + ask.costs.len() <= COSTS
+            && !first.is_alone()
+            && !ask.is_alone()
+            && self.costs.len() + ask.costs().len() <= COSTS
     }
 
     fn push(&mut self, ask: Ask) {
-        self.costs.extend_from_slice(&ask.costs);
+        self.add(&ask);
         self.asks.push(ask);
+    }
+
+    fn add(&mut self, ask: &Ask) {
+        if !ask.metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+            self.metas.extend_from_slice(&ask.metas);
+        }
+        self.costs.extend_from_slice(ask.costs());
+        if !self.metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+        }
     }
 
     /// Leaves out who has given up meanwhile; whether anybody is left.
     fn is_wanted(&mut self) -> bool {
         if self.asks.iter().any(|ask| ask.answer.is_closed()) {
             self.asks.retain(|ask| !ask.answer.is_closed());
-            self.costs = self.asks.iter().flat_map(|ask| ask.costs.iter().copied()).collect();
+            self.costs.clear();
+            self.metas.clear();
+            let asks = std::mem::take(&mut self.asks);
+            asks.into_iter().for_each(|ask| self.push(ask));
         }
         !self.asks.is_empty()
     }
@@ -170,34 +237,97 @@ impl Group {
     }
 
     fn call(&self) -> Call<'_> {
-        Call { tag: &self.asks[0].tag, policy: &self.asks[0].policy, costs: &self.costs }
+        let Ask { tag, policy, work, .. } = &self.asks[0];
+        Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
     }
 
     fn command(&self, now: Micros) -> Cmd {
-        self.call().command(self.by, now, self.asks[0].time)
+        let Ask { tag, policy, portion, single, time, .. } = &self.asks[0];
+        if let Some(single) = single {
+            return single.command(self.by, *time);
+        }
+        match portion {
+            Some(number) => read_log(tag, policy, *number, self.by, *time),
+            None => self.call().command(self.by, now, *time),
+        }
+    }
+
+    /// Records the call in the traces of its checks, if any.
+    fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
+        if self.asks.iter().all(|ask| ask.trace.is_none()) {
+            return;
+        }
+        let call = traces::Call {
+            host: &shard.address.host,
+            port: shard.address.port,
+            operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
+            script: &self.script(),
+            checks: self.checks(),
+            pipeline: calls,
+            sent,
+            ended,
+            error,
+        };
+        traces::called(self.asks.iter_mut().filter_map(|ask| ask.trace.as_mut()), &call);
+    }
+
+    /// How many checks it carries: a refund, for one, is none.
+    fn checks(&self) -> usize {
+        if self.asks[0].is_alone() { 0 } else { self.costs.len() }
+    }
+
+    /// What a person calls the script.
+    fn script(&self) -> String {
+        let Ask { policy, portion, single, work, .. } = &self.asks[0];
+        let algorithm = policy.algorithm.name();
+        match (single, portion, work) {
+            (Some(single), ..) => single.name().to_owned(),
+            (None, Some(_), _) => format!("{algorithm} entries"),
+            (None, None, Work::Take(_) | Work::Look(_)) => algorithm.to_owned(),
+            (None, None, Work::Once { .. }) => format!("{algorithm} once"),
+            (None, None, Work::Reserve { .. }) => format!("{algorithm} reserve"),
+            (None, None, _) => format!("{algorithm} give back"),
+        }
     }
 
     fn outcome(&self, reply: &Value, from: &Address) -> Outcome {
         if let Value::ServerError(error) = reply {
             return refused(error, from);
         }
+        if self.asks[0].portion.is_some() {
+            return Page::read(reply).map_or_else(malformed, Outcome::Page);
+        }
+        if self.asks[0].single.is_some() {
+            return Outcome::Told(reply.clone());
+        }
         match self.call().reply(reply) {
-            Reply::Taken(taken) => Outcome::Taken(taken),
+            Reply::Done(done) => Outcome::Done(done),
             Reply::NotCovered { time } => Outcome::Elsewhen(time),
-            Reply::Malformed => {
-                let error = StoreError::Unknown("the script's reply is not one that it makes".into());
-                Outcome::Refused(error.into())
-            }
+            Reply::Malformed => malformed(),
         }
     }
 
-    /// Gives each ask its part of the verdicts. A caller that has gone needs none.
-    fn answer(self, taken: Taken) {
-        let Ruling { verdicts, closed_for } = taken.ruling;
+    /// Of an ask that shares no call.
+    fn answer_alone(mut self, answer: Result<Answer, Refusal>) {
+        if let Some(ask) = self.asks.pop() {
+            let _ = ask.answer.send(answer);
+        }
+    }
+
+    /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
+    /// that has gone needs none.
+    fn answer(mut self, done: Done, is_kept: bool) {
+        if let (1, Some(ask)) = (self.asks.len(), self.asks.pop_if(|ask| !matches!(ask.work, Work::Take(_)))) {
+            let is_lost = !is_kept && ask.work.charges() && done.is_charge();
+            let _ = ask.answer.send(kept(!is_lost, done));
+            return;
+        }
+        let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
-            let verdicts = verdicts.by_ref().take(ask.costs.len()).collect();
-            let _ = ask.answer.send(Ok(Taken { ruling: Ruling { verdicts, closed_for }, at: taken.at }));
+            let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
+            let done = Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative });
+            let _ = ask.answer.send(kept(is_kept || !done.is_charge(), done));
         }
     }
 
@@ -206,6 +336,14 @@ impl Group {
             let _ = ask.answer.send(Err(refusal.clone()));
         }
     }
+}
+
+fn kept(is_kept: bool, done: Done) -> Result<Answer, Refusal> {
+    if is_kept { Ok(Answer::Done(done)) } else { Err(StoreError::NoReplicaAck.into()) }
+}
+
+fn malformed() -> Outcome {
+    Outcome::Refused(StoreError::Unknown("the script's reply is not one that it makes".into()).into())
 }
 
 /// What an error reply means. The script writes only after it has decided, so an error is always from before
@@ -221,9 +359,9 @@ fn refused(error: &redis::ServerError, from: &Address) -> Outcome {
         Some(ServerErrorKind::NoScript) => return Outcome::NoScript,
         Some(ServerErrorKind::Moved) => address().map(Refusal::Moved),
         Some(ServerErrorKind::Ask) => address().map(Refusal::Ask),
+        Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
         Some(
-            kind @ (ServerErrorKind::TryAgain
-            | ServerErrorKind::BusyLoading
+            kind @ (ServerErrorKind::BusyLoading
             | ServerErrorKind::ClusterDown
             | ServerErrorKind::MasterDown
             | ServerErrorKind::ReadOnly),

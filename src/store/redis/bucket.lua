@@ -15,3 +15,9 @@ local function charge(q, at, debt, cost)
   return now, debts, math.ceil(debts / parameter(q, 1))
 end
 
+-- A full bucket owes nothing of any charge. (One of this very instant may have been taken back just now.)
+local function goes_on(q, at, debt, tail)
+  local _, _, last = struct.unpack('>I8I8I8', tail)
+  return owed(q, at, debt) > 0 or last >= now
+end
+

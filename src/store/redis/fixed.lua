@@ -55,3 +55,7 @@ local function charge(q, start, count, cost)
   return begun, counted + cost, ending(q, begun) - now
 end
 
+local function goes_on(q, start, count)
+  return count > 0 and now < ending(q, start)
+end
+

@@ -43,6 +43,11 @@ impl Tag {
         format!("{}{policy}:{}:{segment}", self.0, Counter(quota))
     }
 
+    /// The name of who caused the charges of a log.
+    pub fn metas(&self, policy: &str, quota: &Quota) -> String {
+        format!("{}{policy}:{}:metas", self.0, Counter(quota))
+    }
+
     /// The name of the one state of a quota of any other algorithm.
     pub fn state(&self, policy: &str, quota: &Quota) -> String {
         let what = match quota.rule {
@@ -50,9 +55,27 @@ impl Tag {
             Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_)) => "clock",
             Rule::FixedWindow(Anchor::FirstHit) => "first",
             Rule::TokenBucket(_) => "tat",
+            Rule::SlidingLog(_) => "log",
         };
         format!("{}{policy}:{}:{what}", self.0, Counter(quota))
     }
+
+    /// The name of the record of a check with an id. No quota's part is `id`, so it is never one of those above.
+    pub fn record(&self, policy: &str, id: &str) -> String {
+        let mut name = format!("{}{policy}:id:", self.0);
+        escape(&mut name, id);
+        name
+    }
+
+    /// The name of the instant of the last reset.
+    pub fn reset(&self, policy: &str) -> String {
+        format!("{}{policy}:reset", self.0)
+    }
+}
+
+/// A quota's part in its names; see [`Counter`].
+pub(super) fn counter(quota: &Quota) -> String {
+    Counter(quota).to_string()
 }
 
 /// A quota's part in a name: the format of what is stored and the window or rate, which it depends on; not the
@@ -68,6 +91,7 @@ impl fmt::Display for Counter<'_> {
             Rule::FixedWindow(Anchor::Calendar(calendar)) => write!(f, "f8-{calendar}"),
             Rule::FixedWindow(_) => write!(f, "f8-{}", span_text(self.0.window)),
             Rule::TokenBucket(Rate { units, per }) => write!(f, "b8-{units}-per-{}", span_text(per)),
+            Rule::SlidingLog(_) => write!(f, "l16-{}", span_text(self.0.window)),
         }
     }
 }
@@ -89,12 +113,16 @@ fn write_key(tag: &mut String, key: &str) {
         tag.push_str(&hash.to_hex()[..32]);
         return;
     }
-    for character in key.chars() {
+    escape(tag, key);
+}
+
+fn escape(name: &mut String, text: &str) {
+    for character in text.chars() {
         if matches!(character, '{' | '}' | '%') || character.is_ascii_control() {
             // Writing to a String cannot fail.
-            let _ = write!(tag, "%{:02X}", u32::from(character));
+            let _ = write!(name, "%{:02X}", u32::from(character));
         } else {
-            tag.push(character);
+            name.push(character);
         }
     }
 }
@@ -122,6 +150,8 @@ const CRC16: [u16; 256] = {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -141,6 +171,10 @@ mod tests {
         let tag = Tag::new("ratelimit", "203.0.113.7");
         assert_eq!(tag.segment("per-ip", &quota(5), 42), "{ratelimit:203.0.113.7:}per-ip:s4-10s:42");
         assert_eq!(tag.segment("per-ip", &quota(1 << 32), 42), "{ratelimit:203.0.113.7:}per-ip:s8-10s:42");
+        assert_eq!(tag.record("per-ip", "a:{b}\n"), "{ratelimit:203.0.113.7:}per-ip:id:a:%7Bb%7D%0A");
+        let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
+        assert_eq!(tag.state("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");
+        assert_eq!(tag.metas("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:metas");
     }
 
     #[test]

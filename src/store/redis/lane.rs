@@ -9,23 +9,29 @@
 //! missing or TIME was elsewhere, by the caller (who knows the slots) after a redirection. A call whose
 //! connection broke, or that was not answered in time, may have been executed, and is never sent again.
 //!
-//! The driver owns the connection. When it breaks, or an answer is overdue, the driver drops it and connects
-//! anew; until that succeeds the lane is down, and whoever asks is told so at once.
+//! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for. When the
+//! server owes an answer for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told
+//! so at once, the topology is asked for, and the driver probes by connecting until the server answers again. A server
+//! that is asked nothing shows by its TIME, once a second, that it is there.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
+use super::metrics::ShardMetrics;
 use super::server::{self, Address, within};
 use super::shard::Shard;
+use super::terms::Terms;
 use crate::clock::Clock;
-use crate::store::StoreError;
+use crate::limit::policy::Durability;
+use crate::limit::time::Micros;
+use crate::store::{ShardReading, StoreError};
 
 /// Asks that wait at most; beyond that they are refused at once.
 const QUEUE: usize = 4096;
@@ -33,8 +39,9 @@ const QUEUE: usize = 4096;
 /// Asks that go out together at most.
 const BATCH: usize = 512;
 
-/// Batches under way at once: while the server works on one, the next is prepared.
-const UNDER_WAY: usize = 2;
+/// Batches under way at once: while the server works on one, the next is prepared. Behind one that waits for a replica
+/// nothing is sent, since it would not be answered before.
+const UNDER_WAY: [usize; 2] = [2, 1];
 
 /// How long a server may take to accept a connection and to answer the first questions.
 const CONNECT: Duration = Duration::from_millis(250);
@@ -42,20 +49,25 @@ const CONNECT: Duration = Duration::from_millis(250);
 /// How long the driver waits after a failed connect.
 const RECONNECT: Duration = Duration::from_millis(50);
 
+/// How long a lane may be idle before the server must show that it is there.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// The near end of a lane. The driver ends when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct Lane {
     queue: mpsc::Sender<Ask>,
     shard: Arc<Shard>,
+    /// For policies that wait for a replica, opened when one asks first: WAIT holds up everything that comes behind it
+    /// on its connection, and it is about the charges of that connection only.
+    durable: Arc<OnceLock<mpsc::Sender<Ask>>>,
+    doubt: Arc<Notify>,
 }
 
 impl Lane {
-    /// Starts a lane towards `address`.
-    pub fn open(address: Address, clock: Clock, timeout: Duration) -> Self {
-        let (queue, asks) = mpsc::channel(QUEUE);
-        let shard = Arc::new(Shard::new(address, clock, timeout));
-        tokio::spawn(Driver { asks, shard: shard.clone() }.run());
-        Self { queue, shard }
+    /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
+    pub fn open(address: Address, clock: Clock, terms: Terms, doubt: Arc<Notify>, metrics: ShardMetrics) -> Self {
+        let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary, Arc::new(metrics)));
+        Self { queue: Driver::start(shard.clone(), doubt.clone()), shard, durable: Arc::default(), doubt }
     }
 
     /// Queues an ask; its answer comes over its channel.
@@ -63,7 +75,12 @@ impl Lane {
     /// # Errors
     /// [`StoreError::QueueFull`].
     pub fn ask(&self, ask: Ask) -> Result<(), StoreError> {
-        self.queue.try_send(ask).map_err(|error| match error {
+        let start = || Driver::start(Arc::new(self.shard.durable_twin()), self.doubt.clone());
+        let queue = match ask.policy.options.durability {
+            Durability::Primary => &self.queue,
+            Durability::Replica => self.durable.get_or_init(start),
+        };
+        queue.try_send(ask).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::QueueFull,
             mpsc::error::TrySendError::Closed(_) => StoreError::Unreachable("the lane has ended".into()),
         })
@@ -73,37 +90,93 @@ impl Lane {
         &self.shard.address
     }
 
+    /// Where the shard's TIME is believed to be now, us.
+    pub fn shard_now(&self) -> Micros {
+        self.shard.shard_now()
+    }
+
     pub fn is_up(&self) -> bool {
         self.shard.is_up()
     }
+
+    /// This node's clock, us.
+    pub fn now(&self) -> Micros {
+        self.shard.now()
+    }
+
+    pub fn metrics(&self) -> &ShardMetrics {
+        &self.shard.metrics
+    }
+
+    /// What is known of the shard now.
+    pub fn read(&self) -> ShardReading {
+        ShardReading {
+            address: self.shard.address.to_string(),
+            up: self.shard.is_up(),
+            queued: waiting(&self.queue) + self.durable.get().map_or(0, waiting),
+            clock_offset: self.shard.offset(),
+            counts: self.shard.metrics.read(),
+        }
+    }
+}
+
+/// Asks that wait in a queue.
+fn waiting(queue: &mpsc::Sender<Ask>) -> usize {
+    queue.max_capacity() - queue.capacity()
+}
+
+/// Whether who asks while there is no connection waits for one, or is told at once that there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Breaker {
+    Closed,
+    Open,
+}
+
+/// Why the driver stopped serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Nobody can ask any more.
+    Unwanted,
+    /// The connection broke.
+    Broken,
+    /// The connection stands, and the server says nothing.
+    Silent,
 }
 
 /// The far end: owns the connection.
 struct Driver {
     asks: mpsc::Receiver<Ask>,
     shard: Arc<Shard>,
+    doubt: Arc<Notify>,
+    breaker: Breaker,
 }
 
 impl Driver {
+    fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
+        let (queue, asks) = mpsc::channel(QUEUE);
+        tokio::spawn(Self { asks, shard, doubt, breaker: Breaker::Closed }.run());
+        queue
+    }
+
     async fn run(mut self) {
-        let mut known_down = false;
         loop {
-            match self.connect(known_down).await {
+            match self.connect().await {
                 Ok(connection) => {
                     tracing::info!(shard = %self.shard.address, "connected");
-                    known_down = false;
+                    self.breaker = Breaker::Closed;
                     self.shard.set_up(true);
-                    let closed = self.serve(&connection).await;
+                    let end = self.serve(connection).await;
                     self.shard.set_up(false);
-                    if closed {
-                        return;
+                    match end {
+                        End::Unwanted => return,
+                        End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
+                        End::Silent => self.open_breaker("no answer in time"),
                     }
-                    tracing::warn!(shard = %self.shard.address, "connection lost");
+                    self.doubt.notify_one();
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut known_down, true) {
-                        tracing::warn!(shard = %self.shard.address, %error, "cannot connect; trying again until it works");
-                    }
+                    self.open_breaker(&error.to_string());
+                    self.doubt.notify_one();
                     if self.refuse(&error.to_string()).await {
                         return;
                     }
@@ -112,42 +185,66 @@ impl Driver {
         }
     }
 
-    /// Connects. Who asks meanwhile waits, unless the lane is known to be down: then it is told so at once.
-    async fn connect(&mut self, known_down: bool) -> redis::RedisResult<MultiplexedConnection> {
+    fn open_breaker(&mut self, why: &str) {
+        if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
+            tracing::warn!(
+                shard = %self.shard.address, why,
+                "breaker opened: its checks are answered by the fallback until it answers again"
+            );
+        }
+    }
+
+    /// Connects. Who asks meanwhile waits, unless the breaker is open.
+    async fn connect(&mut self) -> redis::RedisResult<MultiplexedConnection> {
         let connecting = within(CONNECT, connect(self.shard.clone()));
         tokio::pin!(connecting);
         loop {
             tokio::select! {
                 connected = &mut connecting => return connected,
-                Some(ask) = self.asks.recv(), if known_down => refuse(ask, "connecting"),
+                Some(ask) = self.asks.recv(), if self.breaker == Breaker::Open => refuse(ask, "connecting"),
             }
         }
     }
 
-    /// Carries asks to the server until the connection breaks (false) or nobody can ask any more (true).
-    async fn serve(&mut self, connection: &MultiplexedConnection) -> bool {
+    /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
+    async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
         let mut under_way = FuturesUnordered::new();
         let mut waiting = Vec::with_capacity(BATCH);
+        let at_once = UNDER_WAY[self.shard.durability as usize];
         loop {
+            let idle = under_way.is_empty();
             tokio::select! {
                 biased;
-                Some(ended) = under_way.next(), if !under_way.is_empty() => {
-                    if ended == Ended::Broken {
-                        // The others learn of it from the same connection.
-                        while under_way.next().await.is_some() {}
-                        return false;
-                    }
-                }
-                count = self.asks.recv_many(&mut waiting, BATCH), if under_way.len() < UNDER_WAY => {
+                Some(ended) = under_way.next(), if !idle => match ended {
+                    Ended::Sound => {}
+                    Ended::Broken => return End::Broken,
+                    Ended::Silent => return End::Silent,
+                },
+                count = self.asks.recv_many(&mut waiting, BATCH), if under_way.len() < at_once => {
                     if count == 0 {
                         while under_way.next().await.is_some() {}
-                        return true;
+                        return End::Unwanted;
                     }
                     let batch = Batch::of(waiting.drain(..));
                     under_way.push(batch.exchange(connection.clone(), &self.shard));
                 }
+                () = tokio::time::sleep(IDLE), if idle => {
+                    if !self.answers(&mut connection).await {
+                        return End::Silent;
+                    }
+                }
             }
         }
+    }
+
+    /// Whether the server still tells its TIME.
+    async fn answers(&self, connection: &mut MultiplexedConnection) -> bool {
+        let sent = self.shard.now();
+        let told = within(self.shard.patience(), server::time(connection)).await;
+        if let Ok(time) = &told {
+            self.shard.learn_offset(*time, sent, self.shard.now());
+        }
+        told.is_ok()
     }
 
     /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can
@@ -169,9 +266,9 @@ impl Driver {
 
 /// Opens a connection that can take calls, and learns the shard's clock.
 async fn connect(shard: Arc<Shard>) -> redis::RedisResult<MultiplexedConnection> {
-    let mut connection = server::connect(&shard.address, CONNECT).await?;
+    let mut connection = server::connect(&shard.address, shard.credentials(), CONNECT).await?;
     let sent = shard.now();
-    let time = server::prepare(&mut connection, &shard.address).await?;
+    let time = server::prepare(&mut connection, &shard.address, shard.durability).await?;
     shard.learn_offset(time, sent, shard.now());
     Ok(connection)
 }

@@ -1,5 +1,6 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges what it admits: one script, because
--- two trips admit what both callers saw free. The state of a quota is a pair of numbers, 16 bytes, big-endian.
+-- Decides a list of costs for one key against all quotas of its policy, and charges what it admits (`pair.lua`), or takes
+-- charges back (`pair_back.lua`, `back.lua`): one script, because two trips admit what both callers saw free. The state
+-- of a quota is a pair of numbers, 16 bytes, big-endian; and where charges may be taken back, a tail of its own.
 --
 -- KEYS  for each quota, its state
 -- ARGV  number of quotas
@@ -7,7 +8,7 @@
 --       the costs, in order, as runs: cost, how many times
 --       [now]           instead of TIME, us; tests only
 --
--- Reply {TIME, first and second number of each quota's state as it was before}
+-- Reply {TIME, first and second number of each quota's state as it was before, and if any has one, the tail of each}
 --
 -- Every number stays below 2^53, where doubles are exact.
 

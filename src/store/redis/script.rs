@@ -4,54 +4,44 @@
 //! with the same arithmetic. When it sends its segments along, the whole decision is made once more by the
 //! pure core, which also knows when a denied cost will fit.
 
-use std::sync::LazyLock;
+use std::sync::Arc;
 
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
+use super::amend;
 use super::keys::{Tag, counter_width, segments};
+use super::log::{self, Page};
+use super::sources::{Script, is_window_check};
+use crate::limit::amend::{Receipt, charge, is_tentative, look};
 use crate::limit::bucket::{Terms, TokenBucket};
-use crate::limit::decision::{Ruling, decide, decide_roomy};
+use crate::limit::decision::{decide, decide_roomy};
 use crate::limit::fixed::FixedWindow;
+use crate::limit::ledger::{Ledger, Refund};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
-use crate::store::Taken;
-
-/// The sources of all scripts: what a connection loads.
-pub const SOURCES: [&str; 3] = [
-    include_str!("window.lua"),
-    concat!(include_str!("pair_head.lua"), include_str!("fixed.lua"), include_str!("pair.lua")),
-    concat!(include_str!("pair_head.lua"), include_str!("bucket.lua"), include_str!("pair.lua")),
-];
-
-/// The same with their SHA-1, by which servers know them.
-static SCRIPTS: LazyLock<[redis::Script; 3]> = LazyLock::new(|| SOURCES.map(redis::Script::new));
-
-/// The place of an algorithm's script in both.
-fn place(algorithm: Algorithm) -> usize {
-    match algorithm {
-        Algorithm::SlidingWindow => 0,
-        Algorithm::FixedWindow => 1,
-        Algorithm::TokenBucket => 2,
-    }
-}
+use crate::store::{Done, Meta, Taken, Work};
 
 /// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that, and so do the
 /// windows by the calendar.
 const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
-/// Bytes before a segment's first counter.
+/// Bytes before a segment's first counter: until when a reservation in it may be taken back, us.
 const HEADER: usize = 8;
 
-/// A list of costs for one key under one policy.
+/// One piece of work for one key under one policy.
 #[derive(Debug, Clone)]
 pub struct Call<'a> {
     pub tag: &'a Tag,
-    pub policy: &'a Policy,
+    pub policy: &'a Arc<Policy>,
+    pub work: &'a Work,
+    /// What the script is told to charge: of a [`Work::Take`] its costs, and those of others that were merged with it.
     pub costs: &'a [u64],
+    /// One for each cost, or none at all; only logs keep them.
+    pub metas: &'a [Meta],
 }
 
 /// How the script is named to the server.
@@ -66,7 +56,7 @@ pub enum By {
 /// What a reply says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
-    Taken(Taken),
+    Done(Done),
     /// TIME was not where the caller believed; nothing was decided.
     NotCovered {
         time: Micros,
@@ -75,55 +65,115 @@ pub enum Reply {
     Malformed,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// A look at what is left.
+    pub fn look(tag: &'a Tag, policy: &'a Arc<Policy>) -> Self {
+        static LOOK: Work = Work::Look(0);
+        Self { tag, policy, work: &LOOK, costs: &[0], metas: &[] }
+    }
+
     /// The command, for a shard whose TIME is believed to be `now` (us). `time` is decided by instead of
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        let script = place(self.policy.algorithm);
-        let mut cmd = match by {
-            By::Hash => redis::cmd("EVALSHA"),
-            By::Source => redis::cmd("EVAL"),
-        };
-        cmd.arg(match by {
-            By::Hash => SCRIPTS[script].get_hash(),
-            By::Source => SOURCES[script],
-        });
-        match self.policy.algorithm {
-            Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now),
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, now),
+        let mut cmd = named(by, Script::of(self.policy, self.work));
+        if is_window_check(self.policy, self.work) {
+            self.check_arguments(&mut cmd, now);
+            if let Some(time) = time {
+                cmd.arg(time);
+            }
+            return cmd;
         }
-        for (cost, times) in runs(self.costs) {
-            cmd.arg(cost).arg(times);
+        let more_keys = amend::keys(self);
+        match self.policy.algorithm {
+            Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now, &more_keys),
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, now, &more_keys),
+            Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
+        }
+        if self.policy.algorithm != Algorithm::SlidingLog {
+            for (cost, times) in runs(self.costs) {
+                cmd.arg(cost).arg(times);
+            }
         }
         if let Some(time) = time {
             cmd.arg(time);
         }
+        amend::arguments(self, &mut cmd);
         cmd
     }
 
-    fn window_arguments(&self, cmd: &mut Cmd, now: Micros) {
-        let (from, to) = (now.saturating_sub(TOLERANCE), now + TOLERANCE);
+    /// The keys that the command at `now` (us) declares.
+    pub fn keys(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
+        let simple = |argument| match argument {
+            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        // Behind the command's name, the script and the number of keys.
+        let mut arguments = command.args_iter().skip(2).map(simple);
+        let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        arguments.take(count).collect()
+    }
+
+    /// The segments of all quotas, and one string of numbers: fewer and shorter arguments cost the server less.
+    fn check_arguments(&self, cmd: &mut Cmd, now: Micros) {
+        let (from, to) = covered(now);
+        let mut numbers = Numbers::default();
+        numbers.push(from as f64);
+        numbers.push(to as f64);
+        let mut before = 0;
+        cmd.arg(self.segment_count(from, to));
+        for quota in &self.policy.quotas {
+            let grid = Grid::new(quota.window);
+            let (first, last) = segments(grid, from, to).into_inner();
+            for segment in first..=last {
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
+            }
+            // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.
+            let shift = (first as f64) - (before as f64) - 1.0;
+            [grid.bucket() as f64, quota.limit.get() as f64, shift, last as f64]
+                .into_iter()
+                .for_each(|number| numbers.push(number));
+            before += last - first + 1;
+        }
+        for (cost, times) in runs(self.costs) {
+            numbers.push(cost as f64);
+            numbers.push(times as f64);
+        }
+        cmd.arg(&numbers.0[..]);
+    }
+
+    /// Keys of all quotas.
+    fn segment_count(&self, from: Micros, to: Micros) -> u64 {
+        let count = |quota: &Quota| {
+            let segments = segments(Grid::new(quota.window), from, to);
+            segments.end() - segments.start() + 1
+        };
+        self.policy.quotas.iter().map(count).sum()
+    }
+
+    fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
+        let (from, to) = covered(now);
         let quotas = &self.policy.quotas;
-        let sent = || quotas.iter().map(|quota| (quota, segments(Grid::new(quota.window), from, to)));
-        let keys: u64 = sent().map(|(_, segments)| segments.end() - segments.start() + 1).sum();
-        cmd.arg(keys);
-        for (quota, segments) in sent() {
-            for segment in segments {
-                cmd.arg(self.tag.segment(&self.policy.name, quota, segment));
+        cmd.arg(self.segment_count(from, to) + more_keys.len() as u64);
+        for quota in quotas {
+            for segment in segments(Grid::new(quota.window), from, to) {
+                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
             }
         }
+        cmd.arg(more_keys);
         cmd.arg(from).arg(to).arg(quotas.len());
         for quota in quotas {
             cmd.arg(Grid::new(quota.window).bucket()).arg(quota.limit.get());
         }
     }
 
-    fn pair_arguments(&self, cmd: &mut Cmd, now: Micros) {
+    fn pair_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
         let quotas = &self.policy.quotas;
-        cmd.arg(quotas.len());
+        cmd.arg(quotas.len() + more_keys.len());
         for quota in quotas {
-            cmd.arg(self.tag.state(&self.policy.name, quota));
+            cmd.arg(self.tag.state(self.policy.counters(), quota));
         }
+        cmd.arg(more_keys);
         cmd.arg(quotas.len());
         for quota in quotas {
             let limit = quota.limit.get();
@@ -138,7 +188,7 @@ impl Call<'_> {
                     cmd.arg(window.start).arg(limit).arg(format!("{} {}", window.end, next.end))
                 }
                 Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
-                Rule::FixedWindow(Anchor::FirstHit) | Rule::SlidingWindow => cmd.arg(quota.window).arg(limit).arg(0),
+                _ => cmd.arg(quota.window).arg(limit).arg(0),
             };
         }
     }
@@ -150,49 +200,155 @@ impl Call<'_> {
 
     fn read(&self, value: &Value) -> Option<Reply> {
         let Value::Array(values) = value else { return None };
-        let (time, rest) = values.split_first()?;
-        let time = unsigned(time)?;
+        let (first, rest) = values.split_first()?;
+        if let Work::Once { cost, .. } = self.work
+            && let Value::BulkString(word) = first
+        {
+            return amend::charged(self.policy, word, *cost, rest).map(Reply::Done);
+        }
+        let time = unsigned(first)?;
         if rest.is_empty() {
             return Some(Reply::NotCovered { time });
         }
-        let ruling = match self.policy.algorithm {
-            Algorithm::SlidingWindow => self.window_ruling(time, rest)?,
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_ruling(time, rest)?,
-        };
-        Some(Reply::Taken(Taken { ruling, at: time }))
+        Some(Reply::Done(match self.work {
+            Work::Take(_) | Work::Look(_) | Work::Once { .. } => Done::Taken(self.taken(time, rest)?.0),
+            Work::Reserve { .. } => {
+                let (taken, receipt) = self.taken(time, rest)?;
+                Done::Reserved(taken, receipt)
+            }
+            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
+                let (given, rest) = rest.split_first()?;
+                let ruling = decide(self.policy, &mut self.states(time, rest)?, time, &[0]);
+                Done::Refunded(Taken { ruling, at: time, tentative: false }, unsigned(given)?)
+            }
+        }))
     }
 
-    fn window_ruling(&self, time: Micros, values: &[Value]) -> Option<Ruling> {
+    /// The verdicts on the costs, and of a reservation that was made its receipt.
+    fn taken(&self, time: Micros, values: &[Value]) -> Option<(Taken, Option<Receipt>)> {
         let quotas = &self.policy.quotas;
-        let (counted, segments) = values.split_at_checked(quotas.len())?;
-        if segments.is_empty() {
-            let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
-            return Some(decide_roomy(self.policy, &counted, time, self.costs));
+        let mut rest = values;
+        if self.policy.algorithm == Algorithm::SlidingWindow {
+            let (counted, segments) = values.split_at_checked(quotas.len())?;
+            if segments.is_empty() {
+                let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
+                let ruling = decide_roomy(self.policy, &counted, time, self.costs)?;
+                let taken = Taken { ruling, at: time, tentative: false };
+                let receipt = amend::roomy_receipt(self, &taken);
+                return Some((taken, receipt));
+            }
+            rest = segments;
         }
-        let (triples, []) = segments.as_chunks::<3>() else { return None };
+        let mut states = self.states(time, rest)?;
+        let tentative = is_tentative(self.policy, &states, time);
+        let (ruling, receipt) = match self.work {
+            Work::Look(cost) => (look(self.policy, &states, time, *cost), None),
+            Work::Reserve { cost, hold } => charge(self.policy, &mut states, time, *cost, time + hold),
+            _ => (decide(self.policy, &mut states, time, self.costs), None),
+        };
+        Some((Taken { ruling, at: time, tentative }, receipt))
+    }
+
+    /// The states that a reply holds: one for each quota.
+    fn states(&self, time: Micros, values: &[Value]) -> Option<States> {
+        match self.policy.algorithm {
+            Algorithm::SlidingWindow => self.windows(time, values),
+            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pairs(values),
+            Algorithm::SlidingLog => log::digests(self.policy, values),
+        }
+    }
+
+    fn windows(&self, time: Micros, values: &[Value]) -> Option<States> {
+        let (triples, []) = values.as_chunks::<3>() else { return None };
         let history = |(quota, triple): (&Quota, &[Value; 3])| {
             history(Grid::new(quota.window), counter_width(quota.limit.get()), time, triple).map(State::SlidingWindow)
         };
-        self.ruling(time, quotas.iter().zip(triples).map(history))
+        self.each_quota(self.policy.quotas.iter().zip(triples).map(history))
     }
 
-    fn pair_ruling(&self, time: Micros, values: &[Value]) -> Option<Ruling> {
-        let (pairs, []) = values.as_chunks::<2>() else { return None };
-        let state = |(quota, [first, second]): (&Quota, &[Value; 2])| {
-            let (first, second) = (unsigned(first)?, unsigned(second)?);
-            Some(match quota.rule {
-                Rule::TokenBucket(_) => State::TokenBucket(TokenBucket { at: first, debt: second }),
-                _ => State::FixedWindow(FixedWindow { start: first, count: second }),
-            })
-        };
-        self.ruling(time, self.policy.quotas.iter().zip(pairs).map(state))
+    fn pairs(&self, values: &[Value]) -> Option<States> {
+        let quotas = &self.policy.quotas;
+        let (pairs, tails) = values.split_at_checked(2 * quotas.len())?;
+        let (pairs, []) = pairs.as_chunks::<2>() else { return None };
+        let tails = tails.iter().map(Some).chain(std::iter::repeat(None));
+        self.each_quota(quotas.iter().zip(pairs).zip(tails).map(|((quota, pair), tail)| pair_state(quota, pair, tail)))
     }
 
-    /// The core's decision, from the states as the script found them: one for each quota.
-    fn ruling(&self, time: Micros, states: impl Iterator<Item = Option<State>>) -> Option<Ruling> {
-        let mut states = states.collect::<Option<SmallVec<[State; 3]>>>()?;
-        let complete = states.len() == self.policy.quotas.len();
-        complete.then(|| decide(self.policy, &mut states, time, self.costs))
+    fn each_quota(&self, states: impl Iterator<Item = Option<State>>) -> Option<States> {
+        let states = states.collect::<Option<States>>()?;
+        (states.len() == self.policy.quotas.len()).then_some(states)
+    }
+}
+
+type States = SmallVec<[State; 3]>;
+
+/// A state that is a pair of numbers, and where charges may be taken back, a tail.
+fn pair_state(quota: &Quota, [first, second]: &[Value; 2], tail: Option<&Value>) -> Option<State> {
+    let (first, second) = (unsigned(first)?, unsigned(second)?);
+    let tail = match tail {
+        None => &[][..],
+        Some(Value::BulkString(bytes)) => bytes.as_slice(),
+        Some(_) => return None,
+    };
+    let (numbers, []) = tail.as_chunks::<8>() else { return None };
+    let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
+    if numbers.iter().any(|number| *number > EXACT) {
+        return None;
+    }
+    Some(match quota.rule {
+        Rule::TokenBucket(_) => {
+            let ledger = if numbers.is_empty() { None } else { Some(Box::new(ledger(&numbers)?)) };
+            State::TokenBucket(TokenBucket { at: first, debt: second, ledger })
+        }
+        _ => {
+            let mark = numbers.first().copied().unwrap_or(0);
+            State::FixedWindow(FixedWindow { start: first, count: second, mark })
+        }
+    })
+}
+
+fn ledger(numbers: &[u64]) -> Option<Ledger> {
+    let ([mark, born, last], refunds) = numbers.split_first_chunk()?;
+    let (refunds, []) = refunds.as_chunks::<4>() else { return None };
+    let refund = |[of, number, debt, until]: &[u64; 4]| Refund { of: *of, number: *number, debt: *debt, until: *until };
+    Some(Ledger { mark: *mark, born: *born, last: *last, refunds: refunds.iter().map(refund).collect() })
+}
+
+/// A call that reads portion `number` of what a log tells.
+pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<Micros>) -> Cmd {
+    let mut cmd = named(by, Script::LOG_READ);
+    Page::arguments(tag, policy, number, &mut cmd);
+    if let Some(time) = time {
+        cmd.arg(time);
+    }
+    cmd
+}
+
+/// The beginning of a call.
+pub(super) fn named(by: By, script: Script) -> Cmd {
+    let mut cmd = match by {
+        By::Hash => redis::cmd("EVALSHA"),
+        By::Source => redis::cmd("EVAL"),
+    };
+    cmd.arg(match by {
+        By::Hash => script.hash(),
+        By::Source => script.source(),
+    });
+    cmd
+}
+
+/// The instants between which the shard's clock is believed to be, us.
+fn covered(now: Micros) -> (Micros, Micros) {
+    (now.saturating_sub(TOLERANCE), now + TOLERANCE)
+}
+
+/// Numbers as scripts unpack them: doubles, which are exact below 2^53.
+#[derive(Default)]
+struct Numbers(SmallVec<[u8; 128]>);
+
+impl Numbers {
+    fn push(&mut self, number: f64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
     }
 }
 
@@ -202,17 +358,31 @@ fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
 }
 
 /// The previous, current and next segment as one history.
-fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
+pub(super) fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
     let current = grid.segment_at(now);
-    let mut buckets = Vec::new();
+    let (mut buckets, mut marks) = (Vec::new(), SmallVec::<[(u64, Micros); 3]>::new());
     for (segment, value) in (current.saturating_sub(1)..).zip(triple) {
         match value {
             Value::Nil => {}
-            Value::BulkString(bytes) => buckets.extend(buckets_of(segment, width, bytes.get(HEADER..)?)),
+            Value::BulkString(bytes) => {
+                let (header, sums) = bytes.split_first_chunk::<HEADER>()?;
+                let mark = Micros::from_be_bytes(*header);
+                let before = buckets.len();
+                buckets.extend(buckets_of(segment, width, sums));
+                if mark > EXACT || buckets[before..].iter().any(|bucket| bucket.count > EXACT) {
+                    return None;
+                }
+                marks.push((segment, mark));
+            }
             _ => return None,
         }
     }
-    Some(SlidingWindow::from_buckets(buckets))
+    let mut history = SlidingWindow::from_buckets(buckets);
+    marks
+        .into_iter()
+        .filter(|(_, mark)| *mark > 0)
+        .for_each(|(segment, mark)| history.mark(segment, mark));
+    Some(history)
 }
 
 /// The non-empty buckets of a segment from its running sums.
@@ -225,9 +395,12 @@ fn buckets_of(segment: u64, width: usize, sums: &[u8]) -> impl Iterator<Item = B
         .filter(|bucket| bucket.count > 0)
 }
 
-fn unsigned(value: &Value) -> Option<u64> {
+/// Scripts keep their numbers where doubles are exact; a larger one is none of theirs.
+const EXACT: u64 = 1 << 53;
+
+pub(super) fn unsigned(value: &Value) -> Option<u64> {
     match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::Int(number) => u64::try_from(*number).ok().filter(|number| *number <= EXACT),
         _ => None,
     }
 }

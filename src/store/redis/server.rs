@@ -1,13 +1,16 @@
 //! One server: its address, a connection to it, and what is checked before it is trusted with counts.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisResult, Value};
 
-use super::script::SOURCES;
+use super::{entrance, sources};
+use crate::config::Credentials;
+use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 /// The oldest server that is known to work.
@@ -35,7 +38,9 @@ impl Address {
     pub fn of_url(url: &str) -> RedisResult<Self> {
         let info = url.into_connection_info()?;
         match info.addr() {
-            ConnectionAddr::Tcp(host, port) => Ok(Self { host: host.clone(), port: *port }),
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Ok(Self { host: host.clone(), port: *port })
+            }
             _ => Err((redis::ErrorKind::InvalidClientConfig, "must be redis://host:port").into()),
         }
     }
@@ -50,30 +55,51 @@ impl fmt::Display for Address {
     }
 }
 
-/// Opens a connection, or fails within `timeout`. Its calls have no time limit of their own.
+/// Opens a connection and logs in, or fails within `timeout`. Its calls have no time limit of their own.
 ///
 /// # Errors
-/// When the server does not answer, or not in time.
-pub async fn connect(address: &Address, timeout: Duration) -> RedisResult<MultiplexedConnection> {
-    let target = ConnectionAddr::Tcp(address.host.clone(), address.port);
-    let info = target.into_connection_info()?.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+/// When the server does not answer, or not in time, or does not let us in.
+pub async fn connect(
+    address: &Address,
+    credentials: &Credentials,
+    timeout: Duration,
+) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(None);
-    let client = redis::Client::open(info)?;
-    within(timeout, client.get_multiplexed_async_connection_with_config(&config)).await
+    let connecting = async {
+        let client = entrance::client(address, credentials).await?;
+        client.get_multiplexed_async_connection_with_config(&config).await
+    };
+    within(timeout, connecting).await
 }
 
 /// Loads the scripts, looks the server over and asks its TIME, us.
 ///
 /// # Errors
 /// When it does not answer as a server that can take calls.
-pub async fn prepare(connection: &mut MultiplexedConnection, address: &Address) -> RedisResult<Micros> {
+pub async fn prepare(
+    connection: &mut MultiplexedConnection,
+    address: &Address,
+    durability: Durability,
+) -> RedisResult<Micros> {
     let mut pipeline = redis::pipe();
-    for source in SOURCES {
+    for source in sources::all() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(source).ignore();
     }
     pipeline.cmd("INFO").cmd("TIME");
     let (info, (seconds, micros)): (String, (u64, u64)) = pipeline.query_async(connection).await?;
-    look_over(&Info(&info), address);
+    match durability {
+        Durability::Primary => look_over(&Info(&info), address),
+        Durability::Replica => look_over_persistence(&Info(&info), address),
+    }
+    Ok(seconds * MICROS_PER_SECOND + micros)
+}
+
+/// The server's TIME, us.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
     Ok(seconds * MICROS_PER_SECOND + micros)
 }
 
@@ -121,6 +147,20 @@ fn look_over(info: &Info<'_>, address: &Address) {
         tracing::warn!(
             shard = %address, version = format!("{major}.{minor}"),
             "this server is older than 6.2, the oldest that is tested"
+        );
+    }
+}
+
+/// What a replica has acknowledged is lost all the same when the primary comes back without its data before the
+/// replica took over, and the replica then copies the emptiness.
+fn look_over_persistence(info: &Info<'_>, address: &Address) {
+    static WARNED: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
+    if info.field("aof_enabled") == Some("0")
+        && WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone())
+    {
+        tracing::warn!(
+            shard = %address,
+            "a policy says `durability: replica`, but this server would restart without its data: set appendonly yes"
         );
     }
 }

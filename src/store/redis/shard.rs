@@ -1,10 +1,15 @@
 //! One primary as its lane knows it: its address, whether it is up, and where its clock is.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::metrics::ShardMetrics;
 use super::server::Address;
+use super::terms::Terms;
 use crate::clock::Clock;
+use crate::config::Credentials;
+use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 
 /// A primary as its lane knows it. Written by the driver, read by whoever asks.
@@ -16,14 +21,26 @@ pub struct Shard {
     up: AtomicBool,
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
-    /// How long an answer may take before the connection is given up.
-    timeout: Duration,
+    /// When it last answered anything, us by this node's clock.
+    heard: AtomicU64,
+    /// How long an answer may take.
+    terms: Terms,
+    /// What the calls of this lane wait for.
+    pub durability: Durability,
+    pub metrics: Arc<ShardMetrics>,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, clock: Clock, timeout: Duration) -> Self {
-        Self { address, clock, up: AtomicBool::new(false), offset: AtomicI64::new(0), timeout }
+    pub fn new(
+        address: Address,
+        clock: Clock,
+        terms: Terms,
+        durability: Durability,
+        metrics: Arc<ShardMetrics>,
+    ) -> Self {
+        let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
+        Self { address, clock, up, offset, heard, terms, durability, metrics }
     }
 
     pub fn is_up(&self) -> bool {
@@ -39,9 +56,45 @@ impl Shard {
         self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
     }
 
-    /// How long an answer may take before the connection is given up.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
+    /// The shard's TIME minus this node's clock as it is believed, us.
+    pub fn offset(&self) -> i64 {
+        self.offset.load(Ordering::Relaxed)
+    }
+
+    /// The same for a policy that waits for a replica; both count together.
+    pub fn durable_twin(&self) -> Self {
+        let (clock, terms, metrics) = (self.clock.clone(), self.terms.clone(), self.metrics.clone());
+        Self::new(self.address.clone(), clock, terms, Durability::Replica, metrics)
+    }
+
+    /// How long a call that was sent may wait for a replica when its caller gives up at `deadline` (us), ms: a little
+    /// less, so that the answer still comes in time, and at least 1, since 0 would mean for ever.
+    pub fn wait_ms(&self, deadline: Micros) -> u64 {
+        let left = Duration::from_micros(deadline.saturating_sub(self.now())) * 9 / 10;
+        u64::try_from(left.min(self.terms.overdue()).as_millis()).unwrap_or(0).max(1)
+    }
+
+    /// How long a server may say nothing although it was asked before its connection is given up: two timeouts in
+    /// a row.
+    pub fn patience(&self) -> Duration {
+        self.terms.overdue() * 2
+    }
+
+    /// Notes that the server answers.
+    pub fn hear(&self) {
+        self.heard.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// How much longer the server may say nothing; none when it has been silent for too long. A server that is only
+    /// slow is not given up while it answers what was asked before.
+    pub fn patience_left(&self) -> Option<Duration> {
+        let silent = Duration::from_micros(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)));
+        self.patience().checked_sub(silent).filter(|left| !left.is_zero())
+    }
+
+    /// How the server lets this node in.
+    pub fn credentials(&self) -> &Credentials {
+        &self.terms.credentials
     }
 
     /// This node's clock, us.

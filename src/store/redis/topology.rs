@@ -1,9 +1,10 @@
 //! Which lane each slot belongs to: learned from the servers, corrected by their redirections.
 //!
-//! The table is swapped whole, so a reader never waits. A task of its own asks one node after the other for
-//! CLUSTER SLOTS, every second and whenever something looks wrong, over a connection that no check uses: a
-//! dead or frozen node costs the others nothing.
+//! The table is swapped whole, so a reader never waits. A task of its own asks for CLUSTER SLOTS, every second and
+//! whenever something looks wrong, over connections that no check uses: a dead or frozen node costs the others
+//! nothing. While something is wrong it asks one node after the other, those first whose lane is up.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,10 +14,14 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 
 use super::lane::Lane;
+use super::metrics::{self, ShardMetrics};
 use super::server::{self, Address, Info, within};
+use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
-use crate::store::ShardHealth;
+use crate::store::{ShardHealth, ShardReading};
+use crate::telemetry::instrument::Histogram;
+use crate::telemetry::metrics::Distribution;
 
 /// How often the topology is asked for when nothing looks wrong.
 const EVERY: Duration = Duration::from_secs(1);
@@ -26,6 +31,9 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The least time between two questions.
 const BREATH: Duration = Duration::from_millis(20);
+
+/// How often it is asked for while a primary cannot be reached: its replica may take over at any moment.
+const WHILE_DOWN: Duration = Duration::from_millis(50);
 
 /// What the servers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +53,11 @@ pub struct Topology {
     kind: AtomicU8,
     seeds: Vec<Address>,
     clock: Clock,
-    timeout: Duration,
+    terms: Terms,
     generations: Arc<Generations>,
+    checks_per_call: Arc<Histogram>,
     /// Wakes the task when something looks wrong.
-    doubt: Notify,
+    doubt: Arc<Notify>,
     /// Whether the topology has been learned at least once.
     known: watch::Sender<bool>,
 }
@@ -72,6 +81,17 @@ impl Table {
         self.lanes.iter().find(|lane| lane.address() == address)
     }
 
+    /// The lanes that own slots.
+    fn primaries(&self) -> impl Iterator<Item = &Lane> {
+        let mut owns = vec![false; self.lanes.len()];
+        for owner in &self.owners {
+            if let Some(owns) = owns.get_mut(usize::from(*owner)) {
+                *owns = true;
+            }
+        }
+        self.lanes.iter().zip(owns).filter_map(|(lane, owns)| owns.then_some(lane))
+    }
+
     /// The place of `lane`, which is added if it is new.
     fn place(&mut self, lane: Lane) -> u16 {
         let place = self.lanes.iter().position(|held| held.address() == lane.address()).unwrap_or_else(|| {
@@ -85,19 +105,20 @@ impl Table {
 
 impl Topology {
     /// Starts to learn the topology from `seeds`.
-    pub fn open(seeds: Vec<Address>, clock: Clock, timeout: Duration, generations: Arc<Generations>) -> Arc<Self> {
+    pub fn open(seeds: Vec<Address>, clock: Clock, terms: Terms, generations: Arc<Generations>) -> Arc<Self> {
         let topology = Arc::new(Self {
             table: ArcSwap::default(),
             writing: Mutex::new(()),
             kind: AtomicU8::new(Kind::Unknown as u8),
             seeds,
             clock,
-            timeout,
+            terms,
             generations,
-            doubt: Notify::new(),
+            checks_per_call: metrics::checks_per_call(),
+            doubt: Arc::default(),
             known: watch::Sender::new(false),
         });
-        tokio::spawn(Watcher { topology: Arc::downgrade(&topology), connection: None, turn: 0 }.run());
+        tokio::spawn(Watcher { topology: Arc::downgrade(&topology), connections: HashMap::new(), turn: 0 }.run());
         topology
     }
 
@@ -105,6 +126,10 @@ impl Topology {
     pub async fn known(&self) {
         // The sender lives as long as `self`.
         let _ = self.known.subscribe().wait_for(|known| *known).await;
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub fn kind(&self) -> Kind {
@@ -156,14 +181,25 @@ impl Topology {
 
     /// The primaries and whether they can be reached.
     pub fn shards(&self) -> Vec<ShardHealth> {
+        self.owners(|lane| ShardHealth { address: lane.address().to_string(), up: lane.is_up() })
+    }
+
+    /// What is known of each primary.
+    pub fn readings(&self) -> Vec<ShardReading> {
+        self.owners(Lane::read)
+    }
+
+    /// How many checks each script call carried, of all shards together.
+    pub fn checks_per_call(&self) -> Distribution {
+        self.checks_per_call.read(1.0)
+    }
+
+    /// One for each lane that owns a slot, in the order of their addresses.
+    fn owners<T>(&self, of: impl Fn(&Lane) -> T) -> Vec<T> {
         let table = self.table.load();
-        let owns = |place: usize| table.owners.iter().any(|owner| usize::from(*owner) == place);
-        let owners = table.lanes.iter().enumerate().filter(|(place, _)| owns(*place));
-        let mut shards: Vec<_> = owners
-            .map(|(_, lane)| ShardHealth { address: lane.address().to_string(), up: lane.is_up() })
-            .collect();
-        shards.sort_by(|a, b| a.address.cmp(&b.address));
-        shards
+        let mut lanes: Vec<&Lane> = table.primaries().collect();
+        lanes.sort_by_key(|lane| lane.address().to_string());
+        lanes.into_iter().map(of).collect()
     }
 
     /// The seeds, none of which has answered yet.
@@ -177,7 +213,10 @@ impl Topology {
     }
 
     fn lane_for(&self, table: &Table, address: &Address) -> Lane {
-        let open = || Lane::open(address.clone(), self.clock.clone(), self.timeout);
+        let open = || {
+            let metrics = ShardMetrics::new(self.checks_per_call.clone());
+            Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics)
+        };
         table.lane(address).cloned().unwrap_or_else(open)
     }
 
@@ -206,8 +245,9 @@ impl Topology {
 /// The task that keeps the topology current; it ends with the store.
 struct Watcher {
     topology: std::sync::Weak<Topology>,
-    connection: Option<(Address, MultiplexedConnection)>,
-    /// Whose turn it is to be asked after a failure.
+    /// Those that answered when they were last asked.
+    connections: HashMap<Address, MultiplexedConnection>,
+    /// Whose turn it is to be asked after a failure or a doubt.
     turn: usize,
 }
 
@@ -216,52 +256,49 @@ impl Watcher {
         let mut complained = false;
         let mut doubted = true;
         while let Some(topology) = self.topology.upgrade() {
-            match self.ask(&topology, doubted).await {
-                Ok(()) => complained = false,
-                Err(error) => {
-                    self.turn_to_the_next();
-                    if topology.kind() == Kind::Unknown && !std::mem::replace(&mut complained, true) {
-                        tracing::warn!(%error, "no node of the store answers yet; trying on");
-                    }
+            let address = self.next(&topology);
+            let asked = self.ask(&topology, &address, doubted).await;
+            if let Err(error) = &asked {
+                self.connections.remove(&address);
+                self.turn += 1;
+                if topology.kind() == Kind::Unknown && !std::mem::replace(&mut complained, true) {
+                    tracing::warn!(%error, "no node of the store answers yet; trying on");
                 }
             }
-            let pause = if self.connection.is_some() { EVERY } else { BREATH * 5 };
+            let well = asked.is_ok() && topology.table.load().primaries().all(Lane::is_up);
             tokio::time::sleep(BREATH).await;
             // A doubt cuts the pause short, and goes to another node: the one asked may be what is wrong.
-            doubted = tokio::time::timeout(pause, topology.doubt.notified()).await.is_ok();
+            let pause = if well { EVERY } else { WHILE_DOWN };
+            doubted = tokio::time::timeout(pause, topology.doubt.notified()).await.is_ok() || !well;
             if doubted && topology.kind() == Kind::Cluster {
-                self.turn_to_the_next();
+                self.turn += 1;
             }
         }
     }
 
-    fn turn_to_the_next(&mut self) {
-        self.connection = None;
-        self.turn += 1;
-    }
-
-    async fn ask(&mut self, topology: &Topology, doubted: bool) -> redis::RedisResult<()> {
-        let (address, mut connection) = match self.connection.take() {
-            Some(open) => open,
-            None => {
-                let address = self.next(topology);
-                let connection = server::connect(&address, PATIENCE).await?;
-                (address, connection)
-            }
+    async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> redis::RedisResult<()> {
+        let mut connection = match self.connections.get(address) {
+            Some(open) => open.clone(),
+            None => server::connect(address, &topology.terms.credentials, PATIENCE).await?,
         };
         let mut kind = topology.kind();
         if kind == Kind::Unknown || (kind == Kind::Single && doubted) {
             let info: String = within(PATIENCE, redis::cmd("INFO").query_async(&mut connection)).await?;
-            kind = Self::learn_single(topology, &Info(&info), &address)?;
+            kind = Self::learn_single(topology, &Info(&info), address)?;
         }
         if kind == Kind::Cluster {
-            let slots = redis::cmd("CLUSTER").arg("SLOTS").to_owned();
-            let reply = within(PATIENCE, slots.query_async(&mut connection)).await?;
+            let mut both = redis::pipe();
+            both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+            let (info, reply): (String, redis::Value) = within(PATIENCE, both.query_async(&mut connection)).await?;
+            // A node that is cut off from the others believes what was; one that knows nothing else is heard all the same.
+            if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
+                return Err((redis::ErrorKind::Client, "the node says that the cluster is down").into());
+            }
             let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
-            let owners = server::owners(&reply, &address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
+            let owners = server::owners(&reply, address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
             topology.learn(Kind::Cluster, &owners);
         }
-        self.connection = Some((address, connection));
+        self.connections.insert(address.clone(), connection);
         Ok(())
     }
 
@@ -284,10 +321,13 @@ impl Watcher {
         Ok(Kind::Single)
     }
 
-    /// The next of the known nodes and the seeds.
-    fn next(&self, topology: &Topology) -> Address {
+    /// Whose turn it is: of the primaries whose lane is up, or else of them all and the seeds.
+    fn next(&mut self, topology: &Topology) -> Address {
         let table = topology.table.load();
-        let known: Vec<&Address> = topology.seeds.iter().chain(table.lanes.iter().map(Lane::address)).collect();
-        known[self.turn % known.len()].clone()
+        let known = || topology.seeds.iter().chain(table.lanes.iter().map(Lane::address));
+        self.connections.retain(|address, _| known().any(|known| known == address));
+        let up: Vec<&Address> = table.lanes.iter().filter(|lane| lane.is_up()).map(Lane::address).collect();
+        let candidates = if up.is_empty() { known().collect() } else { up };
+        candidates[self.turn % candidates.len()].clone()
     }
 }

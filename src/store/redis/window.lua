@@ -1,63 +1,13 @@
--- Sliding window: decides a list of costs for one key against all quotas of its policy, and charges what it admits.
+-- Decides a list of costs for one key against all quotas of its policy, and charges what it admits. `window_head.lua` precedes.
 --
 -- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
 --
--- A segment is a String: 8 bytes kept for reservations, then one big-endian counter per bucket, up to the last one that
--- was charged. Counter i is what the segment admitted in its buckets 0 ..= i. Being running sums, the segment's total is
--- its last counter and any part of it one subtraction. They are u32, or u64 where the limit is 2^32 or more; a limit
--- that crosses that line counts under other keys.
+-- ARGV  the costs, in order, as runs: cost, how many times
 --
--- KEYS  for each quota, its segments in ascending order: the one before `from`'s up to `to`'s
--- ARGV  from, to        the instants, us, between which the caller believes TIME to be; they chose KEYS
---       number of quotas
---       for each quota  length of a bucket, us; limit
---       the costs, in order, as runs: cost, how many times
---       [now]           instead of TIME, us; tests only
---
--- Reply {TIME}                   when TIME is not within from .. to: nothing was decided
---       {TIME, counted ...}      what each quota counted before: every cost was admitted, and each fits once more
+-- Reply {TIME, counted ...}      what each quota counted before: every cost was admitted, and each fits once more
 --       {TIME, counted ..., previous, current, next of each quota}
 --                                the same with the segments as they were before, false where there is none: when a
 --                                cost was denied, is a peek, or would now be denied, and after a clock stepped back
---
--- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are
--- floor(a / b) for such a and b.
-
-local HEADER = 8
-
-local from, to, quotas = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local runs = 4 + 2 * quotas
-local now
-if (#ARGV - runs) % 2 == 0 then
-  now = tonumber(ARGV[#ARGV])
-else
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-if now < from or now > to then
-  return {now}
-end
-
--- The segments that TIME chooses: the one before, the current one, and the one after where it was sent.
-local length, limit, segment, bucket, place = {}, {}, {}, {}, {}
-local wanted, at = {}, {}
-local base = 1
-for q = 1, quotas do
-  local f = tonumber(ARGV[2 + 2 * q])
-  local whole = f * 64
-  local first, last = math.floor(from / whole) - 1, math.floor(to / whole)
-  local current = math.floor(now / whole)
-  length[q], limit[q], segment[q] = whole, tonumber(ARGV[3 + 2 * q]), current
-  bucket[q] = math.floor((now - current * whole) / f)
-  place[q] = base + current - first
-  at[q] = #wanted + 1
-  for key = place[q] - 1, place[q] + (current < last and 1 or 0) do
-    wanted[#wanted + 1] = KEYS[key]
-  end
-  base = base + last - first + 1
-end
-at[quotas + 1] = #wanted + 1
-local read = redis.call('MGET', unpack(wanted))
 
 local reply = {now}
 local format, width, total, filled = {}, {}, {}, {}
@@ -138,4 +88,3 @@ if tell then
     reply[#reply + 1] = at[q + 1] - at[q] == 3 and read[at[q] + 2]
   end
 end
-return reply

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -19,7 +20,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         let base = free_base();
         let keeper = control(base, &folder)
             .args(["-c", r#"trap '' INT; exec 3<&0 </dev/null; read -r _ <&3; exec "$0" down >/dev/null"#, &script()])
@@ -29,6 +30,11 @@ impl Cluster {
         let cluster = Self { base, folder, _keeper: keeper };
         cluster.run(&["up"]);
         cluster
+    }
+
+    /// All nodes up and of one mind, whatever was done to them.
+    pub(crate) fn heal(&self) {
+        self.run(&["up"]);
     }
 
     /// `scripts/cluster` with these arguments.
@@ -54,9 +60,66 @@ impl Cluster {
 impl Cluster {
     /// A connection to node `number`, 1 to 6.
     pub(crate) fn connection(&self, number: u16) -> redis::Connection {
-        let url = format!("redis://127.0.0.1:{}", self.base + number - 1);
-        redis::Client::open(url).unwrap().get_connection().unwrap()
+        self.connect(number, Duration::from_secs(10)).unwrap()
     }
+
+    /// The same, where the node may not answer.
+    pub(crate) fn try_connection(&self, number: u16) -> redis::RedisResult<redis::Connection> {
+        self.connect(number, Duration::from_millis(500))
+    }
+
+    fn connect(&self, number: u16, limit: Duration) -> redis::RedisResult<redis::Connection> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port(number)))?;
+        let connection = client.get_connection_with_timeout(limit)?;
+        connection.set_read_timeout(Some(Duration::from_secs(30)))?;
+        Ok(connection)
+    }
+
+    pub(crate) fn port(&self, number: u16) -> u16 {
+        self.base + number - 1
+    }
+
+    /// The number of the node that owns `slot`, as the first node that answers tells it.
+    pub(crate) fn owner(&self, slot: u16) -> u16 {
+        let table = (1..=6).find_map(|number| {
+            let mut connection = self.try_connection(number).ok()?;
+            connection.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
+            redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<redis::Value>>>(&mut connection).ok()
+        });
+        let table = table.expect("a node answers");
+        let port = table.iter().find_map(|range| {
+            let [redis::Value::Int(first), redis::Value::Int(last), redis::Value::Array(primary), ..] =
+                range.as_slice()
+            else {
+                return None;
+            };
+            let Some(redis::Value::Int(port)) = primary.get(1) else { return None };
+            (*first..=*last).contains(&i64::from(slot)).then_some(*port)
+        });
+        u16::try_from(port.expect("the slot is owned")).unwrap() - self.base + 1
+    }
+
+    /// The number of a replica of node `number`.
+    pub(crate) fn replica_of(&self, number: u16) -> u16 {
+        let mut connection = self.connection(number);
+        let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut connection).unwrap();
+        let lines: Vec<String> = redis::cmd("CLUSTER").arg("REPLICAS").arg(id).query(&mut connection).unwrap();
+        let address = lines[0].split([' ', '@']).nth(1).unwrap();
+        address.rsplit(':').next().unwrap().parse::<u16>().unwrap() - self.base + 1
+    }
+
+    /// Whether node `number` answers as a primary.
+    pub(crate) fn is_primary(&self, number: u16) -> bool {
+        let role = |mut connection| redis::cmd("ROLE").query::<Vec<redis::Value>>(&mut connection);
+        let role = self.try_connection(number).and_then(role);
+        role.is_ok_and(|role| format!("{:?}", role[0]).contains("master"))
+    }
+}
+
+/// In memory where that can be: nodes wait for the disk whenever their cluster changes, and a busy disk makes that
+/// half a minute.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 impl Drop for Cluster {

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::openapi;
+
 /// One connection.
-pub(crate) struct Connection {
-    stream: BufReader<TcpStream>,
+pub(crate) struct Connection<S = TcpStream> {
+    stream: BufReader<S>,
 }
 
 /// One answer.
@@ -34,7 +36,13 @@ impl Connection {
     pub(crate) fn open(address: &str) -> std::io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self::over(stream))
+    }
+}
+
+impl<S: Read + Write> Connection<S> {
+    pub(crate) fn over(stream: S) -> Self {
+        Self { stream: BufReader::new(stream) }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
@@ -78,9 +86,11 @@ pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: 
     [head.as_bytes(), body].concat()
 }
 
-/// Sends one request on a connection of its own.
+/// Sends one request on a connection of its own. The answer is one that the interface's description knows.
 pub(crate) fn exchange(address: &str, request: &[u8]) -> Answer {
-    try_exchange(address, request).expect("the node answers")
+    let answer = try_exchange(address, request).expect("the node answers");
+    openapi::holds(request, &answer);
+    answer
 }
 
 /// The same, where the node may have a reason not to answer.
@@ -92,6 +102,14 @@ pub(crate) fn try_exchange(address: &str, request: &[u8]) -> std::io::Result<Ans
 
 pub(crate) fn get(address: &str, path: &str) -> Answer {
     exchange(address, &request("GET", path, &[], b""))
+}
+
+/// Calls with a token, if there is one; the body is JSON.
+pub(crate) fn call(address: &str, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
+    let bearer = token.map(|token| format!("Bearer {token}"));
+    let mut headers = vec![("Content-Type", "application/json")];
+    headers.extend(bearer.as_deref().map(|bearer| ("Authorization", bearer)));
+    exchange(address, &request(method, path, &headers, body.as_bytes()))
 }
 
 pub(crate) fn post(address: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {

@@ -8,13 +8,31 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
+pub(crate) mod chaos;
+
 pub(crate) mod cluster;
 
+pub(crate) mod collector;
+
 pub(crate) mod http;
+
+pub(crate) mod openapi;
+
+pub(crate) mod pairs;
+
+pub(crate) mod promtool;
+
+pub(crate) mod proxy;
 
 pub(crate) mod redis;
 
 pub(crate) mod steps;
+
+pub(crate) mod stores;
+
+pub(crate) mod tls;
+
+pub(crate) mod works;
 
 /// The program under test.
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
@@ -39,10 +57,19 @@ impl Node {
         Self::start_by(Command::new(TOLLGATE), arguments)
     }
 
+    /// The same at an address that other machines may reach.
+    pub(crate) fn start_on(listen: &str, arguments: &[&str]) -> Self {
+        Self::begin(Command::new(TOLLGATE), listen, arguments)
+    }
+
     /// The same by a command that runs the program, with an environment of its own.
-    pub(crate) fn start_by(mut program: Command, arguments: &[&str]) -> Self {
+    pub(crate) fn start_by(program: Command, arguments: &[&str]) -> Self {
+        Self::begin(program, "127.0.0.1:0", arguments)
+    }
+
+    fn begin(mut program: Command, listen: &str, arguments: &[&str]) -> Self {
         let mut process = program
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", listen])
             .args(arguments)
             .env("RUST_LOG", "warn")
             .stdout(Stdio::piped())
@@ -51,7 +78,8 @@ impl Node {
         let mut out = BufReader::new(process.stdout.take().expect("its output is piped"));
         let mut greeting = String::new();
         while !greeting.contains("  try ") && out.read_line(&mut greeting).expect("it greets") > 0 {}
-        let address = greeting.split("listening on http://").nth(1).unwrap_or_default();
+        let address = greeting.split("listening on http").nth(1).and_then(|rest| rest.split("://").nth(1));
+        let address = address.unwrap_or_default();
         let address = address.lines().next().unwrap_or_default().to_owned();
         assert!(address.starts_with("127.0.0.1:"), "the node did not say where it listens: {greeting:?}");
         Self { process, address, greeting }
@@ -63,8 +91,17 @@ impl Node {
 
     /// Asks it to end, as an orchestrator does.
     pub(crate) fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// SIGHUP, by which services are told to read their files again.
+    pub(crate) fn hang_up(&self) {
+        self.signal(rustix::process::Signal::HUP);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it still runs");
+        rustix::process::kill_process(pid, signal).expect("it still runs");
     }
 
     /// Waits until it has ended by itself.
@@ -75,6 +112,10 @@ impl Node {
             status.is_some()
         });
         status.expect("it has ended")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     pub(crate) fn is_alive(&mut self) -> bool {
@@ -105,6 +146,13 @@ pub(crate) fn config_on(seeds: &[String], policies: &str) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
     writeln!(file, "store: {{redis: [{}]}}\n{policies}", seeds.join(", ")).unwrap();
     file
+}
+
+/// Resident memory of a process, KiB.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// Waits up to thirty seconds until `condition` holds.

@@ -88,7 +88,7 @@ fn process_id(port: u16) -> redis::RedisResult<i32> {
 
 /// A store on the servers that `seeds` lead to. Needs a tokio runtime around it.
 pub fn store(seeds: &[String]) -> RedisStore {
-    let config = RedisConfig { seeds: seeds.to_vec(), key_prefix: "ratelimit".into() };
+    let config = RedisConfig { seeds: seeds.to_vec(), key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
 }
 

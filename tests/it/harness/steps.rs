@@ -1,13 +1,13 @@
 //! Random histories of checks: policies, and steps through time.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
 use tollgate::limit::time::Micros;
 
@@ -41,6 +41,7 @@ pub fn policy_of(algorithm: Algorithm, quotas: Vec<Quota>) -> Policy {
         key_type: KeyType::Text,
         on_store_failure: OnStoreFailure::Deny,
         timeout: Duration::from_secs(5),
+        options: Options::default(),
     }
 }
 
@@ -62,6 +63,10 @@ pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
     for quota in &mut changed.quotas {
         let limit = quota.limit.get();
         let wanted = (limit * quarters / 4).max(1);
+        if let Rule::SlidingLog(most) = quota.rule {
+            let wanted = u64::from(most.get()) * quarters / 4;
+            quota.rule = Rule::SlidingLog(NonZeroU32::new(u32::try_from(wanted).unwrap()).unwrap_or(NonZeroU32::MIN));
+        }
         if let Rule::TokenBucket(rate) = quota.rule {
             *quota = bucket(wanted, rate.units.get(), rate.per);
             continue;
@@ -124,6 +129,20 @@ pub fn bucket_policies() -> impl Strategy<Value = Policy> {
     })
 }
 
+/// A policy of sliding logs that hold at most `most` entries each.
+pub fn logs(quotas: &[(u64, Micros)], most: u32) -> Policy {
+    let rule = Rule::SlidingLog(NonZeroU32::new(most).unwrap());
+    let quotas = quotas.iter().map(|&(limit, window)| quota(limit, window, rule)).collect();
+    policy_of(Algorithm::SlidingLog, quotas)
+}
+
+/// Sliding logs; some are full long before their limit is reached.
+pub fn log_policies() -> impl Strategy<Value = Policy> {
+    let most = prop_oneof![1 => 1..6u32, 2 => 6..60u32, 2 => Just(10_000u32)];
+    (windows(), prop::collection::vec(limit(), 3), most)
+        .prop_map(|(windows, limits, most)| logs(&limits.into_iter().zip(windows).collect::<Vec<_>>(), most))
+}
+
 /// The window, or the span of a rate, us.
 pub fn span(quota: &Quota) -> Micros {
     match quota.rule {
@@ -134,7 +153,7 @@ pub fn span(quota: &Quota) -> Micros {
 
 /// Of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies()]
+    prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies(), log_policies()]
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.

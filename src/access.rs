@@ -1,0 +1,207 @@
+//! Who may call what: tokens and what each kind opens.
+//!
+//! A token is a random text that a caller shows as `Authorization: Bearer`. A node knows only its SHA-256, so a
+//! file of tokens that leaks opens nothing. Since a token holds 256 random bits, a slow hash would add nothing.
+//!
+//! Without tokens everyone who reaches the node may check, and a listener on loopback lets operators do everything.
+
+use std::fmt;
+
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+use subtle::{Choice, ConstantTimeEq};
+
+/// How a line of a token file begins.
+const SCHEME: &str = "sha256:";
+
+/// The SHA-256 of a token.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    pub fn of(token: &str) -> Self {
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+        Self(bytes)
+    }
+
+    /// Reads `sha256:` and 64 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(SCHEME).filter(|digits| digits.len() == 64 && digits.is_ascii())?;
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+            let high = char::from(pair[0]).to_digit(16)?;
+            let low = char::from(pair[1]).to_digit(16)?;
+            *byte = u8::try_from(high * 16 + low).ok()?;
+        }
+        Some(Self(bytes))
+    }
+
+    /// Whether it is one of `hashes`, in a time that does not depend on which, nor on how much of one is equal.
+    fn is_among(&self, hashes: &[Self]) -> bool {
+        hashes.iter().fold(Choice::from(0), |found, hash| found | self.0.ct_eq(&hash.0)).into()
+    }
+}
+
+impl fmt::Display for TokenHash {
+    /// As a line of a token file.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(SCHEME)?;
+        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("TokenHash(..)")
+    }
+}
+
+/// A new token of 256 random bits; none when the machine gives no randomness.
+pub fn new_token() -> Option<String> {
+    let mut bytes = [0u8; 32];
+    SystemRandom::new().fill(&mut bytes).ok()?;
+    Some("tollgate_".chars().chain(bytes.iter().flat_map(|byte| hex(*byte))).collect())
+}
+
+fn hex(byte: u8) -> [char; 2] {
+    [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0'))
+}
+
+/// The tokens that are known, and what goes without one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Tokens that may check. None: nobody is asked for one.
+    pub check: Vec<TokenHash>,
+    /// Tokens that may do everything. None: only who reaches a listener on loopback that asks nobody for a token.
+    pub admin: Vec<TokenHash>,
+    /// Whether checks need no token although other machines reach the node.
+    pub allow_anonymous: bool,
+}
+
+/// From where a listener can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Only from this machine.
+    Loopback,
+    Network,
+}
+
+/// What a call asks of its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    Nothing,
+    /// On loopback nothing, elsewhere as a check.
+    Metrics,
+    Check,
+    Admin,
+}
+
+/// Why a caller may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no token.
+    NoToken,
+    /// Nobody knows the token.
+    UnknownToken,
+    /// The token is one for checks.
+    NeedsAdmin,
+    /// No token would do: none for operators is configured.
+    NoAdminTokens,
+}
+
+impl Access {
+    /// Whether who shows `token` (asked for only where it matters) to a listener of this reach may make a call of this
+    /// need.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn permit<'a>(&self, need: Need, reach: Reach, token: impl FnOnce() -> Option<&'a str>) -> Result<(), Refused> {
+        let local = reach == Reach::Loopback;
+        match need {
+            Need::Nothing => Ok(()),
+            Need::Metrics if local => Ok(()),
+            Need::Metrics | Need::Check if self.check.is_empty() && (local || self.allow_anonymous) => Ok(()),
+            Need::Metrics | Need::Check => self.known(token()).map(|_| ()),
+            Need::Admin if self.admin.is_empty() && self.check.is_empty() && local => Ok(()),
+            Need::Admin if self.admin.is_empty() => Err(Refused::NoAdminTokens),
+            Need::Admin => self.known(token())?.then_some(()).ok_or(Refused::NeedsAdmin),
+        }
+    }
+
+    /// Whether a known token is one for operators.
+    fn known(&self, token: Option<&str>) -> Result<bool, Refused> {
+        let hash = TokenHash::of(token.ok_or(Refused::NoToken)?);
+        let (admin, check) = (hash.is_among(&self.admin), hash.is_among(&self.check));
+        if admin || check { Ok(admin) } else { Err(Refused::UnknownToken) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_read_as_it_is_written() {
+        // From FIPS 180-2.
+        let hash = TokenHash::of("abc");
+        let line = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hash.to_string(), line);
+        assert_eq!(TokenHash::parse(line), Some(hash));
+        assert_eq!(TokenHash::parse(&line.to_uppercase().replace("SHA", "sha")), Some(hash));
+        for wrong in ["", "abc", &line[7..], &line[..70], &line.replace('b', "g"), &format!("{line}0")] {
+            assert_eq!(TokenHash::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_long_and_never_the_same() {
+        let (one, other) = (new_token().unwrap(), new_token().unwrap());
+        assert!(one.len() == 73 && one != other, "{one} {other}");
+    }
+
+    #[test]
+    fn each_need_is_met_by_its_tokens_only() {
+        use Need::{Admin, Check, Metrics, Nothing};
+        use Reach::{Loopback, Network};
+        use Refused::{NeedsAdmin, NoAdminTokens, NoToken, UnknownToken};
+        let tokens = |names: &[&str]| names.iter().map(|name| TokenHash::of(name)).collect::<Vec<_>>();
+        let access = |check: &[&str], admin: &[&str], allow_anonymous| Access {
+            check: tokens(check),
+            admin: tokens(admin),
+            allow_anonymous,
+        };
+        let both = access(&["c", "d"], &["a"], false);
+        let check_only = access(&["c"], &[], false);
+        let admin_only = access(&[], &["a"], false);
+        let none = access(&[], &[], false);
+        let anonymous = access(&[], &[], true);
+        let cases = [
+            (&both, Check, Loopback, Some("c"), Ok(())),
+            (&both, Check, Loopback, Some("d"), Ok(())),
+            (&both, Check, Network, Some("a"), Ok(())),
+            (&both, Check, Loopback, None, Err(NoToken)),
+            (&both, Check, Network, Some("x"), Err(UnknownToken)),
+            (&both, Admin, Network, Some("a"), Ok(())),
+            (&both, Admin, Loopback, Some("c"), Err(NeedsAdmin)),
+            (&both, Admin, Loopback, None, Err(NoToken)),
+            (&both, Admin, Loopback, Some(""), Err(UnknownToken)),
+            (&both, Nothing, Network, None, Ok(())),
+            (&both, Metrics, Loopback, None, Ok(())),
+            (&both, Metrics, Network, None, Err(NoToken)),
+            (&both, Metrics, Network, Some("c"), Ok(())),
+            (&check_only, Admin, Loopback, Some("c"), Err(NoAdminTokens)),
+            (&admin_only, Check, Loopback, None, Ok(())),
+            (&admin_only, Admin, Loopback, None, Err(NoToken)),
+            (&none, Check, Loopback, None, Ok(())),
+            (&none, Admin, Loopback, None, Ok(())),
+            (&none, Check, Network, None, Err(NoToken)),
+            (&anonymous, Check, Network, None, Ok(())),
+            (&anonymous, Admin, Network, None, Err(NoAdminTokens)),
+            (&anonymous, Admin, Loopback, None, Ok(())),
+        ];
+        for (access, need, reach, token, expected) in cases {
+            assert_eq!(access.permit(need, reach, || token), expected, "{access:?} {need:?} {reach:?} {token:?}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `tollgate explain`: what a policy of a file does with a key, without asking anybody.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{complain, load, print};
+use crate::clock::unix_micros;
+use crate::config::{Config, DEFAULT_KEY_PREFIX, Overrides, StoreConfig};
+use crate::limit::key::MAX_KEY_BYTES;
+use crate::limit::lists::Found;
+use crate::limit::policy::{Listed, Policy};
+use crate::limit::quota::{Quota, Rate, Rule, span_text};
+use crate::limit::time::millis_up;
+use crate::store::redis::keys::Tag;
+use crate::store::redis::script::Call;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    file: PathBuf,
+    policy: String,
+    key: String,
+    /// Print a JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    match explain(args) {
+        Ok(told) if args.json => print(&format!("{told}\n")),
+        Ok(told) => print(&text(&told)),
+        Err(reason) => {
+            complain(&reason);
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn explain(args: &Args) -> Result<Value, String> {
+    let config = load::config(Some(&args.file), &Overrides::default()).map_err(|faults| faults.to_string())?;
+    let by_name = &config.policies.by_name;
+    let policy = by_name.get(&args.policy).ok_or_else(|| {
+        let known: Vec<_> = by_name.keys().map(String::as_str).collect();
+        format!("{} has no policy {:?}: there are {}", args.file.display(), args.policy, known.join(", "))
+    })?;
+    if !(1..=MAX_KEY_BYTES).contains(&args.key.len()) {
+        return Err(format!("a key has 1 to {MAX_KEY_BYTES} bytes, not {}", args.key.len()));
+    }
+    let key = policy.key_type.normalise(&args.key).map_err(|why| format!("the key {:?} {why}", args.key))?;
+    let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, &args.key));
+    let effective = found.as_ref().map_or(policy, |found| &found.entry.policy);
+    let counted = effective.options.listed.is_none();
+    Ok(json!({
+        "file": args.file,
+        "policy": policy.name,
+        "algorithm": policy.algorithm.name(),
+        "key": args.key,
+        "normalised": key,
+        "match": found.map(entry),
+        "answer": answer(effective),
+        "shadow": policy.options.shadow,
+        "inline": policy.options.inline,
+        "quotas": if counted { effective.quotas.iter().map(quota).collect() } else { Vec::new() },
+        "redis": counted.then(|| redis(&config, effective, &key)),
+    }))
+}
+
+fn answer(policy: &Policy) -> &'static str {
+    match policy.options.listed {
+        None => "counted",
+        Some(Listed::Allow) => "allow_listed",
+        Some(Listed::Deny) => "deny_listed",
+    }
+}
+
+fn entry(found: Found<'_>) -> Value {
+    let Found { list, pattern, entry } = found;
+    json!({"list": list.name(), "by": pattern.kind(), "value": pattern.to_string(), "line": entry.line})
+}
+
+fn quota(quota: &Quota) -> Value {
+    let mut told = json!({
+        "name": quota.name,
+        "limit": quota.limit,
+        "window_ms": millis_up(quota.window),
+        "says": says(quota),
+    });
+    if let Rule::TokenBucket(Rate { units, per }) = quota.rule {
+        told["rate"] = json!({"units": units, "per_ms": millis_up(per)});
+    }
+    told
+}
+
+/// As the configuration would write it.
+fn says(quota: &Quota) -> String {
+    match quota.rule {
+        Rule::TokenBucket(Rate { units, per }) => format!("{units} per {}, burst {}", span_text(per), quota.limit),
+        _ => format!("{} per {}", quota.limit, span_text(quota.window)),
+    }
+}
+
+/// Where a check of now counts, or would if the policies were on a Redis.
+fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
+    let (prefix, used) = match &config.store {
+        StoreConfig::Embedded => (DEFAULT_KEY_PREFIX, false),
+        StoreConfig::Redis(redis) => (redis.key_prefix.as_str(), true),
+    };
+    let tag = Tag::new(prefix, key);
+    let policy = Arc::new(policy.clone());
+    let call = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(&tag, &policy) };
+    let names = call.keys(unix_micros());
+    json!({"used": used, "slot": tag.slot(), "keys": names})
+}
+
+fn text(told: &Value) -> String {
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (file, key, normalised) = (word(&told["file"]), word(&told["key"]), word(&told["normalised"]));
+    let mut lines = vec![("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"])))];
+    lines.push(("key", if key == normalised { key } else { format!("{normalised}, written as {key}") }));
+    let entry = &told["match"];
+    lines.push((
+        "match",
+        match entry["list"].as_str() {
+            Some(list) => {
+                format!("{list}, {} {}, {file}:{}", word(&entry["by"]), word(&entry["value"]), entry["line"])
+            }
+            None => "no list, no override".to_owned(),
+        },
+    ));
+    let shadow = if told["shadow"] == true { ", but a denial is only noted (shadow)" } else { "" };
+    lines.push(("answer", word(&told["answer"]) + shadow));
+    let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    lines.extend(
+        array(&told["quotas"])
+            .iter()
+            .map(|quota| ("quota", format!("{}: {}", word(&quota["name"]), word(&quota["says"])))),
+    );
+    let redis = &told["redis"];
+    if redis.is_object() {
+        let used = if redis["used"] == true { "" } else { ", were it not for the embedded store" };
+        lines.push(("slot", format!("{}{used}", redis["slot"])));
+        lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
+    }
+    lines.into_iter().map(|(name, value)| format!("{name:8}{value}\n")).collect()
+}

@@ -1,0 +1,48 @@
+//! `tollgate token`: tokens for callers, and the lines by which a node knows them.
+
+use std::process::ExitCode;
+
+use super::{complain, print};
+use crate::access::{TokenHash, new_token};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make a random token. The first line is for the caller, the second for a file of tokens; the first is kept nowhere.
+    New,
+    /// Read a token from standard input and print its line.
+    Hash,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let text = match args.command {
+        Command::New => new_token()
+            .map(|token| format!("{token}\n{}\n", TokenHash::of(&token)))
+            .ok_or_else(|| "this machine gives no random numbers".to_owned()),
+        Command::Hash => hashed(),
+    };
+    match text {
+        Ok(text) => {
+            print(&text);
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            complain(&reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn hashed() -> Result<String, String> {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).map_err(|error| error.to_string())?;
+    match line.trim() {
+        "" => Err("write the token to standard input".into()),
+        token => Ok(format!("{}\n", TokenHash::of(token))),
+    }
+}

@@ -1,0 +1,63 @@
+//! Who may call: the files of tokens.
+
+use crate::access::{Access, TokenHash};
+
+use super::fault::Faults;
+use super::files::Files;
+use super::raw::Node;
+use super::section::{Section, Shape};
+
+const SHAPE: Shape = Shape {
+    example: "{admin_token_files: [admin.tokens]}",
+    known: &["check_token_files", "admin_token_files", "allow_anonymous"],
+    checked: &[],
+    later: &[],
+};
+
+/// What `auth` says; nobody has a token when it is absent.
+pub(super) fn auth(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Access> {
+    let Some(node) = root.member("auth") else { return Some(Access::default()) };
+    let section = Section::open(node, &SHAPE, faults)?;
+    let check = tokens(section.member("check_token_files"), files, faults);
+    let admin = tokens(section.member("admin_token_files"), files, faults);
+    let anonymous = section.member("allow_anonymous");
+    let allow_anonymous = anonymous.map_or(Some(false), |node| node.boolean(faults));
+    let (check, admin, allow_anonymous) = (check?, admin?, allow_anonymous?);
+    if let Some(node) = anonymous.filter(|_| allow_anonymous && !check.is_empty()) {
+        let sentence = "`allow_anonymous` lets everyone check, and `check_token_files` only who has a token: \
+                        leave one of them out";
+        faults.note(node.place, sentence);
+    }
+    Some(Access { check, admin, allow_anonymous })
+}
+
+/// The tokens of all files of a list.
+fn tokens(list: Option<&Node>, files: &mut Files, faults: &mut Faults) -> Option<Vec<TokenHash>> {
+    let Some(list) = list else { return Some(Vec::new()) };
+    let items = list.list("[admin.tokens]", faults)?;
+    let read: Vec<Option<Vec<TokenHash>>> = items.iter().map(|item| tokens_of(item, files, faults)).collect();
+    read.into_iter().collect::<Option<Vec<_>>>().map(|tokens| tokens.concat())
+}
+
+/// The tokens of one file. A fault never repeats a line: it may be the token itself.
+fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<TokenHash>> {
+    let text = files.text(item, "a file such as `admin.tokens`", faults)?;
+    let mut tokens = Vec::new();
+    let before = faults.count();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        match TokenHash::parse(line) {
+            _ if line.is_empty() => {}
+            Some(token) => tokens.push(token),
+            None => {
+                let line = index + 1;
+                let right = "must have `sha256:` and 64 hexadecimal digits, as `tollgate token new` makes them";
+                item.complain::<()>(&format!("{right}, in line {line}"), faults);
+            }
+        }
+    }
+    if tokens.is_empty() && faults.count() == before {
+        item.complain::<()>("holds no token: `tollgate token new` makes one", faults);
+    }
+    (faults.count() == before).then_some(tokens)
+}

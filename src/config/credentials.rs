@@ -1,0 +1,159 @@
+//! How Redis lets a node in: a user and password, and TLS.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::fault::{Faults, Place};
+use super::files::Files;
+use super::section::{Section, Shape};
+use super::tls::{authorities, certificates, key};
+use super::url::Seed;
+
+const TLS: Shape =
+    Shape { example: "{ca_file: ca.pem}", known: &["ca_file", "cert_file", "key_file"], checked: &[], later: &[] };
+
+/// How a node shows who it is, and knows the server: the same for all servers of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// None: as the default user, without a password.
+    pub login: Option<Login>,
+    /// None: without TLS.
+    pub tls: Option<ClientTls>,
+}
+
+/// Whom a node logs in as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// None: the default user.
+    pub username: Option<String>,
+    pub password: Password,
+}
+
+/// A password, or where it is read each time a connection is made, so that it can be changed.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Password {
+    Text(String),
+    File(PathBuf),
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => out.write_str("Text(..)"),
+            Self::File(path) => write!(out, "File({})", path.display()),
+        }
+    }
+}
+
+/// TLS towards the servers. The files are read each time a connection is made, so that they can be renewed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// The authority of the servers' certificates, in PEM. None: those that this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that the node shows, and its key, in PEM.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// What is said of them beside the URLs.
+#[derive(Debug)]
+pub(super) struct Written {
+    place: Place,
+    username: Option<String>,
+    password_file: Option<PathBuf>,
+    tls: Option<(Place, ClientTls)>,
+}
+
+/// Reads `username`, `password_file` and `tls` of `store`.
+pub(super) fn written(place: Place, section: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Written> {
+    let username = section.member("username").map(|node| {
+        let name = node.text("a user of Redis", faults)?;
+        if name.is_empty() { node.refuse("a user of Redis", faults) } else { Some(name.to_owned()) }
+    });
+    let password_file = section.member("password_file").map(|node| {
+        const WHAT: &str = "a file with the password";
+        let password = files.text(node, WHAT, faults)?;
+        if password.trim_end_matches(['\r', '\n']).is_empty() {
+            return node.complain("holds no password", faults);
+        }
+        files.path(node, WHAT, faults)
+    });
+    let tls = section.member("tls").map(|node| {
+        let section = Section::open(node, &TLS, faults)?;
+        tls(&section, files, faults).map(|tls| (node.place, tls))
+    });
+    Some(Written { place, username: all(username)?, password_file: all(password_file)?, tls: all(tls)? })
+}
+
+fn tls(section: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<ClientTls> {
+    let ca_file = section.member("ca_file").map(|node| {
+        authorities(node, files, faults)?;
+        files.path(node, "a file", faults)
+    });
+    let identity = match (section.member("cert_file"), section.member("key_file")) {
+        (None, None) => None,
+        (Some(certificate), Some(secret)) => Some({
+            let (chain, read) = (certificates(certificate, files, faults), key(secret, files, faults));
+            let paths = (files.path(certificate, "a file", faults), files.path(secret, "a file", faults));
+            chain.and(read).and(paths.0.zip(paths.1))
+        }),
+        (Some(one), None) | (None, Some(one)) => {
+            faults.note(one.place, "`cert_file` and `key_file` belong together: name both");
+            Some(None)
+        }
+    };
+    Some(ClientTls { ca_file: all(ca_file)?, identity: all(identity)? })
+}
+
+/// What is absent is right, what has a fault is not.
+fn all<T>(read: Option<Option<T>>) -> Option<Option<T>> {
+    match read {
+        None => Some(None),
+        Some(None) => None,
+        Some(value) => Some(value),
+    }
+}
+
+/// What the URLs and the members beside them say together.
+pub(super) fn credentials(
+    seeds: &[(Place, Seed)],
+    written: Option<Written>,
+    faults: &mut Faults,
+) -> Option<Credentials> {
+    let (place, first) = seeds.first()?;
+    if let Some((place, _)) = seeds.iter().find(|(_, seed)| seed.tls != first.tls) {
+        faults.note(*place, "`redis://` and `rediss://` together: either all URLs are with TLS or none");
+        return None;
+    }
+    let logins = seeds.iter().filter(|(_, seed)| seed.login.is_some());
+    if let Some((place, _)) = logins
+        .clone()
+        .find(|(_, seed)| seed.login != logins.clone().next().and_then(|(_, seed)| seed.login.clone()))
+    {
+        faults.note(*place, "another user or password than in the URL before: all servers of a store know the same");
+        return None;
+    }
+    let of_urls = logins.clone().next().and_then(|(_, seed)| seed.login.clone());
+    let Some(Written { place: store, username, password_file, tls }) = written else {
+        return Some(Credentials { login: of_urls, tls: first.tls.then(ClientTls::default) });
+    };
+    let login = match (of_urls, username, password_file) {
+        (of_urls, None, None) => of_urls,
+        (None, username, Some(file)) => Some(Login { username, password: Password::File(file) }),
+        (None, Some(_), None) => {
+            faults.note(store, "`username` needs a password: add `password_file`");
+            return None;
+        }
+        (Some(_), ..) => {
+            let sentence = "a password in the URL, and `username` or `password_file` beside it: leave one of them out";
+            faults.note(*place, sentence);
+            return None;
+        }
+    };
+    match tls {
+        Some((place, _)) if !first.tls => {
+            faults.note(place, "`tls` is for URLs that begin with `rediss://`");
+            None
+        }
+        tls => Some(Credentials { login, tls: first.tls.then(|| tls.map(|(_, tls)| tls).unwrap_or_default()) }),
+    }
+}

@@ -1,0 +1,139 @@
+//! The files that a configuration is read from, and whether they have changed since.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::fault::Faults;
+use super::raw::{Node, Value};
+use super::scalar::excerpt;
+use super::source::Source;
+
+/// What one of these files may hold, bytes: a bound for what is named by mistake.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The files that a configuration names, as they are read.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// Relative paths are found from here: the folder of the configuration.
+    folder: PathBuf,
+    read: Vec<Watched>,
+}
+
+impl Files {
+    /// So far only the configuration itself.
+    pub(super) fn beside(source: &Source) -> Self {
+        let parent = |file: &Watched| file.path.parent().map(Path::to_owned);
+        let folder = source.file.as_ref().and_then(parent).unwrap_or_default();
+        Self { folder, read: source.file.clone().into_iter().collect() }
+    }
+
+    /// Those that were read.
+    pub(super) fn into_watched(self) -> Vec<Watched> {
+        self.read
+    }
+
+    /// The path that `node` names; `what` says what it should be.
+    pub(super) fn path(&self, node: &Node, what: &str, faults: &mut Faults) -> Option<PathBuf> {
+        let name = node.text(what, faults)?;
+        if name.is_empty() {
+            node.must_be(what, faults);
+            return None;
+        }
+        Some(self.folder.join(name))
+    }
+
+    /// What the file holds that `node` names.
+    pub(super) fn bytes(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Vec<u8>> {
+        let path = self.path(node, what, faults)?;
+        let file = Watched::look(&path);
+        let size = file.stamp.as_ref().map_or(0, |stamp| stamp.size);
+        self.read.push(file);
+        let read = match size {
+            0..=MAX_BYTES => std::fs::read(&path).map_err(|error| error.to_string()),
+            _ => Err(format!("it is larger than {MAX_BYTES} bytes")),
+        };
+        read.map_or_else(|error| node.complain(&format!("cannot be read: {error}"), faults), Some)
+    }
+
+    /// The same, when it is text.
+    pub(super) fn text(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<String> {
+        let bytes = self.bytes(node, what, faults)?;
+        String::from_utf8(bytes).ok().or_else(|| node.complain("is not UTF-8", faults))
+    }
+}
+
+impl Node {
+    /// Notes what is wrong with the file that this names.
+    pub(super) fn complain<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
+        if let Value::Text { text, .. } = &self.value {
+            faults.note(self.place, format!("the file `{}` {what}", excerpt(text)));
+        }
+        None
+    }
+}
+
+/// A file as it was just before it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    path: PathBuf,
+    /// None: it was not there.
+    stamp: Option<Stamp>,
+}
+
+/// What differs once a file was written, replaced by another, or reached through another symbolic link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Watched {
+    /// The file at `path` as it is now.
+    pub fn look(path: &Path) -> Self {
+        let stamp = |data: std::fs::Metadata| Stamp {
+            device: data.dev(),
+            inode: data.ino(),
+            size: data.size(),
+            modified: (data.mtime(), data.mtime_nsec()),
+            changed: (data.ctime(), data.ctime_nsec()),
+        };
+        Self { path: path.to_owned(), stamp: std::fs::metadata(path).map(stamp).ok() }
+    }
+
+    /// The same file as it is now.
+    #[must_use]
+    pub fn look_again(&self) -> Self {
+        Self::look(&self.path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_or_replaced_looks_different() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let absent = Watched::look(&path);
+        assert_eq!(absent, absent.look_again());
+        std::fs::write(&path, "one").unwrap();
+        let one = absent.look_again();
+        assert_ne!(one, absent);
+        assert_eq!(one, one.look_again());
+        std::fs::write(&path, "four").unwrap();
+        let four = one.look_again();
+        assert_ne!(four, one);
+        let other = folder.path().join("other");
+        std::fs::write(&other, "five").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert_ne!(four.look_again(), four);
+    }
+}

@@ -1,0 +1,128 @@
+//! The quotas that a check brings along: read by the grammar of the configuration, under its rules.
+
+use crate::limit::calendar::UTC;
+use crate::limit::policy::{Options, Policy};
+use crate::limit::quota::{Anchor, MAX_QUOTAS, Quota, Rule};
+
+use super::fault::{Fault, Faults, Place};
+use super::quota::{self, Form};
+use super::raw::{Member, Node, Value};
+use super::version;
+
+/// A value as a request writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    Nothing,
+    /// A number, `true` or `false`.
+    Word(String),
+    Text(String),
+    List,
+    Members(Vec<(String, Written)>),
+}
+
+/// What is wrong with the quotas of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// Where below them, as a JSON pointer without escapes: empty, `/0` or `/0/limit`.
+    pub pointer: Vec<String>,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+/// The quotas that `written` says, in the form that the quotas of `policy` have.
+///
+/// # Errors
+/// Every fault at once.
+pub fn quotas(policy: &Policy, written: &[Written]) -> Result<Vec<Quota>, Vec<Misfit>> {
+    let mut faults = Faults::new("");
+    if written.is_empty() || written.len() > MAX_QUOTAS {
+        let message = format!("a check brings 1 to {MAX_QUOTAS} quotas, not {}", written.len());
+        return Err(vec![Misfit { pointer: Vec::new(), message }]);
+    }
+    let items = written.iter().enumerate().map(|(quota, written)| item(quota, written, &mut faults)).collect();
+    let node = Node { place: Place::Source, name: "`quotas`".to_owned(), value: Value::List(items) };
+    let quotas = quota::quotas(&node, form(policy), &mut faults);
+    faults
+        .conclude(quotas)
+        .map_err(|faults| faults.iter().map(|fault| misfit(fault, written)).collect())
+}
+
+/// The policy with these quotas and counters of their own. The same limits, windows and rates share their
+/// counters, in whatever order, spelling and by whatever names they come.
+pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
+    let mut terms: Vec<String> = quotas.iter().map(version::terms).collect();
+    terms.sort();
+    let hash = blake3::hash(terms.join(" ").as_bytes()).to_hex();
+    // No policy can be named so.
+    let counters = format!("{}~{}", policy.name, &hash[..16]).into();
+    let options = Options { lists: None, counters: Some(counters), ..policy.options.clone() };
+    Policy { quotas, options, ..policy.clone() }
+}
+
+/// Equal for quotas that are answered alike.
+pub fn text(quotas: &[Quota]) -> String {
+    quotas.iter().map(version::quota).collect()
+}
+
+fn form(policy: &Policy) -> Form {
+    match policy.quotas.first().map(|quota| quota.rule) {
+        Some(Rule::TokenBucket(_)) => Form::Bucket,
+        Some(Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_))) => Form::Clock(zone(policy)),
+        Some(rule) => Form::Window(rule),
+        None => Form::Window(Rule::default()),
+    }
+}
+
+/// Whose days the policy counts by; one that names a zone has a quota that depends on it.
+fn zone(policy: &Policy) -> &'static str {
+    let zones = policy.quotas.iter().filter_map(|quota| match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => Some(calendar.zone()),
+        _ => None,
+    });
+    zones.max_by_key(|zone| *zone != UTC).unwrap_or(UTC)
+}
+
+fn item(quota: usize, written: &Written, faults: &mut Faults) -> Node {
+    let place = Place::Asked { quota, member: None };
+    let value = match written {
+        Written::Members(members) => Value::Mapping(self::members(quota, members, faults)),
+        other => scalar(other),
+    };
+    Node { place, name: "an entry of `quotas`".to_owned(), value }
+}
+
+fn members(quota: usize, written: &[(String, Written)], faults: &mut Faults) -> Vec<Member> {
+    let member = |(number, (key, value)): (usize, &(String, Written))| {
+        let place = Place::Asked { quota, member: Some(number) };
+        if written.iter().take(number).any(|(before, _)| before == key) {
+            faults.note(place, format!("`{key}` is given more than once"));
+        }
+        Member { place, key: key.clone(), node: Node { place, name: format!("`{key}`"), value: scalar(value) } }
+    };
+    written.iter().enumerate().map(member).collect()
+}
+
+/// What a collection holds does not matter where none may be.
+fn scalar(written: &Written) -> Value {
+    match written {
+        Written::Nothing => Value::Empty,
+        Written::Word(text) => Value::Text { text: text.clone(), quoted: false },
+        Written::Text(text) => Value::Text { text: text.clone(), quoted: true },
+        Written::List => Value::List(Vec::new()),
+        Written::Members(_) => Value::Mapping(Vec::new()),
+    }
+}
+
+fn misfit(fault: &Fault, written: &[Written]) -> Misfit {
+    let pointer = match fault.place {
+        Place::Asked { quota, member } => {
+            let name = match (written.get(quota), member) {
+                (Some(Written::Members(members)), Some(member)) => members.get(member).map(|(name, _)| name.clone()),
+                _ => None,
+            };
+            [Some(quota.to_string()), name].into_iter().flatten().collect()
+        }
+        _ => Vec::new(),
+    };
+    Misfit { pointer, message: fault.message.clone() }
+}

@@ -1,0 +1,39 @@
+//! What a client may take of a node.
+
+use std::time::Duration;
+
+use super::fault::Faults;
+use super::policy::longest_timeout;
+use super::section::{Section, Shape};
+use super::{Limits, Policies};
+
+const SHAPE: Shape = Shape {
+    example: "{max_connections: 10000}",
+    known: &["max_connections", "request_timeout", "idle_timeout"],
+    checked: &[],
+    later: &[],
+};
+
+const SECOND: u64 = 1_000_000;
+
+pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
+    let defaults = Limits::default();
+    let Some(node) = root.member("limits") else { return Some(defaults) };
+    let section = Section::open(node, &SHAPE, faults)?;
+    let connections = section.member("max_connections");
+    let max_connections =
+        connections.map_or(Some(defaults.max_connections), |node| node.integer(1..=1_000_000, faults));
+    let mut span =
+        |key, default| section.member(key).map_or(Some(default), |node| node.duration(SECOND..=3_600 * SECOND, faults));
+    let (request, idle) =
+        (span("request_timeout", defaults.request_timeout), span("idle_timeout", defaults.idle_timeout));
+    let longest = policies.map_or(Duration::ZERO, longest_timeout);
+    if let (Some(node), Some(request)) = (section.member("request_timeout"), request)
+        && request < longest * 2
+    {
+        let sentence = "`request_timeout` must be at least twice the longest `timeout` of a policy, or calls that wait \
+                        for the store are cut off";
+        faults.note(node.place, sentence);
+    }
+    Some(Limits { max_connections: max_connections?, request_timeout: request?, idle_timeout: idle? })
+}

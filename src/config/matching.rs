@@ -1,0 +1,100 @@
+//! Whom an entry of a list is for: a key, a prefix or a network, as written.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::limit::key::{KeyType, MAX_KEY_BYTES};
+use crate::limit::matches::Pattern;
+use crate::limit::network::Network;
+
+use super::fault::Faults;
+use super::raw::Node;
+use super::scalar::excerpt;
+
+/// Whom an entry is for.
+pub(super) enum Whom<'a> {
+    /// In the spelling in which it is counted.
+    Key(Cow<'a, str>),
+    Prefix(&'a str),
+    Network(Network),
+}
+
+/// One way to say whom an entry is for.
+pub(super) struct Kind {
+    /// The member of a `match`.
+    pub one: &'static str,
+    /// The member of a list.
+    pub many: &'static str,
+    pub example: &'static str,
+    pub read: for<'a> fn(&'a Node, KeyType, &mut Faults) -> Option<Whom<'a>>,
+}
+
+pub(super) const KINDS: [Kind; 3] = [
+    Kind { one: "key", many: "keys", example: "[mallory]", read: key },
+    Kind { one: "prefix", many: "prefixes", example: "['test:']", read: prefix },
+    Kind { one: "cidr", many: "cidrs", example: "[192.0.2.0/24]", read: network },
+];
+
+impl Whom<'_> {
+    pub(super) fn pattern(&self) -> Pattern<'_> {
+        match self {
+            Self::Key(key) => Pattern::Key(key),
+            Self::Prefix(text) => Pattern::Prefix(text),
+            Self::Network(network) => Pattern::Network(*network),
+        }
+    }
+}
+
+fn key<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
+    let text = sized(node, "a key such as `mallory`", faults)?;
+    let refuse = |why| faults.note(node.place, format!("`{}` is no key of this policy: it {why}", excerpt(text)));
+    key_type.normalise(text).map_err(refuse).ok().map(Whom::Key)
+}
+
+fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
+    sized(node, "a text such as `test:`", faults).map(Whom::Prefix)
+}
+
+/// A text that may be a key, or its beginning.
+fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
+    let text = node.text(what, faults)?;
+    let fits = (1..=MAX_KEY_BYTES).contains(&text.len());
+    if !fits {
+        faults.note(node.place, format!("{} must have 1 to {MAX_KEY_BYTES} bytes, not {}", node.name, text.len()));
+    }
+    fits.then_some(text)
+}
+
+/// A network that is no smaller than what the policy counts as one key.
+fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
+    let text = node.text("a network such as `192.0.2.0/24`", faults)?;
+    let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
+    let network = parse(text).map_err(refuse).ok()?;
+    match key_type {
+        KeyType::Ip { ipv6_prefix } if network.is_ipv6() && network.length() > ipv6_prefix => {
+            let (whole, length) = (network.widened(ipv6_prefix), network.length());
+            let sentence =
+                format!("`{network}` is only a part of the key `{whole}`: write that, or set `ipv6_prefix: {length}`");
+            faults.note(node.place, sentence);
+            None
+        }
+        _ => Some(Whom::Network(network)),
+    }
+}
+
+/// The network that `text` writes, or what would be right instead.
+fn parse(text: &str) -> Result<Network, String> {
+    let example = || "write an address and a prefix length, such as `192.0.2.0/24`".to_owned();
+    match text.parse::<IpNet>() {
+        Ok(network) if network.trunc() == network => {
+            Network::new(network.addr(), network.prefix_len()).ok_or_else(example)
+        }
+        Ok(network) => Err(format!("did you mean `{}`?", network.trunc())),
+        Err(_) => match text.parse::<IpAddr>() {
+            Ok(address) => Err(format!("did you mean `{}`?", IpNet::from(address))),
+            Err(_) => Err(example()),
+        },
+    }
+}

@@ -1,0 +1,89 @@
+//! TLS of the listeners: certificate and key, and the authority of client certificates.
+
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+use super::fault::Faults;
+use super::files::Files;
+use super::raw::Node;
+use super::section::{Section, Shape};
+
+const SHAPE: Shape = Shape {
+    example: "{cert_file: node.pem, key_file: node.key}",
+    known: &["cert_file", "key_file", "client_ca_file"],
+    checked: &[],
+    later: &[],
+};
+
+const CERTIFICATE: &str = "a file with certificates in PEM, such as `node.pem`";
+
+/// What `tls` says; the inner None without it.
+pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Option<Arc<ServerConfig>>> {
+    let Some(node) = root.member("tls") else { return Some(None) };
+    let section = Section::open(node, &SHAPE, faults)?;
+    let sentence = "`tls` needs `cert_file` and `key_file`, such as `{cert_file: node.pem, key_file: node.key}`";
+    let certificate = section.required("cert_file", sentence, faults);
+    let key_node = section.required("key_file", sentence, faults);
+    let chain = certificate.and_then(|node| certificates(node, files, faults));
+    let key = key_node.and_then(|node| key(node, files, faults));
+    let verifier = match section.member("client_ca_file") {
+        Some(node) => verifier(node, files, faults)?,
+        None => WebPkiClientVerifier::no_client_auth(),
+    };
+    let (chain, key) = (chain?, key?);
+    let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
+    let config = config.with_client_cert_verifier(verifier).with_single_cert(chain, key);
+    let refuse = |error| key_node?.complain::<()>(&format!("does not go with `cert_file`: {error}"), faults);
+    let mut config = config.map_err(refuse).ok()?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Some(Some(Arc::new(config)))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// The certificates in a file, at least one.
+pub(super) fn certificates(
+    node: &Node,
+    files: &mut Files,
+    faults: &mut Faults,
+) -> Option<Vec<CertificateDer<'static>>> {
+    let bytes = files.bytes(node, CERTIFICATE, faults)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match read {
+        Ok(chain) if !chain.is_empty() => Some(chain),
+        _ => node.complain("must hold one or more certificates in PEM", faults),
+    }
+}
+
+/// The private key in a file.
+pub(super) fn key(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<PrivateKeyDer<'static>> {
+    let bytes = files.bytes(node, "a file with a private key in PEM, such as `node.key`", faults)?;
+    let key = PrivateKeyDer::from_pem_slice(&bytes).ok();
+    key.or_else(|| node.complain("must hold one private key in PEM", faults))
+}
+
+/// The authorities in a file.
+pub(super) fn authorities(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let (_, refused) = roots.add_parsable_certificates(certificates(node, files, faults)?);
+    match refused {
+        0 => Some(roots),
+        _ => node.complain("holds a certificate that is none of an authority", faults),
+    }
+}
+
+fn verifier(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<Arc<dyn ClientCertVerifier>> {
+    let roots = Arc::new(authorities(node, files, faults)?);
+    match WebPkiClientVerifier::builder_with_provider(roots, provider()).build() {
+        Ok(verifier) => Some(verifier),
+        Err(error) => node.complain(&format!("does not serve: {error}"), faults),
+    }
+}

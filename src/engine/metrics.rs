@@ -1,0 +1,74 @@
+//! The metrics of an engine and its store, read when somebody asks: what is not there has no series.
+
+use super::Engine;
+use crate::store::ShardReading;
+use crate::telemetry::instrument::MICROS;
+use crate::telemetry::metrics::{Labels, Metrics};
+
+impl Engine {
+    /// All that is counted, and the state of what is there now.
+    #[expect(clippy::cast_precision_loss, reason = "sizes and instants in us are far below 2^53")]
+    pub fn metrics(&self) -> Metrics {
+        let tally = &self.tally;
+        let mut metrics = Metrics {
+            prefilter_entries: (self.prefilter.len() as f64).into(),
+            prefilter_denials: tally.prefilter_denials.total().into(),
+            prefilter_evictions: self.prefilter.evictions().into(),
+            ..Metrics::default()
+        };
+        self.read_checks(&mut metrics);
+        self.read_store(&mut metrics);
+        metrics
+    }
+
+    fn read_checks(&self, metrics: &mut Metrics) {
+        for name in self.policies().by_name.keys() {
+            let series = self.tally.policy(name).series();
+            metrics.checks.extend(series.into_iter().map(|(outcome, source, reason, count)| {
+                let words = [("outcome", outcome.name()), ("source", source.name()), ("reason", reason.name())];
+                let words = words.map(|(label, word)| (label, word.to_owned()));
+                ([("policy", name.clone())].into_iter().chain(words).collect(), count)
+            }));
+        }
+        let durations = self.tally.durations();
+        metrics.check_duration = durations
+            .map(|(source, histogram)| (labels("source", source.name()), histogram.read(MICROS)))
+            .collect();
+        let fallbacks = self.tally.fallbacks();
+        metrics.fallback = fallbacks
+            .map(|(mode, cause, count)| (vec![("mode", mode.name().into()), ("cause", cause.name().into())], count))
+            .collect();
+    }
+
+    fn read_store(&self, metrics: &mut Metrics) {
+        let health = self.health();
+        let up = |up| f64::from(u8::from(up));
+        metrics.shard_up = health.shards.iter().map(|shard| (labels("shard", &shard.address), up(shard.up))).collect();
+        if let Some(checks) = self.store.checks_per_call() {
+            metrics.store_checks_per_call = checks.into();
+        }
+        for shard in self.store.readings() {
+            read_shard(shard, metrics);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a queue's length and a clock's offset are far below 2^53")]
+fn read_shard(shard: ShardReading, metrics: &mut Metrics) {
+    let ShardReading { address, queued, clock_offset, counts, .. } = shard;
+    let own = || labels("shard", &address);
+    let with = |name, word: &'static str| [own(), labels(name, word)].concat();
+    metrics.lane_queue_depth.extend([(own(), queued as f64)]);
+    metrics.clock_offset.extend([(own(), clock_offset as f64 / MICROS)]);
+    metrics.store_call_duration.extend([(own(), counts.calls)]);
+    metrics
+        .store_errors
+        .extend(counts.errors.into_iter().map(|(kind, count)| (with("kind", kind), count)));
+    metrics
+        .store_retries
+        .extend(counts.retries.into_iter().map(|(kind, count)| (with("kind", kind), count)));
+}
+
+fn labels(name: &'static str, value: &str) -> Labels {
+    vec![(name, value.to_owned())]
+}

@@ -1,0 +1,149 @@
+//! What was answered, counted by policy, outcome, source and reason, and how long it took.
+//!
+//! A label is never taken from a caller: the policies are those that were found in the configuration, the rest are
+//! this program's own words.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::{Answer, Cause, Fallback, Reason, Source};
+use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::time::Micros;
+use crate::store::StoreError;
+use crate::telemetry::instrument::{Count, Histogram, SPANS};
+use crate::telemetry::log::Limiter;
+
+/// What a check came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Allowed,
+    Denied,
+    /// No decision: the store failed, and the policy says `error`.
+    Error,
+}
+
+impl Outcome {
+    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Error];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// The counters of an engine.
+#[derive(Debug)]
+pub struct Tally {
+    /// By name, from the first check on; those of a policy that is gone are kept, in case it comes back.
+    policies: ArcSwap<HashMap<String, Arc<PolicyTally>>>,
+    /// us, by source.
+    durations: [Histogram; Source::ALL.len()],
+    fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],
+    /// By kind of failure.
+    complaints: [Limiter; StoreError::KINDS.len()],
+    pub prefilter_denials: Count,
+}
+
+/// Checks of one policy by outcome, source and reason.
+#[derive(Debug, Default)]
+pub struct PolicyTally([[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()]);
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            policies: ArcSwap::default(),
+            durations: Source::ALL.map(|_| Histogram::new(SPANS)),
+            fallbacks: Default::default(),
+            complaints: Default::default(),
+            prefilter_denials: Count::default(),
+        }
+    }
+}
+
+impl Tally {
+    /// Counts the answers to checks of one key, which took `took` us.
+    pub fn answered(&self, policy: &Policy, answers: &[Answer], took: Micros) {
+        let tally = self.policy(&policy.name);
+        for answer in answers {
+            let (outcome, source, reason, fallback) = match answer {
+                Ok(decision) => {
+                    let outcome = if decision.allowed { Outcome::Allowed } else { Outcome::Denied };
+                    (outcome, decision.source, decision.reason, decision.fallback)
+                }
+                Err(error) => match error.fallback() {
+                    Some(fallback) => (Outcome::Error, Source::Fallback, Reason::StoreUnavailable, Some(fallback)),
+                    None => continue,
+                },
+            };
+            tally.0[outcome as usize][source as usize][reason as usize].add(1);
+            self.durations[source as usize].observe(took, 1);
+            if source == Source::Prefilter {
+                self.prefilter_denials.add(1);
+            }
+            if let Some(Fallback { mode, cause }) = fallback {
+                self.fallbacks[mode as usize][cause as usize].add(1);
+            }
+        }
+    }
+
+    /// Whether the log says so at `now` (us), and how many like it went unsaid: a fault that lasts fails every check.
+    pub fn complain(&self, error: &StoreError, now: Micros) -> Option<u64> {
+        let kind = error.kind();
+        let place = StoreError::KINDS.iter().position(|known| *known == kind)?;
+        self.complaints[place].pass(now)
+    }
+
+    /// By source.
+    pub fn durations(&self) -> impl Iterator<Item = (Source, &Histogram)> {
+        Source::ALL.into_iter().zip(&self.durations)
+    }
+
+    /// By mode and cause.
+    pub fn fallbacks(&self) -> impl Iterator<Item = (OnStoreFailure, Cause, u64)> {
+        let modes = OnStoreFailure::ALL.into_iter().zip(&self.fallbacks);
+        modes.flat_map(|(mode, counts)| {
+            Cause::ALL.into_iter().zip(counts).map(move |(cause, count)| (mode, cause, count.total()))
+        })
+    }
+
+    /// Of a configured policy.
+    pub fn policy(&self, name: &str) -> Arc<PolicyTally> {
+        if let Some(tally) = self.policies.load().get(name) {
+            return tally.clone();
+        }
+        self.policies.rcu(|policies| {
+            let mut policies = HashMap::clone(policies);
+            policies.entry(name.to_owned()).or_default();
+            policies
+        });
+        self.policies.load().get(name).cloned().unwrap_or_default()
+    }
+}
+
+impl PolicyTally {
+    /// What was counted, and zeros for what every policy comes to sooner or later.
+    pub fn series(&self) -> Vec<(Outcome, Source, Reason, u64)> {
+        let usual = [
+            (Outcome::Allowed, Source::Store, Reason::Ok),
+            (Outcome::Denied, Source::Store, Reason::OverLimit),
+            (Outcome::Denied, Source::Prefilter, Reason::OverLimit),
+        ];
+        let mut series = Vec::new();
+        for outcome in Outcome::ALL {
+            for source in Source::ALL {
+                for reason in Reason::ALL {
+                    let count = self.0[outcome as usize][source as usize][reason as usize].total();
+                    if count > 0 || usual.contains(&(outcome, source, reason)) {
+                        series.push((outcome, source, reason, count));
+                    }
+                }
+            }
+        }
+        series
+    }
+}

@@ -1,0 +1,83 @@
+//! Which call needs what, as a table: what is not in it is for operators only.
+
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+
+use super::error::Problem;
+use crate::access::{Access, Need, Reach, Refused};
+
+/// What a 401 says about how to be let in.
+pub(super) const CHALLENGE: HeaderValue = HeaderValue::from_static(r#"Bearer realm="tollgate""#);
+
+/// What a call of this path needs; none for a path that is not known here.
+fn need(method: &Method, path: &str) -> Option<Need> {
+    match path {
+        "/health/live" | "/health/ready" | "/openapi.json" => Some(Need::Nothing),
+        "/metrics" => Some(Need::Metrics),
+        "/v1/usage" if method == Method::DELETE => Some(Need::Admin),
+        "/v1/check" | "/v1/check/batch" | "/v1/check/all" | "/v1/usage" | "/v1/refund" => Some(Need::Check),
+        "/v1/policies" | "/v1/reload" => Some(Need::Admin),
+        _ => None,
+    }
+}
+
+/// Whether the caller may make this call.
+///
+/// # Errors
+/// 401 without a token that is known, 403 when it is not one for operators. To others than operators, what is not in the
+/// table does not exist.
+pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Problem> {
+    let permit = |need| access.permit(need, reach, || bearer(&request.headers));
+    match need(&request.method, request.uri.path()) {
+        Some(need) => permit(need).map_err(Problem::refused),
+        None if permit(Need::Admin).is_ok() => Ok(()),
+        None => permit(Need::Check).map_err(Problem::refused).and(Err(Problem::not_found(&request.uri))),
+    }
+}
+
+/// The token of `Authorization: Bearer`. Of a field that is repeated no value is the right one.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// The sentence for a person.
+pub(super) fn sentence(refused: Refused) -> &'static str {
+    match refused {
+        Refused::NoToken => "send a token: Authorization: Bearer ...",
+        Refused::UnknownToken => "the token is not known",
+        Refused::NeedsAdmin => "this call needs an admin token, and this one is for checks",
+        Refused::NoAdminTokens => {
+            "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
+             operators on loopback (admin_listen) without tokens"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_token_is_read_in_any_spelling_of_the_scheme() {
+        let headers = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            }
+            headers
+        };
+        for (values, token) in [
+            (&["Bearer abc"][..], Some("abc")),
+            (&["bearer  abc "], Some("abc")),
+            (&["Basic abc"], None),
+            (&["Bearer"], None),
+            (&["Bearer abc", "Bearer abc"], None),
+            (&[], None),
+        ] {
+            assert_eq!(bearer(&headers(values)), token, "{values:?}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What is wrong with a configuration, as JSON.
+
+use serde::Serialize;
+
+use crate::config::{Fault, Place};
+
+/// One fault of the configuration; line and column are of its file, from 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct FaultBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<usize>,
+    /// What is wrong and what would be right; a fault of the command line begins with its flag.
+    detail: std::borrow::Cow<'a, str>,
+}
+
+impl FaultBody<'_> {
+    pub(super) fn into_owned(self) -> FaultBody<'static> {
+        FaultBody { detail: self.detail.into_owned().into(), ..self }
+    }
+}
+
+impl<'a> From<&'a Fault> for FaultBody<'a> {
+    fn from(fault: &'a Fault) -> Self {
+        let detail = fault.message.as_str().into();
+        match fault.place {
+            Place::At { line, column } => Self { line: Some(line), column: Some(column), detail },
+            Place::Flag(_) => Self { line: None, column: None, detail: fault.to_string().into() },
+            // A file asks for no quotas of a request.
+            Place::Source | Place::Asked { .. } => Self { line: None, column: None, detail },
+        }
+    }
+}

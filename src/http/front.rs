@@ -1,0 +1,109 @@
+//! What a request meets first: the request id, the panic guard, the cap of what is in flight, who may call, the end of
+//! a connection, and the short way of a check.
+//!
+//! `POST /v1/check` is nearly all that is ever asked, so it does not pass the router, whose boxes cost about as
+//! much as the rest of a denial from memory. It runs the same handler; everything else is routed.
+
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Request, StatusCode, Version, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use hyper::body::Incoming;
+use tower_service::Service;
+
+use super::body::Lingering;
+use super::error::Problem;
+use super::lifecycle::Phase;
+use super::{Node, Surface, access, check, error, request_id, router, trace};
+use crate::access::Reach;
+
+/// All calls of one listener.
+#[derive(Debug, Clone)]
+pub struct Front {
+    inner: Arc<Inner>,
+    caller: Caller,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Caller {
+    pub address: Option<IpAddr>,
+    /// By TLS.
+    pub encrypted: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    node: Node,
+    surface: Surface,
+    reach: Reach,
+    routes: Router,
+}
+
+impl Front {
+    pub fn new(node: Node, surface: Surface, reach: Reach) -> Self {
+        let routes = router(node.clone(), surface);
+        Self { inner: Arc::new(Inner { node, surface, reach, routes }), caller: Caller::default() }
+    }
+
+    /// The same for one connection.
+    pub fn with_caller(&self, caller: Caller) -> Self {
+        Self { inner: self.inner.clone(), caller }
+    }
+
+    /// Answers, whatever happens inside.
+    pub async fn answer(self, request: Request<Incoming>) -> Response {
+        let id = request_id::of(request.headers());
+        let version = request.version();
+        let node = &self.inner.node;
+        let traced = node.tracing.as_ref().and_then(|tracing| trace::begin(tracing, &request, self.caller, &id));
+        let answering = AssertUnwindSafe(self.inner.route(request)).catch_unwind();
+        let answered = match &traced {
+            None => answering.await,
+            Some(traced) => Box::pin(traced.within(answering)).await,
+        };
+        let mut response = answered.unwrap_or_else(error::panicked);
+        response.headers_mut().insert(request_id::NAME, id);
+        if response.status() == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, access::CHALLENGE);
+        }
+        if version < Version::HTTP_2 && node.lifecycle.reached(Phase::Closing) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(traced) = traced {
+            traced.end(response.status().as_u16());
+        }
+        response
+    }
+}
+
+impl Inner {
+    async fn route(&self, request: Request<Incoming>) -> Response {
+        let (head, body) = request.into_parts();
+        let admitted = self.node.load.admit(head.uri.path(), &body);
+        let body = Lingering::new(&head.headers, body);
+        let Some(_admitted) = admitted else { return Problem::overloaded().into_response() };
+        if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
+            return problem.into_response();
+        }
+        if self.is_check(&head) {
+            return check::answer(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
+        }
+        let request = Request::from_parts(head, Body::new(body));
+        // In a box, so that the future of a check stays small.
+        match Box::pin(self.routes.clone().call(request)).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+
+    fn is_check(&self, head: &Parts) -> bool {
+        self.surface != Surface::Admin && head.method == Method::POST && head.uri.path() == "/v1/check"
+    }
+}

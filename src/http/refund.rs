@@ -1,0 +1,19 @@
+//! `POST /v1/refund`: takes back a charge, by its id or by its cost.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+use super::error::Problem;
+use super::{Node, answer, body, inspect, query, violations};
+
+/// The largest body, bytes.
+const MAX_BYTES: usize = 64 * 1024;
+
+pub(super) async fn refund(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    let body = body::json(&head.headers, body, MAX_BYTES).await?;
+    let ((policy, key, given), ()) = violations::both(inspect::refund(&body), query::none(head.uri.query()))?;
+    let refused = |error| Problem::no_decision(&error, &node.engine.policies(), "");
+    let amended = node.engine.refund(&policy, &key, given).await.map_err(refused)?;
+    Ok(answer::refunded(&key, &amended))
+}

@@ -1,0 +1,37 @@
+//! `POST /v1/reload`: load the configuration again.
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::error::Problem;
+use super::{Node, policies, query};
+
+pub(super) async fn reload(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    query::none(query.as_deref()).map_err(Problem::invalid)?;
+    let reloaded = node.reloader.reload("asked to").await.map_err(|error| Problem::not_reloaded(&error))?;
+    let policies = node.engine.policies();
+    let body = ReloadBody {
+        version: &policies.version,
+        loaded_at: policies::rfc3339(policies.loaded_at),
+        origin: &policies.origin,
+        added: &reloaded.changes.added,
+        changed: &reloaded.changes.changed,
+        removed: &reloaded.changes.removed,
+        restart_needed: &reloaded.restart_needed,
+    };
+    Ok(Json(body).into_response())
+}
+
+#[derive(Serialize)]
+struct ReloadBody<'a> {
+    version: &'a str,
+    loaded_at: String,
+    origin: &'a str,
+    added: &'a [String],
+    changed: &'a [String],
+    removed: &'a [String],
+    /// Settings that have changed and that only a restart puts into force.
+    restart_needed: &'a [&'static str],
+}

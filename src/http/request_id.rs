@@ -1,0 +1,50 @@
+//! The id of a request, for its answer and the logs: the caller's own, or a new one.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+pub(super) const NAME: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id that is taken from a caller, bytes.
+const MAX_BYTES: usize = 128;
+
+/// The id of the request with these fields.
+pub(super) fn of(headers: &HeaderMap) -> HeaderValue {
+    taken(headers).unwrap_or_else(made)
+}
+
+/// The caller's id, if it can be repeated and logged safely.
+fn taken(headers: &HeaderMap) -> Option<HeaderValue> {
+    let id = headers.get(NAME)?;
+    let visible = (1..=MAX_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+    visible.then(|| id.clone())
+}
+
+/// 64 random bits of this process and 64 that count up from a random number, disguised: unique among nodes without
+/// asking anyone, and in this process for certain, since the disguise (the finaliser of SplitMix64, Steele et al. 2014)
+/// maps no two numbers to one.
+fn made() -> HeaderValue {
+    static RANDOM: LazyLock<(u64, AtomicU64)> = LazyLock::new(|| {
+        let random = || RandomState::new().hash_one(0);
+        (random(), random().into())
+    });
+    let (process, next) = &*RANDOM;
+    let number = disguised(next.fetch_add(1, Ordering::Relaxed));
+    let mut id = [0; 32];
+    for (pair, byte) in id.chunks_exact_mut(2).zip(process.to_be_bytes().into_iter().chain(number.to_be_bytes())) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    // Hexadecimal digits are always a valid field value.
+    HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("0"))
+}
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+fn disguised(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
+}

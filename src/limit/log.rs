@@ -1,0 +1,253 @@
+//! The sliding log: at most `limit` units in any interval as long as the window, exactly, since every charge is kept.
+//!
+//! A charge at T counts in [T, T + W). Each entry holds its instant and the running sum of all costs up to it, so any
+//! part of the log is one subtraction, and both the first entry that counts and the one whose leaving makes room are
+//! found by bisection. Charges of one instant are entries of their own.
+//!
+//! A log holds at most `max_entries` that count; when it is full nothing is admitted until one has left.
+//!
+//! **A clock that steps back** finds entries that lie ahead of it. They count, and a charge is noted at the instant
+//! of the latest entry, so that instants stay in order. It then counts for longer than a window, by as much as the
+//! clock stepped back, and never for less: no interval of the clock holds more than the limit. What has left is kept for
+//! a while ([`SlidingLog::slack`]), since to such a clock it has not left yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::history::{Charge, History, Note};
+use super::quota::{Quota, Rule};
+use super::time::{MICROS_PER_MILLI, Micros, Wait};
+
+/// The most entries that a log may be allowed to hold.
+pub const MAX_ENTRIES: u32 = 100_000;
+
+/// What a log may hold when its policy does not say.
+pub const DEFAULT_ENTRIES: u32 = 10_000;
+
+/// How far a clock may step back and still find what it needs, us; at most the window.
+const SLACK: Micros = 250 * MICROS_PER_MILLI;
+
+/// One charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    at: Micros,
+    /// Of all costs up to this one. It wraps, which no difference of two entries of one log notices: a log holds a few
+    /// windows at most, and each at most 10^15.
+    sum: u64,
+}
+
+/// What one key used of one quota: its charges, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlidingLog {
+    entries: VecDeque<Entry>,
+    /// The sum before the first entry.
+    before: u64,
+    /// Who caused a charge, for those that tell; in the order of the entries.
+    notes: VecDeque<Note>,
+    /// Until when a reservation may be taken back, us.
+    mark: Micros,
+}
+
+impl SlidingLog {
+    /// Units that are left at `now`, if a charge can be noted.
+    pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
+        quota.limit.get().saturating_sub(self.total() - self.total_before(self.first(quota, now)))
+    }
+
+    /// Charges that can still be noted at `now`.
+    pub fn charges_left(&self, quota: &Quota, now: Micros) -> u64 {
+        max_entries(quota).saturating_sub(self.live(quota, now))
+    }
+
+    /// Notes an admitted cost, and forgets what can no longer matter.
+    pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+        self.forget(quota, now);
+        let at = now.max(self.entries.back().map_or(0, |entry| entry.at));
+        let sum = self.entries.back().map_or(self.before, |entry| entry.sum).wrapping_add(cost);
+        self.entries.push_back(Entry { at, sum });
+    }
+
+    /// Notes who caused the latest charges, the last one last.
+    pub fn note(&mut self, metas: &[Option<&Arc<str>>]) {
+        let from = self.entries.len().saturating_sub(metas.len());
+        for (place, meta) in (from..self.entries.len()).zip(metas) {
+            if let Some(meta) = *meta {
+                let Entry { at, sum } = self.entries[place];
+                self.notes.push_back(Note { at, sum, cost: self.cost(place), meta: meta.clone() });
+            }
+        }
+    }
+
+    /// Marks the log: a reservation in it may be taken back until `mark`. Tells when the charge made last was noted, us.
+    pub fn mark(&mut self, mark: Micros) -> Micros {
+        self.mark = self.mark.max(mark);
+        self.entries.back().map_or(0, |entry| entry.at)
+    }
+
+    /// Whether a reservation may be open in what counts at `now`.
+    pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
+        self.mark > now && self.live(quota, now) > 0
+    }
+
+    /// Takes back a charge that was noted at `at`, if it still counts. Of those of one instant it takes one that costs
+    /// as much, since they cannot be told apart; if that is gone, what there is.
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
+        let from = self.entries.partition_point(|entry| entry.at < at).max(self.first(quota, now));
+        let past = self.entries.partition_point(|entry| entry.at <= at);
+        let given = match (from..past).find(|place| self.cost(*place) == cost) {
+            Some(place) => self.lower(place, cost),
+            None => self.lower_each(from, past, cost),
+        };
+        self.forget_after(quota, now, given)
+    }
+
+    /// Takes back up to `cost` of what counts at `now`, the oldest first.
+    pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
+        let given = self.lower_each(self.first(quota, now), self.entries.len(), cost);
+        self.forget_after(quota, now, given)
+    }
+
+    /// What changes nothing forgets nothing, for a clock that steps back.
+    fn forget_after(&mut self, quota: &Quota, now: Micros, given: u64) -> u64 {
+        if given > 0 {
+            self.forget(quota, now);
+        }
+        given
+    }
+
+    fn lower_each(&mut self, mut place: usize, mut past: usize, cost: u64) -> u64 {
+        let mut given = 0;
+        while given < cost && place < past {
+            let before = self.entries.len();
+            given += self.lower(place, cost - given);
+            if self.entries.len() < before {
+                past -= 1;
+            } else {
+                place += 1;
+            }
+        }
+        given
+    }
+
+    /// Takes up to `cost` from one entry, and the entry away when nothing is left of it. Later ones follow, and so do
+    /// the notes of who caused them.
+    fn lower(&mut self, place: usize, cost: u64) -> u64 {
+        let Entry { at, sum } = self.entries[place];
+        let (given, gone) = (self.cost(place).min(cost), self.cost(place) <= cost);
+        let note = self.notes.iter().position(|note| (note.at, note.sum) == (at, sum));
+        let later = |note: &Note| (note.at, note.sum.wrapping_sub(self.before)) > (at, sum.wrapping_sub(self.before));
+        let first_later = self.notes.iter().position(later).unwrap_or(self.notes.len());
+        self.notes.iter_mut().skip(first_later).for_each(|note| note.sum = note.sum.wrapping_sub(given));
+        self.entries.iter_mut().skip(place).for_each(|entry| entry.sum = entry.sum.wrapping_sub(given));
+        if gone {
+            self.entries.remove(place);
+        }
+        match note {
+            Some(note) if gone => drop(self.notes.remove(note)),
+            Some(note) => {
+                let note = &mut self.notes[note];
+                (note.sum, note.cost) = (note.sum.wrapping_sub(given), note.cost - given);
+            }
+            None => {}
+        }
+        given
+    }
+
+    /// How long from `now` until `cost` fits, if nothing more is charged: until enough units, and enough entries, of
+    /// the oldest have left.
+    pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
+        let limit = quota.limit.get();
+        if cost > limit {
+            return Wait::Never;
+        }
+        let first = self.first(quota, now);
+        let gone = self.total_before(first);
+        let excess = (self.total() - gone + cost).saturating_sub(limit);
+        let surplus = (self.live(quota, now) + 1).saturating_sub(max_entries(quota));
+        let enough = || self.entries.partition_point(|entry| self.total_of(entry) < gone + excess);
+        let last_by_units = (excess > 0).then(enough);
+        let last_by_entries = surplus.checked_sub(1).map(|more| first + usize::try_from(more).unwrap_or(usize::MAX));
+        let leaving = last_by_units.max(last_by_entries).and_then(|last| self.entries.get(last));
+        leaving.map_or(Wait::NONE, |entry| Wait::For(entry.at + quota.window - now))
+    }
+
+    /// How long from `now` until nothing counts any more, us.
+    pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
+        self.expires_at(quota).saturating_sub(now)
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The instant from which nothing counts.
+    pub fn expires_at(&self, quota: &Quota) -> Micros {
+        self.entries.back().map_or(0, |entry| entry.at + quota.window)
+    }
+
+    /// What counts at `now`, and who caused it.
+    pub fn history(&self, quota: &Quota, now: Micros) -> History {
+        let counts = |at: Micros| at + quota.window > now;
+        let places = (0..self.entries.len()).rev().take_while(|place| counts(self.entries[*place].at));
+        let charges = places.map(|place| {
+            let Entry { at, sum } = self.entries[place];
+            Charge { at, sum, cost: self.cost(place) }
+        });
+        History::new(now, charges, self.notes.iter().rev().take_while(|note| counts(note.at)).cloned())
+    }
+
+    /// How long an entry is kept after it has left, us.
+    pub fn slack(window: Micros) -> Micros {
+        SLACK.min(window)
+    }
+
+    /// The place of the first entry that counts at `now`.
+    fn first(&self, quota: &Quota, now: Micros) -> usize {
+        self.entries.partition_point(|entry| entry.at + quota.window <= now)
+    }
+
+    fn live(&self, quota: &Quota, now: Micros) -> u64 {
+        (self.entries.len() - self.first(quota, now)) as u64
+    }
+
+    fn total(&self) -> u64 {
+        self.total_before(self.entries.len())
+    }
+
+    fn total_before(&self, place: usize) -> u64 {
+        place.checked_sub(1).map_or(0, |last| self.total_of(&self.entries[last]))
+    }
+
+    /// Of everything that is kept, up to and with the entry.
+    fn total_of(&self, entry: &Entry) -> u64 {
+        entry.sum.wrapping_sub(self.before)
+    }
+
+    fn cost(&self, place: usize) -> u64 {
+        self.total_of(&self.entries[place]) - self.total_before(place)
+    }
+
+    fn forget(&mut self, quota: &Quota, now: Micros) {
+        let has_left = |at: Micros| at + quota.window + Self::slack(quota.window) <= now;
+        let dead = self.entries.partition_point(|entry| has_left(entry.at));
+        if dead > 0 {
+            self.before = self.entries[dead - 1].sum;
+            self.entries.drain(..dead);
+            let unheard = self.notes.partition_point(|note| has_left(note.at));
+            self.notes.drain(..unheard);
+            if self.entries.len() < self.entries.capacity() / 4 {
+                self.entries.shrink_to(2 * self.entries.len());
+                self.notes.shrink_to(2 * self.notes.len());
+            }
+        }
+    }
+}
+
+/// How many entries a log of this quota may hold.
+pub fn max_entries(quota: &Quota) -> u64 {
+    match quota.rule {
+        Rule::SlidingLog(most) => most.get().into(),
+        _ => u64::MAX,
+    }
+}

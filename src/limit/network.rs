@@ -1,0 +1,86 @@
+//! A network of IP addresses.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// All addresses that begin with the same bits. IPv4-mapped IPv6 counts as IPv4; other than that, a network of
+/// one family holds no address of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Network {
+    /// The first address.
+    address: IpAddr,
+    /// Bits in common: 0 to 32 or 128.
+    length: u8,
+}
+
+impl Network {
+    /// The network of `length` bits in which `address` lies; none if the family has fewer bits.
+    pub fn new(address: IpAddr, length: u8) -> Option<Self> {
+        let mapped = length.checked_sub(96).zip(v4_mapped(address));
+        let (address, length) = mapped.map_or((address, length), |(length, address)| (address.into(), length));
+        let address = match address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32u32.checked_sub(length.into())?).unwrap_or(0);
+                Ipv4Addr::from_bits(address.to_bits() & mask).into()
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128u32.checked_sub(length.into())?).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
+            }
+        };
+        Some(Self { address, length })
+    }
+
+    /// The network of `length` bits around it; itself if it is no smaller.
+    pub fn widened(self, length: u8) -> Self {
+        Self::new(self.address, length.min(self.length)).unwrap_or(self)
+    }
+
+    /// Bits in common.
+    pub fn length(self) -> u8 {
+        self.length
+    }
+
+    pub fn is_ipv6(self) -> bool {
+        self.address.is_ipv6()
+    }
+}
+
+fn v4_mapped(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(address) => address.to_ipv4_mapped(),
+    }
+}
+
+impl fmt::Display for Network {
+    /// `192.0.2.0/24`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_lies_in_its_network() {
+        let cases = [
+            ("192.0.2.7", 24, Some("192.0.2.0/24")),
+            ("192.0.2.7", 0, Some("0.0.0.0/0")),
+            ("192.0.2.7", 32, Some("192.0.2.7/32")),
+            ("192.0.2.7", 33, None),
+            ("2001:db8::1", 0, Some("::/0")),
+            ("2001:db8:0:0:ffff::1", 64, Some("2001:db8::/64")),
+            ("2001:db8::1", 128, Some("2001:db8::1/128")),
+            ("2001:db8::1", 129, None),
+            ("::ffff:192.0.2.7", 120, Some("192.0.2.0/24")),
+            ("::ffff:192.0.2.7", 80, Some("::/80")),
+        ];
+        for (address, length, network) in cases {
+            let found = Network::new(address.parse().unwrap(), length).map(|network| network.to_string());
+            assert_eq!(found.as_deref(), network, "{address}/{length}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Loading the configuration again while the node runs.
+//!
+//! A file with faults changes nothing: the running policies stay, and what is wrong is told in the log, to the caller
+//! and by `GET /v1/policies`. One without faults is put into force whole, between two checks. What only a start
+//! obeys (addresses, the store, ...) is compared with how the node was started, and told.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use rustls::ServerConfig;
+use tokio::sync::Mutex;
+
+use crate::access::Access;
+use crate::clock::unix_micros;
+use crate::config::{Config, Fault, Faults, Setup, Watched};
+use crate::engine::{Changes, Engine};
+use crate::limit::time::Micros;
+
+mod watch;
+
+/// Loads the configuration again when it is asked to. One per node.
+#[derive(Debug)]
+pub struct Reloader {
+    setup: Setup,
+    engine: Arc<Engine>,
+    /// What the node was started with.
+    started: Config,
+    /// Held while the file is read and put into force, so that an older reading never beats a newer one.
+    reloading: Mutex<()>,
+    /// The files as they were before they were last read.
+    watched: ArcSwap<Vec<Watched>>,
+    last: ArcSwap<LastReload>,
+    access: ArcSwap<Access>,
+    tls: ArcSwapOption<ServerConfig>,
+}
+
+/// How the last reload went; the start counts as the first. Instants are in us since the Unix epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastReload {
+    /// When it was.
+    pub tried_at: Micros,
+    /// When the configuration in force was loaded.
+    pub succeeded_at: Micros,
+    /// Why the running policies stayed; none when it succeeded.
+    pub faults: Vec<Fault>,
+    /// The settings of the file that wait for a restart.
+    pub restart_needed: Vec<&'static str>,
+}
+
+impl LastReload {
+    pub fn successful(&self) -> bool {
+        self.faults.is_empty()
+    }
+}
+
+/// What a reload did.
+#[derive(Debug, Clone)]
+pub struct Reloaded {
+    pub changes: Changes,
+    /// The settings of the file that wait for a restart.
+    pub restart_needed: Vec<&'static str>,
+}
+
+/// Why a reload changed nothing.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ReloadError {
+    #[error("the node runs by its built-in policies: start it with `--config FILE` to have something to load again")]
+    NoFile,
+    #[error("{0}")]
+    Faults(Faults),
+}
+
+impl Reloader {
+    /// For a node that was started with `started`, as read from `setup`, and decides by `engine`.
+    pub fn new(setup: Setup, started: Config, engine: Arc<Engine>) -> Self {
+        let at = started.policies.loaded_at;
+        let last = LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: Vec::new() };
+        Self {
+            setup,
+            engine,
+            reloading: Mutex::new(()),
+            watched: ArcSwap::from_pointee(started.files.clone()),
+            last: ArcSwap::from_pointee(last),
+            access: ArcSwap::from_pointee(started.access.clone()),
+            tls: ArcSwapOption::new(started.tls.clone()),
+            started,
+        }
+    }
+
+    /// Loads the configuration again; `why` is for the log.
+    ///
+    /// # Errors
+    /// When there is no file, or it has faults; then nothing has changed.
+    pub async fn reload(&self, why: &str) -> Result<Reloaded, ReloadError> {
+        if self.setup.file.is_none() {
+            tracing::warn!(why, "nothing to load again: the node runs by its built-in policies");
+            return Err(ReloadError::NoFile);
+        }
+        let _reloading = self.reloading.lock().await;
+        let before = self.look_again();
+        let now = unix_micros();
+        match self.load(now).await {
+            Ok(config) => Ok(self.put_into_force(config, why)),
+            Err(faults) => {
+                self.watched.store(Arc::new(before));
+                let told: Vec<Fault> = faults.iter().cloned().collect();
+                self.last.rcu(|last| LastReload { tried_at: now, faults: told.clone(), ..LastReload::clone(last) });
+                tracing::error!(why, %faults, "the configuration has faults: the running policies stay in force");
+                Err(ReloadError::Faults(faults))
+            }
+        }
+    }
+
+    /// How the last reload went.
+    pub fn last(&self) -> Arc<LastReload> {
+        self.last.load_full()
+    }
+
+    /// Who may call what now.
+    pub fn access(&self) -> Guard<Arc<Access>> {
+        self.access.load()
+    }
+
+    /// How new connections are encrypted; none: not at all.
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.load_full()
+    }
+
+    /// Reads the file on a thread that may wait for a disk.
+    async fn load(&self, now: Micros) -> Result<Config, Faults> {
+        let setup = self.setup.clone();
+        let loading = tokio::task::spawn_blocking(move || setup.load(now)).await;
+        loading.unwrap_or_else(|error| Err(Faults::of_source("the configuration", format!("cannot be read: {error}"))))
+    }
+
+    fn put_into_force(&self, config: Config, why: &str) -> Reloaded {
+        let restart_needed = config.needs_restart(&self.started);
+        let at = config.policies.loaded_at;
+        let version = config.policies.version.clone();
+        self.watched.store(Arc::new(config.files));
+        self.tls.store(config.tls);
+        self.access.store(Arc::new(config.access));
+        let changes = self.engine.replace(config.policies);
+        let last =
+            LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };
+        self.last.store(Arc::new(last));
+        let Changes { added, changed, removed } = &changes;
+        tracing::info!(why, version, ?added, ?changed, ?removed, "the configuration was loaded again");
+        if !restart_needed.is_empty() {
+            tracing::warn!(settings = ?restart_needed, "these settings have changed and need a restart");
+        }
+        Reloaded { changes, restart_needed }
+    }
+
+    fn look_again(&self) -> Vec<Watched> {
+        self.watched.load().iter().map(Watched::look_again).collect()
+    }
+}

@@ -1,0 +1,250 @@
+//! What the embedded store keeps of one key: the states of its quotas, the records of its ids, its last reset.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::limit::amend::{self, Receipt, is_tentative};
+use crate::limit::decision::{Ruling, Taken, Verdict, decide};
+use crate::limit::policy::Policy;
+use crate::limit::quota::{Quota, Rule};
+use crate::limit::state::State;
+use crate::limit::time::Micros;
+use crate::store::work::{Charged, Done, Work, longest_life, record_life};
+use crate::store::{History, Meta};
+
+/// What a key used of each quota that it was charged to; almost always that is one, and nothing else.
+#[derive(Debug, Default)]
+pub(super) struct KeyState {
+    held: SmallVec<[Held; 1]>,
+    notes: Option<Box<Notes>>,
+}
+
+/// A state with what it depends on.
+#[derive(Debug)]
+struct Held {
+    rule: Rule,
+    window: Micros,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    records: HashMap<Arc<str>, Record>,
+    /// Charges made up to the first instant are forgotten; nobody asks about one from the second on. us.
+    reset: Option<(Micros, Micros)>,
+}
+
+/// A charge with an id.
+#[derive(Debug)]
+struct Record {
+    policy: Arc<Policy>,
+    verdict: Verdict,
+    receipt: Receipt,
+    refunded: bool,
+    /// us.
+    until: Micros,
+}
+
+type States = SmallVec<[State; 3]>;
+
+impl KeyState {
+    /// One step of work, at `now`.
+    pub(super) fn run(&mut self, policy: &Arc<Policy>, work: &Work, metas: &[Meta], now: Micros) -> Done {
+        match work {
+            Work::Take(costs) => Done::Taken(self.take(policy, costs, metas, now)),
+            Work::Look(cost) => Done::Taken(self.with(policy, now, |states| amend::look(policy, states, now, *cost))),
+            Work::Reserve { cost, hold } => {
+                let (taken, receipt) = self.charge(policy, now, *cost, metas, now + hold);
+                Done::Reserved(taken, receipt)
+            }
+            Work::Once { id, cost } => self.once(policy, id, *cost, metas, now),
+            Work::GiveBack(receipt) => {
+                let receipt = (!self.is_forgotten(receipt.at)).then_some(receipt);
+                self.give_back(policy, now, receipt)
+            }
+            Work::RefundOnce(id) => {
+                let receipt = self.receipt(policy, id, now);
+                self.give_back(policy, now, receipt.as_ref())
+            }
+            Work::Refund(cost) => self.amended(policy, now, |states| amend::refund(policy, states, now, *cost)),
+            Work::Reset => self.reset(policy, now),
+        }
+    }
+
+    pub(super) fn take(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
+        self.with(policy, now, |states| {
+            let ruling = decide(policy, states, now, costs);
+            note_metas(policy, states, &ruling, metas);
+            ruling
+        })
+    }
+
+    /// What the log of `quota` tells, if it is one.
+    pub(super) fn history(&self, quota: &Quota, now: Micros) -> Option<History> {
+        let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window))?;
+        match &held.state {
+            State::SlidingLog(log) => Some(log.history(quota, now)),
+            _ => None,
+        }
+    }
+
+    /// Whether `id` has a record at `now`.
+    pub(super) fn knows(&self, id: &str, now: Micros) -> bool {
+        self.notes.as_ref().and_then(|notes| notes.records.get(id)).is_some_and(|record| record.until > now)
+    }
+
+    /// Records of ids.
+    pub(super) fn records(&self) -> usize {
+        self.notes.as_ref().map_or(0, |notes| notes.records.len())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.notes.is_none()
+    }
+
+    /// Drops what says nothing any more.
+    pub(super) fn sweep(&mut self, now: Micros) {
+        self.held.retain(|held| held.expires_at() > now);
+        if let Some(notes) = &mut self.notes {
+            notes.records.retain(|_, record| record.until > now);
+            notes.reset = notes.reset.filter(|(_, until)| *until > now);
+            if notes.records.is_empty() && notes.reset.is_none() {
+                self.notes = None;
+            }
+        }
+    }
+
+    fn once(&mut self, policy: &Arc<Policy>, id: &Arc<str>, cost: u64, metas: &[Meta], now: Micros) -> Done {
+        let known = self.notes.as_ref().and_then(|notes| notes.records.get(id)).filter(|record| record.until > now);
+        if let Some(record) = known {
+            if record.receipt.cost != cost {
+                return Done::Reused;
+            }
+            let verdict = record.verdict.clone();
+            return Done::Charged(Charged { policy: decided_by(policy, &record.policy), verdict, replayed: true });
+        }
+        let (taken, receipt) = self.charge(policy, now, cost, metas, 0);
+        let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first().map(Verdict::as_recorded)) else {
+            return Done::Taken(taken);
+        };
+        let until = now + record_life(policy);
+        let record = Record { policy: policy.clone(), verdict: verdict.clone(), receipt, refunded: false, until };
+        self.notes.get_or_insert_default().records.insert(id.clone(), record);
+        Done::Charged(Charged { policy: policy.clone(), verdict, replayed: false })
+    }
+
+    fn charge(
+        &mut self,
+        policy: &Policy,
+        now: Micros,
+        cost: u64,
+        metas: &[Meta],
+        mark: Micros,
+    ) -> (Taken, Option<Receipt>) {
+        let mut receipt = None;
+        let taken = self.with(policy, now, |states| {
+            let (ruling, made) = amend::charge(policy, states, now, cost, mark);
+            receipt = made;
+            note_metas(policy, states, &ruling, metas);
+            ruling
+        });
+        (taken, receipt)
+    }
+
+    /// The receipt of an id's charge in terms of the present quotas, if it was not refunded yet; it is now.
+    fn receipt(&mut self, policy: &Policy, id: &str, now: Micros) -> Option<Receipt> {
+        let record = self.notes.as_mut()?.records.get_mut(id)?;
+        if record.until <= now || std::mem::replace(&mut record.refunded, true) {
+            return None;
+        }
+        let charged = &record.policy.quotas;
+        let entry = |quota: &Quota| {
+            let place = charged.iter().position(|charged| same_counter(quota, charged.rule, charged.window))?;
+            record.receipt.entries.get(place).copied().flatten()
+        };
+        let receipt = Receipt { entries: policy.quotas.iter().map(entry).collect(), ..record.receipt.clone() };
+        (!self.is_forgotten(receipt.at)).then_some(receipt)
+    }
+
+    fn give_back(&mut self, policy: &Policy, now: Micros, receipt: Option<&Receipt>) -> Done {
+        let given = |states: &mut States| receipt.map_or(0, |receipt| amend::give_back(policy, states, now, receipt));
+        self.amended(policy, now, given)
+    }
+
+    fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
+        for quota in &policy.quotas {
+            self.remove(quota);
+        }
+        self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
+        self.amended(policy, now, |_| 0)
+    }
+
+    fn is_forgotten(&self, at: Micros) -> bool {
+        self.notes.as_ref().and_then(|notes| notes.reset).is_some_and(|(reset, _)| at <= reset)
+    }
+
+    fn amended(&mut self, policy: &Policy, now: Micros, amend: impl FnOnce(&mut States) -> u64) -> Done {
+        let mut given = 0;
+        let taken = self.with(policy, now, |states| {
+            given = amend(states);
+            decide(policy, states, now, &[0])
+        });
+        Done::Refunded(Taken { tentative: false, ..taken }, given)
+    }
+
+    /// Lends out the states of the policy's quotas. Each is found by what it depends on, so that a reload which
+    /// reorders, adds or drops quotas, or changes a limit, keeps the counts that still have a meaning.
+    fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
+        let quotas = &policy.quotas;
+        let mut states: States = quotas.iter().map(|quota| self.remove(quota)).collect();
+        let tentative = is_tentative(policy, &states, now);
+        let ruling = rule(&mut states);
+        let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
+        let charged = quotas.iter().zip(states).filter(|(_, state)| !state.is_new());
+        self.held.extend(charged.map(held));
+        Taken { ruling, at: now, tentative }
+    }
+
+    fn remove(&mut self, quota: &Quota) -> State {
+        let at = self.held.iter().position(|held| same_counter(quota, held.rule, held.window));
+        at.map_or_else(|| State::new(quota), |at| self.held.swap_remove(at).state)
+    }
+}
+
+/// Notes who caused what was charged, where a log keeps that.
+fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Meta]) {
+    if let Some(State::SlidingLog(log)) = states.get_mut(policy.longest()).filter(|_| !metas.is_empty()) {
+        let charged = ruling.verdicts.iter().map(|verdict| verdict.allowed && verdict.cost > 0);
+        let metas = metas.iter().zip(charged).filter(|(_, charged)| *charged).map(|(meta, _)| meta.as_ref());
+        log.note(&metas.collect::<Vec<_>>());
+    }
+}
+
+/// A token bucket's window follows from its burst, which is a limit, as the entries of a log are.
+fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
+    match (rule, quota.rule) {
+        (Rule::TokenBucket(_), _) => rule == quota.rule,
+        (Rule::SlidingLog(_), Rule::SlidingLog(_)) => window == quota.window,
+        _ => rule == quota.rule && window == quota.window,
+    }
+}
+
+/// The present policy with the names, limits and windows by which `then` decided.
+fn decided_by(present: &Arc<Policy>, then: &Policy) -> Arc<Policy> {
+    if present.quotas == then.quotas {
+        return present.clone();
+    }
+    let rule = |name: &str| present.quotas.iter().find(|quota| quota.name == name).map(|quota| quota.rule);
+    let told = |quota: &Quota| Quota { rule: rule(&quota.name).unwrap_or_default(), ..quota.clone() };
+    Arc::new(Policy { quotas: then.quotas.iter().map(told).collect(), ..Policy::clone(present) })
+}
+
+impl Held {
+    fn expires_at(&self) -> Micros {
+        let quota = Quota { name: String::new(), limit: NonZeroU64::MIN, window: self.window, rule: self.rule };
+        self.state.expires_at(&quota)
+    }
+}

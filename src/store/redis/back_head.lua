@@ -1,0 +1,50 @@
+-- Takes back charges of one key from the quotas of its policy, as one step; `back.lua` ends it, and the algorithm's part
+-- lies between. After the arguments of that part come these, which are read from the end:
+--
+-- KEYS  ..., [the record of the id], the instant of the last reset
+-- ARGV  ..., life of a reset's instant, ms, 'reset'
+--       ..., cost, 'cost'                                                    from the oldest charge upward
+--       ..., instant, cost, number and debt in each quota, quotas, 'charge'  exactly this charge
+--       ..., name of each quota's counter, quotas, 'id'                      that of the record, once
+--
+-- Reply {TIME, units taken back from the quota that got most, the states after that}
+
+local function argument()
+  return table.remove(ARGV)
+end
+
+local how, reset_key = argument(), table.remove(KEYS)
+local cost, made, life, record, record_key = 0, nil, nil, nil, nil
+local number, owed_then = {}, {}
+
+if how == 'reset' then
+  life = argument()
+elseif how == 'cost' then
+  cost = tonumber(argument())
+elseif how == 'charge' then
+  for q = tonumber(argument()), 1, -1 do
+    owed_then[q], number[q] = tonumber(argument()), tonumber(argument())
+  end
+  cost, made = tonumber(argument()), tonumber(argument())
+else
+  record_key = table.remove(KEYS)
+  local written = redis.call('GET', record_key)
+  record = written and cmsgpack.unpack(written)
+  for q = tonumber(argument()), 1, -1 do
+    local name = argument()
+    for r = 4, record and #record or 0, 8 do
+      if record[r] == name then
+        number[q], owed_then[q] = record[r + 6], record[r + 7]
+      end
+    end
+  end
+  if record and record[3] == 0 then
+    cost, made = record[1], record[2]
+  end
+end
+
+local reset = made and redis.call('GET', reset_key)
+if reset and made <= tonumber(reset) then
+  cost = 0
+end
+

@@ -1,0 +1,75 @@
+//! What a node shows to a server to be let in: a user and password, TLS. Files are read for each connection anew, so
+//! that what they hold can be changed while the node runs.
+
+use std::path::Path;
+
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    RedisResult, TlsCertificates,
+};
+
+use super::server::Address;
+use crate::config::{ClientTls, Credentials, Login, Password};
+
+/// What opens connections to a server.
+///
+/// # Errors
+/// When a file cannot be read. No error holds what a file holds.
+pub(super) async fn client(address: &Address, credentials: &Credentials) -> RedisResult<Client> {
+    let Address { host, port } = address.clone();
+    let target = match credentials.tls {
+        None => ConnectionAddr::Tcp(host, port),
+        Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+    };
+    let settings = match &credentials.login {
+        Some(login) => settings(login).await?,
+        None => RedisConnectionInfo::default(),
+    };
+    // Without CLIENT SETINFO, which servers before 7.2 do not know and which would be one more command to allow.
+    let info = target
+        .into_connection_info()?
+        .set_tcp_settings(TcpSettings::default().set_nodelay(true))
+        .set_redis_settings(settings.set_skip_set_lib_name());
+    match &credentials.tls {
+        None => Client::open(info),
+        Some(tls) => Client::build_with_tls(info, certificates(tls).await?),
+    }
+}
+
+async fn settings(login: &Login) -> RedisResult<RedisConnectionInfo> {
+    let settings = match &login.password {
+        Password::Text(password) => RedisConnectionInfo::default().set_password(password),
+        Password::File(path) => {
+            let text = String::from_utf8(read(path).await?);
+            let text = text.map_err(|_| wrong(path, "is not UTF-8"))?;
+            RedisConnectionInfo::default().set_password(text.trim_end_matches(['\r', '\n']))
+        }
+    };
+    Ok(match &login.username {
+        Some(username) => settings.set_username(username),
+        None => settings,
+    })
+}
+
+async fn certificates(tls: &ClientTls) -> RedisResult<TlsCertificates> {
+    let root_cert = match &tls.ca_file {
+        Some(path) => Some(read(path).await?),
+        None => None,
+    };
+    let client_tls = match &tls.identity {
+        Some((certificate, key)) => {
+            Some(ClientTlsConfig { client_cert: read(certificate).await?, client_key: read(key).await? })
+        }
+        None => None,
+    };
+    Ok(TlsCertificates { client_tls, root_cert })
+}
+
+async fn read(path: &Path) -> RedisResult<Vec<u8>> {
+    tokio::fs::read(path).await.map_err(|error| wrong(path, &format!("cannot be read: {error}")))
+}
+
+fn wrong(path: &Path, what: &str) -> RedisError {
+    (ErrorKind::InvalidClientConfig, "a file of the credentials", format!("{} {what}", path.display())).into()
+}

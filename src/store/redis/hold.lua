@@ -1,0 +1,6 @@
+if charged > 0 then
+  for q = 1, quotas do
+    mark(q, now + hold)
+  end
+end
+return reply

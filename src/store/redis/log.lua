@@ -1,0 +1,163 @@
+-- Decides a list of costs for one key against all quotas of its policy, and notes what it admits. `log_head.lua` precedes.
+--
+-- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
+--
+-- ARGV  the costs, in order, as runs: cost, how many times, meta (empty: none)
+--
+-- Reply {TIME, units, entries, latest ...}  what of each quota counted before, and its latest instant: every cost was
+--                                admitted, and each fits once more
+--       {TIME, units, entries, latest ..., cost, instant of each quota ...}
+--                                the same, and for cost 1 and each other cost when it will fit, if nothing more is
+--                                charged, 0 where that is now or never; at last until when a reservation may be taken back,
+--                                us
+
+-- How many of the oldest entries to drop before a charge of so many units.
+local function dead(log, units)
+  if log.latest + log.window + log.slack <= now then
+    return log.count
+  end
+  local _, base = pair(log, 0)
+  local full = (log.sum - base) % WHOLE + units > FULL
+  if not full and (log.live <= 64 or log.live <= log.count / 2) then
+    return 0
+  end
+  local left = first(1, log.live, function(place)
+    return pair(log, place) + log.window + log.slack > now
+  end) - 1
+  return (full or left >= log.count / 2) and left or 0
+end
+
+-- Appends the charges, and drops entries that have left if it is time to; returns the names of the new ones.
+local function append(log, charges, units)
+  local dropped = dead(log, units)
+  local at, sum, names = math.max(now, log.latest), log.sum, {}
+  for _, charge in ipairs(charges) do
+    for _ = 1, charge.times do
+      sum = (sum + charge.cost) % WHOLE
+      names[#names + 1] = struct.pack('>I8I8', at, sum)
+    end
+  end
+  local added = table.concat(names)
+  -- It says something until its last entry has left; one second more spares the edge.
+  local ttl = string.format('%.0f', math.ceil((at + log.window - now) / 1000) + 1000)
+  if dropped > 0 or not log.exists then
+    local mark = pair(log, 0)
+    local _, base = pair(log, dropped)
+    local kept = dropped < log.count and redis.call('GETRANGE', log.key, (dropped + 1) * PAIR, -1) or ''
+    local whole = struct.pack('>I8I8', mark, base) .. kept .. added
+    redis.call('SET', log.key, whole, 'PX', ttl)
+    log.head = string.sub(whole, 1, HEAD)
+  else
+    redis.call('APPEND', log.key, added)
+    redis.call('PEXPIRE', log.key, ttl)
+    log.head = #log.head < HEAD and string.sub(log.head .. added, 1, HEAD) or log.head
+  end
+  log.count, log.live = log.count - dropped + #names, log.live - dropped
+  log.units, log.entries = log.units + units, log.entries + #names
+  return names, ttl
+end
+
+-- Adds who caused the charges; for each, up to two that have left go.
+local function note(log, charges, names, ttl)
+  local key, noted, name = KEYS[quotas + 1], {}, 0
+  for _, charge in ipairs(charges) do
+    for _ = 1, charge.times do
+      name = name + 1
+      if charge.meta ~= '' then
+        noted[#noted + 1] = names[name] .. struct.pack('>I8', charge.cost) .. charge.meta
+      end
+    end
+  end
+  if #noted == 0 then
+    return
+  end
+  local gone = 0
+  for _, old in ipairs(redis.call('LRANGE', key, 0, 2 * #noted - 1)) do
+    if struct.unpack('>I8', old) + log.window + log.slack <= now then
+      gone = gone + 1
+    end
+  end
+  if gone > 0 then
+    redis.call('LTRIM', key, gone, -1)
+  end
+  redis.call('RPUSH', key, unpack(noted))
+  redis.call('PEXPIRE', key, ttl)
+end
+
+-- When a cost fits: when enough units, and enough entries, have left. 0 if that is now or never.
+local function fits_at(log, cost)
+  if cost > log.limit then
+    return 0
+  end
+  local place = log.live + log.entries - log.most
+  local excess = log.units + cost - log.limit
+  if excess > 0 then
+    place = math.max(place, first(log.live, log.count, function(place)
+      local _, sum = pair(log, place)
+      return (sum - log.gone) % WHOLE >= excess
+    end))
+  end
+  return place >= log.live and pair(log, place) + log.window or 0
+end
+
+local logs, reply = {}, {now}
+for q = 1, quotas do
+  local log = open(q)
+  logs[q] = log
+  reply[#reply + 1] = log.units
+  reply[#reply + 1] = log.entries
+  reply[#reply + 1] = log.latest
+end
+
+-- Decide the costs in order; each is charged to all quotas or to none.
+local charges, units, count, dearest, tell = {}, 0, 0, 0, false
+local asked, distinct = {[1] = true}, {1}
+for r = runs, #ARGV - 2, 3 do
+  local cost, times = tonumber(ARGV[r]), tonumber(ARGV[r + 1])
+  if cost == 0 then
+    tell = true
+  else
+    local fit = times
+    for q = 1, quotas do
+      local log = logs[q]
+      fit = math.min(fit, math.floor((log.limit - log.units - units) / cost), log.most - log.entries - count)
+    end
+    if fit > 0 then
+      charges[#charges + 1] = {cost = cost, times = fit, meta = ARGV[r + 2]}
+      units, count = units + fit * cost, count + fit
+    end
+    tell = tell or fit < times
+    dearest = math.max(dearest, cost)
+    if not asked[cost] then
+      asked[cost] = true
+      distinct[#distinct + 1] = cost
+    end
+  end
+end
+
+for q = 1, quotas do
+  local log = logs[q]
+  if count > 0 then
+    local names, ttl = append(log, charges, units)
+    if q == noted then
+      note(log, charges, names, ttl)
+    end
+  end
+  tell = tell or log.units + dearest > log.limit or log.entries >= log.most
+end
+
+if tell then
+  for _, cost in ipairs(distinct) do
+    reply[#reply + 1] = cost
+    for q = 1, quotas do
+      reply[#reply + 1] = fits_at(logs[q], cost)
+    end
+  end
+  local marked = 0
+  for q = 1, quotas do
+    if reply[3 * q] > 0 then
+      marked = math.max(marked, logs[q].mark)
+    end
+  end
+  reply[#reply + 1] = marked
+end

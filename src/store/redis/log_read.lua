@@ -1,0 +1,17 @@
+-- Sliding log: what it tells people. It only reads; `log.lua` says what lies where.
+--
+-- KEYS  a log, its metas
+-- ARGV  which 1000 of the metas, from the newest on: 0, 1 ...
+--       [now]  instead of TIME, us; tests only
+--
+-- Reply {TIME, the newest 100 entries and the pair before them, metas}
+--
+-- The metas come in portions, so that no call holds up the others for long.
+
+local now = tonumber(ARGV[2])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local last = -1000 * tonumber(ARGV[1]) - 1
+return {now, redis.call('GETRANGE', KEYS[1], -101 * 16, -1), redis.call('LRANGE', KEYS[2], last - 999, last)}

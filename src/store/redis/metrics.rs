@@ -1,0 +1,99 @@
+//! What a lane counts and times, and the reading of it.
+
+use std::sync::Arc;
+
+use crate::limit::time::Micros;
+use crate::store::StoreError;
+use crate::telemetry::instrument::{Count, Histogram, MICROS, SIZES, SPANS};
+use crate::telemetry::metrics::Distribution;
+
+/// Why a call was asked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    Moved,
+    Ask,
+    /// The slot was moving, and not all of the keys were on one side.
+    TryAgain,
+    /// The server could not then.
+    NotNow,
+    NoScript,
+    /// Its clock was not where it was believed.
+    Clock,
+}
+
+impl Retry {
+    const ALL: [Self; 6] = [Self::Moved, Self::Ask, Self::TryAgain, Self::NotNow, Self::NoScript, Self::Clock];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Moved => "moved",
+            Self::Ask => "ask",
+            Self::TryAgain => "try_again",
+            Self::NotNow => "not_now",
+            Self::NoScript => "no_script",
+            Self::Clock => "clock",
+        }
+    }
+}
+
+/// Of one shard; it goes with its lane.
+#[derive(Debug)]
+pub struct ShardMetrics {
+    /// us from sending to the reply, of each script call.
+    calls: Histogram,
+    /// Shared by all lanes.
+    checks_per_call: Arc<Histogram>,
+    errors: [Count; StoreError::KINDS.len()],
+    retries: [Count; Retry::ALL.len()],
+}
+
+impl ShardMetrics {
+    pub fn new(checks_per_call: Arc<Histogram>) -> Self {
+        let (errors, retries) = Default::default();
+        Self { calls: Histogram::new(SPANS), checks_per_call, errors, retries }
+    }
+
+    /// Calls that went out together were answered after `took` us.
+    pub fn called(&self, took: Micros, calls: usize) {
+        self.calls.observe(took, calls as u64);
+    }
+
+    /// A call was sent with so many checks; one that carries none says nothing about how they merge.
+    pub fn sent(&self, checks: usize) {
+        if checks > 0 {
+            self.checks_per_call.observe(checks as u64, 1);
+        }
+    }
+
+    /// Checks got no verdict.
+    pub fn failed(&self, error: &StoreError, checks: usize) {
+        let kind = error.kind();
+        if let Some(place) = StoreError::KINDS.iter().position(|known| *known == kind) {
+            self.errors[place].add(checks as u64);
+        }
+    }
+
+    pub fn retried(&self, why: Retry) {
+        self.retries[why as usize].add(1);
+    }
+
+    pub fn read(&self) -> ShardCounts {
+        let errors = StoreError::KINDS.iter().zip(&self.errors).map(|(kind, count)| (*kind, count.total()));
+        let retries = Retry::ALL.iter().zip(&self.retries).map(|(why, count)| (why.name(), count.total()));
+        ShardCounts { calls: self.calls.read(MICROS), errors: errors.collect(), retries: retries.collect() }
+    }
+}
+
+/// For all lanes of a store.
+pub fn checks_per_call() -> Arc<Histogram> {
+    Arc::new(Histogram::new(SIZES))
+}
+
+/// What was counted at one shard.
+#[derive(Debug, Clone)]
+pub struct ShardCounts {
+    /// s.
+    pub calls: Distribution,
+    pub errors: Vec<(&'static str, u64)>,
+    pub retries: Vec<(&'static str, u64)>,
+}

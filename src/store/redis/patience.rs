@@ -1,0 +1,65 @@
+//! How long, and how often, one check is asked again after the server did not execute it.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::limit::time::Micros;
+use crate::store::StoreError;
+
+/// How long to wait before asking again: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
+
+/// Redirections that are followed at once; servers that send a check to and fro do not agree yet.
+const AT_ONCE: u32 = 4;
+
+/// The time of one check.
+pub struct Patience {
+    clock: Clock,
+    /// us.
+    half: Micros,
+    deadline: Micros,
+    pause: Duration,
+    redirections: u32,
+}
+
+impl Patience {
+    /// For a check that waits for `timeout` from now on.
+    pub fn new(clock: &Clock, timeout: Duration) -> Self {
+        let (now, span) = (clock.now(), u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2));
+        let (half, deadline) = (now + span / 2, now + span);
+        Self { clock: clock.clone(), half, deadline, pause: PAUSE.0, redirections: 0 }
+    }
+
+    /// When the check's caller gives up, us.
+    pub fn deadline(&self) -> Micros {
+        self.deadline
+    }
+
+    /// Whether the check has half of its time left.
+    pub fn is_young(&self) -> bool {
+        self.clock.now() < self.half
+    }
+
+    /// Waits a little, longer each time.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] for the reason `why`, when the check's time would be up.
+    pub async fn pause(&mut self, why: String) -> Result<(), StoreError> {
+        let left = Duration::from_micros(self.deadline.saturating_sub(self.clock.now()));
+        if left <= self.pause {
+            return Err(StoreError::Refused(why));
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        Ok(())
+    }
+
+    /// Waits only after many redirections.
+    ///
+    /// # Errors
+    /// As [`Patience::pause`].
+    pub async fn redirected(&mut self) -> Result<(), StoreError> {
+        self.redirections += 1;
+        if self.redirections <= AT_ONCE { Ok(()) } else { self.pause("redirected to and fro".into()).await }
+    }
+}

@@ -1,0 +1,42 @@
+//! How often the log says the same thing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
+
+/// The least time between two lines about one fault.
+const EVERY: Micros = 10 * MICROS_PER_SECOND;
+
+/// Lets one line pass from time to time, and counts those between.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    /// When the next one may pass, us.
+    next: AtomicU64,
+    suppressed: AtomicU64,
+}
+
+impl Limiter {
+    /// Whether a line may be written at `now` (us), and then how many were not since the last one.
+    pub fn pass(&self, now: Micros) -> Option<u64> {
+        let next = self.next.load(Ordering::Relaxed);
+        let mine =
+            now >= next && self.next.compare_exchange(next, now + EVERY, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !mine {
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.suppressed.swap(0, Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_that_repeats_is_told_every_ten_seconds_with_how_often_it_was_not() {
+        let limiter = Limiter::default();
+        let told: Vec<_> = [1, 2, 3, EVERY, EVERY + 1, EVERY + 2].map(|now| limiter.pass(now)).into();
+        assert_eq!(told, [Some(0), None, None, None, Some(3), None]);
+    }
+}

@@ -1,0 +1,183 @@
+//! The metrics of a node, as a table.
+//!
+//! [`Metrics`] is filled from what is live when somebody asks, so a shard or a policy that is gone has no series. The
+//! comment of a field is the metric's help text.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+
+mod text;
+
+mod process;
+
+pub use text::{CONTENT_TYPE, text};
+
+macro_rules! metrics {
+    ($(#[$about:meta])* pub struct $name:ident { $(#[doc = $help:literal] pub $field:ident: $type:ty = $full:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub struct $name { $(#[doc = $help] pub $field: $type,)* }
+
+        impl Collector for $name {
+            fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+                $(self.$field.encode(&mut encoder, $full, $help.trim())?;)*
+                Ok(())
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Everything that `GET /metrics` tells, by the names under which it does. Spans are seconds.
+    pub struct Metrics {
+        /// Checks that were answered: allowed, denied or error, by whom and why.
+        pub checks: Family<u64> = "tollgate_checks",
+        /// How long a check took in this node, by who answered it.
+        pub check_duration: Family<Distribution> = "tollgate_check_duration_seconds",
+        /// From sending a script call to its reply.
+        pub store_call_duration: Family<Distribution> = "tollgate_store_call_duration_seconds",
+        /// Checks that one script call carried.
+        pub store_checks_per_call: Family<Distribution> = "tollgate_store_checks_per_call",
+        /// Checks to which a shard gave no verdict, by what went wrong.
+        pub store_errors: Family<u64> = "tollgate_store_errors",
+        /// Calls asked again because the shard had not executed them, by its reason.
+        pub store_retries: Family<u64> = "tollgate_store_retries",
+        /// Checks that wait to be sent to a shard.
+        pub lane_queue_depth: Family<f64> = "tollgate_lane_queue_depth",
+        /// 1 if there is a connection to the shard, else 0.
+        pub shard_up: Family<f64> = "tollgate_shard_up",
+        /// The shard's clock minus this node's, as far as it is known.
+        pub clock_offset: Family<f64> = "tollgate_clock_offset_seconds",
+        /// Keys of which the pre-filter knows that they have nothing left.
+        pub prefilter_entries: Family<f64> = "tollgate_prefilter_entries",
+        /// Checks that the pre-filter denied without asking the store.
+        pub prefilter_denials: Family<u64> = "tollgate_prefilter_denials",
+        /// Denials that the pre-filter forgot for want of room.
+        pub prefilter_evictions: Family<u64> = "tollgate_prefilter_evictions",
+        /// Checks that were answered without the store, by the policy's way to do so and by what kept the store from it.
+        pub fallback: Family<u64> = "tollgate_fallback",
+        /// Requests that were turned away unread because too many were under way.
+        pub shed: Family<u64> = "tollgate_shed",
+        /// 1 if the last attempt to load the configuration succeeded, else 0.
+        pub config_last_reload_successful: Family<f64> = "tollgate_config_last_reload_successful",
+        /// When the configuration in force was loaded, since the Unix epoch.
+        pub config_last_reload_success: Family<f64> = "tollgate_config_last_reload_success_timestamp_seconds",
+        /// 1, with the version of this program and the revision of its source.
+        pub build_info: Family<f64> = "tollgate_build_info",
+        /// User and system CPU time that the process has used.
+        pub process_cpu: Family<Seconds> = "process_cpu_seconds",
+        /// Memory of the process that is in RAM.
+        pub process_resident_memory: Family<f64> = "process_resident_memory_bytes",
+        /// File descriptors that the process has open.
+        pub process_open_fds: Family<f64> = "process_open_fds",
+        /// File descriptors that the process may have open.
+        pub process_max_fds: Family<f64> = "process_max_fds",
+        /// When the process started, since the Unix epoch.
+        pub process_start_time: Family<f64> = "process_start_time_seconds",
+    }
+}
+
+/// A metric's series.
+#[derive(Debug)]
+pub struct Family<V>(Vec<(Labels, V)>);
+
+/// Names and values, in order.
+pub type Labels = Vec<(&'static str, String)>;
+
+impl<V> Default for Family<V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<V> From<V> for Family<V> {
+    /// A metric without labels.
+    fn from(value: V) -> Self {
+        Self(vec![(Labels::new(), value)])
+    }
+}
+
+impl<V> FromIterator<(Labels, V)> for Family<V> {
+    fn from_iter<I: IntoIterator<Item = (Labels, V)>>(series: I) -> Self {
+        Self(series.into_iter().collect())
+    }
+}
+
+impl<V> Extend<(Labels, V)> for Family<V> {
+    fn extend<I: IntoIterator<Item = (Labels, V)>>(&mut self, series: I) {
+        self.0.extend(series);
+    }
+}
+
+impl<V: Value> Family<V> {
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, V::TYPE)?;
+        self.0.iter().try_for_each(|(labels, value)| match labels.is_empty() {
+            // As a family it would get empty braces.
+            true => value.encode(&mut family),
+            false => value.encode(&mut family.encode_family(labels)?),
+        })
+    }
+}
+
+/// What a series says.
+pub trait Value {
+    /// How it is announced.
+    const TYPE: MetricType;
+
+    /// Writes it behind its name and labels.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result;
+}
+
+/// How many; it only grows.
+impl Value for u64 {
+    const TYPE: MetricType = MetricType::Counter;
+
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        encoder.encode_counter::<NoLabelSet, _, f64>(self, None)
+    }
+}
+
+/// How much, now.
+impl Value for f64 {
+    const TYPE: MetricType = MetricType::Gauge;
+
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        encoder.encode_gauge(self)
+    }
+}
+
+/// Seconds in all; they only grow.
+#[derive(Debug)]
+pub struct Seconds(pub f64);
+
+impl Value for Seconds {
+    const TYPE: MetricType = MetricType::Counter;
+
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        encoder.encode_counter::<NoLabelSet, _, f64>(&self.0, None)
+    }
+}
+
+/// How many values lay where.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distribution {
+    /// Upper bounds, the last one infinite, and how many were at most that and beyond the one before.
+    pub buckets: Vec<(f64, u64)>,
+    pub sum: f64,
+}
+
+impl Value for Distribution {
+    const TYPE: MetricType = MetricType::Histogram;
+
+    fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        let count = self.buckets.iter().map(|(_, count)| count).sum();
+        encoder.encode_histogram::<NoLabelSet>(self.sum, count, &self.buckets, None)
+    }
+}

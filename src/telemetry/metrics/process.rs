@@ -1,0 +1,77 @@
+//! What the system knows of this process: from Linux's /proc, and nothing elsewhere.
+
+use std::fs;
+
+use super::{Metrics, Seconds};
+
+/// What /proc counts as a second, on every machine.
+const TICKS: f64 = 100.0;
+
+/// Adds them to `metrics`; what cannot be read has no series.
+pub fn read(metrics: &mut Metrics) {
+    if let Some(stat) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
+        metrics.process_cpu = Seconds(stat.cpu / TICKS).into();
+        if let Some(boot) = fs::read_to_string("/proc/stat").ok().as_deref().and_then(boot_time) {
+            metrics.process_start_time = (boot + stat.started / TICKS).into();
+        }
+    }
+    if let Some(resident) = fs::read_to_string("/proc/self/status").ok().as_deref().and_then(resident) {
+        metrics.process_resident_memory = resident.into();
+    }
+    if let Some(open) =
+        fs::read_dir("/proc/self/fd").ok().map(Iterator::count).and_then(|open| u32::try_from(open).ok())
+    {
+        // The folder that is just being read is open, too.
+        metrics.process_open_fds = f64::from(open.saturating_sub(1)).into();
+    }
+    if let Some(most) = fs::read_to_string("/proc/self/limits").ok().as_deref().and_then(max_fds) {
+        metrics.process_max_fds = most.into();
+    }
+}
+
+struct Stat {
+    /// Ticks in user and system mode.
+    cpu: f64,
+    /// Ticks after the machine's start.
+    started: f64,
+}
+
+impl Stat {
+    /// The fields are counted behind the name, which may hold anything.
+    fn parse(text: &str) -> Option<Self> {
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        Some(Self { cpu: field(14)? + field(15)?, started: field(22)? })
+    }
+}
+
+fn boot_time(text: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+/// Bytes.
+fn resident(text: &str) -> Option<f64> {
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_ascii_whitespace().next()?;
+    Some(kilobytes.parse::<f64>().ok()? * 1024.0)
+}
+
+/// The soft limit; `unlimited` has no number.
+fn max_fds(text: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_behind_any_name() {
+        let text = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 3 0 4200 900000 2500 184467";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!((stat.cpu, stat.started), (200.0, 4200.0));
+        assert_eq!(resident("Name:\ta\nVmRSS:\t    2048 kB\n"), Some(2_097_152.0));
+        assert_eq!(boot_time("cpu 1\nbtime 1700000000\n"), Some(1_700_000_000.0));
+        assert_eq!(max_fds("Limit Soft Hard\nMax open files            1024   4096   files\n"), Some(1024.0));
+    }
+}

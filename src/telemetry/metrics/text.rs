@@ -1,0 +1,64 @@
+//! The text format of Prometheus.
+//!
+//! The crate writes OpenMetrics, where a counter's name goes without its `_total` in HELP and TYPE, and the end is
+//! marked. The older format, which every scraper reads, has the whole name there and no mark.
+
+use std::borrow::Cow;
+
+use prometheus_client::registry::Registry;
+
+use super::{Labels, Metrics, process};
+
+/// Of the answer to `GET /metrics`.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All metrics, with those of the program and its process: one series a line.
+pub fn text(mut metrics: Metrics) -> String {
+    metrics.build_info = [(build_labels(), 1.0)].into_iter().collect();
+    process::read(&mut metrics);
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(metrics));
+    let mut written = String::new();
+    // Writing into a string does not fail.
+    let _ = prometheus_client::encoding::text::encode(&mut written, &registry);
+    classic(&written)
+}
+
+/// The revision is told to the compiler by whoever builds from a repository.
+fn build_labels() -> Labels {
+    let revision = option_env!("TOLLGATE_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown");
+    vec![("version", env!("CARGO_PKG_VERSION").into()), ("revision", revision.into())]
+}
+
+fn classic(written: &str) -> String {
+    let lines: Vec<&str> = written.lines().filter(|line| *line != "# EOF").collect();
+    let mut text = String::with_capacity(written.len() + 64);
+    for (place, line) in lines.iter().enumerate() {
+        let kind = if line.starts_with("# HELP ") { lines.get(place + 1) } else { Some(line) };
+        let counter = line.starts_with("# ") && kind.is_some_and(|kind| kind.ends_with(" counter"));
+        let line = if counter { with_total(line) } else { Cow::Borrowed(*line) };
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// `# HELP name rest` as `# HELP name_total rest`.
+fn with_total(line: &str) -> Cow<'_, str> {
+    let mut words = line.splitn(4, ' ');
+    match (words.next(), words.next(), words.next(), words.next()) {
+        (Some(hash), Some(kind), Some(name), Some(rest)) => format!("{hash} {kind} {name}_total {rest}").into(),
+        _ => line.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn counters_have_their_whole_name_everywhere() {
+        let open = "# HELP a Some.\n# TYPE a counter\na_total 1\n# HELP b A counter\n# TYPE b gauge\nb 2.0\n# EOF\n";
+        let classic =
+            "# HELP a_total Some.\n# TYPE a_total counter\na_total 1\n# HELP b A counter\n# TYPE b gauge\nb 2.0\n";
+        assert_eq!(super::classic(open), classic);
+    }
+}

@@ -1,0 +1,94 @@
+//! Brings spans to the OTLP endpoint, beside the checks and never in their way.
+//!
+//! Finished spans wait in a queue of limited length (`OTEL_BSP_MAX_QUEUE_SIZE`, 2048); what does not fit is dropped. A
+//! thread of the SDK takes them from there, in batches. An endpoint that is down or slow therefore costs only traces,
+//! and the log says so once, and once more when it is back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanData, SpanExporter};
+use tokio::runtime::Handle;
+
+use super::backlog::{Backlog, Counted};
+use super::settings::Settings;
+use super::{Misfit, settings::Protocol};
+
+/// Delivers to where `settings` say.
+///
+/// # Errors
+/// When that is no address.
+pub(super) fn processor(settings: &Settings) -> Result<Counted, Misfit> {
+    let exporter = match settings.protocol {
+        Protocol::Grpc => Otlp::builder().with_tonic().build(),
+        Protocol::Http => Otlp::builder().with_http().with_protocol(opentelemetry_otlp::Protocol::HttpBinary).build(),
+    };
+    let wrong = |error: opentelemetry_otlp::ExporterBuildError| Misfit {
+        variable: "OTEL_EXPORTER_OTLP_ENDPOINT",
+        wrong: error.to_string(),
+    };
+    let exporter = Arc::new(exporter.map_err(wrong)?);
+    let backlog = Arc::new(Backlog::new(settings.queue));
+    let delivery = Delivery {
+        exporter,
+        runtime: Handle::current(),
+        endpoint: settings.endpoint.clone(),
+        failing: AtomicBool::new(false),
+        backlog: backlog.clone(),
+    };
+    Ok(Counted { queue: BatchSpanProcessor::builder(delivery).build(), backlog })
+}
+
+/// Exports on the runtime, since the SDK's thread has none, and tells of the first failure.
+#[derive(Debug)]
+struct Delivery {
+    exporter: Arc<Otlp>,
+    runtime: Handle,
+    endpoint: String,
+    failing: AtomicBool,
+    backlog: Arc<Backlog>,
+}
+
+impl SpanExporter for Delivery {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        // Of an endpoint that fails that has been told.
+        if self.backlog.take(batch.len()) && !self.failing.load(Ordering::Relaxed) {
+            tracing::warn!(
+                endpoint = self.endpoint,
+                "more spans end than are taken, and the rest is dropped; checks are answered as ever"
+            );
+        }
+        let exporter = self.exporter.clone();
+        let exported = self.runtime.spawn(async move { exporter.export(batch).await }).await;
+        let exported = exported.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));
+        let failed = exported.is_err();
+        match (&exported, self.failing.swap(failed, Ordering::Relaxed)) {
+            (Err(error), false) => tracing::warn!(
+                endpoint = self.endpoint, %error,
+                "traces cannot be delivered and are dropped until they can; checks are answered as ever"
+            ),
+            (Ok(()), true) => tracing::info!(endpoint = self.endpoint, "traces are delivered again"),
+            _ => {}
+        }
+        exported
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        // Nobody else has it yet.
+        if let Some(exporter) = Arc::get_mut(&mut self.exporter) {
+            exporter.set_resource(resource);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Which requests are recorded: what the sampler says at their start, and those that are kept at their end.
+
+use opentelemetry::trace::{Link, SpanKind, TraceId, TraceState};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
+
+/// In the context of a span that is recorded whatever the sampler says: its request was drawn, or is kept for its end.
+#[derive(Debug)]
+pub(super) struct Chosen;
+
+#[derive(Debug, Clone)]
+pub(super) struct Sampling(Sampler);
+
+impl Sampling {
+    pub(super) fn new(sampler: Sampler) -> Self {
+        Self(sampler)
+    }
+}
+
+impl ShouldSample for Sampling {
+    fn should_sample(
+        &self,
+        parent: Option<&Context>,
+        trace_id: TraceId,
+        name: &str,
+        kind: &SpanKind,
+        attributes: &[KeyValue],
+        links: &[Link],
+    ) -> SamplingResult {
+        if parent.is_some_and(|parent| parent.get::<Chosen>().is_some()) {
+            return SamplingResult {
+                decision: SamplingDecision::RecordAndSample,
+                attributes: Vec::new(),
+                trace_state: TraceState::default(),
+            };
+        }
+        self.0.should_sample(parent, trace_id, name, kind, attributes, links)
+    }
+}

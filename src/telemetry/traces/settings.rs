@@ -1,0 +1,178 @@
+//! The standard variables of OpenTelemetry, `OTEL_*`.
+
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::Sampler;
+
+/// The part of the requests that are traced when nobody says otherwise.
+const DEFAULT_RATIO: f64 = 0.01;
+
+/// What is to be traced, and where it goes.
+#[derive(Debug)]
+pub struct Settings {
+    pub(super) endpoint: String,
+    pub(super) protocol: Protocol,
+    pub(super) sampler: Sampler,
+    pub(super) follows_parents: bool,
+    /// Which part of the requests without a parent is traced, 0 to 1.
+    pub(super) roots: f64,
+    pub(super) resource: Resource,
+    /// Spans that wait to be delivered at most.
+    pub(super) queue: u64,
+    /// See [`super::Tracing`].
+    pub keep_denials: f64,
+    /// Whether keys are recorded as they are.
+    pub record_keys: bool,
+    /// Nodes that are told the same secret write the same hash for a key; each its own without one.
+    pub(super) hash_secret: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Grpc,
+    Http,
+}
+
+/// A variable that says what cannot be done.
+#[derive(Debug, thiserror::Error)]
+#[error("{variable}: {wrong}")]
+pub struct Misfit {
+    pub(super) variable: &'static str,
+    pub(super) wrong: String,
+}
+
+impl Settings {
+    /// What the environment says: nothing unless an endpoint for traces is set.
+    ///
+    /// # Errors
+    /// When a variable has a value that is not known or cannot be obeyed.
+    pub fn from_environment() -> Result<Option<Self>, Misfit> {
+        Self::read(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn read(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<Option<Self>, Misfit> {
+        let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+            || variable("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
+        let either =
+            |name, common| variable(name).map(|value| (name, value)).or_else(|| Some((common, variable(common)?)));
+        let endpoint = either("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT");
+        let Some((source, endpoint)) = endpoint.filter(|_| !disabled) else { return Ok(None) };
+        if !endpoint.starts_with("http://") {
+            let wrong = format!("must be http://host:port, not `{endpoint}`; for TLS send to a collector nearby");
+            return Err(Misfit { variable: source, wrong });
+        }
+        let protocol = match either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") {
+            None => Protocol::Grpc,
+            Some((_, value)) if value == "grpc" => Protocol::Grpc,
+            Some((_, value)) if value == "http/protobuf" => Protocol::Http,
+            Some((variable, value)) => {
+                return Err(Misfit { variable, wrong: format!("must be `grpc` or `http/protobuf`, not `{value}`") });
+            }
+        };
+        let (roots, follows_parents) = sampling(variable)?;
+        let sampler = Sampler::TraceIdRatioBased(roots);
+        let sampler = if follows_parents { Sampler::ParentBased(Box::new(sampler)) } else { sampler };
+        Ok(Some(Self {
+            endpoint,
+            protocol,
+            sampler,
+            follows_parents,
+            roots,
+            resource: resource(variable),
+            // The SDK reads it too, and takes its default for what is no number.
+            queue: variable("OTEL_BSP_MAX_QUEUE_SIZE").and_then(|size| size.parse().ok()).unwrap_or(2048),
+            keep_denials: 0.0,
+            record_keys: false,
+            hash_secret: variable("TOLLGATE_KEY_HASH_SECRET"),
+        }))
+    }
+}
+
+/// Which part of the requests is traced, and whether a caller's decision about it is final.
+fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, bool), Misfit> {
+    let ratio = || match variable("OTEL_TRACES_SAMPLER_ARG") {
+        None => Ok(DEFAULT_RATIO),
+        Some(text) => {
+            let ratio = text.parse().ok().filter(|ratio: &f64| (0.0..=1.0).contains(ratio));
+            let wrong =
+                || Misfit { variable: "OTEL_TRACES_SAMPLER_ARG", wrong: format!("must be 0 to 1, not `{text}`") };
+            ratio.ok_or_else(wrong)
+        }
+    };
+    let name = variable("OTEL_TRACES_SAMPLER").unwrap_or_else(|| "parentbased_traceidratio".into());
+    let sampling = match name.as_str() {
+        "always_on" => (1.0, false),
+        "always_off" => (0.0, false),
+        "traceidratio" => (ratio()?, false),
+        "parentbased_always_on" => (1.0, true),
+        "parentbased_always_off" => (0.0, true),
+        "parentbased_traceidratio" => (ratio()?, true),
+        other => {
+            let wrong = format!(
+                "must be always_on, always_off, traceidratio, or one of them behind parentbased_, not `{other}`"
+            );
+            return Err(Misfit { variable: "OTEL_TRACES_SAMPLER", wrong });
+        }
+    };
+    Ok(sampling)
+}
+
+/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read by the builder.
+fn resource(variable: &dyn Fn(&'static str) -> Option<String>) -> Resource {
+    let named = variable("OTEL_SERVICE_NAME").is_some()
+        || variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|attributes| attributes.contains("service.name="));
+    let builder = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    if named { builder.build() } else { builder.with_service_name("tollgate").build() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, Misfit> {
+        Settings::read(&|name| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
+
+    #[test]
+    fn nothing_is_traced_without_an_endpoint_or_when_switched_off() {
+        assert!(read(&[]).unwrap().is_none());
+        assert!(read(&[ENDPOINT, ("OTEL_SDK_DISABLED", "TRUE")]).unwrap().is_none());
+        assert!(read(&[ENDPOINT, ("OTEL_TRACES_EXPORTER", "none")]).unwrap().is_none());
+    }
+
+    #[test]
+    fn one_percent_of_the_roots_over_grpc_by_default() {
+        let settings = read(&[ENDPOINT]).unwrap().unwrap();
+        assert_eq!((settings.protocol, settings.follows_parents), (Protocol::Grpc, true));
+        assert!(format!("{:?}", settings.sampler).contains("TraceIdRatioBased(0.01)"), "{:?}", settings.sampler);
+    }
+
+    #[test]
+    fn the_variables_for_traces_beat_the_common_ones() {
+        let settings = read(&[
+            ENDPOINT,
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:4318/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_TRACES_SAMPLER", "always_on"),
+        ]);
+        let settings = settings.unwrap().unwrap();
+        assert_eq!((settings.protocol, settings.follows_parents), (Protocol::Http, false));
+        assert_eq!(settings.endpoint, "http://127.0.0.1:4318/v1/traces");
+    }
+
+    #[test]
+    fn what_cannot_be_obeyed_is_refused_by_name() {
+        let cases = [
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://example.com:4317"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+            ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+            ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
+        ];
+        for (variable, value) in cases {
+            assert_eq!(read(&[ENDPOINT, (variable, value)]).unwrap_err().variable, variable);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! `/v1/check/all`: several keys, all charged or none, whoever else asks meanwhile.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+
+use serde_json::{Value, json};
+use tollgate::limit::calendar::{Calendar, Unit};
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::policy::{Algorithm, Policy};
+use tollgate::limit::quota::{Anchor, Rule};
+use tollgate::store::{Done, Subject, Work};
+
+use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, written};
+use crate::harness::redis::shared_store;
+use crate::harness::steps::{bucket, policy_of, quota};
+use crate::harness::{Node, http, unique};
+
+const CALLERS: usize = 24;
+
+fn item(policy: &str, key: &str, cost: u64) -> Value {
+    json!({"policy": policy, "key": key, "cost": cost})
+}
+
+/// Asks `each` times from each of 24 callers, by turns of both nodes; what each call asks is chosen by its number.
+fn hammer(nodes: [&Node; 2], each: usize, checks: impl Fn(usize) -> Vec<Value> + Sync) -> Vec<(Vec<Value>, Value)> {
+    let start = Barrier::new(CALLERS);
+    std::thread::scope(|scope| {
+        let caller = |number: usize| {
+            let (start, checks) = (&start, &checks);
+            scope.spawn(move || {
+                start.wait();
+                let call = |turn: usize| {
+                    let checks = checks(number + turn);
+                    let answer = posted(nodes[number % 2], "/v1/check/all", &json!({"checks": checks}));
+                    (checks, answer)
+                };
+                (0..each).map(call).collect::<Vec<_>>()
+            })
+        };
+        let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+        callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn two_nodes_and_24_callers_get_exactly_what_the_tightest_limit_permits() {
+    on_each_store(&policies(&[25, 40, 60], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            // On a cluster their slots, and so their shards, are as good as random.
+            let keys = [60, 25, 40, 60].map(|limit| (format!("{algorithm}-{limit}"), unique("all"), limit));
+            let checks: Vec<_> = keys.iter().map(|(policy, key, _)| item(policy, key, 1)).collect();
+            let answers = hammer(nodes, 4, |_| checks.clone());
+            let allowed = answers.iter().filter(|(_, answer)| answer["allowed"] == true).count();
+            assert_eq!(allowed, 25, "{algorithm} on {store}");
+            for (policy, key, limit) in &keys {
+                assert_eq!(remaining(nodes[0], policy, key), limit - 25, "{policy} on {store}");
+            }
+            for (_, answer) in answers.iter().filter(|(_, answer)| answer["allowed"] == false) {
+                assert!(answer["results"].as_array().unwrap().iter().all(|one| one["charged"] == 0), "{answer}");
+                assert!(!answer["denied_by"].as_array().unwrap().is_empty(), "{answer}");
+            }
+        }
+    });
+}
+
+#[test]
+fn with_overlapping_keys_it_is_never_over_and_every_charge_is_one_that_was_allowed() {
+    on_each_store(&policies(&[25], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let policy = format!("{algorithm}-25");
+            let keys = [(); 4].map(|()| unique("overlap"));
+            let checks = |number: usize| {
+                let costs = [1, 2, 3, 1];
+                let of = |place: usize| item(&policy, &keys[(number + place) % 4], costs[(number / 3 + place) % 4]);
+                (0..=number % 3).map(of).collect::<Vec<_>>()
+            };
+            let charged = keys.each_ref().map(|_| AtomicU64::new(0));
+            for (checks, answer) in hammer(nodes, 4, checks) {
+                for (check, result) in checks.iter().zip(answer["results"].as_array().unwrap()) {
+                    let expected = if answer["allowed"] == true { check["cost"].clone() } else { json!(0) };
+                    assert_eq!(result["charged"], expected, "{answer}");
+                    let place = keys.iter().position(|key| check["key"] == *key).unwrap();
+                    charged[place].fetch_add(result["charged"].as_u64().unwrap(), Ordering::Relaxed);
+                }
+            }
+            for (key, charged) in keys.iter().zip(charged) {
+                let charged = charged.into_inner();
+                assert!(charged <= 25, "{charged} of 25: {policy} on {store}");
+                assert_eq!(remaining(nodes[1], &policy, key), 25 - charged, "{policy} on {store}");
+            }
+        }
+    });
+}
+
+/// The policies of `pairs::policies` with a limit of 1, as the store knows them.
+fn policy(algorithm: &str) -> Policy {
+    let (hour, year) = (3_600_000_000, 365 * 86_400_000_000);
+    let long = 8000 * hour;
+    let (of, quota) = match algorithm {
+        "sliding" => (Algorithm::SlidingWindow, quota(1, hour, Rule::SlidingWindow)),
+        "clock" => (Algorithm::FixedWindow, quota(1, long, Rule::FixedWindow(Anchor::Clock))),
+        "year" => {
+            let calendar = Calendar::new(Unit::Year, "UTC").unwrap();
+            let rule = Rule::FixedWindow(Anchor::Calendar(calendar));
+            (Algorithm::FixedWindow, quota(1, Unit::Year.nominal(), rule))
+        }
+        "first" => (Algorithm::FixedWindow, quota(1, hour, Rule::FixedWindow(Anchor::FirstHit))),
+        "log" => (Algorithm::SlidingLog, quota(1, hour, Rule::SlidingLog(NonZeroU32::new(10_000).unwrap()))),
+        _ => (Algorithm::TokenBucket, bucket(1, 1, year)),
+    };
+    Policy { name: format!("{algorithm}-1"), ..policy_of(of, vec![quota]) }
+}
+
+/// What another's open reservation denies is learned by nobody.
+#[test]
+fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_given_back() {
+    let (runtime, store) = shared_store();
+    let redis = format!("store: {{redis: ['{}']}}\n", crate::harness::redis::shared().url());
+    let node = node(&written(&(redis + &policies(&[1], ""))));
+    for algorithm in ALGORITHMS {
+        let policy = Arc::new(policy(algorithm));
+        let key: Arc<str> = unique("open").into();
+        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+        let subject = Subject { policy: policy.clone(), key: key.clone(), fingerprint };
+        let reserved = runtime.block_on(store.run(&subject, Work::Reserve { cost: 1, hold: 60_000_000 }, &[])).unwrap();
+        let Done::Reserved(_, Some(receipt)) = reserved else { panic!("{reserved:?}") };
+        for _ in 0..5 {
+            let denied = check(&node, &item(&policy.name, &key, 1));
+            assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("store")), "{algorithm}");
+        }
+        let given = runtime.block_on(store.run(&subject, Work::GiveBack(receipt.clone()), &[])).unwrap();
+        assert!(matches!(given, Done::Refunded(_, 1)), "{given:?}");
+        let allowed = check(&node, &item(&policy.name, &key, 1));
+        assert_eq!((&allowed["allowed"], &allowed["charged"]), (&json!(true), &json!(1)), "{algorithm}");
+    }
+}
+
+#[test]
+fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
+    on_each_store(&policies(&[3, 5], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (three, five) = (format!("{algorithm}-3"), format!("{algorithm}-5"));
+            let [a, b, c] = [(); 3].map(|()| unique("verdict"));
+            let all = |checks: &[Value]| posted(nodes[0], "/v1/check/all", &json!({"checks": checks}));
+            let told = |answer: &Value, member: &str| -> Vec<Value> {
+                answer["results"].as_array().unwrap().iter().map(|result| result[member].clone()).collect()
+            };
+            let allowed = all(&[item(&five, &a, 2), item(&three, &b, 3), item(&five, &c, 0)]);
+            assert_eq!((&allowed["allowed"], &allowed["retry_after_ms"]), (&json!(true), &json!(0)), "{store}");
+            assert_eq!(allowed["denied_by"], json!([]));
+            assert_eq!(told(&allowed, "charged"), [2, 3, 0]);
+            assert_eq!(told(&allowed, "remaining"), [3, 0, 5]);
+            // `b` is full, `a` would do, `c` never could: each says so, wherever it stands in the order.
+            let denied = all(&[item(&five, &c, 6), item(&five, &a, 3), item(&three, &b, 1)]);
+            assert_eq!(
+                (&denied["allowed"], &denied["denied_by"]),
+                (&json!(false), &json!([0, 2])),
+                "{store}: {denied}"
+            );
+            assert_eq!(denied["retry_after_ms"], Value::Null);
+            assert_eq!(told(&denied, "allowed"), [false, true, false]);
+            assert_eq!(told(&denied, "charged"), [0, 0, 0]);
+            assert_eq!(told(&denied, "reason"), ["cost_exceeds_limit", "ok", "over_limit"]);
+            let waits = all(&[item(&five, &a, 3), item(&three, &b, 1)]);
+            assert!(waits["retry_after_ms"].as_u64().unwrap() > 0, "{waits}");
+            assert_eq!(waits["retry_after_ms"], waits["results"][1]["retry_after_ms"]);
+            // What is asked twice counts as its sum, alone and beside others.
+            let twice = [item(&five, &a, 2), item(&five, &a, 2)];
+            assert_eq!(all(&twice)["denied_by"], json!([0, 1]), "{algorithm} on {store}");
+            assert_eq!(all(&[&twice[..], &[item(&five, &c, 1)]].concat())["denied_by"], json!([0, 1]));
+            assert_eq!(told(&all(&[item(&five, &a, 1), item(&five, &a, 2)]), "charged"), [1, 2]);
+            assert_eq!([&a, &c].map(|key| remaining(nodes[1], &five, key)), [0, 5], "{algorithm} on {store}");
+            let huge = all(&vec![item(&five, &c, 1_000_000_000_000_000); 16]);
+            assert_eq!((&huge["allowed"], &huge["retry_after_ms"]), (&json!(false), &Value::Null));
+        }
+    });
+}
+
+#[test]
+fn denials_have_the_status_that_was_asked_for_and_a_retry_after() {
+    on_each_store(&policies(&[3], ""), |nodes, _| {
+        let [a, b] = [(); 2].map(|()| unique("status"));
+        let body = json!({"checks": [item("sliding-3", &a, 1), item("first-3", &b, 3)]}).to_string();
+        let ask = || http::post(&nodes[0].address, "/v1/check/all?deny_status=429", &body);
+        let (allowed, denied) = (ask(), ask());
+        assert_eq!((allowed.status, allowed.header("retry-after")), (200, None));
+        assert_eq!(denied.status, 429);
+        let seconds = denied.json()["retry_after_ms"].as_u64().unwrap().div_ceil(1000).to_string();
+        assert_eq!(denied.header("retry-after"), Some(seconds.as_str()));
+    });
+}
+
+#[test]
+fn without_a_store_the_modes_decide_and_error_refuses_the_whole() {
+    let seeds = [format!("redis://127.0.0.1:{}", crate::harness::free_port())];
+    let policies = "
+policies:
+  local: {quotas: [4 per 1h]}
+  allow: {quotas: [4 per 1h], on_store_failure: allow}
+  deny: {quotas: [4 per 1h], on_store_failure: deny}
+  error: {quotas: [4 per 1h], on_store_failure: error}
+fallback: {expected_nodes: 2}
+";
+    let node = node(&crate::harness::config_on(&seeds, policies));
+    let all = |names: &[&str]| {
+        let checks: Vec<_> = names.iter().map(|name| item(name, "k", 1)).collect();
+        http::post(&node.address, "/v1/check/all", json!({"checks": checks}).to_string())
+    };
+    for _ in 0..5 {
+        let denied = all(&["allow", "deny", "local"]).json();
+        assert_eq!((&denied["allowed"], &denied["denied_by"]), (&json!(false), &json!([1])), "{denied}");
+    }
+    // What was denied as a whole has used up nothing of the share of two.
+    for expected in [true, true, false] {
+        let answer = all(&["allow", "local"]).json();
+        assert_eq!(answer["allowed"], expected, "{answer}");
+        assert_eq!(
+            (&answer["results"][1]["source"], &answer["results"][1]["charged"]),
+            (&json!("fallback"), &json!(0))
+        );
+    }
+    let refused = all(&["allow", "error"]);
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");
+}

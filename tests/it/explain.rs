@@ -1,0 +1,152 @@
+//! `tollgate explain`: which entry of the file decides for a key, and where it counts.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::harness::redis::Server;
+use crate::harness::stores::{ask, file_with};
+use crate::harness::{Node, TOLLGATE};
+
+const POLICIES: &str = r#"policies:
+  per-ip:
+    key: {type: ip, ipv6_prefix: 64}
+    quotas: [5 per 1h]
+    deny:
+      cidrs:
+        - 192.0.2.0/24
+        - 198.51.100.0/24
+    allow: {keys: ["2001:db8::7"]}
+    overrides:
+      - match: {cidr: "2001:db8::/32"}
+        quotas: [50 per 1h, 60 per 1d]
+      - {match: {key: 203.0.113.7}, quotas: [7 per 1h]}
+  login:
+    algorithm: token-bucket
+    quotas: [{rate: 10 per 1s, burst: 20}]
+    shadow: true
+"#;
+
+fn explain(file: &str, policy: &str, key: &str, more: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } =
+        Command::new(TOLLGATE).args(["explain", file, policy, key]).args(more).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn told(file: &str, policy: &str, key: &str) -> Value {
+    let (code, out, reason) = explain(file, policy, key, &["--json"]);
+    assert_eq!(code, 0, "{reason}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn the_entry_that_decides_is_told_with_its_line() {
+    let file = file_with(POLICIES);
+    let path = file.path().to_str().unwrap();
+    let cases = [
+        (
+            "198.51.100.3",
+            "198.51.100.3",
+            json!({"list": "deny", "by": "cidr", "value": "198.51.100.0/24", "line": 8}),
+            "deny_listed",
+        ),
+        (
+            "2001:DB8::1",
+            "2001:db8::/64",
+            json!({"list": "allow", "by": "key", "value": "2001:db8::/64", "line": 9}),
+            "allow_listed",
+        ),
+        (
+            "2001:db8:1::1",
+            "2001:db8:1::/64",
+            json!({"list": "override", "by": "cidr", "value": "2001:db8::/32", "line": 11}),
+            "counted",
+        ),
+        (
+            "::ffff:203.0.113.7",
+            "203.0.113.7",
+            json!({"list": "override", "by": "key", "value": "203.0.113.7", "line": 13}),
+            "counted",
+        ),
+        ("203.0.113.8", "203.0.113.8", Value::Null, "counted"),
+    ];
+    for (key, normalised, entry, answer) in cases {
+        let told = told(path, "per-ip", key);
+        assert_eq!((&told["key"], &told["normalised"]), (&json!(key), &json!(normalised)));
+        assert_eq!((&told["match"], &told["answer"]), (&entry, &json!(answer)), "{key}");
+        let limit = match (answer, &entry["line"]) {
+            ("counted", line) => [(json!(11), 50), (json!(13), 7), (Value::Null, 5)]
+                .into_iter()
+                .find(|(at, _)| at == line)
+                .map(|(_, limit)| json!(limit)),
+            _ => None,
+        };
+        assert_eq!(told["quotas"].get(0).map(|quota| quota["limit"].clone()), limit, "{key}");
+        assert_eq!(told["redis"].is_null(), answer != "counted", "{key}");
+    }
+}
+
+#[test]
+fn a_person_can_read_it() {
+    let file = file_with(POLICIES);
+    let path = file.path().to_str().unwrap();
+    let (code, out, _) = explain(path, "per-ip", "2001:DB8:1::1", &[]);
+    let line = |text: &str| out.lines().any(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") == text);
+    assert!(code == 0 && line("policy per-ip (sliding-window)"), "{out}");
+    assert!(line("key 2001:db8:1::/64, written as 2001:DB8:1::1"), "{out}");
+    assert!(line(&format!("match override, cidr 2001:db8::/32, {path}:11")), "{out}");
+    assert!(line("quota 1h: 50 per 1h") && line("quota 1d: 60 per 1d"), "{out}");
+    let (_, out, _) = explain(path, "login", "alice", &[]);
+    assert!(out.contains("10 per 1s, burst 20") && out.contains("(shadow)"), "{out}");
+    assert!(out.contains("{ratelimit:alice:}login:b8-10-per-1s:tat"), "{out}");
+}
+
+/// The keys that it names are those that a check makes.
+#[test]
+fn the_keys_are_where_a_check_counts() {
+    let server = Server::start();
+    let file = file_with(&format!("store: {{timeout: 5s, redis: [{}], key_prefix: rl}}\n{POLICIES}", server.url()));
+    let path = file.path().to_str().unwrap();
+    let node = Node::start_with(&["--config", path]);
+    let mut connection = server.connection().unwrap();
+    for (policy, key) in [("per-ip", "2001:db8:1::1"), ("login", "alice")] {
+        // An edge of a window may fall between the two: then once more.
+        let found = (0..3).any(|_| {
+            assert_eq!(ask(&node, &json!({"policy": policy, "key": key}))["charged"], 1);
+            let told = told(path, policy, key);
+            let names: Vec<&str> = told["redis"]["keys"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            let there: u64 = redis::cmd("EXISTS").arg(&names).query(&mut connection).unwrap();
+            assert!(names.iter().all(|name| name.starts_with("{rl:")), "{names:?}");
+            there >= told["quotas"].as_array().unwrap().len() as u64
+        });
+        assert!(found, "{policy}: what is told is not what is there");
+    }
+    let slot: u64 = {
+        let node = Server::start_with(&["--cluster-enabled", "yes"]);
+        redis::cmd("CLUSTER")
+            .arg("KEYSLOT")
+            .arg("{rl:alice:}x")
+            .query(&mut node.connection().unwrap())
+            .unwrap()
+    };
+    assert_eq!(told(path, "login", "alice")["redis"]["slot"], slot);
+}
+
+#[test]
+fn what_cannot_be_explained_says_why() {
+    let file = file_with(POLICIES);
+    let path = file.path().to_str().unwrap();
+    let bad = file_with("policies: {p: {quotas: [0 per 1s]}}");
+    let cases = [
+        (path, "per-user", "k", "per-ip"),
+        (path, "per-ip", "localhost", "must be an IP address"),
+        (path, "per-ip", "", "1 to 1024 bytes"),
+        (bad.path().to_str().unwrap(), "p", "k", ":1:"),
+        ("no-such-file.yaml", "p", "k", "no-such-file.yaml"),
+    ];
+    for (file, policy, key, reason) in cases {
+        let (code, out, told) = explain(file, policy, key, &[]);
+        assert!(code == 1 && out.is_empty() && told.contains(reason), "{code} {out} {told}");
+    }
+}

@@ -1,0 +1,181 @@
+//! `durability: replica`: what was answered as allowed survives the primary.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{A_WHILE, TIMEOUT};
+use crate::harness::chaos::{self, DURABLE, Row, Service, now_ms, slot_in};
+use crate::harness::cluster::Cluster;
+use crate::harness::redis::Server;
+use crate::harness::{Node, config_on, http, unique, wait_until};
+
+/// The replica loses its link shortly before the primary dies, so that what is charged meanwhile is forgotten: by the
+/// policy that does not wait for the replica, all of it; by the one that waits, nothing that was answered.
+#[test]
+fn a_failover_forgets_what_no_replica_had_and_nothing_that_waited_for_it() {
+    for row in kill_behind_a_lagging_replica("kill -9, the replica cut off 300 ms before") {
+        row.holds();
+        if row.mode.contains("replica") {
+            row.forgets_nothing();
+        }
+    }
+}
+
+/// A primary that comes back before anyone took over has what it had: it keeps a log of what it is told.
+#[test]
+fn a_primary_that_comes_back_at_once_forgets_nothing() {
+    for row in kill_and_start_at_once("kill -9, back at once") {
+        row.holds().forgets_nothing();
+    }
+}
+
+/// At least 10,000 allowed checks over ten kills.
+#[test]
+#[ignore = "takes minutes; scripts/faults runs it"]
+fn ten_kills_forget_nothing_that_waited_for_a_replica() {
+    let (mut forgotten, mut answers) = (0, 0);
+    for kill in 0..10 {
+        let [row, _] = match kill % 2 {
+            0 => kill_behind_a_lagging_replica("kill -9, the replica cut off 300 ms before"),
+            _ => kill_and_start_at_once("kill -9, back at once"),
+        };
+        row.holds();
+        (forgotten, answers) = (forgotten + row.forgotten, answers + row.allowed);
+    }
+    println!("durability: replica: {forgotten} forgotten of {answers} allowed over ten kills");
+    assert!(forgotten == 0 && answers >= 10_000, "{forgotten} of {answers}");
+}
+
+fn kill_behind_a_lagging_replica(what: &str) -> [Row; 2] {
+    let cluster = chaos::arena();
+    let victim = cluster.owner(slot_in(0));
+    let replica = cluster.replica_of(victim);
+    let mut connection = cluster.connection(victim);
+    let mut service = Service::start_in(&cluster.seeds(), TIMEOUT, DURABLE);
+    service.under(what, Some(0), || {
+        sleep(A_WHILE);
+        // It asks for its link again once a second.
+        let cut = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "replica"]).query::<u64>(&mut connection);
+        assert_eq!(cut.unwrap(), 1);
+        sleep(Duration::from_millis(300));
+        cluster.run(&["kill", &victim.to_string()]);
+        wait_until("the replica has taken over", || cluster.is_primary(replica));
+        // Until it has a replica of its own, nothing is acknowledged.
+        cluster.run(&["start", &victim.to_string()]);
+        let mut promoted = cluster.connection(replica);
+        wait_until("the new primary has a replica", || {
+            let info: String = redis::cmd("INFO").arg("replication").query(&mut promoted).unwrap();
+            info.contains("state=online")
+        });
+        let back = now_ms();
+        sleep(A_WHILE);
+        Some(back)
+    })
+}
+
+fn kill_and_start_at_once(what: &str) -> [Row; 2] {
+    let cluster = chaos::arena();
+    let victim = cluster.owner(slot_in(0)).to_string();
+    let mut service = Service::start_in(&cluster.seeds(), TIMEOUT, DURABLE);
+    service.under(what, Some(0), || {
+        sleep(A_WHILE);
+        cluster.run(&["kill", &victim]);
+        cluster.run(&["start", &victim]);
+        writable(&cluster);
+        sleep(A_WHILE);
+        None
+    })
+}
+
+fn writable(cluster: &Cluster) {
+    let key = format!("{{ratelimit:{}:}}probe", chaos::key_in(0));
+    wait_until("some node takes a write", || {
+        let write = |mut connection| redis::cmd("SET").arg(&key).arg(1).arg("EX").arg(1).exec(&mut connection);
+        (1..=6).any(|number| cluster.try_connection(number).and_then(write).is_ok())
+    });
+}
+
+const POLICIES: &str = "
+policies:
+  kept: {quotas: [10 per 1h], durability: replica, timeout: 1s}
+  usual: {quotas: [10 per 1h], timeout: 5s}
+";
+
+fn check(node: &Node, policy: &str, key: &str) -> serde_json::Value {
+    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string()).json()
+}
+
+/// The charge stays: the store has it, only the answer does not vouch for it. Who does not ask for a replica is answered
+/// beside it without waiting.
+#[test]
+fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("kept");
+    let answer = check(&node, "kept", &key);
+    assert_eq!(
+        (&answer["allowed"], &answer["charged"], &answer["source"], &answer["fallback"]),
+        (&json!(false), &json!(0), &json!("fallback"), &json!({"mode": "deny", "cause": "no_replica_ack"})),
+        "{answer}"
+    );
+    let usage = http::get(&node.address, &format!("/v1/usage?policy=kept&key={key}")).json();
+    assert_eq!((&usage["source"], &usage["remaining"]), (&json!("store"), &json!(9)), "{usage}");
+    assert_eq!(check(&node, "usual", &key)["source"], "store");
+}
+
+#[test]
+fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
+    let server = Server::start();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("kept");
+    wait_until("the replica acknowledges", || check(&node, "kept", &unique("linked"))["source"] == "store");
+    let answer = check(&node, "kept", &key);
+    assert_eq!((&answer["allowed"], &answer["charged"]), (&json!(true), &json!(1)), "{answer}");
+    replica.freeze();
+    for _ in 0..3 {
+        let answer = check(&node, "kept", &key);
+        assert_eq!(answer["fallback"]["cause"], "no_replica_ack", "{answer}");
+        assert_eq!(check(&node, "usual", &key)["source"], "store");
+    }
+    replica.thaw();
+    wait_until("the replica acknowledges again", || check(&node, "kept", &key)["source"] == "store");
+    let health = http::get(&node.address, "/health/ready").json();
+    assert_eq!(health["status"], "ok", "a replica that is away is no shard that is down");
+}
+
+/// Neither the charge of an id nor its record is vouched for as long as no replica has them, whoever asks again.
+#[test]
+fn an_id_is_answered_when_a_replica_has_its_charge() {
+    let server = Server::start();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
+    let file = config_on(&[server.url()], POLICIES);
+    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let key = unique("kept");
+    let once = |node: &Node| {
+        let body = json!({"policy": "kept", "key": key, "id": "once"}).to_string();
+        http::post(&node.address, "/v1/check", body).json()
+    };
+    for node in &nodes {
+        wait_until("the replica acknowledges", || check(node, "kept", &unique("linked"))["source"] == "store");
+    }
+    replica.freeze();
+    for node in [0, 1, 0, 1] {
+        let answer = once(&nodes[node]);
+        assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("fallback")), "{answer}");
+    }
+    replica.thaw();
+    let mut answer = json!(null);
+    wait_until("the replica acknowledges again", || {
+        answer = once(&nodes[1]);
+        answer["source"] == "store"
+    });
+    assert_eq!((&answer["allowed"], &answer["charged"]), (&json!(true), &json!(1)), "{answer}");
+    assert_eq!(once(&nodes[0])["replayed"], true);
+    let usage = http::get(&nodes[0].address, &format!("/v1/usage?policy=kept&key={key}")).json();
+    assert_eq!(usage["remaining"], 9, "{usage}");
+}

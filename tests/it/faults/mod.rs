@@ -1,0 +1,60 @@
+//! One fault after the other, under load: what the clients see.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::harness::chaos;
+use crate::harness::cluster::Cluster;
+
+mod primaries;
+
+mod all_away;
+
+mod graceful;
+
+mod refusals;
+
+mod network;
+
+mod durable;
+
+mod moving;
+
+mod denials;
+
+mod soak;
+
+mod overload;
+
+/// `store.timeout`, unless a row says why it is another.
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long the load runs before a fault, and after it is over.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+/// `store.timeout` where no check may be answered by the fallback: how fast a busy machine is is not what is shown.
+fn patient() -> Duration {
+    if chaos::strict() { TIMEOUT } else { Duration::from_secs(3) }
+}
+
+/// How long a fault lasts.
+fn lasts(ms: u64) -> Duration {
+    Duration::from_millis(if chaos::strict() { ms } else { ms.min(3000) })
+}
+
+/// Load before, `fault`, load after.
+fn during(fault: impl FnOnce()) {
+    sleep(A_WHILE);
+    fault();
+    sleep(A_WHILE);
+}
+
+/// Says `command` to node `number`.
+fn tell(cluster: &Cluster, number: u16, command: &str) {
+    let mut parts = command.split(' ');
+    let mut cmd = redis::cmd(parts.next().unwrap());
+    parts.for_each(|part| {
+        cmd.arg(if part == "''" { "" } else { part });
+    });
+    cmd.exec(&mut cluster.connection(number)).unwrap();
+}

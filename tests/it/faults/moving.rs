@@ -1,0 +1,257 @@
+//! Slots that move under load, and one that stays half-way: no error, no fallback, never too much.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{A_WHILE, during, lasts, patient};
+use crate::harness::chaos::{self, Service, key_in, slot_in};
+use crate::harness::cluster::Cluster;
+use crate::harness::http::{self, Connection};
+use crate::harness::{Node, config_on, wait_until};
+
+/// Slots that are moved in all.
+fn slots_moved() -> usize {
+    if chaos::strict() { 1500 } else { 150 }
+}
+
+#[test]
+fn slots_are_moved_there_and_back() {
+    let cluster = chaos::arena();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let mut service = Service::start(&cluster.seeds(), patient());
+    let what = format!("reshard of {} slots", slots_moved());
+    let rows = service.under(&what, Some(0), || {
+        during(|| {
+            let slots = slots_with_keys(&cluster, from);
+            slots.iter().for_each(|slot| move_slot(&cluster, *slot, from, to));
+            slots.iter().for_each(|slot| move_slot(&cluster, *slot, to, from));
+        });
+        None
+    });
+    for row in rows {
+        row.holds().forgets_nothing().needs_no_fallback();
+    }
+}
+
+/// Half of the slots to be moved: all that hold keys, and their neighbours.
+fn slots_with_keys(cluster: &Cluster, number: u16) -> BTreeSet<u16> {
+    let mut connection = cluster.connection(number);
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    let slot = |key: &String| redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query::<u16>(&mut connection).unwrap();
+    let held: BTreeSet<u16> = keys.iter().map(slot).collect();
+    assert!(held.len() > 20, "the load has keys on this shard");
+    let others = (0..16384 / 3).filter(|slot| !held.contains(slot));
+    held.iter().copied().chain(others).take(slots_moved() / 2).collect()
+}
+
+/// As `redis-cli --cluster reshard` does it.
+fn move_slot(cluster: &Cluster, slot: u16, from: u16, to: u16) {
+    begin(cluster, slot, from, to);
+    while migrate(cluster, slot, from, to, 100) > 0 {}
+    settle(cluster, slot, [to, from]);
+}
+
+fn begin(cluster: &Cluster, slot: u16, from: u16, to: u16) {
+    set_slot(cluster, to, slot, "IMPORTING", &id(cluster, from));
+    set_slot(cluster, from, slot, "MIGRATING", &id(cluster, to));
+}
+
+/// The first of `owners` is told first that it owns the slot.
+fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
+    let id = id(cluster, owners[0]);
+    owners.iter().for_each(|number| set_slot(cluster, *number, slot, "NODE", &id));
+}
+
+fn set_slot(cluster: &Cluster, number: u16, slot: u16, state: &str, id: &str) {
+    let mut cmd = redis::cmd("CLUSTER");
+    cmd.arg("SETSLOT").arg(slot).arg(state).arg(id).exec(&mut cluster.connection(number)).unwrap();
+}
+
+fn id(cluster: &Cluster, number: u16) -> String {
+    redis::cmd("CLUSTER").arg("MYID").query(&mut cluster.connection(number)).unwrap()
+}
+
+/// Moves some keys of the slot; how many.
+fn migrate(cluster: &Cluster, slot: u16, from: u16, to: u16, most: usize) -> usize {
+    let mut source = cluster.connection(from);
+    let keys = redis::cmd("CLUSTER")
+        .arg("GETKEYSINSLOT")
+        .arg(slot)
+        .arg(most)
+        .query::<Vec<String>>(&mut source)
+        .unwrap();
+    if !keys.is_empty() {
+        let mut cmd = redis::cmd("MIGRATE");
+        cmd.arg("127.0.0.1").arg(cluster.port(to)).arg("").arg(0).arg(5000).arg("KEYS").arg(&keys);
+        cmd.exec(&mut source).unwrap();
+    }
+    keys.len()
+}
+
+/// A policy of each kind whose calls have several keys.
+const POLICIES: [(&str, &str, u64); 4] = [
+    ("sliding", "quotas: [400 per 1h]", 400),
+    ("sliding-trio", "quotas: [400 per 1h, 500 per 2h, 300 per 3h]", 300),
+    ("fixed", "algorithm: fixed-window, anchor: first-hit, quotas: [400 per 1h, 300 per 2h]", 300),
+    (
+        "bucket",
+        "algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 400}, {rate: 1 per 2h, burst: 300}]",
+        300,
+    ),
+];
+
+/// For 10 s calls of several keys are refused on both sides; checks are decided all the same, and exactly.
+#[test]
+fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
+    let cluster = chaos::arena();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let policies: String = POLICIES
+        .iter()
+        .map(|(name, quotas, _)| format!("  {name}: {{{quotas}, on_store_failure: error, timeout: {}ms}}\n", timeout()))
+        .collect();
+    let file = config_on(&cluster.seeds(), &format!("policies:\n{policies}"));
+    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let key = key_in(0);
+    let slot = tollgate::store::redis::keys::Tag::new("ratelimit", &key).slot();
+    for (policy, ..) in POLICIES {
+        for _ in 0..10 {
+            assert_eq!(check(&nodes[0].address, policy, &key), Some("store".to_owned()));
+        }
+    }
+    begin(&cluster, slot, from, to);
+    // Some keys are gone, some are not, and new ones may come.
+    assert_eq!(migrate(&cluster, slot, from, to, 3), 3);
+    let allowed = POLICIES.map(|_| AtomicU64::new(10));
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (allowed, nodes, key) = (&allowed, &nodes, &key);
+            scope.spawn(move || hammer(client, &nodes[client % 2].address, key, allowed));
+        }
+    });
+    let told = POLICIES
+        .map(|(name, ..)| name)
+        .into_iter()
+        .zip(&allowed)
+        .map(|(name, n)| (name, n.load(Ordering::Relaxed)));
+    let told: Vec<(&str, u64)> = told.collect();
+    println!(
+        "ROW-MOVING | a slot MIGRATING for {} s | allowed of {POLICIES:?} | {told:?} |",
+        lasts(10_000).as_secs()
+    );
+    for ((name, allowed), (_, _, limit)) in told.iter().zip(POLICIES) {
+        assert!(*allowed <= limit, "{name}: {allowed} of {limit}");
+    }
+
+    while migrate(&cluster, slot, from, to, 100) > 0 {}
+    settle(&cluster, slot, [to, from]);
+    sleep(A_WHILE);
+    // Alone, and after the move, what was given back is there: never less is admitted in the end either.
+    for ((name, allowed), (_, _, limit)) in told.into_iter().zip(POLICIES) {
+        let more = (0..limit).filter(|_| check(&nodes[1].address, name, &key).as_deref() == Some("store")).count();
+        assert!(allowed + u64::try_from(more).unwrap() <= limit, "{name}: {allowed} and then {more} of {limit}");
+        if !name.starts_with("bucket") {
+            assert_eq!(allowed + u64::try_from(more).unwrap(), limit, "{name}: what was given back is there");
+        }
+    }
+}
+
+const CLIENTS: usize = 64;
+
+fn timeout() -> u128 {
+    if chaos::strict() { 100 } else { patient().as_millis() }
+}
+
+/// Who allowed it, if it was allowed.
+fn check(address: &str, policy: &str, key: &str) -> Option<String> {
+    let answer = http::post(address, "/v1/check", json!({"policy": policy, "key": key}).to_string());
+    let decision = answer.json();
+    assert_eq!(answer.status, 200, "{decision}");
+    (decision["allowed"] == true).then(|| decision["source"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Each asks for all policies in turn for as long as the slot stays where it is; costs differ.
+fn hammer(client: usize, address: &str, key: &str, allowed: &[AtomicU64; POLICIES.len()]) {
+    let mut connection = Connection::open(address).unwrap();
+    let end = chaos::now_ms() + u64::try_from(lasts(10_000).as_millis()).unwrap();
+    while chaos::now_ms() < end {
+        for ((policy, ..), allowed) in POLICIES.iter().zip(allowed) {
+            let cost = 1 + client % 3;
+            let body = json!({"policy": policy, "key": key, "cost": cost}).to_string();
+            connection.send(&http::json_request("/v1/check", body.as_bytes())).unwrap();
+            let answer = connection.receive(true).unwrap();
+            let decision = answer.json();
+            assert_eq!((answer.status, &decision["source"] != "fallback"), (200, true), "{decision}");
+            if decision["allowed"] == true {
+                allowed.fetch_add(cost as u64, Ordering::Relaxed);
+            }
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// What has several keys and cannot be made of calls of one key is not done while the slot stays half-way: a check with an id
+/// and a reservation are answered as the policy says for a store that refuses, and charge nothing anywhere.
+#[test]
+fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
+    let cluster = chaos::arena();
+    let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
+    let policies = "policies:
+  sliding: {quotas: [400 per 1h], on_store_failure: deny, timeout: 500ms}
+  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [400 per 1h, 500 per 2h], on_store_failure: deny, timeout: 500ms}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 30d, burst: 400}], on_store_failure: deny, timeout: 500ms}
+  log: {algorithm: sliding-log, quotas: [400 per 1h, 500 per 2h], on_store_failure: deny, timeout: 500ms}
+";
+    let names = ["sliding", "fixed", "bucket", "log"];
+    let file = config_on(&cluster.seeds(), policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let (key, elsewhere) = (key_in(0), key_in(2));
+    let slot = tollgate::store::redis::keys::Tag::new("ratelimit", &key).slot();
+    let from = cluster.owner(slot);
+    let to = if owners[0] == from { owners[1] } else { owners[0] };
+    let posted = |path: &str, body: &serde_json::Value| http::post(&node.address, path, body.to_string()).json();
+    let one = |policy: &str, key: &str| json!({"policy": policy, "key": key});
+    let with_id = |policy: &str| posted("/v1/check", &json!({"policy": policy, "key": key, "id": "once"}));
+    for policy in names {
+        for key in [&key, &elsewhere] {
+            wait_until("the store decides", || posted("/v1/check", &one(policy, key))["source"] == "store");
+        }
+    }
+    let left = |policy: &str, key: &str| {
+        let path = format!("/v1/usage?policy={policy}&key={key}");
+        let mut usage = json!(null);
+        wait_until("the store tells", || {
+            usage = http::get(&node.address, &path).json();
+            usage["source"] == "store"
+        });
+        usage["remaining"].as_u64().unwrap()
+    };
+    let before = names.map(|policy| [left(policy, &key), left(policy, &elsewhere)]);
+
+    begin(&cluster, slot, from, to);
+    assert_eq!(migrate(&cluster, slot, from, to, 3), 3);
+    for policy in names {
+        let refused = with_id(policy);
+        assert_eq!((&refused["allowed"], &refused["source"]), (&json!(false), &json!("fallback")), "{refused}");
+        // Two keys of it are on either side, so it is refused before anything is charged.
+        let both = posted("/v1/check/all", &json!({"checks": [one("sliding", &key), one(policy, &elsewhere)]}));
+        assert_eq!(both["allowed"], false, "{both}");
+    }
+
+    while migrate(&cluster, slot, from, to, 100) > 0 {}
+    settle(&cluster, slot, [to, from]);
+    let after = names.map(|policy| [left(policy, &key), left(policy, &elsewhere)]);
+    assert_eq!(after, before);
+    for (policy, [before, _]) in names.into_iter().zip(before) {
+        let mut answer = json!(null);
+        wait_until("the store decides again", || {
+            answer = with_id(policy);
+            answer["source"] == "store"
+        });
+        assert_eq!(answer["allowed"], true, "{answer}");
+        assert_eq!(left(policy, &key), before - 1, "{policy}");
+    }
+}

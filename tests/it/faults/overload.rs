@@ -1,0 +1,93 @@
+//! More calls than a node takes: the rest is refused before it is read.
+
+use std::convert::Infallible;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use tollgate::access::Reach;
+use tollgate::clock::Clock;
+use tollgate::config::{Overrides, Setup, built_in};
+use tollgate::engine::Engine;
+use tollgate::engine::fallback::FallbackStore;
+use tollgate::http::{Front, Lifecycle, Load, Node, Surface};
+use tollgate::limit::slot::Generations;
+use tollgate::prefilter::Prefilter;
+use tollgate::reload::Reloader;
+use tollgate::store::{MemoryStore, Store};
+
+use crate::harness::http::{self, Connection};
+use crate::harness::wait_until;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
+    let load = Load::capped([2, 1]);
+    let address = start(load.clone()).await;
+    let story = tokio::task::spawn_blocking(move || {
+        let check = || http::post(&address, "/v1/check", json!({"key": "k"}).to_string());
+        // Two calls whose bodies do not come take both places.
+        let head = "POST /v1/check HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n";
+        let mut waiting = Vec::new();
+        wait_until("calls are refused", || {
+            // The check that was asked before may still have had a place when these came.
+            for _ in 0..2 {
+                let mut stream = TcpStream::connect(&address).unwrap();
+                stream.write_all(head.as_bytes()).unwrap();
+                waiting.push(stream);
+            }
+            check().status == 503
+        });
+        let refused = check();
+        assert_eq!((refused.header("retry-after"), refused.header("x-request-id").is_some()), (Some("1"), true));
+        assert_eq!(refused.json()["type"], "urn:tollgate:problem:overloaded");
+        assert!(load.shed_total() >= 2);
+        let metrics = String::from_utf8(http::get(&address, "/metrics").body).unwrap();
+        assert!(metrics.contains(&format!("\ntollgate_shed_total {}\n", load.shed_total())), "{metrics}");
+        assert_eq!(http::get(&address, "/health/ready").status, 200, "health is always answered");
+        waiting.iter_mut().for_each(|stream| stream.write_all(br#"{"key":"k"}"#).unwrap());
+        wait_until("a place is free again", || check().status == 200);
+
+        // Long bodies have a cap of their own.
+        let head = "POST /v1/check/batch HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n";
+        let mut long = Vec::new();
+        let batch = format!(r#"{{"checks": [{{"key": "k"}}]{}}}"#, " ".repeat(20_000));
+        wait_until("another long one is refused", || {
+            // The one asked before may still have had the place when this one came.
+            let mut connection = Connection::open(&address).unwrap();
+            connection.send(head.as_bytes()).unwrap();
+            long.push(connection);
+            http::post(&address, "/v1/check/batch", &batch).status == 503
+        });
+        assert_eq!(check().status, 200);
+        drop(long);
+        wait_until("who leaves makes room", || http::post(&address, "/v1/check/batch", &batch).status == 200);
+    });
+    story.await.unwrap();
+}
+
+async fn start(load_cap: Load) -> String {
+    let config = built_in(&Overrides::default(), 0).unwrap();
+    let memory = || MemoryStore::new(Clock::system(), 1000);
+    let prefilter = Prefilter::new(10, std::time::Duration::from_secs(1), Arc::new(Generations::default()));
+    let fallback = FallbackStore::new(memory(), config.expected_nodes);
+    let engine =
+        Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
+    let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
+    let node = Node { engine, lifecycle: Lifecycle::default(), load: load_cap, reloader, tracing: None };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let front = Front::new(node, Surface::Whole, Reach::Loopback);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let front = front.clone();
+            let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    address
+}

@@ -1,0 +1,33 @@
+//! Input that nobody meant: mutations of what is kept in `tests/fixtures`. Nothing panics, and what is wrong is said.
+//! `scripts/fuzz` tries millions where the suite tries thousands.
+
+use std::fs;
+use std::path::Path;
+
+mod mutation;
+
+mod requests;
+
+mod text;
+
+mod replies;
+
+/// Cases of a target: `few` in the suite, as many times more as the variable says in the long run.
+fn cases(few: u64) -> u64 {
+    let times = std::env::var("TOLLGATE_FUZZ").ok().and_then(|text| text.parse().ok());
+    few * times.unwrap_or(1)
+}
+
+/// Every file in these folders of `tests/fixtures`, in the order of their names.
+fn corpus(folders: &[&str]) -> Vec<Vec<u8>> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut paths: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(all.join(folder)).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "nothing in {folders:?}");
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}

@@ -1,0 +1,151 @@
+//! A receiver of traces, as a collector is one: OTLP over gRPC and over HTTP.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::post;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
+use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+
+use super::{TOLLGATE, wait_until};
+
+pub(crate) struct Collector {
+    /// `http://127.0.0.1:port`, for both protocols.
+    pub(crate) endpoint: String,
+    spans: Spans,
+    _runtime: tokio::runtime::Runtime,
+}
+
+/// What was received.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<Received>>>);
+
+/// A span and who sent it.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    pub(crate) service: String,
+    pub(crate) span: Span,
+}
+
+impl Collector {
+    pub(crate) fn start() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let spans = Spans::default();
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let grpc = tonic::service::Routes::new(TraceServiceServer::new(spans.clone())).into_axum_router();
+        let taken = spans.clone();
+        let http = async move |body: Bytes| taken.take(ExportTraceServiceRequest::decode(body).unwrap());
+        let routes = Router::new().route("/v1/traces", post(http)).merge(grpc);
+        runtime.spawn(async { axum::serve(listener, routes).await });
+        Self { endpoint, spans, _runtime: runtime }
+    }
+
+    /// Tollgate with traces that come here, soon.
+    pub(crate) fn tollgate(&self, variables: &[(&str, &str)]) -> Command {
+        tracing_to(&self.endpoint, variables)
+    }
+
+    /// Waits until spans are there of which `wanted` is true, and gives all that are there then.
+    pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Spanned) -> bool) -> Spanned {
+        let mut found = Spanned(Vec::new());
+        wait_until(what, || {
+            found = Spanned(self.spans.0.lock().unwrap().clone());
+            wanted(&found)
+        });
+        found
+    }
+}
+
+/// Tollgate with traces to `endpoint`.
+pub(crate) fn tracing_to(endpoint: &str, variables: &[(&str, &str)]) -> Command {
+    let mut program = Command::new(TOLLGATE);
+    program.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_BSP_SCHEDULE_DELAY", "50");
+    program.envs(variables.iter().copied());
+    program
+}
+
+impl Spans {
+    fn take(&self, request: ExportTraceServiceRequest) {
+        for resource in request.resource_spans {
+            let attributes = resource.resource.map(|resource| resource.attributes).unwrap_or_default();
+            let service = attributes.iter().find(|attribute| attribute.key == "service.name");
+            let service = service.and_then(|name| name.value.as_ref()).map(|value| text(value.value.as_ref()));
+            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+            let received = spans.map(|span| Received { service: service.clone().unwrap_or_default(), span });
+            self.0.lock().unwrap().extend(received);
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Spans {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportTraceServiceRequest>,
+    ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
+        self.take(request.into_inner());
+        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+/// Spans to ask about.
+pub(crate) struct Spanned(pub(crate) Vec<Received>);
+
+impl Spanned {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Span> {
+        self.0.iter().map(|received| &received.span)
+    }
+
+    /// Those of a name, in one trace.
+    pub(crate) fn named(&self, trace: &str, name: &str) -> Vec<&Span> {
+        self.all().filter(|span| hex(&span.trace_id) == trace && span.name == name).collect()
+    }
+
+    /// The one span of that name in a trace.
+    pub(crate) fn one(&self, trace: &str, name: &str) -> &Span {
+        let found = self.named(trace, name);
+        let [span] = found[..] else { panic!("{} spans {name:?} in {trace}: {found:?}", found.len()) };
+        span
+    }
+
+    pub(crate) fn by_id(&self, id: &[u8]) -> &Span {
+        self.all().find(|span| span.span_id == id).expect("the span is there")
+    }
+
+    pub(crate) fn children(&self, parent: &Span) -> Vec<&Span> {
+        self.all()
+            .filter(|span| span.trace_id == parent.trace_id && span.parent_span_id == parent.span_id)
+            .collect()
+    }
+}
+
+/// An attribute as text; empty when it is not there.
+pub(crate) fn attribute(span: &Span, key: &str) -> String {
+    let found = span.attributes.iter().find(|attribute| attribute.key == key);
+    text(found.and_then(|found| found.value.as_ref()).and_then(|value| value.value.as_ref()))
+}
+
+/// Several of them.
+pub(crate) fn attributes<const N: usize>(span: &Span, keys: [&str; N]) -> [String; N] {
+    keys.map(|key| attribute(span, key))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn text(value: Option<&Value>) -> String {
+    match value {
+        Some(Value::StringValue(text)) => text.clone(),
+        Some(Value::IntValue(number)) => number.to_string(),
+        Some(Value::BoolValue(truth)) => truth.to_string(),
+        Some(other) => format!("{other:?}"),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,73 @@
+//! Two nodes on one store, of each kind that nodes can share; and one on the embedded store.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use super::redis::shared;
+use super::{Node, cluster, http};
+
+/// Every algorithm with a limit of 1 to be replaced, and a window so long that nothing leaves it meanwhile.
+pub(crate) const ALGORITHMS: [&str; 6] = ["sliding", "clock", "year", "first", "bucket", "log"];
+
+/// A policy of each algorithm with this limit, called `<algorithm>-<limit>`.
+pub(crate) fn policies(limits: &[u64], options: &str) -> String {
+    let of = |limit: &u64| {
+        format!(
+            "
+  sliding-{limit}: {{quotas: [{limit} per 1h], timeout: 5s{options}}}
+  clock-{limit}: {{algorithm: fixed-window, quotas: [{limit} per 8000h], timeout: 5s{options}}}
+  year-{limit}: {{algorithm: fixed-window, anchor: clock, quotas: [{limit} per 1y], timeout: 5s{options}}}
+  first-{limit}: {{algorithm: fixed-window, anchor: first-hit, quotas: [{limit} per 1h], timeout: 5s{options}}}
+  log-{limit}: {{algorithm: sliding-log, quotas: [{limit} per 1h], timeout: 5s{options}}}
+  bucket-{limit}: {{algorithm: token-bucket, quotas: [{{rate: 1 per 365d, burst: {limit}}}], timeout: 5s{options}}}"
+        )
+    };
+    format!("policies:{}\n", limits.iter().map(of).collect::<String>())
+}
+
+/// Two nodes with this configuration on one Redis, two on the cluster, and one, twice, on the embedded store.
+pub(crate) fn on_each_store(configuration: &str, story: impl Fn([&Node; 2], &str)) {
+    for (name, seeds) in [("redis", vec![shared().url()]), ("cluster", cluster::shared().seeds())] {
+        let store = format!("store: {{redis: [{}]}}\n", seeds.join(", "));
+        let file = written(&(store + configuration));
+        let nodes = [(); 2].map(|()| node(&file));
+        story([&nodes[0], &nodes[1]], name);
+    }
+    let alone = node(&written(configuration));
+    story([&alone, &alone], "embedded");
+}
+
+pub(crate) fn written(configuration: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    file.write_all(configuration.as_bytes()).unwrap();
+    file
+}
+
+pub(crate) fn node(file: &NamedTempFile) -> Node {
+    Node::start_with(&["--config", file.path().to_str().unwrap()])
+}
+
+/// The decision on a check.
+pub(crate) fn check(node: &Node, body: &Value) -> Value {
+    posted(node, "/v1/check", body)
+}
+
+/// The answer to `body`, which must be one.
+pub(crate) fn posted(node: &Node, path: &str, body: &Value) -> Value {
+    let answer = http::post(&node.address, path, body.to_string());
+    assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
+    answer.json()
+}
+
+/// What is left.
+pub(crate) fn remaining(node: &Node, policy: &str, key: &str) -> u64 {
+    check(node, &json!({"policy": policy, "key": key, "cost": 0}))["remaining"].as_u64().unwrap()
+}
+
+/// Forgets what counts.
+pub(crate) fn reset(node: &Node, policy: &str, key: &str) -> http::Answer {
+    let path = format!("/v1/usage?policy={policy}&key={key}");
+    http::exchange(&node.address, &http::request("DELETE", &path, &[], b""))
+}

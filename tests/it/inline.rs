@@ -1,0 +1,220 @@
+//! Quotas that a check brings along: their own counters, in both stores, and every fault with its place.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::harness::http;
+use crate::harness::redis::{Server, shared};
+use crate::harness::stores::{ask, node_with, on_each_store};
+use crate::harness::{Node, unique};
+
+const POLICIES: &str = "
+policies:
+  own:
+    quotas: [2 per 1h]
+    inline: true
+    deny: {keys: [mallory]}
+    overrides: [{match: {key: alice}, quotas: [9 per 1h]}]
+  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 1h], inline: true}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 2}], inline: true}
+  log: {algorithm: sliding-log, quotas: [2 per 1h], inline: true}
+  hourly: {algorithm: fixed-window, quotas: [2 per 1h], inline: true}
+  daily: {algorithm: fixed-window, quotas: [2 per 1d], timezone: Europe/Berlin, inline: true}
+  closed: {quotas: [2 per 1h]}
+";
+
+fn check(node: &Node, policy: &str, key: &str, quotas: &Value) -> Value {
+    ask(node, &json!({"policy": policy, "key": key, "quotas": quotas}))
+}
+
+/// How many checks of cost 1 are allowed before one is denied.
+fn admitted(node: &Node, policy: &str, key: &str, quotas: &Value) -> usize {
+    (0..20).take_while(|_| check(node, policy, key, quotas)["allowed"] == true).count()
+}
+
+#[test]
+fn other_quotas_are_other_counters() {
+    on_each_store(POLICIES, |node| {
+        let key = unique("own");
+        let sets = [json!(["3 per 1h"]), json!(["4 per 1h"]), json!(["3 per 1d"]), json!(["3 per 1h", "5 per 1d"])];
+        let (a, b) = (&sets[0], &sets[1]);
+        assert_eq!(admitted(node, "own", &key, a), 3);
+        assert_eq!(admitted(node, "own", &key, b), 4);
+        assert_eq!(sets[2..].iter().map(|set| admitted(node, "own", &key, set)).collect::<Vec<_>>(), [3, 3]);
+        for left in [1, 0] {
+            let configured = ask(node, &json!({"policy": "own", "key": key}));
+            assert_eq!((&configured["limit"], &configured["remaining"]), (&json!(2), &json!(left)), "{configured}");
+        }
+        // Nor does one that equals the configured quota share its counter.
+        assert_eq!(admitted(node, "own", &key, &json!(["2 per 1h"])), 2);
+        assert_eq!(admitted(node, "own", &unique("own"), a), 3, "another key");
+    });
+}
+
+#[test]
+fn the_same_quotas_are_one_counter_however_they_are_written() {
+    on_each_store(POLICIES, |node| {
+        let key = unique("same");
+        let ways = [
+            json!(["4 per 60m", "9 per 1d"]),
+            json!(["4 per 1h", {"limit": 9, "per": "24h"}]),
+            json!([{"name": "daily", "limit": 9, "per": "1d"}, {"name": "hourly", "limit": 4, "per": "1h"}]),
+        ];
+        for (used, way) in ways.iter().enumerate() {
+            let decision = check(node, "own", &key, way);
+            assert_eq!(decision["remaining"], 3 - used, "{way} {decision}");
+        }
+        // In one call each has its own names, in its own order.
+        let item = |way: &Value| json!({"policy": "own", "key": key, "quotas": way});
+        let batch = json!({"checks": [item(&ways[2]), item(&ways[0]), item(&ways[2])]});
+        let results = http::post(&node.address, "/v1/check/batch", batch.to_string()).json()["results"].clone();
+        assert_eq!((&results[0]["quota"], &results[0]["remaining"]), (&json!("hourly"), &json!(0)), "{results}");
+        assert_eq!((&results[1]["quota"], &results[1]["allowed"]), (&json!("60m"), &json!(false)), "{results}");
+        assert_eq!((&results[2]["quota"], &results[2]["allowed"]), (&json!("hourly"), &json!(false)), "{results}");
+    });
+}
+
+#[test]
+fn they_are_counted_by_the_algorithm_of_the_policy() {
+    on_each_store(POLICIES, |node| {
+        let key = unique("form");
+        assert_eq!(admitted(node, "fixed", &key, &json!(["3 per 1h"])), 3);
+        let bucket = json!([{"rate": "1 per 1h", "burst": 5}]);
+        assert_eq!(admitted(node, "bucket", &key, &bucket), 5);
+        assert_eq!(admitted(node, "bucket", &key, &json!([{"rate": "1 per 1h", "burst": 4}])), 4);
+        assert_eq!(ask(node, &json!({"policy": "bucket", "key": key}))["limit"], 2);
+    });
+}
+
+#[test]
+fn a_log_of_theirs_is_not_that_of_the_policy() {
+    on_each_store(POLICIES, |node| {
+        let key = unique("log");
+        assert_eq!(admitted(node, "log", &key, &json!(["3 per 1h"])), 3);
+        assert_eq!(admitted(node, "log", &key, &json!(["4 per 1h"])), 4);
+        assert_eq!(ask(node, &json!({"policy": "log", "key": key, "cost": 2}))["allowed"], true);
+    });
+}
+
+/// Also where the policy itself counts days, and in its time zone where it counts none.
+#[test]
+fn their_windows_by_the_clock_are_as_long_as_they_say() {
+    on_each_store(POLICIES, |node| {
+        let windows = json!(["9 per 1h", "9 per 1d", "9 per 1w", "9 per 1mo"]);
+        let lengths = [3_600_000, 86_400_000 + 3_600_000, 7 * 86_400_000 + 3_600_000, 31 * 86_400_000 + 3_600_000];
+        for policy in ["hourly", "daily"] {
+            for (window, most) in windows.as_array().unwrap().iter().zip(lengths) {
+                let decision = check(node, policy, &unique("clock"), &json!([window]));
+                let left =
+                    decision["reset_after_ms"].as_u64().unwrap_or_else(|| panic!("{policy} {window}: {decision}"));
+                assert!(left <= most, "{policy} {window}: {decision}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_list_beats_them_and_they_beat_an_override() {
+    on_each_store(POLICIES, |node| {
+        let quotas = json!(["3 per 1h"]);
+        assert_eq!(check(node, "own", "mallory", &quotas)["reason"], "deny_listed");
+        assert_eq!(check(node, "own", "alice", &quotas)["limit"], 3);
+        assert_eq!(ask(node, &json!({"policy": "own", "key": "alice", "cost": 0}))["limit"], 9);
+    });
+}
+
+/// (policy, quotas, pointers of the violations)
+const FAULTS: &[(&str, &str, &[&str])] = &[
+    ("closed", r#"["3 per 1h"]"#, &["/quotas"]),
+    ("own", r#""3 per 1h""#, &["/quotas"]),
+    ("own", "null", &["/quotas"]),
+    ("own", "{}", &["/quotas"]),
+    ("own", "[]", &["/quotas"]),
+    (
+        "own",
+        r#"["1 per 1s","1 per 2s","1 per 3s","1 per 4s","1 per 5s","1 per 6s","1 per 7s","1 per 8s","1 per 9s"]"#,
+        &["/quotas"],
+    ),
+    (
+        "own",
+        r#"["3 per hour", "0 per 1s", 7, null, ["1 per 1s"]]"#,
+        &["/quotas/0", "/quotas/1", "/quotas/2", "/quotas/3", "/quotas/4"],
+    ),
+    ("own", r#"["1 per 50ms", "1 per 400d"]"#, &["/quotas/0", "/quotas/1"]),
+    ("own", r#"["3 per 1h", "4 per 60m"]"#, &["/quotas/1"]),
+    ("own", r#"[{"limit": 3}]"#, &["/quotas/0"]),
+    (
+        "own",
+        r#"[{"limit": "3", "per": 7, "colour": 1}]"#,
+        &["/quotas/0/limit", "/quotas/0/per", "/quotas/0/colour"],
+    ),
+    ("own", r#"[{"limit": 3, "limit": 4, "per": "1s"}]"#, &["/quotas/0/limit"]),
+    (
+        "own",
+        r#"[{"name": "a/b", "limit": {}, "per": []}]"#,
+        &["/quotas/0/name", "/quotas/0/limit", "/quotas/0/per"],
+    ),
+    ("own", r#"[{"a/b~": 1, "limit": 3, "per": "1s"}]"#, &["/quotas/0/a~1b~0"]),
+    ("own", r#"[{"rate": "1 per 1s", "burst": 3}]"#, &["/quotas/0/rate", "/quotas/0/burst"]),
+    ("bucket", r#"["3 per 1h"]"#, &["/quotas/0"]),
+    (
+        "bucket",
+        r#"[{"rate": "1 per 1s", "burst": 0}, {"rate": "x", "burst": 1}]"#,
+        &["/quotas/0/burst", "/quotas/1/rate"],
+    ),
+];
+
+#[test]
+fn every_fault_is_told_with_its_pointer() {
+    let node = node_with(POLICIES);
+    for (policy, quotas, pointers) in FAULTS {
+        let item = format!(r#"{{"policy": "{policy}", "key": "k", "quotas": {quotas}}}"#);
+        let answer = http::post(&node.address, "/v1/check", &item);
+        let pointed = |violations: &Value, before: &str| -> BTreeSet<String> {
+            let pointer =
+                |violation: &Value| violation["pointer"].as_str().unwrap().strip_prefix(before).unwrap().to_owned();
+            violations.as_array().unwrap().iter().map(pointer).collect()
+        };
+        let expected: BTreeSet<String> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
+        let problem = answer.json();
+        assert_eq!((answer.status, &problem["type"]), (422, &json!("urn:tollgate:problem:invalid-request")), "{item}");
+        assert_eq!(pointed(&problem["violations"], ""), expected, "{problem}");
+        let batch = format!(r#"{{"checks": [{{"key": "k", "policy": "own"}}, {item}]}}"#);
+        let error = http::post(&node.address, "/v1/check/batch", batch).json()["results"][1]["error"].clone();
+        assert_eq!(pointed(&error["violations"], "/checks/1"), expected, "{error}");
+    }
+    let told =
+        http::post(&node.address, "/v1/check", r#"{"policy": "closed", "key": "k", "quotas": ["1 per 1s"]}"#).json();
+    assert!(told["violations"][0]["detail"].as_str().unwrap().contains("`inline: true`"), "{told}");
+}
+
+/// All keys of a key lie in one slot, each ends, and no two sets of quotas share one.
+#[test]
+fn names_in_redis_do_not_collide_and_all_end() {
+    let server = Server::start();
+    let node = node_with(&format!("store: {{timeout: 5s, redis: [{}]}}\n{POLICIES}", server.url()));
+    for quotas in [Value::Null, json!(["2 per 1h"]), json!(["3 per 1h"])] {
+        let mut body = json!({"policy": "fixed", "key": "k", "quotas": quotas});
+        if quotas.is_null() {
+            body.as_object_mut().unwrap().remove("quotas");
+        }
+        assert_eq!(ask(&node, &body)["charged"], 1);
+    }
+    let mut connection = server.connection().unwrap();
+    let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in &names {
+        let life: i64 = redis::cmd("PTTL").arg(name).query(&mut connection).unwrap();
+        assert!(name.starts_with("{ratelimit:k:}fixed") && (1..=3_602_000).contains(&life), "{name} {life}");
+    }
+}
+
+#[test]
+fn two_nodes_count_the_same_quotas_together() {
+    let configuration = format!("store: {{timeout: 5s, redis: [{}]}}\n{POLICIES}", shared().url());
+    let nodes = [node_with(&configuration), node_with(&configuration)];
+    let (key, quotas) = (unique("two"), json!(["4 per 1h"]));
+    let allowed = (0..12).filter(|number| check(&nodes[number % 2], "own", &key, &quotas)["allowed"] == true).count();
+    assert_eq!(allowed, 4);
+}

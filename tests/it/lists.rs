@@ -1,0 +1,303 @@
+//! Deny, allow and override: who is answered by a list, by which entry, and at what price.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+
+use tollgate::limit::matches::{Matches, Pattern};
+use tollgate::limit::network::Network;
+
+use crate::harness::redis::{Server, shared};
+use crate::harness::stores::{ask, node_with, on_each_store};
+use crate::harness::{Node, config_on, http, unique};
+
+const POLICIES: &str = r#"
+policies:
+  login:
+    quotas: [2 per 1h]
+    deny: {keys: [mallory], prefixes: ["test:"], cidrs: [192.0.2.0/24]}
+    allow: {keys: [mallory, root], prefixes: ["test:good:", "staff:"], cidrs: [10.0.0.0/8, 192.0.2.0/25]}
+    overrides:
+      - {match: {key: root}, quotas: [1 per 1h]}
+      - {match: {prefix: "tenant-"}, quotas: [3 per 1h]}
+      - {match: {prefix: "tenant-7:"}, quotas: [4 per 1h]}
+      - {match: {key: "tenant-7:boss"}, quotas: [5 per 1h, 50 per 1d]}
+      - {match: {cidr: 198.51.100.0/24}, quotas: [6 per 1h]}
+      - {match: {cidr: 198.51.0.0/16}, quotas: [7 per 1h]}
+      - {match: {prefix: "198.51.100."}, quotas: [8 per 1h]}
+  per-ip:
+    key: {type: ip, ipv6_prefix: 64}
+    quotas: [2 per 1h]
+    deny: {keys: ["2001:db8:0:1::5"], cidrs: ["2001:db8:bad::/48"]}
+    allow: {cidrs: [10.0.0.0/8, "::/0"]}
+    overrides:
+      - {match: {cidr: 198.51.100.0/24}, quotas: [6 per 1h]}
+"#;
+
+fn check(node: &Node, policy: &str, key: &str) -> Value {
+    ask(node, &json!({"policy": policy, "key": key}))
+}
+
+/// (policy, key, its answer: a list's reason, or the limit)
+const KEYS: &[(&str, &str, Result<u64, &str>)] = &[
+    ("login", "mallory", Err("deny_listed")),
+    ("login", "Mallory", Ok(2)),
+    ("login", "mallory2", Ok(2)),
+    ("login", "test:good:1", Err("deny_listed")),
+    ("login", "test:", Err("deny_listed")),
+    ("login", "test", Ok(2)),
+    ("login", "192.0.2.1", Err("deny_listed")),
+    ("login", "::ffff:192.0.2.1", Err("deny_listed")),
+    ("login", "192.0.3.1", Ok(2)),
+    ("login", "192.0.2.1:80", Ok(2)),
+    ("login", "root", Err("allow_listed")),
+    ("login", "staff:1", Err("allow_listed")),
+    ("login", "10.1.2.3", Err("allow_listed")),
+    ("login", "tenant-1:a", Ok(3)),
+    ("login", "tenant-7:a", Ok(4)),
+    ("login", "tenant-7:boss", Ok(5)),
+    ("login", "198.51.100.9", Ok(6)),
+    ("login", "198.51.7.9", Ok(7)),
+    ("login", "198.51.100.x", Ok(8)),
+    // The address that is named stands for its whole network, which is one key.
+    ("per-ip", "2001:DB8:0:1::5", Err("deny_listed")),
+    ("per-ip", "2001:db8:0:1:ffff::", Err("deny_listed")),
+    ("per-ip", "2001:db8:bad:7::1", Err("deny_listed")),
+    ("per-ip", "2001:db8:0:2::5", Err("allow_listed")),
+    ("per-ip", "::ffff:10.0.0.1", Err("allow_listed")),
+    ("per-ip", "198.51.100.9", Ok(6)),
+    ("per-ip", "203.0.113.7", Ok(2)),
+];
+
+#[test]
+fn each_key_has_the_answer_of_the_entry_that_is_nearest_to_it() {
+    on_each_store(POLICIES, |node| {
+        for (policy, key, expected) in KEYS {
+            let decision = ask(node, &json!({"policy": policy, "key": key, "cost": 0}));
+            match expected {
+                Ok(limit) => assert_eq!((&decision["limit"], &decision["source"]), (&json!(limit), &json!("store"))),
+                Err(reason) => by_list(&decision, policy, key, reason, 0),
+            }
+        }
+    });
+}
+
+fn by_list(decision: &Value, policy: &str, key: &str, reason: &str, cost: u64) {
+    let allowed = reason == "allow_listed";
+    let expected = json!({"allowed": allowed, "policy": policy, "key": key, "cost": cost, "charged": 0,
+        "limit": null, "remaining": null, "retry_after_ms": if allowed { json!(0) } else { Value::Null },
+        "reset_after_ms": null, "quota": null, "source": "list", "reason": reason, "quotas": []});
+    assert_eq!(decision, &expected);
+}
+
+#[test]
+fn a_list_answers_every_call_alike_and_says_nothing_of_quotas() {
+    on_each_store(POLICIES, |node| {
+        let body = json!({"policy": "login", "key": "mallory", "cost": 3}).to_string();
+        let denied = http::post(&node.address, "/v1/check?deny_status=403", &body);
+        assert_eq!(denied.status, 403);
+        by_list(&denied.json(), "login", "mallory", "deny_listed", 3);
+        let allowed = http::post(&node.address, "/v1/check", r#"{"policy": "login", "key": "root"}"#);
+        by_list(&allowed.json(), "login", "root", "allow_listed", 1);
+        for answer in [denied, allowed] {
+            for name in ["ratelimit", "ratelimit-policy", "retry-after"] {
+                assert_eq!(answer.header(name), None, "{name}");
+            }
+        }
+        let usage = http::get(&node.address, "/v1/usage?policy=login&key=mallory");
+        by_list(&usage.json(), "login", "mallory", "deny_listed", 0);
+        let batch = json!({"checks": [
+            {"policy": "login", "key": "root"}, {"policy": "login", "key": "nobody", "cost": 0},
+            {"policy": "login", "key": "mallory"}, {"policy": "login", "key": "root", "cost": 2}]});
+        let results = http::post(&node.address, "/v1/check/batch", batch.to_string()).json()["results"].clone();
+        by_list(&results[0], "login", "root", "allow_listed", 1);
+        assert_eq!(results[1]["source"], "store");
+        by_list(&results[2], "login", "mallory", "deny_listed", 1);
+        by_list(&results[3], "login", "root", "allow_listed", 2);
+    });
+}
+
+#[test]
+fn keys_under_one_override_have_a_counter_each() {
+    on_each_store(POLICIES, |node| {
+        let (a, b) = (unique("tenant-7:a"), unique("tenant-7:b"));
+        for left in (0..4).rev() {
+            let decision = check(node, "login", &a);
+            assert_eq!((&decision["remaining"], &decision["charged"]), (&json!(left), &json!(1)), "{decision}");
+        }
+        let denied = check(node, "login", &a);
+        assert_eq!(
+            (&denied["allowed"], &denied["reason"], &denied["limit"]),
+            (&json!(false), &json!("over_limit"), &json!(4))
+        );
+        assert_eq!(check(node, "login", &b)["remaining"], 3, "another key of the same override");
+        let both = check(node, "login", "tenant-7:boss");
+        assert_eq!(both["quotas"].as_array().map(Vec::len), Some(2), "{both}");
+    });
+}
+
+/// A changed limit keeps its counts, also where an override changes it.
+#[test]
+fn an_override_counts_on_under_the_same_names() {
+    let server = shared();
+    let key = unique("carried");
+    let plain = config_on(&[server.url()], "policies: {login: {quotas: [3 per 1h]}}");
+    let raised = format!(
+        "policies: {{login: {{quotas: [3 per 1h], overrides: [{{match: {{key: {key}}}, quotas: [5 per 1h]}}]}}}}"
+    );
+    let raised = config_on(&[server.url()], &raised);
+    let [plain, raised] = [plain, raised].map(|file| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    for _ in 0..3 {
+        assert_eq!(check(&plain, "login", &key)["allowed"], true);
+    }
+    assert_eq!(check(&plain, "login", &key)["allowed"], false);
+    let decision = check(&raised, "login", &key);
+    assert_eq!(
+        (&decision["allowed"], &decision["remaining"], &decision["limit"]),
+        (&json!(true), &json!(1), &json!(5))
+    );
+}
+
+#[test]
+fn a_list_asks_no_store_and_leaves_nothing_in_it() {
+    let server = Server::start();
+    let node = node_with(&format!("store: {{timeout: 5s, redis: [{}]}}\n{POLICIES}", server.url()));
+    for key in ["mallory", "root", "test:1", "10.0.0.1"] {
+        assert_eq!(check(&node, "login", key)["source"], "list");
+    }
+    let size = || redis::cmd("DBSIZE").query::<u64>(&mut server.connection().unwrap()).unwrap();
+    assert_eq!(size(), 0);
+    assert_eq!(check(&node, "login", "nobody")["source"], "store");
+    assert!(size() > 0, "what is counted is seen by this test");
+}
+
+/// Without a store there still are lists.
+#[test]
+fn lists_and_overrides_hold_while_the_store_is_away() {
+    let node = node_with(&format!("store: {{timeout: 50ms, redis: [redis://127.0.0.1:1]}}\n{POLICIES}"));
+    by_list(&check(&node, "login", "mallory"), "login", "mallory", "deny_listed", 1);
+    let decision = check(&node, "login", "tenant-7:x");
+    assert_eq!((&decision["source"], &decision["limit"]), (&json!("fallback"), &json!(4)), "{decision}");
+}
+
+#[test]
+fn policies_tell_how_much_is_listed() {
+    let node = node_with(POLICIES);
+    let told = http::get(&node.address, "/v1/policies").json();
+    let login = &told["policies"][0];
+    assert_eq!(login["name"], "login");
+    assert_eq!(login["deny"], json!({"keys": 1, "prefixes": 1, "cidrs": 1}));
+    assert_eq!(login["allow"], json!({"keys": 2, "prefixes": 2, "cidrs": 2}));
+    assert_eq!(login["overrides"], json!({"keys": 2, "prefixes": 3, "cidrs": 2}));
+    assert_eq!((&login["shadow"], &login["inline"]), (&json!(false), &json!(false)));
+}
+
+/// Ten thousands of entries of each kind, in the file: they load, and each is found.
+#[test]
+fn a_long_list_loads_and_is_found() {
+    let keys: String = (0..30_000).map(|number| format!("user-{number}, ")).collect();
+    let networks: String = (0..30_000u32).map(|number| format!("10.{}.{}.0/24, ", number >> 8, number & 255)).collect();
+    let node = node_with(&format!(
+        "policies: {{p: {{quotas: [5 per 1h], deny: {{keys: [{keys}last]}}, allow: {{cidrs: [{networks} 192.0.2.0/24]}}}}}}"
+    ));
+    for (key, reason) in [("user-29999", "deny_listed"), ("10.117.47.1", "allow_listed"), ("user-30000", "ok")] {
+        assert_eq!(check(&node, "p", key)["reason"], reason, "{key}");
+    }
+}
+
+/// An entry as a scan of all entries sees it.
+#[derive(Debug, Clone)]
+enum Plain {
+    Key(String),
+    Prefix(String),
+    Network(std::net::IpAddr, u8),
+}
+
+impl Plain {
+    fn pattern(&self) -> Pattern<'_> {
+        match self {
+            Self::Key(text) => Pattern::Key(text),
+            Self::Prefix(text) => Pattern::Prefix(text),
+            Self::Network(address, length) => Pattern::Network(Network::new(*address, *length).unwrap()),
+        }
+    }
+
+    /// How near it is to the key: which kind, and then how long; none where it does not match.
+    fn nearness(&self, key: &str) -> Option<(u8, usize)> {
+        match self {
+            Self::Key(text) => (text == key).then_some((3, 0)),
+            Self::Network(network, length) => contains(*network, *length, key).then_some((2, usize::from(*length))),
+            Self::Prefix(text) => key.starts_with(text.as_str()).then_some((1, text.len())),
+        }
+    }
+}
+
+/// Bit by bit.
+fn contains(network: std::net::IpAddr, length: u8, key: &str) -> bool {
+    use std::net::IpAddr::{V4, V6};
+    let bits = |octets: &[u8]| -> Vec<bool> {
+        octets.iter().flat_map(|octet| (0..8).rev().map(move |bit| octet >> bit & 1 == 1)).collect()
+    };
+    match (network, key.parse()) {
+        (V4(a), Ok(V4(b))) => bits(&a.octets())[..length.into()] == bits(&b.octets())[..length.into()],
+        (V6(a), Ok(V6(b))) => bits(&a.octets())[..length.into()] == bits(&b.octets())[..length.into()],
+        _ => false,
+    }
+}
+
+/// Texts of few letters, and addresses of few networks, so that many entries match one key.
+fn texts() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[abé]{1,6}",
+        (0..4u8, 0..4u8, 0..4u8).prop_map(|(a, b, c)| format!("10.{a}.{b}.{c}")),
+        (0..4u16, 0..4u16).prop_map(|(a, b)| format!("2001:db8:{a}::{b}")),
+    ]
+}
+
+fn entries() -> impl Strategy<Value = Plain> {
+    let network = (texts(), 0..=128u8).prop_filter_map("a network", |(text, length)| {
+        let address: std::net::IpAddr = text.parse().ok()?;
+        Network::new(address, length).map(|_| Plain::Network(address, length))
+    });
+    prop_oneof![texts().prop_map(Plain::Key), texts().prop_map(Plain::Prefix), network]
+}
+
+#[test]
+fn what_is_found_is_what_a_scan_of_all_entries_finds() {
+    let cases = (prop::collection::vec(entries(), 1..60), prop::collection::vec(texts(), 20));
+    let mut runner = TestRunner::new(Config { cases: 2000, failure_persistence: None, ..Config::default() });
+    runner.run(&cases, |(entries, keys)| as_a_scan(&entries, &keys)).unwrap();
+}
+
+/// 100,000 entries that no key names, and some near the keys.
+#[test]
+fn a_hundred_thousand_entries_are_found_as_by_a_scan() {
+    let far = (0..100_000u32).map(|number| match number % 3 {
+        0 => Plain::Key(format!("user-{number}")),
+        1 => Plain::Prefix(format!("tenant-{number}:")),
+        _ => Plain::Network(std::net::Ipv4Addr::from_bits(number << 12).into(), 20 + (number % 13) as u8),
+    });
+    let far: Vec<Plain> = far.collect();
+    let cases = (prop::collection::vec(entries(), 20), prop::collection::vec(texts(), 10));
+    let keys = ["user-300", "user-301", "tenant-301:x", "tenant-301", "0.4.176.9", "24.105.240.1"];
+    let mut runner = TestRunner::new(Config { cases: 10, failure_persistence: None, ..Config::default() });
+    let alike = |(near, mut more): (Vec<Plain>, Vec<String>)| {
+        more.extend(keys.map(str::to_owned));
+        as_a_scan(&[far.as_slice(), &near].concat(), &more)
+    };
+    runner.run(&cases, alike).unwrap();
+}
+
+fn as_a_scan(entries: &[Plain], keys: &[String]) -> Result<(), TestCaseError> {
+    let mut matches = Matches::default();
+    for entry in entries {
+        matches.insert(entry.pattern(), ());
+    }
+    prop_assert!(matches.iter().count() <= entries.len());
+    for key in keys {
+        let nearest = entries.iter().filter_map(|entry| Some((entry.nearness(key)?, entry.pattern())));
+        let nearest = nearest.max_by_key(|(nearness, _)| *nearness).map(|(_, pattern)| pattern);
+        prop_assert_eq!(matches.find(key, key).map(|(pattern, ())| pattern), nearest, "{}", key);
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! What is taken back, by id or by cost, or forgotten: exactly that, at once, and on the other nodes soon.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::http::{self, Connection};
+use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, reset, written};
+use crate::harness::redis::Server;
+use crate::harness::{unique, wait_until};
+
+#[test]
+fn a_refund_by_id_gives_back_exactly_that_charge_once() {
+    on_each_store(&policies(&[10], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-10"), unique("refund"));
+            let charge = |id: &str, cost: u64| {
+                let decision = check(nodes[0], &json!({"policy": policy, "key": key, "id": id, "cost": cost}));
+                assert_eq!(decision["charged"], cost, "{policy} on {store}: {decision}");
+            };
+            let refund = |node: usize, id: &str| {
+                let answer = posted(nodes[node], "/v1/refund", &json!({"policy": policy, "key": key, "id": id}));
+                (answer["refunded"].as_u64().unwrap(), answer["remaining"].as_u64().unwrap())
+            };
+            charge("a", 3);
+            charge("b", 4);
+            charge("c", 2);
+            assert_eq!(refund(1, "b"), (4, 5), "{policy} on {store}");
+            assert_eq!(refund(0, "b"), (0, 5), "only once");
+            assert_eq!(refund(0, "unknown"), (0, 5));
+            let replayed = check(nodes[1], &json!({"policy": policy, "key": key, "id": "b", "cost": 4}));
+            assert_eq!((&replayed["allowed"], &replayed["replayed"]), (&json!(true), &json!(true)), "{store}");
+            assert_eq!(remaining(nodes[0], &policy, &key), 5, "a replay charges nothing");
+            assert_eq!(refund(1, "c"), (2, 7));
+            assert_eq!(refund(1, "a"), (3, 10));
+            assert_eq!(refund(1, "a"), (0, 10));
+        }
+    });
+}
+
+#[test]
+fn a_refund_by_cost_never_gives_back_more_than_was_charged() {
+    on_each_store(&policies(&[10], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-10"), unique("cost"));
+            let refund = |cost: u64| {
+                let answer = posted(nodes[1], "/v1/refund", &json!({"policy": policy, "key": key, "cost": cost}));
+                (answer["refunded"].as_u64().unwrap(), answer["remaining"].as_u64().unwrap())
+            };
+            assert_eq!(refund(5), (0, 10), "nothing was charged: {policy} on {store}");
+            check(nodes[0], &json!({"policy": policy, "key": key, "cost": 7}));
+            assert_eq!(refund(3), (3, 6), "{policy} on {store}");
+            assert_eq!(refund(0), (0, 6));
+            assert_eq!(refund(1_000_000_000_000_000), (4, 10), "{policy} on {store}");
+            assert_eq!(check(nodes[0], &json!({"policy": policy, "key": key, "cost": 10}))["allowed"], true);
+        }
+    });
+}
+
+#[test]
+fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
+    on_each_store(&policies(&[10], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-10"), unique("reset"));
+            let charge = json!({"policy": policy, "key": key, "id": "a", "cost": 10});
+            assert_eq!(check(nodes[0], &charge)["charged"], 10);
+            let forgotten = reset(nodes[0], &policy, &key);
+            assert_eq!(forgotten.status, 200, "{policy} on {store}: {forgotten:?}");
+            let usage = forgotten.json();
+            assert_eq!((&usage["remaining"], &usage["reset_after_ms"]), (&json!(10), &json!(0)), "{policy} on {store}");
+            assert_eq!(check(nodes[1], &json!({"policy": policy, "key": key, "cost": 6}))["remaining"], 4);
+            // The charge of the id is gone; what others charged since is not its.
+            let refund = posted(nodes[0], "/v1/refund", &json!({"policy": policy, "key": key, "id": "a"}));
+            assert_eq!((&refund["refunded"], &refund["remaining"]), (&json!(0), &json!(4)), "{policy} on {store}");
+            assert_eq!(reset(nodes[1], &policy, &key).json()["remaining"], 10);
+            assert_eq!(reset(nodes[1], &policy, &unique("never")).json()["remaining"], 10);
+        }
+    });
+}
+
+/// The node that takes back does not contradict itself; another one that knows a denial does for `max_denial` at most.
+#[test]
+fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_others() {
+    let configuration = format!("prefilter: {{max_denial: 3s}}\n{}", policies(&[2], ""));
+    on_each_store(&configuration, |nodes, store| {
+        let mut elsewhere = Vec::new();
+        for (algorithm, by) in ALGORITHMS.iter().flat_map(|algorithm| ["id", "cost", "reset"].map(|by| (algorithm, by)))
+        {
+            let (policy, key) = (format!("{algorithm}-2"), unique("known"));
+            let one = json!({"policy": policy, "key": key});
+            assert_eq!(check(nodes[0], &json!({"policy": policy, "key": key, "id": "a"}))["allowed"], true);
+            assert_eq!(check(nodes[0], &one)["allowed"], true);
+            for node in nodes {
+                check(node, &one);
+                let known = check(node, &one);
+                assert_eq!((&known["allowed"], &known["source"]), (&json!(false), &json!("prefilter")), "{store}");
+            }
+            let refund = json!({"policy": policy, "key": key, by: if by == "id" { json!("a") } else { json!(1) }});
+            match by {
+                "reset" => assert_eq!(reset(nodes[0], &policy, &key).status, 200),
+                _ => assert_eq!(posted(nodes[0], "/v1/refund", &refund)["refunded"], 1, "{policy} on {store}"),
+            }
+            let here = check(nodes[0], &one);
+            assert_eq!(here["allowed"], true, "{policy} by {by} on {store}: {here}");
+            // For the other node.
+            posted(nodes[0], "/v1/refund", &json!({"policy": policy, "key": key, "cost": 1}));
+            elsewhere.push(one);
+        }
+        for one in elsewhere {
+            wait_until("the other node asks again", || check(nodes[1], &one)["allowed"] == true);
+        }
+    });
+}
+
+/// Its caller leaves while the store is silent; the store does it all the same.
+#[test]
+fn a_refund_whose_caller_has_gone_ends_what_is_known() {
+    let server = Server::start();
+    let store = format!("store: {{redis: ['{}']}}\n", server.url());
+    let file = written(&(store + &policies(&[1], "")));
+    let nodes = [(); 2].map(|()| node(&file));
+    for algorithm in ALGORITHMS {
+        let (policy, key) = (format!("{algorithm}-1"), unique("gone"));
+        let one = json!({"policy": policy, "key": key});
+        let refund = json!({"policy": policy, "key": key, "id": "a"});
+        wait_until("it is charged", || check(&nodes[0], &refund)["charged"] == 1);
+        wait_until("it is known", || check(&nodes[0], &one)["source"] == "prefilter");
+        wait_until("the refund is made", || {
+            server.freeze();
+            let mut connection = Connection::open(&nodes[0].address).unwrap();
+            connection.send(&http::json_request("/v1/refund", refund.to_string().as_bytes())).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            drop(connection);
+            server.thaw();
+            let usage = http::get(&nodes[1].address, &format!("/v1/usage?policy={policy}&key={key}")).json();
+            usage["source"] == "store" && usage["remaining"] == 1
+        });
+        wait_until("the node asks again", || check(&nodes[0], &one)["allowed"] == true);
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_back_now_says_so() {
+    let seeds = [format!("redis://127.0.0.1:{}", crate::harness::free_port())];
+    let file = crate::harness::config_on(&seeds, "policies: {default: {quotas: [5 per 1m]}}");
+    let node = node(&file);
+    let refund = http::post(&node.address, "/v1/refund", r#"{"key": "k", "cost": 1}"#);
+    for answer in [refund, reset(&node, "default", "k")] {
+        assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
+        assert_eq!(answer.json()["type"], "urn:tollgate:problem:store-unavailable");
+    }
+    assert_eq!(check(&node, &json!({"key": "k", "id": "a"}))["source"], Value::from("fallback"));
+}

@@ -1,0 +1,273 @@
+//! Policies are loaded again while the node runs: whole, without losing a count, and never with a fault.
+
+use std::num::NonZeroU64;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollgate::clock::Clock;
+use tollgate::config::{Overrides, Source, built_in, load};
+use tollgate::engine::fallback::FallbackStore;
+use tollgate::engine::{Changes, Engine};
+use tollgate::limit::decision::{Taken, decide};
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::slot::Generations;
+use tollgate::limit::state::State;
+use tollgate::prefilter::Prefilter;
+use tollgate::store::{MemoryStore, Store};
+
+use crate::harness::{Node, http, redis, unique, wait_until};
+
+/// A node and the file that it runs by.
+struct Story {
+    node: Node,
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+impl Story {
+    fn begin(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("my.yaml");
+        std::fs::write(&file, text).unwrap();
+        let node = Node::start_with(&["--config", file.to_str().unwrap()]);
+        Self { node, file, _folder: folder }
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.file, text).unwrap();
+    }
+
+    /// Writes the file and has it loaded by a call.
+    fn reload(&self, text: &str) -> http::Answer {
+        self.write(text);
+        reload(&self.node)
+    }
+}
+
+fn reload(node: &Node) -> http::Answer {
+    http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b""))
+}
+
+fn ask(node: &Node, key: &str, cost: u64) -> Value {
+    http::post(&node.address, "/v1/check", json!({"policy": "p", "key": key, "cost": cost}).to_string()).json()
+}
+
+fn policies(node: &Node) -> Value {
+    http::get(&node.address, "/v1/policies").json()
+}
+
+fn limit(node: &Node) -> Value {
+    policies(node)["policies"][0]["quotas"][0]["limit"].clone()
+}
+
+fn p(limit: u64) -> String {
+    format!("policies:\n  p: {{quotas: [{limit} per 1h]}}\n")
+}
+
+fn on(store: &str, limit: u64) -> String {
+    format!("store: {{redis: [{store}], timeout: 10s}}\n{}", p(limit))
+}
+
+#[test]
+fn a_raised_limit_leaves_what_was_used() {
+    let story = Story::begin(&p(100));
+    assert_eq!(ask(&story.node, "k", 80)["remaining"], 20);
+    assert_eq!(story.reload(&p(200)).status, 200);
+    assert_eq!(ask(&story.node, "k", 0)["remaining"], 120);
+    assert_eq!(ask(&story.node, "k", 120)["allowed"], true);
+    assert_eq!(ask(&story.node, "k", 1)["allowed"], false);
+    assert_eq!(story.reload(&p(100)).status, 200);
+    let less = ask(&story.node, "k", 0);
+    assert_eq!((&less["limit"], &less["remaining"]), (&json!(100), &json!(0)));
+}
+
+/// Two nodes share the counts and both know the denial; each allows from the moment of its own reload.
+#[test]
+fn a_known_denial_ends_with_the_limit_that_it_was_for() {
+    let server = redis::shared();
+    let stories = [(); 2].map(|()| Story::begin(&on(&server.url(), 100)));
+    let key = unique("raised");
+    let [first, second] = [&stories[0].node, &stories[1].node];
+    assert_eq!(ask(first, &key, 80)["allowed"], true);
+    assert_eq!(ask(second, &key, 20)["allowed"], true);
+    for node in [first, second] {
+        ask(node, &key, 1);
+        let known = ask(node, &key, 1);
+        assert_eq!((&known["allowed"], &known["source"]), (&json!(false), &json!("prefilter")), "{known}");
+    }
+    assert_eq!(stories[0].reload(&on(&server.url(), 200)).status, 200);
+    let raised = ask(first, &key, 1);
+    assert_eq!((&raised["allowed"], &raised["remaining"]), (&json!(true), &json!(99)), "{raised}");
+    assert_eq!(ask(second, &key, 1)["source"], "prefilter");
+    assert_eq!(stories[1].reload(&on(&server.url(), 200)).status, 200);
+    let raised = ask(second, &key, 1);
+    assert_eq!((&raised["allowed"], &raised["remaining"]), (&json!(true), &json!(98)), "{raised}");
+}
+
+#[test]
+fn what_is_known_of_a_policy_that_did_not_change_stays_known() {
+    let story = Story::begin("policies: {p: {quotas: [1 per 1h]}, q: {quotas: [1 per 1h]}}");
+    assert_eq!(ask(&story.node, "k", 1)["allowed"], true);
+    assert_eq!(ask(&story.node, "k", 1)["source"], "prefilter");
+    let told = story
+        .reload("policies: {p: {quotas: [{name: 1h, limit: 1, per: 60m}]}, q: {quotas: [2 per 1h]}}")
+        .json();
+    assert_eq!(told["restart_needed"], json!([]));
+    assert_eq!(ask(&story.node, "k", 1)["source"], "prefilter");
+    assert_eq!(story.reload("policies: {p: {quotas: [1 per 1h], timeout: 50ms}}").status, 200);
+    let denied = ask(&story.node, "k", 1);
+    assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("store")));
+}
+
+#[test]
+fn what_changed_is_told_by_name() {
+    let policies = |text: &str| {
+        let source = Source { origin: "test".into(), text: format!("policies: {{{text}}}"), file: None };
+        load(&source, &Overrides::default(), 0).unwrap().policies
+    };
+    let store = || MemoryStore::new(Clock::system(), 10);
+    let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
+    let began = policies("a: {quotas: [1 per 1s]}, b: {quotas: [1 per 1s]}, c: {quotas: [1 per 1s]}");
+    let fallback = FallbackStore::new(store(), NonZeroU64::MIN);
+    let engine = Engine::new(began, prefilter, Store::Memory(store()), fallback, Clock::system());
+    let (a, b) = (engine.policies().by_name["a"].clone(), engine.policies().by_name["b"].clone());
+    let changes = engine.replace(policies("d: {quotas: [1 per 1s]}, b: {quotas: [2 per 1s]}, a: {quotas: [1 per 1s]}"));
+    let names = |name: &str| vec![name.to_owned()];
+    assert_eq!(changes, Changes { added: names("d"), changed: names("b"), removed: names("c") });
+    assert!(Arc::ptr_eq(&a, &engine.policies().by_name["a"]));
+    assert!(!Arc::ptr_eq(&b, &engine.policies().by_name["b"]));
+}
+
+/// The question was sent under the old policy, and its answer comes after the reload.
+#[test]
+fn an_answer_on_its_way_is_not_believed_for_the_new_policy() {
+    let policy = |limit: u64| {
+        let mut policy = built_in(&Overrides::default(), 0).unwrap().policies.by_name["five-per-minute"].clone();
+        Arc::make_mut(&mut policy).quotas[0].limit = NonZeroU64::new(limit).unwrap();
+        policy
+    };
+    let (old, new) = (policy(1), policy(2));
+    let prefilter = Prefilter::new(10, Duration::from_secs(60), Arc::new(Generations::default()));
+    let fingerprint = Fingerprinter::default().fingerprint("five-per-minute", "k");
+    let question = prefilter.question(0, 1_000_000_000);
+    let mut states = [State::new(&old.quotas[0])];
+    let ruling = decide(&old, &mut states, 1_000_000_000, &[1, 1]);
+    prefilter.learn(fingerprint, &old, question, &Taken { ruling, at: 1_000_000_000, tentative: false }, 1_000_000_001);
+    assert!(prefilter.denial(fingerprint, &old, 1, 1_000_000_002).is_some());
+    assert!(prefilter.denial(fingerprint, &new, 1, 1_000_000_002).is_none());
+}
+
+#[test]
+fn a_file_with_faults_keeps_the_running_policies() {
+    let story = Story::begin(&p(5));
+    let began = policies(&story.node);
+    assert_eq!(began["last_reload"]["successful"], true);
+    let refused =
+        story.reload("policies:\n  p: {quotas: [5 per 1h], algoritm: fixed-window}\n  q: {quotas: [0 per 1s]}\n");
+    assert_eq!((refused.status, refused.header("content-type")), (422, Some("application/problem+json")));
+    let problem = refused.json();
+    assert_eq!(problem["type"], "urn:tollgate:problem:invalid-configuration");
+    let places: Vec<_> = problem["violations"].as_array().unwrap().iter().map(|fault| &fault["line"]).collect();
+    assert_eq!(places, [&json!(2), &json!(3)], "{problem}");
+    assert!(
+        problem["violations"][0]["detail"].as_str().unwrap().contains("did you mean `algorithm`?"),
+        "{problem}"
+    );
+    let kept = policies(&story.node);
+    assert_eq!((&kept["version"], &kept["policies"]), (&began["version"], &began["policies"]));
+    assert_eq!(kept["last_reload"]["successful"], false);
+    assert_eq!(kept["last_reload"]["faults"], problem["violations"]);
+    assert_eq!(ask(&story.node, "k", 1)["allowed"], true);
+    assert_eq!(story.reload(&p(6)).status, 200);
+    let mended = policies(&story.node);
+    assert_eq!((&mended["last_reload"]["successful"], &mended["last_reload"]["faults"]), (&json!(true), &json!([])));
+    assert_ne!(mended["version"], began["version"]);
+}
+
+#[test]
+fn a_file_that_is_gone_is_a_fault() {
+    let story = Story::begin(&p(5));
+    std::fs::remove_file(&story.file).unwrap();
+    let refused = reload(&story.node);
+    assert_eq!(refused.status, 422);
+    assert!(refused.json()["violations"][0]["detail"].as_str().unwrap().starts_with("cannot be read"));
+    assert_eq!(ask(&story.node, "k", 1)["allowed"], true);
+}
+
+#[test]
+fn a_hangup_loads_the_file_again_and_ends_nothing() {
+    let story = Story::begin(&p(5));
+    story.write(&p(6));
+    story.node.hang_up();
+    wait_until("the limit is 6", || limit(&story.node) == 6);
+    let mut without_file = Node::start();
+    without_file.hang_up();
+    wait_until("the policies are the same", || http::get(&without_file.address, "/v1/policies").status == 200);
+    assert!(without_file.is_alive());
+}
+
+/// A file that is written, renamed into place, or swapped by the link of its folder is loaded without being asked to.
+#[test]
+fn a_changed_file_is_noticed() {
+    let story = Story::begin(&p(5));
+    story.write(&p(6));
+    wait_until("the written file is loaded", || limit(&story.node) == 6);
+    let other = story.file.with_extension("new");
+    std::fs::write(&other, p(7)).unwrap();
+    std::fs::rename(&other, &story.file).unwrap();
+    wait_until("the renamed file is loaded", || limit(&story.node) == 7);
+    story.write("policies: {p: {quotas: [0 per 1s]}}");
+    wait_until("the fault is told", || policies(&story.node)["last_reload"]["successful"] == false);
+    assert_eq!(limit(&story.node), 7);
+    story.write(&p(8));
+    wait_until("the mended file is loaded", || limit(&story.node) == 8);
+}
+
+/// As Kubernetes does: the file is a link through `..data`, a link to a folder that is swapped as a whole.
+#[test]
+fn a_config_map_that_is_swapped_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let version = |name: &str, limit: u64| {
+        let inner = folder.path().join(name);
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::write(inner.join("my.yaml"), p(limit)).unwrap();
+    };
+    let point_at = |name: &str| {
+        let link = folder.path().join("..data_tmp");
+        symlink(Path::new(name), &link).unwrap();
+        std::fs::rename(&link, folder.path().join("..data")).unwrap();
+    };
+    version("..one", 5);
+    point_at("..one");
+    let file = folder.path().join("my.yaml");
+    symlink("..data/my.yaml", &file).unwrap();
+    let node = Node::start_with(&["--config", file.to_str().unwrap()]);
+    for (name, limit_then) in [("..two", 6), ("..three", 7)] {
+        version(name, limit_then);
+        point_at(name);
+        wait_until(&format!("{name} is loaded"), || limit(&node) == limit_then);
+    }
+}
+
+#[test]
+fn what_needs_a_restart_is_said_and_changes_nothing() {
+    let story = Story::begin(&p(5));
+    let other = "admin_listen: 127.0.0.1:1\nstore: {redis: [redis://127.0.0.1:1]}\nshutdown: {delay: 1s}\n";
+    let told = story.reload(&format!("{other}{}", p(6)));
+    let waiting = json!(["admin_listen", "store", "shutdown"]);
+    assert_eq!((told.status, &told.json()["restart_needed"]), (200, &waiting));
+    assert_eq!(policies(&story.node)["last_reload"]["restart_needed"], waiting);
+    assert_eq!(http::get(&story.node.address, "/health/ready").json()["store"]["kind"], "embedded");
+    assert_eq!(limit(&story.node), 6);
+    assert_eq!(story.reload(&p(6)).json()["restart_needed"], json!([]));
+}
+
+#[test]
+fn built_in_policies_cannot_be_loaded_again() {
+    let refused = reload(&Node::start());
+    assert_eq!((refused.status, &refused.json()["type"]), (409, &json!("urn:tollgate:problem:nothing-to-reload")));
+}

@@ -1,0 +1,168 @@
+//! Checks with an id: retried as often as one likes, charged once.
+
+use std::sync::Barrier;
+
+use serde_json::{Value, json};
+
+use crate::harness::http::{self, Connection};
+use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, written};
+use crate::harness::redis::Server;
+use crate::harness::{Node, unique, wait_until};
+
+/// The same decision, whether it is told for the first time or again.
+fn without_replayed(mut decision: Value) -> Value {
+    decision.as_object_mut().unwrap().remove("replayed");
+    decision
+}
+
+/// Asks the same 100 times at once, by turns of both nodes.
+fn hundred(nodes: [&Node; 2], body: &Value) -> Vec<Value> {
+    let start = Barrier::new(100);
+    std::thread::scope(|scope| {
+        let ask = |number: usize| {
+            let start = &start;
+            scope.spawn(move || {
+                let mut connection = Connection::open(&nodes[number % 2].address).unwrap();
+                start.wait();
+                connection.send(&http::json_request("/v1/check", body.to_string().as_bytes())).unwrap();
+                connection.receive(true).unwrap().json()
+            })
+        };
+        let asked: Vec<_> = (0..100).map(ask).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_hundred_retries_at_once_are_charged_once_and_answered_alike() {
+    on_each_store(&policies(&[1, 5], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            // Of five, and of one: it is the last unit, so everything else is denied.
+            for limit in [5, 1] {
+                let (policy, key) = (format!("{algorithm}-{limit}"), unique("retry"));
+                let decisions = hundred(nodes, &json!({"policy": policy, "key": key, "id": "once"}));
+                let fresh: Vec<_> = decisions.iter().filter(|decision| decision["replayed"].is_null()).collect();
+                assert_eq!(fresh.len(), 1, "{policy} on {store}: {fresh:?}");
+                assert_eq!((&fresh[0]["allowed"], &fresh[0]["charged"]), (&json!(true), &json!(1)), "{store}");
+                for decision in &decisions {
+                    assert_eq!(without_replayed(decision.clone()), *fresh[0], "{policy} on {store}");
+                }
+                assert_eq!(remaining(nodes[0], &policy, &key), limit - 1, "{policy} on {store}");
+                // What is known to be denied does not hide the record, on either node.
+                for node in nodes {
+                    check(node, &json!({"policy": policy, "key": key, "cost": limit}));
+                    let again = check(node, &json!({"policy": policy, "key": key, "id": "once"}));
+                    assert_eq!((&again["allowed"], &again["replayed"]), (&json!(true), &json!(true)), "{store}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
+    on_each_store(&policies(&[5], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-5"), unique("id"));
+            let ask = |id: &str, cost: u64| {
+                let body = json!({"policy": policy, "key": key, "id": id, "cost": cost});
+                http::post(&nodes[0].address, "/v1/check", body.to_string())
+            };
+            // A denial and a look leave no record.
+            assert_eq!(ask("a", 6).json()["reason"], "cost_exceeds_limit", "{store}");
+            assert_eq!(ask("a", 0).json()["remaining"], 5);
+            assert_eq!(ask("a", 3).json()["charged"], 3);
+            assert_eq!(ask("b", 3).json()["allowed"], false);
+            let reused = ask("a", 2);
+            assert_eq!((reused.status, &reused.json()["type"]), (409, &json!("urn:tollgate:problem:id-reused")));
+            assert_eq!(reused.header("content-type"), Some("application/problem+json"));
+            assert_eq!(ask("b", 2).json()["charged"], 2, "decided afresh");
+            assert_eq!(
+                (ask("a", 3).json()["replayed"].clone(), ask("a", 3).json()["remaining"].clone()),
+                (json!(true), json!(2))
+            );
+            // The ids of one key are not another's, nor another policy's.
+            let other = json!({"policy": policy, "key": unique("id"), "id": "a", "cost": 1});
+            assert_eq!(check(nodes[1], &other)["replayed"], Value::Null);
+            assert_eq!(remaining(nodes[1], &policy, &key), 0);
+        }
+    });
+}
+
+#[test]
+fn any_characters_make_an_id() {
+    on_each_store(&policies(&[100], ""), |nodes, _| {
+        let key = unique("odd");
+        let ids = ["{", "}", "%7B", "\n", "\0", "ünïcödé 🦀", "a:b", ":", " ", &"x".repeat(64), "sliding-100:id:{"];
+        for id in ids {
+            let body = json!({"policy": "sliding-100", "key": key, "id": id});
+            assert_eq!(check(nodes[0], &body)["replayed"], Value::Null, "{id:?} is another's");
+            assert_eq!(check(nodes[1], &body)["replayed"], true, "{id:?} is forgotten");
+        }
+        assert_eq!(remaining(nodes[0], "sliding-100", &key), 100 - ids.len() as u64);
+    });
+}
+
+#[test]
+fn checks_of_a_batch_may_have_ids_each() {
+    on_each_store(&policies(&[5], ""), |nodes, store| {
+        let key = unique("batch");
+        let item = |id: Option<&str>, cost: u64| {
+            let mut item = json!({"policy": "sliding-5", "key": key, "cost": cost});
+            id.into_iter().for_each(|id| item["id"] = json!(id));
+            item
+        };
+        let checks =
+            [item(None, 1), item(Some("a"), 2), item(Some("a"), 2), item(None, 1), item(Some("a"), 1), item(None, 2)];
+        let results = posted(nodes[0], "/v1/check/batch", &json!({"checks": checks}))["results"].take();
+        let told = |place: usize| (results[place]["remaining"].clone(), results[place]["replayed"].clone());
+        assert_eq!(told(0), (json!(4), Value::Null), "{store}");
+        assert_eq!(told(1), (json!(2), Value::Null));
+        assert_eq!(told(2), (json!(2), json!(true)));
+        assert_eq!(told(3), (json!(1), Value::Null));
+        assert_eq!(results[4]["error"]["status"], 409);
+        assert_eq!(results[5]["allowed"], false);
+    });
+}
+
+#[test]
+fn a_client_that_left_before_its_answer_may_ask_again() {
+    on_each_store(&policies(&[5], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-5"), unique("left"));
+            let body = json!({"policy": policy, "key": key, "id": "once"}).to_string();
+            for _ in 0..10 {
+                let mut connection = Connection::open(&nodes[0].address).unwrap();
+                connection.send(&http::json_request("/v1/check", body.as_bytes())).unwrap();
+            }
+            let again = http::post(&nodes[1].address, "/v1/check", &body).json();
+            assert_eq!((&again["allowed"], &again["remaining"]), (&json!(true), &json!(4)), "{policy} on {store}");
+            assert_eq!(remaining(nodes[1], &policy, &key), 4, "{policy} on {store}");
+        }
+    });
+}
+
+/// The first try was given up while its command was on the way: nobody can know whether it is charged, and with an
+/// id nobody needs to.
+#[test]
+fn an_answer_that_came_too_late_is_found_by_the_retry() {
+    let server = Server::start();
+    let store = format!("store: {{redis: ['{}'], timeout: 100ms}}\n", server.url());
+    let options = ", on_store_failure: deny".to_owned();
+    let policies = policies(&[1], &options).replace("timeout: 5s, ", "");
+    let node = node(&written(&(store + &policies)));
+    for algorithm in ALGORITHMS {
+        let body = json!({"policy": format!("{algorithm}-1"), "key": "late", "id": "once"});
+        let mut allowed = Value::Null;
+        server.freeze();
+        assert_eq!(check(&node, &body)["source"], "fallback");
+        server.thaw();
+        wait_until("the store answers the retry", || {
+            allowed = check(&node, &body);
+            allowed["source"] == "store"
+        });
+        // The only unit is this check's, whichever of its tries was charged.
+        assert_eq!((&allowed["allowed"], &allowed["charged"]), (&json!(true), &json!(1)), "{algorithm}: {allowed}");
+        assert_eq!(check(&node, &body)["replayed"], true);
+    }
+}

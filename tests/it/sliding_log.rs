@@ -1,0 +1,320 @@
+//! The sliding log: no interval over its limit, what a clock that steps back does, what bounds a log, who caused what.
+//! That it equals a list which forgets nothing is shown in `algorithms.rs`, that both stores do in `stores_alike.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use tollgate::clock::Clock;
+use tollgate::limit::decision::{Verdict, Wait};
+use tollgate::limit::history::{History, TopMeta};
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::policy::Policy;
+use tollgate::limit::time::Micros;
+use tollgate::store::redis::keys::Tag;
+use tollgate::store::{MemoryStore, Meta, RedisStore, Subject, Taken};
+
+use crate::harness::cluster::add_calls;
+use crate::harness::redis::{Server, shared, shared_store};
+use crate::harness::steps::{START, Step, log_policies, logs, steps};
+use crate::harness::unique;
+
+const WINDOW: Micros = 10_000_000;
+
+/// Both stores, asked alike; they must answer alike.
+struct Both {
+    runtime: tokio::runtime::Runtime,
+    redis: RedisStore,
+    memory: MemoryStore,
+}
+
+impl Both {
+    fn new() -> Self {
+        let (runtime, redis) = shared_store();
+        Self { runtime, redis, memory: MemoryStore::new(Clock::system(), 1_000_000) }
+    }
+
+    fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
+        let here = self.memory.take_noted_at(subject, costs, metas, now).unwrap();
+        let there = self.runtime.block_on(self.redis.take_noted(subject, costs, metas, Some(now))).unwrap();
+        assert_eq!(here, there);
+        here
+    }
+
+    fn take(&self, subject: &Subject, cost: u64, now: Micros) -> Verdict {
+        self.take_noted(subject, &[cost], &[], now).ruling.verdicts.remove(0)
+    }
+
+    fn history(&self, subject: &Subject, now: Micros) -> History {
+        let here = self.memory.history_at(subject, now);
+        let there = self.runtime.block_on(self.redis.history_by(subject, Some(now))).unwrap();
+        assert_eq!(here, there);
+        here
+    }
+}
+
+fn subject(policy: Policy) -> Subject {
+    let key: Arc<str> = unique("log").into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    Subject { policy: Arc::new(policy), key, fingerprint }
+}
+
+fn meta(name: &str) -> Meta {
+    Some(name.into())
+}
+
+fn histories(count: usize) -> impl Strategy<Value = (Policy, Vec<Step>)> {
+    log_policies().prop_flat_map(move |policy| {
+        let steps = steps(&policy, count);
+        (Just(policy), steps)
+    })
+}
+
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
+}
+
+/// Guarantee 1, by the clock as it was read, also where it stepped back.
+#[test]
+fn no_interval_as_long_as_the_window_holds_more_than_the_limit() {
+    let store = MemoryStore::new(Clock::system(), 1_000_000);
+    let property = |(policy, steps): (Policy, Vec<Step>)| {
+        let subject = subject(policy);
+        let mut admitted: Vec<(Micros, u64)> = Vec::new();
+        for step in &steps {
+            let verdicts = store.take_at(&subject, &step.costs, step.now).unwrap().ruling.verdicts;
+            let allowed = verdicts.iter().filter(|verdict| verdict.allowed && verdict.cost > 0);
+            admitted.extend(allowed.map(|verdict| (step.now, verdict.cost)));
+        }
+        admitted.sort_unstable();
+        for quota in &subject.policy.quotas {
+            for (from, (start, _)) in admitted.iter().enumerate() {
+                let within = admitted[from..].iter().take_while(|(at, _)| at - start < quota.window);
+                let sum: u64 = within.map(|(_, cost)| cost).sum();
+                prop_assert!(sum <= quota.limit.get(), "{} from {} on under {:?}", sum, start, quota);
+            }
+        }
+        Ok(())
+    };
+    runner(1000).run(&histories(80), property).unwrap();
+}
+
+#[test]
+fn a_charge_counts_for_exactly_a_window() {
+    let both = Both::new();
+    let subject = subject(logs(&[(2, WINDOW)], 10));
+    assert!(both.take(&subject, 1, START).allowed);
+    assert!(both.take(&subject, 1, START + 1).allowed);
+    let denied = both.take(&subject, 1, START + WINDOW - 1);
+    assert_eq!((denied.allowed, denied.retry_after), (false, Wait::For(1)));
+    assert!(both.take(&subject, 1, START + WINDOW).allowed);
+    let denied = both.take(&subject, 2, START + WINDOW);
+    assert_eq!((denied.allowed, denied.retry_after), (false, Wait::For(WINDOW)));
+}
+
+/// What lies ahead counts, and a charge is noted no earlier than it, so that entries stay in order.
+#[test]
+fn to_a_clock_that_steps_back_what_lies_ahead_counts() {
+    let both = Both::new();
+    let subject = subject(logs(&[(3, WINDOW)], 10));
+    both.take(&subject, 1, START);
+    both.take(&subject, 1, START + WINDOW - 1);
+    let back = START + WINDOW - 200_000;
+    let third = both.take(&subject, 1, back);
+    assert!(third.allowed);
+    assert_eq!(third.quotas[0].reset_after, START + 2 * WINDOW - 1 - back, "noted at the latest instant");
+    assert_eq!(both.take(&subject, 1, back).retry_after, Wait::For(200_000));
+    // What has left counts again where the clock goes back to before it did.
+    assert_eq!(both.take(&subject, 0, START + WINDOW).quotas[0].remaining, 1);
+    assert!(both.take(&subject, 1, START + WINDOW + 100).allowed);
+    assert_eq!(both.take(&subject, 0, START + WINDOW - 100).quotas[0].remaining, 0);
+    assert_eq!(both.take(&subject, 1, START + WINDOW - 100).retry_after, Wait::For(WINDOW - 1 + 100));
+}
+
+/// Sums begin anew when a log is rewritten: ten thousand times 10^15 stay exact.
+#[test]
+fn the_largest_limit_stays_exact_for_ever() {
+    const MOST: u64 = 1_000_000_000_000_000;
+    let both = Both::new();
+    let subject = subject(logs(&[(MOST, 100_000)], 10));
+    for window in 0..100 {
+        let now = START + window * 100_000;
+        assert!(both.take(&subject, MOST - 1, now).allowed, "{window}");
+        assert!(!both.take(&subject, 2, now + 99_999).allowed, "{window}");
+        assert_eq!(both.take(&subject, 1, now + 99_999).quotas[0].remaining, 0);
+    }
+}
+
+#[test]
+fn a_full_log_denies_until_an_entry_has_left() {
+    let both = Both::new();
+    let subject = subject(logs(&[(1000, WINDOW), (5000, 6 * WINDOW)], 3));
+    for number in 0..3 {
+        let verdict = both.take(&subject, 10, START + number * 1_000_000);
+        assert!(verdict.allowed);
+        assert_eq!(verdict.quotas[0].remaining, if number < 2 { 1000 - 10 * (number + 1) } else { 0 });
+    }
+    // The log of the longer window is full for longer.
+    let denied = both.take(&subject, 1, START + 3_000_000);
+    assert_eq!((denied.allowed, denied.binding), (false, 1));
+    assert_eq!(denied.retry_after, Wait::For(6 * WINDOW - 3_000_000));
+    assert!(!both.take(&subject, 1, START + 6 * WINDOW - 1).allowed);
+    assert!(both.take(&subject, 1, START + 6 * WINDOW).allowed);
+    assert_eq!(both.take(&subject, 1, START + 6 * WINDOW).retry_after, Wait::For(1_000_000));
+}
+
+/// As with the quotas of a request: equal windows, other counters.
+#[test]
+fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
+    let (runtime, redis) = shared_store();
+    let plain = subject(logs(&[(5, WINDOW)], 10));
+    let mut own = logs(&[(5, WINDOW)], 10);
+    own.options.counters = Some("p~own".into());
+    let fingerprint = Fingerprinter::default().fingerprint(own.counters(), &plain.key);
+    let own = Subject { policy: Arc::new(own), key: plain.key.clone(), fingerprint };
+    let take = |subject: &Subject, name: &str| {
+        let taken = runtime.block_on(redis.take_noted(subject, &[4], &[meta(name)], Some(START))).unwrap();
+        taken.ruling.verdicts[0].allowed
+    };
+    assert!(take(&plain, "here") && take(&own, "there"));
+    for (subject, name) in [(&plain, "here"), (&own, "there")] {
+        let history = runtime.block_on(redis.history_by(subject, Some(START))).unwrap();
+        let metas: Vec<_> = history.entries.iter().map(|entry| entry.meta.as_deref()).collect();
+        assert_eq!(metas, [Some(name)]);
+    }
+}
+
+#[test]
+fn a_call_admits_as_many_costs_as_the_log_has_room_for() {
+    let both = Both::new();
+    let subject = subject(logs(&[(100, WINDOW)], 4));
+    let taken = both.take_noted(&subject, &[1, 1, 0, 7, 7, 1, 0], &[], START);
+    let allowed: Vec<bool> = taken.ruling.verdicts.iter().map(|verdict| verdict.allowed).collect();
+    assert_eq!(allowed, [true, true, true, true, true, false, true]);
+    assert_eq!(taken.ruling.closed_for, WINDOW);
+}
+
+/// Neither bytes nor lives: what a charge wrote lives until it has left and one second more.
+#[test]
+fn a_denial_changes_nothing_in_redis() {
+    let (runtime, redis) = shared_store();
+    let subject = subject(logs(&[(5, WINDOW), (8, 6 * WINDOW)], 10));
+    let take = |cost: u64, now: Micros| {
+        let taken = runtime.block_on(redis.take_noted(&subject, &[cost], &[meta("user")], Some(now))).unwrap();
+        taken.ruling.verdicts[0].allowed
+    };
+    let held = || {
+        let mut connection = shared().connection().unwrap();
+        let pattern = format!("*{}*", subject.key);
+        let names: Vec<String> = redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap();
+        let mut of = |name: &String| -> (Vec<u8>, i64) {
+            let mut both = redis::pipe();
+            both.cmd("DUMP").arg(name).cmd("PTTL").arg(name).query(&mut connection).unwrap()
+        };
+        names.into_iter().map(|name| (name.clone(), of(&name))).collect::<BTreeMap<_, _>>()
+    };
+    assert!(take(2, START) && take(2, START + 1_000_000));
+    let before = held();
+    let lives: Vec<i64> = before.values().map(|(_, life)| *life).collect();
+    let suffixes: Vec<&str> = before.keys().map(|name| name.split(":}").nth(1).unwrap()).collect();
+    assert_eq!(suffixes, ["p:l16-10s:log", "p:l16-1m:log", "p:l16-1m:metas"]);
+    let until = |life: i64, window: Micros| (1..=i64::try_from(window / 1000).unwrap() + 1000).contains(&life);
+    assert!(until(lives[0], WINDOW) && until(lives[1], 6 * WINDOW) && until(lives[2], 6 * WINDOW), "{lives:?}");
+    for cost in [2, 9, 0, 5] {
+        assert_eq!(take(cost, START + 2_000_000), cost == 0);
+    }
+    let after = held();
+    assert!(
+        before.iter().all(|(name, (bytes, life))| after[name].0 == *bytes && after[name].1 <= *life),
+        "{after:?}"
+    );
+    assert_eq!(before.len(), after.len());
+}
+
+#[test]
+fn both_stores_tell_the_same_of_who_caused_what() {
+    let both = Both::new();
+    let property = |(policy, steps): (Policy, Vec<Step>)| {
+        let subject = subject(policy);
+        for (number, step) in steps.iter().enumerate() {
+            let name =
+                |place: usize| (!place.is_multiple_of(3)).then(|| format!("user-{}", (number + place) % 13).into());
+            let metas: Vec<Meta> = if number % 4 == 0 { Vec::new() } else { (0..step.costs.len()).map(name).collect() };
+            both.take_noted(&subject, &step.costs, &metas, step.now);
+            let history = both.history(&subject, step.now);
+            prop_assert!(history.entries.len() <= 100 && history.top_metas.len() <= 10);
+            let dearer = |pair: &[TopMeta]| (pair[0].cost, pair[0].count) >= (pair[1].cost, pair[1].count);
+            prop_assert!(history.top_metas.windows(2).all(dearer));
+        }
+        Ok(())
+    };
+    runner(60).run(&histories(40), property).unwrap();
+}
+
+#[test]
+fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
+    let (runtime, redis) = shared_store();
+    let subject = subject(logs(&[(10_000, 3_600_000_000)], 10_000));
+    let metas: Vec<[Meta; 1]> =
+        (0..2000).map(|number| [(number % 4 > 0).then(|| format!("user-{}", number % 4).into())]).collect();
+    let history = runtime.block_on(async {
+        let asked = metas.iter().map(|meta| redis.take_noted(&subject, &[1], meta, None));
+        for taken in futures_util::future::join_all(asked).await {
+            assert!(taken.unwrap().ruling.verdicts[0].allowed);
+        }
+        redis.history(&subject).await.unwrap()
+    });
+    let top: Vec<_> = history.top_metas.iter().map(|top| (&*top.meta, top.cost, top.count)).collect();
+    assert_eq!(
+        top,
+        [("user-1", 500, 500), ("user-2", 500, 500), ("user-3", 500, 500)],
+        "more than one portion of them"
+    );
+    assert_eq!(history.entries.len(), 100);
+}
+
+/// A log of 100,000 is as fast as a short one: each call touches a bounded part of it.
+#[test]
+fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
+    const MOST: u64 = 100_000;
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = {
+        let _inside = runtime.enter();
+        server.store()
+    };
+    runtime.block_on(redis.known());
+    let mut connection = server.connection().unwrap();
+    let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));
+    let key = Tag::new("ratelimit", &subject.key).state("p", &subject.policy.quotas[0]);
+    let take = |costs: &[u64], meta: Meta, now: Micros| {
+        let metas = vec![meta; costs.len()];
+        runtime.block_on(redis.take_noted(&subject, costs, &metas, Some(now))).unwrap().ruling.verdicts
+    };
+    // One charge a ms, 1000 in a call, for three windows and a half: it is full, and entries leave as others come.
+    let mut now = START;
+    for _ in 0..350 {
+        now += 1_000_000;
+        assert!(take(&[1; 1000], meta("user"), now).iter().all(|verdict| verdict.allowed));
+        let bytes: u64 = redis::cmd("STRLEN").arg(&key).query(&mut connection).unwrap();
+        assert!(bytes <= 16 * (2 * MOST + 4000), "{bytes} bytes");
+    }
+    let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
+    for _ in 0..300 {
+        now += 10_000;
+        let verdicts = take(&[1, 5, 700_000, 1_000_001], meta("user"), now);
+        assert_eq!(verdicts[3].retry_after, Wait::Never);
+    }
+    let mut calls = BTreeMap::new();
+    add_calls(&mut connection, &mut calls);
+    let rewrites = calls.get("set").copied().unwrap_or(0);
+    let reads = calls["getrange"];
+    assert!(reads <= 300 * 80, "{reads} reads in 300 calls: more than bisection needs");
+    assert!(rewrites <= 1, "{rewrites} rewrites in 300 calls");
+    let metas = key.strip_suffix(":log").unwrap().to_owned() + ":metas";
+    let held: u64 = redis::cmd("LLEN").arg(metas).query(&mut connection).unwrap();
+    assert!(held <= MOST + 4000, "{held} metas");
+    let history = runtime.block_on(redis.history_by(&subject, Some(now))).unwrap();
+    assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
+}

@@ -1,0 +1,85 @@
+//! Clients that trickle their requests, say nothing, or come in numbers.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+
+use crate::harness::{Node, http, wait_until};
+
+const PEEK: &[u8] = br#"{"policy": "p", "key": "k", "cost": 0}"#;
+
+fn node(limits: &str) -> (Node, NamedTempFile) {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(file, "limits: {limits}\npolicies: {{p: {{quotas: [5 per 1h]}}}}").unwrap();
+    (Node::start_with(&["--config", file.path().to_str().unwrap()]), file)
+}
+
+/// Sends the next piece of its request whenever it can; whether it was cut off.
+fn trickles(stream: &mut TcpStream, piece: &[u8]) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    if stream.write_all(piece).is_err() {
+        return true;
+    }
+    match stream.read(&mut [0; 1024]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+    }
+}
+
+/// Slowloris: a header field at a time, never the last; and bodies of which the end never comes.
+#[test]
+fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
+    let (node, _file) = node("{request_timeout: 2s}");
+    let open = |start: &[u8]| {
+        let mut stream = TcpStream::connect(&node.address).unwrap();
+        stream.write_all(start).unwrap();
+        stream
+    };
+    let mut headers: Vec<_> = (0..50).map(|_| open(b"POST /v1/check HTTP/1.1\r\nHost: t\r\n")).collect();
+    let body =
+        b"POST /v1/check HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n ";
+    let mut bodies: Vec<_> = (0..50).map(|_| open(body)).collect();
+    let mut silent: Vec<_> = (0..50).map(|_| open(b"")).collect();
+    assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
+    for (streams, piece) in [(&mut headers, &b"X-A: b\r\n"[..]), (&mut bodies, b" "), (&mut silent, b"")] {
+        wait_until("each is cut off", || {
+            streams.retain_mut(|stream| !trickles(stream, piece));
+            streams.is_empty()
+        });
+    }
+    assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
+}
+
+#[test]
+fn an_idle_connection_is_closed() {
+    let (node, _file) = node("{idle_timeout: 1s}");
+    let mut connection = http::Connection::open(&node.address).unwrap();
+    connection.send(&http::json_request("/v1/check", PEEK)).unwrap();
+    assert_eq!(connection.receive(true).unwrap().status, 200);
+    assert!(connection.receive(true).is_err(), "it is closed, within the ten seconds of a read");
+}
+
+/// Those that are open go on; newcomers are refused until one of them leaves.
+#[test]
+fn more_connections_than_the_limit_are_refused() {
+    let (node, _file) = node("{max_connections: 10}");
+    let mut open: Vec<_> = (0..10)
+        .map(|_| {
+            let mut connection = http::Connection::open(&node.address).unwrap();
+            connection.send(&http::json_request("/v1/check", PEEK)).unwrap();
+            assert_eq!(connection.receive(true).unwrap().status, 200);
+            connection
+        })
+        .collect();
+    let ask = || http::try_exchange(&node.address, &http::json_request("/v1/check", PEEK));
+    for _ in 0..5 {
+        assert!(ask().is_err(), "an eleventh connection was answered");
+    }
+    open[3].send(&http::json_request("/v1/check", PEEK)).unwrap();
+    assert_eq!(open[3].receive(true).unwrap().status, 200);
+    open.pop();
+    wait_until("there is room again", || ask().is_ok_and(|answer| answer.status == 200));
+}

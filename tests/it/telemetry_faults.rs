@@ -1,0 +1,157 @@
+//! An OTLP endpoint that is away or silent costs no check anything, and the log says so once. What the log says of a
+//! fault that repeats.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use crate::harness::collector::tracing_to;
+use crate::harness::{Node, config_on, free_port, http, wait_until};
+
+/// Spans that may wait, so that more are made than do.
+const QUEUE: &[(&str, &str)] = &[
+    ("OTEL_TRACES_SAMPLER", "always_on"),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "64"),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "32"),
+    ("OTEL_EXPORTER_OTLP_TIMEOUT", "500"),
+];
+
+#[test]
+fn an_endpoint_that_refuses_is_told_of_once() {
+    endpoint_fails(&format!("http://127.0.0.1:{}", free_port()), "grpc");
+    endpoint_fails(&format!("http://127.0.0.1:{}", free_port()), "http/protobuf");
+}
+
+#[test]
+fn an_endpoint_that_accepts_and_says_nothing_is_told_of_once() {
+    // Connections wait in its backlog and are never answered.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    endpoint_fails(&format!("http://{}", silent.local_addr().unwrap()), "grpc");
+}
+
+#[test]
+fn an_endpoint_that_is_slow_is_told_of_once() {
+    let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", slow.local_addr().unwrap());
+    // It takes everything, a batch of 32 spans in 200 ms; far more than that end meanwhile.
+    std::thread::spawn(move || {
+        slow.incoming().flatten().for_each(|stream| _ = std::thread::spawn(|| take_slowly(stream)))
+    });
+    endpoint_fails(&endpoint, "http/protobuf");
+}
+
+/// Answers requests as long as there are any.
+fn take_slowly(stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut length, mut line) = (0, String::new());
+        while reader.read_line(&mut line).ok()? > 2 {
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().ok()?;
+            }
+            line.clear();
+        }
+        reader.read_exact(&mut vec![0; length]).ok()?;
+        std::thread::sleep(Duration::from_millis(200));
+        reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+    }
+}
+
+fn endpoint_fails(endpoint: &str, protocol: &str) {
+    let log = NamedTempFile::new().unwrap();
+    let mut program = tracing_to(endpoint, QUEUE);
+    program.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
+    let node = logging(program, &log, &[]);
+    let complaints = || lines(&log).iter().filter(|line| line["fields"]["endpoint"] == endpoint).count();
+    let batch = json!({"checks": (0..100).map(|at| json!({"key": format!("k{at}")})).collect::<Vec<_>>()});
+    let mut checks = 0;
+    wait_until("it has failed", || {
+        let answer = http::post(&node.address, "/v1/check/batch", batch.to_string());
+        checks += 100;
+        assert!(answer.json()["results"].as_array().unwrap().iter().all(|result| result["source"] == "store"));
+        complaints() > 0
+    });
+    // Many more failures, and not another word.
+    let before = http::get(&node.address, "/metrics").body;
+    for _ in 0..50 {
+        let answer = http::post(&node.address, "/v1/check/batch", batch.to_string());
+        assert_eq!(answer.status, 200);
+        checks += 100;
+    }
+    let after = http::get(&node.address, "/metrics").body;
+    assert_eq!(complaints(), 1);
+    let grown = resident(&after) - resident(&before);
+    assert!(grown < 64.0 * 1024.0 * 1024.0, "{checks} checks took {grown} bytes");
+    let took = within(&after, "store", "0.1");
+    assert!(took >= 0.9, "of {checks} checks only {took} took less than 100 ms");
+}
+
+#[test]
+fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
+    let log = NamedTempFile::new().unwrap();
+    let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], "policies: {default: {quotas: [5 per 1s]}}");
+    let program = tracing_to(&format!("http://127.0.0.1:{}", free_port()), &[]);
+    let node = logging(program, &log, &["--config", file.path().to_str().unwrap()]);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let fields =
+        [("content-type", "application/json"), ("x-request-id", "req-7"), ("traceparent", traceparent.as_str())];
+    for _ in 0..20 {
+        let answer = http::exchange(&node.address, &http::request("POST", "/v1/check", &fields, br#"{"key": "k"}"#));
+        assert_eq!((answer.status, answer.header("x-request-id")), (200, Some("req-7")));
+    }
+    let told: Vec<Value> = lines(&log)
+        .into_iter()
+        .filter(|line| line["fields"]["message"].as_str().unwrap().contains("the fallback answers"))
+        .collect();
+    let [line] = &told[..] else { panic!("one line of twenty checks: {told:?}") };
+    assert_eq!((&line["span"]["request_id"], &line["span"]["trace_id"]), (&json!("req-7"), &json!(trace)));
+    assert_eq!((&line["fields"]["policy"], &line["fields"]["mode"]), (&json!("default"), &json!("local")));
+}
+
+#[test]
+fn a_variable_that_cannot_be_obeyed_is_refused() {
+    let output = tracing_to("https://example.com:4317", &[])
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"),
+        "{said}"
+    );
+}
+
+/// A node whose log goes to a file.
+fn logging(mut program: Command, log: &NamedTempFile, arguments: &[&str]) -> Node {
+    program.stderr(File::create(log.path()).unwrap());
+    Node::start_by(program, arguments)
+}
+
+fn lines(log: &NamedTempFile) -> Vec<Value> {
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn resident(metrics: &[u8]) -> f64 {
+    number(metrics, "process_resident_memory_bytes ")
+}
+
+/// Which part of the checks of a source took at most so many seconds.
+fn within(metrics: &[u8], source: &str, seconds: &str) -> f64 {
+    let name = "tollgate_check_duration_seconds";
+    number(metrics, &format!("{name}_bucket{{le=\"{seconds}\",source=\"{source}\"}} "))
+        / number(metrics, &format!("{name}_count{{source=\"{source}\"}} "))
+}
+
+fn number(metrics: &[u8], start: &str) -> f64 {
+    let text = std::str::from_utf8(metrics).unwrap();
+    let line = text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start} in\n{text}"));
+    line[start.len()..].parse().unwrap()
+}

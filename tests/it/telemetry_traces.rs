@@ -1,0 +1,270 @@
+//! What a trace shows of a check: spans, parents, links and attributes, as a real OTLP receiver gets them.
+
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use serde_json::{Value, json};
+
+use crate::harness::collector::{Collector, Spanned, attribute, attributes, hex};
+use crate::harness::redis::Server;
+use crate::harness::{Node, cluster, config_on, free_port, http, unique, wait_until};
+
+const POLICIES: &str = "
+policies:
+  default: {quotas: [1000000 per 1h], timeout: 5s}
+  one: {quotas: [1 per 1h], timeout: 5s}
+  deny: {quotas: [5 per 1h], on_store_failure: deny}
+  error: {quotas: [5 per 1h], on_store_failure: error}
+";
+
+const PARENT: &str = "00f067aa0ba902b7";
+
+const ALWAYS: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "parentbased_always_on")];
+
+#[test]
+fn an_allowed_check_on_the_cluster_is_a_tree_under_its_callers_span() {
+    let collector = Collector::start();
+    let file = config_on(&cluster::shared().seeds(), POLICIES);
+    // By default a root is sampled once in a hundred; a sampled parent always.
+    let variables = [("OTEL_SERVICE_NAME", "limits")];
+    let node = Node::start_by(collector.tollgate(&variables), &["--config", file.path().to_str().unwrap()]);
+    let (key, trace) = (unique("tree"), trace_id());
+    assert_eq!(traced(&node, &trace, "01", &json!({"key": key, "cost": 3})).json()["allowed"], true);
+    let spans = collector.wait("the trace is there", |spans| {
+        ["POST /v1/check", "store.take", "lane.wait", "EVALSHA sliding-window"]
+            .iter()
+            .all(|name| spans.named(&trace, name).len() == 1)
+    });
+    assert!(spans.0.iter().all(|received| received.service == "limits"));
+
+    let server = spans.one(&trace, "POST /v1/check");
+    assert_eq!((hex(&server.parent_span_id).as_str(), server.kind()), (PARENT, SpanKind::Server));
+    let http = ["http.request.method", "http.route", "url.path", "http.response.status_code", "client.address"];
+    assert_eq!(attributes(server, http), ["POST", "/v1/check", "/v1/check", "200", "127.0.0.1"]);
+    let told = ["tollgate.policy", "tollgate.allowed", "tollgate.reason", "tollgate.source", "tollgate.cost"];
+    assert_eq!(attributes(server, told), ["default", "true", "ok", "store", "3"]);
+    assert_eq!(attribute(server, "tollgate.key_hash").len(), 16);
+    assert!(spans.all().all(|span| !format!("{span:?}").contains(&key)), "the key is nowhere in clear");
+
+    let store = spans.one(&trace, "store.take");
+    assert_eq!(store.parent_span_id, server.span_id);
+    let mut children: Vec<&str> = spans.children(store).iter().map(|span| span.name.as_str()).collect();
+    children.sort_unstable();
+    assert_eq!(children, ["EVALSHA sliding-window", "lane.wait"]);
+    let (wait, call) = (spans.one(&trace, "lane.wait"), spans.one(&trace, "EVALSHA sliding-window"));
+    assert_eq!((call.kind(), call.links.len()), (SpanKind::Client, 0));
+    let db = ["db.system.name", "db.operation.name", "db.stored_procedure.name", "db.operation.batch.size"];
+    assert_eq!(attributes(call, db), ["redis", "EVALSHA", "sliding-window", ""]);
+    let address = ["server.address", "network.peer.address"];
+    assert_eq!(attributes(call, address), ["127.0.0.1", "127.0.0.1"]);
+    let shard = format!("127.0.0.1:{}", attribute(call, "server.port"));
+    let health = http::get(&node.address, "/health/ready").json();
+    let shards = health["store"]["shards"].as_array().unwrap();
+    assert!(shards.iter().any(|known| known["address"] == shard.as_str()), "{shard} is none of {shards:?}");
+
+    let ends = |span: &Span| (span.start_time_unix_nano, span.end_time_unix_nano);
+    assert!(ends(wait).1 == ends(call).0 && ends(wait).0 <= ends(wait).1, "the wait ends where the wire begins");
+    assert!(ends(server).0 <= ends(store).0 && ends(store).1 <= ends(server).1);
+}
+
+#[test]
+fn a_denial_from_the_pre_filter_shows_that_no_store_was_asked() {
+    let collector = Collector::start();
+    let file = config_on(&cluster::shared().seeds(), &format!("telemetry: {{record_keys: true}}{POLICIES}"));
+    let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    let (key, trace) = (unique("prefilter"), trace_id());
+    let check = json!({"policy": "one", "key": key});
+    http::post(&node.address, "/v1/check", check.to_string());
+    assert_eq!(traced(&node, &trace, "01", &check).json()["source"], "prefilter");
+    let spans = collector.wait("the denial is there", |spans| !spans.named(&trace, "POST /v1/check").is_empty());
+    let server = spans.one(&trace, "POST /v1/check");
+    let told = ["tollgate.allowed", "tollgate.reason", "tollgate.source", "tollgate.key"];
+    assert_eq!(attributes(server, told), ["false", "over_limit", "prefilter", &key]);
+    assert_eq!(
+        (spans.children(server).len(), server.status.clone().unwrap_or_default().code()),
+        (0, StatusCode::Unset)
+    );
+    // The check before it had no parent, so it began a trace, and went to the store.
+    let first = spans.all().find(|span| span.name == "POST /v1/check" && hex(&span.trace_id) != trace).unwrap();
+    assert!(first.parent_span_id.is_empty());
+    assert_eq!(attribute(first, "tollgate.key_hash"), attribute(server, "tollgate.key_hash"));
+}
+
+#[test]
+fn a_batch_has_a_span_for_each_key() {
+    let collector = Collector::start();
+    let file = config_on(&cluster::shared().seeds(), POLICIES);
+    let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    let (a, b, trace) = (unique("a"), unique("b"), trace_id());
+    let checks = json!({"checks": [{"key": a}, {"key": b}, {"key": a}, {"policy": "nobody", "key": a}]});
+    assert_eq!(traced_to(&node, "/v1/check/batch", &trace, "01", &checks).status, 200);
+    let spans = collector.wait("the batch is there", |spans| !spans.named(&trace, "POST /v1/check/batch").is_empty());
+    let server = spans.one(&trace, "POST /v1/check/batch");
+    let mut parts = spans.children(server);
+    parts.sort_by_key(|part| attribute(part, "tollgate.checks"));
+    let seen: Vec<_> = parts.iter().map(|part| (part.name.as_str(), attribute(part, "tollgate.checks"))).collect();
+    assert_eq!(seen, [("check", String::new()), ("check", "2".into())]);
+    let sizes = parts.iter().map(|part| {
+        let [store] = spans.children(part)[..] else { panic!("one store.take") };
+        let call = spans.children(store).into_iter().find(|span| span.kind() == SpanKind::Client).unwrap();
+        attribute(call, "db.operation.batch.size")
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), ["", "2"]);
+    assert!(parts.iter().all(|part| attribute(part, "tollgate.allowed") == "true"));
+}
+
+#[test]
+fn a_call_that_carried_several_checks_is_linked_with_each() {
+    let collector = Collector::start();
+    let server = Server::start();
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    let key = unique("merged");
+    // Checks of one key that wait together become one call.
+    let merged = |spans: &Spanned| {
+        let call = spans.all().find(|span| span.links.len() > 1).cloned()?;
+        let all = call.links.iter().all(|link| spans.all().any(|span| span.span_id == link.span_id));
+        all.then_some(call)
+    };
+    let spans = collector.wait("a call carries several checks", |spans| {
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| http::post(&node.address, "/v1/check", json!({"key": key}).to_string()));
+            }
+        });
+        merged(spans).is_some()
+    });
+    let call = merged(&spans).unwrap();
+    assert_eq!(attribute(&call, "db.operation.batch.size"), call.links.len().to_string());
+    for link in &call.links {
+        let store = spans.by_id(&link.span_id);
+        assert_eq!((store.name.as_str(), &store.trace_id), ("store.take", &link.trace_id));
+        let back = store.links.iter().find(|back| back.span_id == call.span_id).expect("it is linked with the call");
+        assert_eq!(back.trace_id, call.trace_id);
+        assert!(spans.children(store).iter().any(|span| span.name == "lane.wait"), "each check tells its own wait");
+        assert_eq!(spans.by_id(&store.parent_span_id).name, "POST /v1/check");
+    }
+    assert_eq!(call.parent_span_id, call.links[0].span_id, "it is a child of the first");
+}
+
+#[test]
+fn a_fallback_tells_its_mode_and_cause() {
+    let collector = Collector::start();
+    let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], POLICIES);
+    let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    let (denied, failed) = (trace_id(), trace_id());
+    assert_eq!(traced(&node, &denied, "01", &json!({"policy": "deny", "key": "k"})).status, 200);
+    assert_eq!(traced(&node, &failed, "01", &json!({"policy": "error", "key": "k"})).status, 503);
+    let spans = collector.wait("both are there", |spans| {
+        [&denied, &failed].iter().all(|trace| spans.named(trace, "POST /v1/check").len() == 1)
+    });
+    let server = spans.one(&denied, "POST /v1/check");
+    let told = ["tollgate.source", "tollgate.reason", "tollgate.fallback.mode", "tollgate.fallback.cause"];
+    assert_eq!(attributes(server, told), ["fallback", "store_unavailable", "deny", "breaker_open"]);
+    let store = spans.one(&denied, "store.take");
+    assert_eq!(
+        (store.parent_span_id.as_slice(), attribute(store, "error.type").as_str()),
+        (&server.span_id[..], "unreachable")
+    );
+
+    let server = spans.one(&failed, "POST /v1/check");
+    assert_eq!(attributes(server, ["http.response.status_code", "error.type"]), ["503", "503"]);
+    assert_eq!(attributes(server, told), ["fallback", "store_unavailable", "error", "breaker_open"]);
+    assert_eq!(server.status.clone().unwrap().code(), StatusCode::Error);
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_a_call_that_failed() {
+    let collector = Collector::start();
+    let server = Server::start();
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    wait_until("the store answers", || {
+        let check = json!({"policy": "deny", "key": unique("warm")});
+        http::post(&node.address, "/v1/check", check.to_string()).json()["source"] == "store"
+    });
+    let trace = trace_id();
+    server.freeze();
+    traced(&node, &trace, "01", &json!({"policy": "deny", "key": unique("frozen")}));
+    let spans =
+        collector.wait("the call was given up", |spans| !spans.named(&trace, "EVALSHA sliding-window").is_empty());
+    server.thaw();
+    let (store, call) = (spans.one(&trace, "store.take"), spans.one(&trace, "EVALSHA sliding-window"));
+    assert_eq!(
+        (attribute(store, "error.type").as_str(), attribute(call, "error.type").as_str()),
+        ("timeout", "timeout")
+    );
+    assert_eq!(attribute(spans.one(&trace, "POST /v1/check"), "tollgate.fallback.cause"), "timeout");
+}
+
+#[test]
+fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
+    let collector = Collector::start();
+    let file = config_on(&cluster::shared().seeds(), &format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
+    let variables = [("OTEL_TRACES_SAMPLER", "parentbased_always_off")];
+    let node = Node::start_by(collector.tollgate(&variables), &["--config", file.path().to_str().unwrap()]);
+    let (key, unsampled) = (unique("kept"), trace_id());
+    let check = json!({"policy": "one", "key": key});
+    for _ in 0..2 {
+        traced(&node, &unsampled, "00", &check);
+    }
+    // Allowed, and then denied, as roots.
+    http::post(&node.address, "/v1/check", json!({"key": key}).to_string());
+    http::post(&node.address, "/v1/check", check.to_string());
+    let sampled = trace_id();
+    traced(&node, &sampled, "01", &check);
+    let spans = collector.wait("the last one is there", |spans| !spans.named(&sampled, "POST /v1/check").is_empty());
+    assert!(spans.named(&unsampled, "POST /v1/check").is_empty());
+    let kept: Vec<&Span> = spans.all().filter(|span| hex(&span.trace_id) != sampled).collect();
+    let [kept] = kept[..] else { panic!("one is kept: {kept:?}") };
+    let told = ["tollgate.kept", "tollgate.allowed", "tollgate.source", "http.response.status_code"];
+    assert_eq!(attributes(kept, told), ["true", "false", "prefilter", "200"]);
+    assert!(kept.parent_span_id.is_empty() && kept.start_time_unix_nano <= kept.end_time_unix_nano);
+}
+
+#[test]
+fn traces_go_over_http_as_well() {
+    let collector = Collector::start();
+    let node = Node::start_by(collector.tollgate(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), &[]);
+    let trace = trace_id();
+    assert_eq!(traced(&node, &trace, "01", &json!({"key": "k"})).status, 200);
+    // The last spans are delivered when a node ends.
+    node.terminate();
+    let spans = collector.wait("the trace is there", |spans| !spans.named(&trace, "POST /v1/check").is_empty());
+    let server = spans.one(&trace, "POST /v1/check");
+    assert_eq!(attribute(server, "tollgate.source"), "store");
+    assert!(spans.0.iter().all(|received| received.service == "tollgate"));
+}
+
+#[test]
+fn of_requests_without_a_parent_a_part_is_drawn() {
+    let collector = Collector::start();
+    let node = Node::start_by(collector.tollgate(&[("OTEL_TRACES_SAMPLER_ARG", "0.5")]), &[]);
+    for _ in 0..400 {
+        assert_eq!(http::post(&node.address, "/v1/check", r#"{"key": "k"}"#).status, 200);
+    }
+    // Spans are delivered in order.
+    let last = trace_id();
+    traced(&node, &last, "01", &json!({"key": "k"}));
+    let spans = collector.wait("the last one is there", |spans| !spans.named(&last, "POST /v1/check").is_empty());
+    let drawn = spans.all().filter(|span| span.parent_span_id.is_empty()).count();
+    // The odds that it is less or more by chance are below 1 to 10^20.
+    assert!((100..300).contains(&drawn), "{drawn} of 400");
+}
+
+/// Not used before.
+fn trace_id() -> String {
+    let unique = unique("");
+    let digits = blake3::hash(unique.as_bytes()).to_hex();
+    digits[..32].to_owned()
+}
+
+fn traced(node: &Node, trace: &str, flags: &str, check: &Value) -> http::Answer {
+    traced_to(node, "/v1/check", trace, flags, check)
+}
+
+fn traced_to(node: &Node, path: &str, trace: &str, flags: &str, body: &Value) -> http::Answer {
+    let traceparent = format!("00-{trace}-{PARENT}-{flags}");
+    let fields = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
+    http::exchange(&node.address, &http::request("POST", path, &fields, body.to_string().as_bytes()))
+}

@@ -1,0 +1,122 @@
+//! Listeners with TLS.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+
+use crate::harness::tls::{Authority, certificates, exchange};
+use crate::harness::{Node, TOLLGATE, http, wait_until};
+
+const POLICIES: &str = "policies: {p: {quotas: [5 per 1h]}}\n";
+
+/// A node with a certificate of `authority`, and these further members of `tls`.
+fn node(authority: &Authority, more: &str) -> Node {
+    authority.sign("node");
+    let text = format!("tls: {{cert_file: node.pem, key_file: node.key{more}}}\n{POLICIES}");
+    std::fs::write(authority.path("my.yaml"), text).unwrap();
+    Node::start_with(&["--config", &authority.text("my.yaml")])
+}
+
+fn check() -> Vec<u8> {
+    http::json_request("/v1/check", br#"{"policy": "p", "key": "k", "cost": 0}"#)
+}
+
+#[test]
+fn checks_are_answered_over_tls_only() {
+    let authority = Authority::new();
+    let node = node(&authority, "");
+    assert!(node.greeting.contains("listening on https://"), "{}", node.greeting);
+    let (answer, _) = exchange(&node.address, authority.client(None), &check()).unwrap();
+    assert_eq!((answer.status, &answer.json()["remaining"]), (200, &5.into()));
+    assert!(http::try_exchange(&node.address, &check()).is_err(), "an answer without TLS");
+    let stranger = Authority::new();
+    assert!(exchange(&node.address, stranger.client(None), &check()).is_err(), "trusted by whom it is not");
+}
+
+#[test]
+fn a_client_without_its_certificate_is_not_heard() {
+    let authority = Authority::new();
+    let node = node(&authority, ", client_ca_file: ca.pem");
+    authority.sign("client");
+    let stranger = Authority::new();
+    stranger.sign("client");
+    assert_eq!(exchange(&node.address, authority.client(Some("client")), &check()).unwrap().0.status, 200);
+    assert!(exchange(&node.address, authority.client(None), &check()).is_err());
+    std::fs::copy(stranger.path("client.pem"), authority.path("forged.pem")).unwrap();
+    std::fs::copy(stranger.path("client.key"), authority.path("forged.key")).unwrap();
+    assert!(exchange(&node.address, authority.client(Some("forged")), &check()).is_err());
+
+    let url = format!("https://{}", node.address);
+    let run = |more: &[String]| {
+        let mut command = Command::new(TOLLGATE);
+        command.args(["health", "--url", &url, "--ca-file", &authority.text("ca.pem")]).args(more);
+        command.output().unwrap().status.code()
+    };
+    let shown = ["--cert-file".into(), authority.text("client.pem"), "--key-file".into(), authority.text("client.key")];
+    assert_eq!((run(&shown), run(&[])), (Some(0), Some(1)));
+}
+
+/// New connections are shown the new certificate; one that does not fit its key changes nothing.
+#[test]
+fn a_renewed_certificate_is_used_without_a_restart() {
+    let authority = Authority::new();
+    let node = node(&authority, "");
+    let shown = || exchange(&node.address, authority.client(None), &check()).unwrap().1;
+    let own = || certificates(&authority.path("node.pem")).remove(0);
+    let first = own();
+    assert_eq!(shown(), first);
+    authority.sign("node");
+    wait_until("the new certificate is shown", || shown() == own());
+    let second = own();
+    assert_ne!(second, first);
+    authority.sign("other");
+    std::fs::copy(authority.path("other.pem"), authority.path("node.pem")).unwrap();
+    let reload = http::request("POST", "/v1/reload", &[], b"");
+    let (refused, _) = exchange(&node.address, authority.client(None), &reload).unwrap();
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert_eq!(refused.json()["violations"][0]["line"], 1);
+    assert_eq!(shown(), second);
+}
+
+/// A client that says nothing, or no TLS, is let go, and others are answered meanwhile.
+#[test]
+fn who_speaks_no_tls_holds_up_nobody() {
+    let authority = Authority::new();
+    let node = node(&authority, "");
+    let mut silent: Vec<_> = (0..20).map(|_| TcpStream::connect(&node.address).unwrap()).collect();
+    assert_eq!(exchange(&node.address, authority.client(None), &check()).unwrap().0.status, 200);
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "the handshake has an end");
+    }
+}
+
+#[tokio::test]
+async fn http2_is_agreed_on() {
+    let authority = Authority::new();
+    let node = node(&authority, "");
+    let mut config = authority.client(None);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::post("https://localhost/v1/check")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from_static(br#"{"policy": "p", "key": "k"}"#)))
+        .unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(body.starts_with(br#"{"allowed":true"#), "{body:?}");
+}

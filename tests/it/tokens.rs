@@ -1,0 +1,199 @@
+//! Who may call what: tokens for checks, tokens for operators, and listeners that ask nobody.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::harness::{Node, TOLLGATE, http, wait_until};
+
+const CHECK: &str = r#"{"policy": "p", "key": "k"}"#;
+
+/// A new token and its line, as the program makes them.
+fn token() -> (String, String) {
+    let output = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (token, line) = text.trim_end().split_once('\n').unwrap();
+    (token.to_owned(), line.to_owned())
+}
+
+/// A folder with a configuration of these settings.
+fn folder(settings: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "my.yaml", &format!("{settings}\npolicies: {{p: {{quotas: [5 per 1h]}}}}\n"));
+    folder
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    std::fs::write(folder.join(name), text).unwrap();
+}
+
+fn node(folder: &TempDir) -> Node {
+    Node::start_with(&["--config", folder.path().join("my.yaml").to_str().unwrap()])
+}
+
+fn status(node: &Node, method: &str, path: &str, token: Option<&str>) -> u16 {
+    http::call(&node.address, method, path, token, if method == "POST" { CHECK } else { "" }).status
+}
+
+#[test]
+fn each_call_asks_for_its_token() {
+    let ((check, check_line), (admin, admin_line)) = (token(), token());
+    let folder = folder("auth: {check_token_files: [check.tokens], admin_token_files: [admin.tokens]}");
+    write(folder.path(), "check.tokens", &format!("# The shop.\n{check_line}   # since May\n\n"));
+    write(folder.path(), "admin.tokens", &admin_line);
+    let node = node(&folder);
+    let (check, admin) = (Some(check.as_str()), Some(admin.as_str()));
+    for (method, path, by_check, by_admin) in [
+        ("POST", "/v1/check", 200, 200),
+        ("POST", "/v1/check/batch", 422, 422),
+        ("GET", "/v1/usage?policy=p&key=k", 200, 200),
+        ("GET", "/v1/policies", 403, 200),
+        ("POST", "/v1/reload", 403, 200),
+        ("GET", "/v1/nothing", 404, 404),
+        ("PUT", "/v1/check", 405, 405),
+    ] {
+        for stranger in [None, Some("guessed"), Some("")] {
+            let refused = http::call(&node.address, method, path, stranger, CHECK);
+            assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some(r#"Bearer realm="tollgate""#)));
+            assert_eq!(refused.json()["type"], "urn:tollgate:problem:unauthorized");
+        }
+        assert_eq!(status(&node, method, path, check), by_check, "{method} {path}");
+        assert_eq!(status(&node, method, path, admin), by_admin, "{method} {path}");
+    }
+    let forbidden = http::call(&node.address, "POST", "/v1/reload", check, "");
+    assert_eq!(forbidden.json()["type"], "urn:tollgate:problem:forbidden");
+    assert_eq!(status(&node, "DELETE", "/v1/usage?policy=p&key=k", check), 403);
+    for path in ["/health/live", "/health/ready"] {
+        assert_eq!(status(&node, "GET", path, None), 200);
+    }
+}
+
+/// A stranger charges nothing, and learns of no policy.
+#[test]
+fn who_is_refused_charges_nothing() {
+    let (check, line) = token();
+    let folder = folder("auth: {check_token_files: [tokens]}");
+    write(folder.path(), "tokens", &line);
+    let node = node(&folder);
+    for _ in 0..10 {
+        let refused = http::call(&node.address, "POST", "/v1/check", None, r#"{"policy": "x", "key": "k"}"#);
+        assert_eq!((refused.status, refused.json().get("known")), (401, None));
+        assert_eq!(status(&node, "POST", "/v1/check", None), 401);
+    }
+    let first = http::call(&node.address, "POST", "/v1/check", Some(&check), CHECK).json();
+    assert_eq!(first["remaining"], 4);
+}
+
+#[test]
+fn tokens_are_read_again_on_reload() {
+    let ((old, old_line), (new, new_line)) = (token(), token());
+    let folder = folder("auth: {check_token_files: [tokens], admin_token_files: [tokens]}");
+    write(folder.path(), "tokens", &old_line);
+    let node = node(&folder);
+    write(folder.path(), "tokens", &new_line);
+    wait_until("the new token is known", || status(&node, "POST", "/v1/check", Some(&new)) == 200);
+    assert_eq!(status(&node, "POST", "/v1/check", Some(&old)), 401);
+    write(folder.path(), "tokens", "not a line\n");
+    let refused = http::call(&node.address, "POST", "/v1/reload", Some(&new), "");
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(!String::from_utf8_lossy(&refused.body).contains("not a line"), "{refused:?}");
+    assert_eq!(status(&node, "POST", "/v1/check", Some(&new)), 200);
+}
+
+/// A file of tokens is never taken for an empty one.
+#[test]
+fn faults_of_a_token_file_are_told_and_not_repeated() {
+    let folder = folder("auth:\n  check_token_files: [absent, empty, plain]");
+    write(folder.path(), "empty", "# nobody\n");
+    write(folder.path(), "plain", "hunter2\n");
+    let file = folder.path().join("my.yaml");
+    let output = Command::new(TOLLGATE).arg("validate").arg(&file).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!((output.status.code(), lines.len()), (Some(1), 3), "{told}");
+    for (line, part) in lines.iter().zip([
+        ":2:23: the file `absent` cannot be read",
+        ":2:31: the file `empty` holds no token",
+        ":2:38: the file `plain` must",
+    ]) {
+        assert!(line.contains(part), "{line}");
+    }
+    assert!(!told.contains("hunter2"));
+}
+
+#[test]
+fn a_public_address_needs_tokens() {
+    let (_, line) = token();
+    let config = folder("auth: {check_token_files: [tokens]}");
+    write(config.path(), "tokens", &line);
+    let begin = |listen: &str, config: Option<&TempDir>| {
+        let mut command = Command::new(TOLLGATE);
+        command.args(["serve", "--listen", listen]).stdout(Stdio::null()).stderr(Stdio::piped());
+        if let Some(config) = config {
+            command.arg("--config").arg(config.path().join("my.yaml"));
+        }
+        command.spawn().unwrap()
+    };
+    let output = begin("0.0.0.0:0", None).wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        told.contains("--listen or TOLLGATE_LISTEN: 0.0.0.0:0 can be reached") && told.contains("token new"),
+        "{told}"
+    );
+
+    let node = Node::start_on("0.0.0.0:0", &["--config", config.path().join("my.yaml").to_str().unwrap()]);
+    assert_eq!(status(&node, "POST", "/v1/check", None), 401);
+    assert_eq!(status(&node, "GET", "/health/live", None), 200);
+}
+
+/// Everyone may check, and nobody may do what operators do.
+#[test]
+fn an_anonymous_public_node_has_no_operators() {
+    let config = folder("auth: {allow_anonymous: true}");
+    let node = Node::start_on("0.0.0.0:0", &["--config", config.path().join("my.yaml").to_str().unwrap()]);
+    assert_eq!(status(&node, "POST", "/v1/check", None), 200);
+    assert_eq!(status(&node, "POST", "/v1/reload", None), 403);
+    assert_eq!(status(&node, "GET", "/v1/policies", None), 403);
+    assert_eq!(status(&node, "GET", "/nothing", None), 404);
+}
+
+/// RFC 9110, 15.5.2: an answer of that status says how to be let in.
+#[test]
+fn a_denial_as_401_has_its_challenge() {
+    let node = Node::start();
+    let body = json!({"policy": "five-per-minute", "key": "k", "cost": 6}).to_string();
+    let denied = http::post(&node.address, "/v1/check?deny_status=401", body);
+    assert_eq!((denied.status, denied.header("www-authenticate")), (401, Some(r#"Bearer realm="tollgate""#)));
+}
+
+#[test]
+fn the_commands_show_their_token() {
+    let (token, line) = token();
+    let folder = folder("auth: {check_token_files: [tokens], admin_token_files: [tokens]}");
+    write(folder.path(), "tokens", &line);
+    write(folder.path(), "mine", &format!("{token}\n"));
+    let node = node(&folder);
+    let mine = folder.path().join("mine");
+    let run = |arguments: &[&str], variable: Option<&str>| {
+        let mut command = Command::new(TOLLGATE);
+        command
+            .args(arguments)
+            .env("TOLLGATE_URL", node.url())
+            .env("TOLLGATE_TOKEN", variable.unwrap_or_default());
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(run(&["check", "p", "k"], None), Some(2));
+    assert_eq!(run(&["check", "p", "k"], Some(&token)), Some(0));
+    assert_eq!(run(&["policies", "--token-file", mine.to_str().unwrap()], None), Some(0));
+    let mut hashing = Command::new(TOLLGATE)
+        .args(["token", "hash"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut hashing.stdin.take().unwrap(), token.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8(hashing.wait_with_output().unwrap().stdout).unwrap().trim(), line);
+}
