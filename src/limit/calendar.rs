@@ -219,7 +219,7 @@ fn unpacked(packed: u64) -> Span {
 
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.0, other.0)
+        self.unit() == other.unit() && self.zone() == other.zone()
     }
 }
 

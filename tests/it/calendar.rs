@@ -241,6 +241,17 @@ fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
     assert!(!allowed());
 }
 
+/// What the fallback `local` decides by: the limit divided, the windows the same.
+#[test]
+fn a_nodes_share_has_the_same_days() {
+    let share = by_calendar(10, Unit::Day, "Europe/Berlin").share(2.try_into().unwrap());
+    let store = MemoryStore::new(Clock::system(), 10);
+    let (subject, now) = (subject(&share), micros("2026-10-25T12:00:00Z"));
+    let taken = store.take_at(&subject, &[5, 1], now).unwrap();
+    assert_eq!(taken.ruling.verdicts[1].retry_after, Wait::For(11 * 3_600_000_000));
+    assert!(store.take_at(&subject, &[5], now + 11 * 3_600_000_000).unwrap().ruling.verdicts[0].allowed);
+}
+
 /// Both stores, on each unit, in zones with every kind of edge: a step before it, at it, and behind it.
 #[test]
 fn both_stores_change_windows_at_the_same_instant() {
