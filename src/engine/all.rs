@@ -9,6 +9,7 @@
 //! within the same again, so nobody learns what the give-back of a reservation would contradict. A reservation whose
 //! fate is unknown is not given back: it may never have been made.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,7 +115,7 @@ impl Part {
         let answer = |asked: &Result<T, CheckError>| {
             traces::answered(|| told(&self.subject, self.cost, asked.as_ref().map(&decision)));
         };
-        traces::part(self.places.len()).within(asking, answer).await
+        traces::part(self.places.len()).within(pin!(asking), answer).await
     }
 
     /// A decision on it as its policy tells it: one that only watches denies nothing.

@@ -2,6 +2,7 @@
 //! the fallback answers when the store does not, and the pre-filter learns.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -101,7 +102,7 @@ impl Engine {
         let subject = self.subject(check)?;
         let answer = match (check.id(), subject.policy.options.listed) {
             (None, None) => self.ask_one(&subject, check).await,
-            _ => one(self.ask_each(&subject, &[check]).await),
+            _ => one(Box::pin(self.ask_each(&subject, &[check])).await),
         };
         traces::answered(|| told(&subject, check.cost, answer.as_ref()));
         answer
@@ -190,7 +191,7 @@ impl Engine {
                 traces::answered(|| told(subject, check.cost, answer.as_ref()));
             }
         };
-        traces::part(checks.len()).within(self.ask_each(subject, checks), tell).await
+        traces::part(checks.len()).within(pin!(self.ask_each(subject, checks)), tell).await
     }
 
     /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
@@ -199,7 +200,8 @@ impl Engine {
         for together in checks.chunk_by(|one, next| one.id().is_none() && next.id().is_none()) {
             let metas = metas(subject, together.iter().copied());
             match together[0].id() {
-                Some(id) => answers.push(self.ask_once(subject, id, together[0].cost, &metas).await),
+                // Boxed, since it is larger than what most checks need.
+                Some(id) => answers.push(Box::pin(self.ask_once(subject, id, together[0].cost, &metas)).await),
                 None => {
                     let costs: SmallVec<[u64; 1]> = together.iter().map(|check| check.cost).collect();
                     answers.extend(self.ask(subject, &costs, &metas).await);

@@ -307,7 +307,7 @@ impl Group {
         }
     }
 
-    /// Of an ask that shares no call.
+    /// Of an ask that is alone in its call.
     fn answer_alone(mut self, answer: Result<Answer, Refusal>) {
         if let Some(ask) = self.asks.pop() {
             let _ = ask.answer.send(answer);
@@ -316,11 +316,10 @@ impl Group {
 
     /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
     /// that has gone needs none.
-    fn answer(mut self, done: Done, is_kept: bool) {
-        if let (1, Some(ask)) = (self.asks.len(), self.asks.pop_if(|ask| !matches!(ask.work, Work::Take(_)))) {
-            let is_lost = !is_kept && ask.work.charges() && done.is_charge();
-            let _ = ask.answer.send(kept(!is_lost, done));
-            return;
+    fn answer(self, done: Done, is_kept: bool) {
+        if self.asks.len() == 1 {
+            let is_lost = !is_kept && self.asks[0].work.charges() && done.is_charge();
+            return self.answer_alone(kept(!is_lost, done));
         }
         let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();

@@ -40,7 +40,14 @@ impl Tag {
 
     /// The name of one segment of a sliding window.
     pub fn segment(&self, policy: &str, quota: &Quota, segment: u64) -> String {
-        format!("{}{policy}:{}:{segment}", self.0, Counter(quota))
+        let mut name = self.segments(policy, quota);
+        name.push_str(itoa::Buffer::new().format(segment));
+        name
+    }
+
+    /// What the names of all segments of a sliding window begin with; the number of the segment follows.
+    pub fn segments(&self, policy: &str, quota: &Quota) -> String {
+        format!("{}{policy}:{}:", self.0, Counter(quota))
     }
 
     /// The name of who caused the charges of a log.

@@ -52,14 +52,17 @@ const RECONNECT: Duration = Duration::from_millis(50);
 /// How long a lane may be idle before the server must show that it is there.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The near end of a lane. The driver ends when the last one is dropped.
+/// The near end of a lane. The driver ends when the last one is dropped. Each check takes one, so it is one pointer.
 #[derive(Debug, Clone)]
-pub struct Lane {
+pub struct Lane(Arc<Entry>);
+
+#[derive(Debug)]
+struct Entry {
     queue: mpsc::Sender<Ask>,
     shard: Arc<Shard>,
     /// For policies that wait for a replica, opened when one asks first: WAIT holds up everything that comes behind it
     /// on its connection, and it is about the charges of that connection only.
-    durable: Arc<OnceLock<mpsc::Sender<Ask>>>,
+    durable: OnceLock<mpsc::Sender<Ask>>,
     doubt: Arc<Notify>,
 }
 
@@ -67,7 +70,8 @@ impl Lane {
     /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
     pub fn open(address: Address, clock: Clock, terms: Terms, doubt: Arc<Notify>, metrics: ShardMetrics) -> Self {
         let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary, Arc::new(metrics)));
-        Self { queue: Driver::start(shard.clone(), doubt.clone()), shard, durable: Arc::default(), doubt }
+        let queue = Driver::start(shard.clone(), doubt.clone());
+        Self(Arc::new(Entry { queue, shard, durable: OnceLock::new(), doubt }))
     }
 
     /// Queues an ask; its answer comes over its channel.
@@ -75,10 +79,10 @@ impl Lane {
     /// # Errors
     /// [`StoreError::QueueFull`].
     pub fn ask(&self, ask: Ask) -> Result<(), StoreError> {
-        let start = || Driver::start(Arc::new(self.shard.durable_twin()), self.doubt.clone());
+        let start = || Driver::start(Arc::new(self.0.shard.durable_twin()), self.0.doubt.clone());
         let queue = match ask.policy.options.durability {
-            Durability::Primary => &self.queue,
-            Durability::Replica => self.durable.get_or_init(start),
+            Durability::Primary => &self.0.queue,
+            Durability::Replica => self.0.durable.get_or_init(start),
         };
         queue.try_send(ask).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::QueueFull,
@@ -87,35 +91,35 @@ impl Lane {
     }
 
     pub fn address(&self) -> &Address {
-        &self.shard.address
+        &self.0.shard.address
     }
 
     /// Where the shard's TIME is believed to be now, us.
     pub fn shard_now(&self) -> Micros {
-        self.shard.shard_now()
+        self.0.shard.shard_now()
     }
 
     pub fn is_up(&self) -> bool {
-        self.shard.is_up()
+        self.0.shard.is_up()
     }
 
     /// This node's clock, us.
     pub fn now(&self) -> Micros {
-        self.shard.now()
+        self.0.shard.now()
     }
 
     pub fn metrics(&self) -> &ShardMetrics {
-        &self.shard.metrics
+        &self.0.shard.metrics
     }
 
     /// What is known of the shard now.
     pub fn read(&self) -> ShardReading {
         ShardReading {
-            address: self.shard.address.to_string(),
-            up: self.shard.is_up(),
-            queued: waiting(&self.queue) + self.durable.get().map_or(0, waiting),
-            clock_offset: self.shard.offset(),
-            counts: self.shard.metrics.read(),
+            address: self.0.shard.address.to_string(),
+            up: self.0.shard.is_up(),
+            queued: waiting(&self.0.queue) + self.0.durable.get().map_or(0, waiting),
+            clock_offset: self.0.shard.offset(),
+            counts: self.0.shard.metrics.read(),
         }
     }
 }

@@ -79,16 +79,15 @@ struct Matter<'a> {
     portion: Option<usize>,
     /// Or a call of one key.
     single: Option<&'a Single>,
-    /// Where it is recorded, of a check that is traced.
-    span: Option<&'a StoreSpan>,
     time: Option<Micros>,
 }
 
-/// A subject, and where its key lives.
+/// A subject, where its key lives, and where the check is recorded if it is traced.
 struct Target<'a> {
     subject: &'a Subject,
     tag: Arc<Tag>,
     slot: u16,
+    span: &'a StoreSpan,
 }
 
 /// The store on one or more Redis servers.
@@ -189,7 +188,7 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Done, StoreError> {
-        match self.ask(subject, Matter { work, metas, portion: None, single: None, span: None, time }).await? {
+        match self.ask(subject, &Matter { work, metas, portion: None, single: None, time }).await? {
             Answer::Done(done) => Ok(done),
             Answer::Page(_) | Answer::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
         }
@@ -212,8 +211,8 @@ impl RedisStore {
         let mut told = Page::default();
         for number in 0..PORTIONS {
             let portion = Some(number);
-            let matter = Matter { work: Work::Look(0), metas: &[], portion, single: None, span: None, time };
-            let Answer::Page(page) = self.ask(subject, matter).await? else { break };
+            let matter = Matter { work: Work::Look(0), metas: &[], portion, single: None, time };
+            let Answer::Page(page) = self.ask(subject, &matter).await? else { break };
             let (at, more) = (page.at, page.is_full());
             if number == 0 {
                 told = page;
@@ -229,25 +228,25 @@ impl RedisStore {
         Ok(History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at))))
     }
 
-    async fn ask(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
+    async fn ask(&self, subject: &Subject, matter: &Matter<'_>) -> Result<Answer, StoreError> {
         let span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
-        let answer = self.ask_patiently(subject, Matter { span: Some(&span), ..matter }).await;
+        let tag = Arc::new(self.tag(subject));
+        let slot = tag.slot();
+        let answer = self.ask_patiently(&Target { subject, tag, slot, span: &span }, matter).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }
 
-    async fn ask_patiently(&self, subject: &Subject, matter: Matter<'_>) -> Result<Answer, StoreError> {
-        let clock = self.topology.clock();
-        let (tag, mut patience) = (Arc::new(self.tag(subject)), Patience::new(clock, subject.policy.timeout));
-        let slot = tag.slot();
-        let target = Target { subject, tag, slot };
+    async fn ask_patiently(&self, target: &Target<'_>, matter: &Matter<'_>) -> Result<Answer, StoreError> {
+        let (clock, Target { subject, slot, .. }) = (self.topology.clock(), target);
+        let (slot, mut patience) = (*slot, Patience::new(clock, subject.policy.timeout));
         let costs: &[u64] = match &matter.work {
             Work::Take(costs) if matter.portion.is_none() && can_charge_first(&subject.policy) => costs,
             _ => &[],
         };
         let can_charge_first = !costs.is_empty();
         while !(can_charge_first && self.moving.is(slot, clock.now())) {
-            match self.ask_routed(&target, &matter, &mut patience).await {
+            match self.ask_routed(target, matter, &mut patience).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.
                 Err(Refusal::TryAgain) => {
@@ -262,7 +261,8 @@ impl RedisStore {
                 answer => return answer.map_err(Refusal::into_error),
             }
         }
-        let taken = self.charge_first(&target, costs, &matter, &mut patience).await?;
+        // Boxed, since it is large and rare: the state of a check is moved and kept for as long as it waits.
+        let taken = Box::pin(self.charge_first(target, costs, matter, &mut patience)).await?;
         Ok(Answer::Done(Done::Taken(taken)))
     }
 
@@ -271,7 +271,7 @@ impl RedisStore {
         &self,
         target: &Target<'_>,
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) -> Result<Answer, Refusal> {
         let (subject, slot) = (target.subject, target.slot);
         let mut asking = None;
@@ -292,7 +292,7 @@ impl RedisStore {
                 single: matter.single.cloned(),
                 asking: asking.take().is_some(),
                 deadline: patience.deadline(),
-                trace: matter.span.and_then(|span| span.waiting(|| lane.now())),
+                trace: target.span.waiting(|| lane.now()),
                 time: matter.time,
                 answer,
             });
@@ -303,7 +303,7 @@ impl RedisStore {
             };
             let next = match answer {
                 Ok(answer) => Ok(Next::Done(answer)),
-                Err(refusal) => self.after(refusal, slot, &lane, patience).await,
+                Err(refusal) => Box::pin(self.after(refusal, slot, &lane, patience)).await,
             };
             waiting.over(&next);
             match next? {
@@ -316,7 +316,13 @@ impl RedisStore {
     }
 
     /// What comes after a refusal: another try, or the refusal itself.
-    async fn after(&self, refusal: Refusal, slot: u16, lane: &Lane, patience: &mut Patience) -> Result<Next, Refusal> {
+    async fn after(
+        &self,
+        refusal: Refusal,
+        slot: u16,
+        lane: &Lane,
+        patience: &mut Patience<'_>,
+    ) -> Result<Next, Refusal> {
         match refusal {
             Refusal::Moved(address) => {
                 lane.metrics().retried(Retry::Moved);

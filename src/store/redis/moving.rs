@@ -73,7 +73,7 @@ impl RedisStore {
         target: &Target<'_>,
         costs: &[u64],
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) -> Result<Taken, StoreError> {
         let mut verdicts = Vec::with_capacity(costs.len());
         let mut at = 0;
@@ -91,7 +91,7 @@ impl RedisStore {
         target: &Target<'_>,
         cost: u64,
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) -> Result<(Verdict, Micros), StoreError> {
         let policy = &target.subject.policy;
         let mut words: Vec<Word> = Vec::with_capacity(policy.quotas.len());
@@ -122,11 +122,11 @@ impl RedisStore {
         quota: &Quota,
         cost: u64,
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) -> Result<Word, StoreError> {
         let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&target.subject.policy) });
         let alone = Subject { policy, ..target.subject.clone() };
-        let alone = Target { subject: &alone, tag: target.tag.clone(), slot: target.slot };
+        let alone = Target { subject: &alone, tag: target.tag.clone(), ..*target };
         let work = Work::Take([cost].into_iter().collect());
         let matter = Matter { work, metas: &[], portion: None, single: None, ..*matter };
         let Answer::Done(Done::Taken(taken)) =
@@ -146,7 +146,7 @@ impl RedisStore {
         quota: &Quota,
         cost: u64,
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) -> Result<Word, StoreError> {
         let (policy, tag, limit) = (&target.subject.policy, &target.tag, quota.limit.get());
         let asked = self.topology.clock().now();
@@ -182,7 +182,7 @@ impl RedisStore {
         quota: &Quota,
         cost: u64,
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) -> Result<(Micros, bool, Value), StoreError> {
         let tag = &target.tag;
         let mut now = matter.time.unwrap_or(self.owner(target.slot)?.shard_now());
@@ -204,7 +204,7 @@ impl RedisStore {
         words: &[Word],
         cost: u64,
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) {
         let (policy, tag) = (&target.subject.policy, &target.tag);
         for (quota, word) in policy.quotas.iter().zip(words) {
@@ -220,7 +220,7 @@ impl RedisStore {
         target: &Target<'_>,
         single: Single,
         matter: &Matter<'_>,
-        patience: &mut Patience,
+        patience: &mut Patience<'_>,
     ) -> Result<Value, StoreError> {
         let matter = Matter { work: Work::Look(0), metas: &[], portion: None, single: Some(&single), ..*matter };
         match self.ask_routed(target, &matter, patience).await.map_err(Refusal::into_error)? {

@@ -13,8 +13,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 const AT_ONCE: u32 = 4;
 
 /// The time of one check.
-pub struct Patience {
-    clock: Clock,
+pub struct Patience<'a> {
+    clock: &'a Clock,
     /// us.
     half: Micros,
     deadline: Micros,
@@ -22,12 +22,12 @@ pub struct Patience {
     redirections: u32,
 }
 
-impl Patience {
+impl<'a> Patience<'a> {
     /// For a check that waits for `timeout` from now on.
-    pub fn new(clock: &Clock, timeout: Duration) -> Self {
+    pub fn new(clock: &'a Clock, timeout: Duration) -> Self {
         let (now, span) = (clock.now(), u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2));
         let (half, deadline) = (now + span / 2, now + span);
-        Self { clock: clock.clone(), half, deadline, pause: PAUSE.0, redirections: 0 }
+        Self { clock, half, deadline, pause: PAUSE.0, redirections: 0 }
     }
 
     /// When the check's caller gives up, us.
@@ -49,7 +49,8 @@ impl Patience {
         if left <= self.pause {
             return Err(StoreError::Refused(why));
         }
-        tokio::time::sleep(self.pause).await;
+        // Boxed, since it is larger than all else that a check keeps while it waits.
+        Box::pin(tokio::time::sleep(self.pause)).await;
         self.pause = (self.pause * 2).min(PAUSE.1);
         Ok(())
     }

@@ -151,8 +151,12 @@ impl<'a> Call<'a> {
         let count: u64 = sent.iter().map(|(first, last)| last - first + 1).sum();
         cmd.arg(count + more_keys.len() as u64);
         for (quota, (first, last)) in quotas.iter().zip(&sent) {
+            let mut name = self.tag.segments(self.policy.counters(), quota);
+            let start = name.len();
             for segment in *first..=*last {
-                cmd.arg(self.tag.segment(self.policy.counters(), quota, segment));
+                name.truncate(start);
+                name.push_str(itoa::Buffer::new().format(segment));
+                cmd.arg(&name);
             }
         }
         cmd.arg(more_keys);
@@ -316,16 +320,17 @@ pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<
     cmd
 }
 
+/// Room for what most calls need, so that they are written without growing.
+const ARGUMENTS: usize = 16;
+const BYTES: usize = 512;
+
 /// The beginning of a call.
 pub(super) fn named(by: By, script: Script) -> Cmd {
-    let mut cmd = match by {
-        By::Hash => redis::cmd("EVALSHA"),
-        By::Source => redis::cmd("EVAL"),
+    let mut cmd = Cmd::with_capacity(ARGUMENTS, BYTES);
+    match by {
+        By::Hash => cmd.arg("EVALSHA").arg(script.hash()),
+        By::Source => cmd.arg("EVAL").arg(script.source()),
     };
-    cmd.arg(match by {
-        By::Hash => script.hash(),
-        By::Source => script.source(),
-    });
     cmd
 }
 

@@ -1,6 +1,7 @@
 //! The span of a request, and what a check came to.
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -286,8 +287,9 @@ pub fn part(checks: usize) -> Part {
 }
 
 impl Part {
-    /// Runs what asks; `told` is told of each check at the end.
-    pub async fn within<T>(self, asking: impl Future<Output = T>, told: impl FnOnce(&T)) -> T {
+    /// Runs what asks; `told` is told of each check at the end. What asks is pinned by the caller, since a future that
+    /// another one takes by value is kept twice.
+    pub async fn within<T>(self, asking: Pin<&mut impl Future<Output = T>>, told: impl FnOnce(&T)) -> T {
         let Some(context) = self.0 else {
             let answers = asking.await;
             told(&answers);
