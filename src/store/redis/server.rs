@@ -82,7 +82,7 @@ pub async fn prepare(
     durability: Durability,
 ) -> RedisResult<Micros> {
     let mut pipeline = redis::pipe();
-    for source in sources::all() {
+    for source in sources::wanted() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(source).ignore();
     }
     pipeline.cmd("INFO").cmd("TIME");

@@ -4,23 +4,82 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::moving::move_slot;
+use super::tell;
+use crate::harness::chaos::{self, key_in, slot_in};
+use crate::harness::cluster::Cluster;
 use crate::harness::redis::Server;
 use crate::harness::{Node, config_on, http, unique, wait_until};
+
+/// `prefilter.max_denial`.
+const MAX_DENIAL: Duration = Duration::from_secs(2);
 
 #[test]
 fn after_flushall_a_known_denial_ends_with_max_denial() {
     let server = Server::start();
-    let policies = "
-prefilter: {max_denial: 2s}
-policies:
-  hourly: {quotas: [5 per 1h], timeout: 5s}
-";
-    let file = config_on(&[server.url()], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    let body = json!({"policy": "hourly", "key": unique("flushed")}).to_string();
-    let check = || http::post(&node.address, "/v1/check", &body).json();
-    wait_until("the key is used up, and the node knows", || check()["source"] == "prefilter");
+    let denial = Denial::known(&[server.url()], unique("flushed"));
     redis::cmd("FLUSHALL").exec(&mut server.connection().unwrap()).unwrap();
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(check()["allowed"], true);
+    denial.ends();
+}
+
+#[test]
+fn after_a_failover_a_known_denial_ends_with_max_denial() {
+    let cluster = chaos::arena();
+    let replica = cluster.replica_of(cluster.owner(slot_in(1)));
+    let denial = Denial::known(&cluster.seeds(), key_in(1));
+    tell(&cluster, replica, "CLUSTER FAILOVER");
+    wait_until("the replica has taken over", || cluster.is_primary(replica));
+    forget(&cluster, replica, &denial.key);
+    denial.ends();
+}
+
+#[test]
+fn after_a_reshard_a_known_denial_ends_with_max_denial() {
+    let cluster = chaos::arena();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let denial = Denial::known(&cluster.seeds(), key_in(0));
+    let slot = tollgate::store::redis::keys::Tag::new("ratelimit", &denial.key).slot();
+    move_slot(&cluster, slot, from, to);
+    forget(&cluster, to, &denial.key);
+    denial.ends();
+    move_slot(&cluster, slot, to, from);
+}
+
+/// A denial that a node knows by itself.
+struct Denial {
+    node: Node,
+    key: String,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Denial {
+    fn known(seeds: &[String], key: String) -> Self {
+        let policies = format!(
+            "prefilter: {{max_denial: {}s}}\npolicies:\n  hourly: {{quotas: [5 per 1h], timeout: 5s}}\n",
+            MAX_DENIAL.as_secs()
+        );
+        let file = config_on(seeds, &policies);
+        let denial = Self { node: Node::start_with(&["--config", file.path().to_str().unwrap()]), key, _file: file };
+        wait_until("the key is used up, and the node knows", || denial.check()["source"] == "prefilter");
+        denial
+    }
+
+    fn check(&self) -> serde_json::Value {
+        http::post(&self.node.address, "/v1/check", json!({"policy": "hourly", "key": self.key}).to_string()).json()
+    }
+
+    /// The store has forgotten its counts: the denial is believed for `max_denial` at most.
+    fn ends(&self) {
+        std::thread::sleep(MAX_DENIAL);
+        let answer = self.check();
+        assert_eq!((&answer["allowed"], &answer["source"]), (&json!(true), &json!("store")), "{answer}");
+    }
+}
+
+/// Deletes all that node `number` counts for a key.
+fn forget(cluster: &Cluster, number: u16, key: &str) {
+    let mut connection = cluster.connection(number);
+    let names: Vec<String> = redis::cmd("KEYS").arg(format!("{{ratelimit:{key}:}}*")).query(&mut connection).unwrap();
+    assert!(!names.is_empty(), "the counts have come along");
+    redis::cmd("DEL").arg(names).exec(&mut connection).unwrap();
 }

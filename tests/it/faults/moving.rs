@@ -49,7 +49,7 @@ fn slots_with_keys(cluster: &Cluster, number: u16) -> BTreeSet<u16> {
 }
 
 /// As `redis-cli --cluster reshard` does it.
-fn move_slot(cluster: &Cluster, slot: u16, from: u16, to: u16) {
+pub(super) fn move_slot(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     begin(cluster, slot, from, to);
     while migrate(cluster, slot, from, to, 100) > 0 {}
     settle(cluster, slot, [to, from]);
