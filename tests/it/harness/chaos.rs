@@ -155,6 +155,16 @@ impl Service {
     /// Runs the load while `fault` does its work; what it returns is when the store could have decided again, if it
     /// was away (by [`now_ms`]). `own` is the shard that it breaks, if only one.
     pub(crate) fn under(&mut self, what: &str, own: Option<usize>, fault: impl FnOnce() -> Option<u64>) -> [Row; 2] {
+        self.under_watch(what, own, |_| fault())
+    }
+
+    /// The same for a fault that looks at what the clients were told so far.
+    pub(crate) fn under_watch(
+        &mut self,
+        what: &str,
+        own: Option<usize>,
+        fault: impl FnOnce(&Watch<'_>) -> Option<u64>,
+    ) -> [Row; 2] {
         let seen = Seen::default();
         let over = AtomicBool::new(false);
         let wide: Vec<Spent> = (0..CLIENTS)
@@ -173,7 +183,7 @@ impl Service {
                 scope.spawn(move || drive(node, own, &shared, seen, begin, over));
             }
             let done = Ended(&over);
-            let back = fault();
+            let back = fault(&Watch(wide.iter().chain(&tight).collect()));
             drop(done);
             back
         });
@@ -193,6 +203,19 @@ impl Service {
             usage["source"] == "store"
         });
         charged
+    }
+}
+
+/// What the clients were told so far.
+pub(crate) struct Watch<'a>(Vec<&'a Spent>);
+
+impl Watch<'_> {
+    /// Checks of keys in `shard` that the store allowed, by mode.
+    pub(crate) fn allowed(&self, shard: usize) -> [u64; 2] {
+        [0, 1].map(|mode| {
+            let of = self.0.iter().filter(|spent| (spent.mode, spent.shard) == (mode, shard));
+            of.map(|spent| spent.allowed_by_store.load(Ordering::Relaxed)).sum()
+        })
     }
 }
 
