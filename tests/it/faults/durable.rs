@@ -118,7 +118,7 @@ fn writable(cluster: &Cluster) {
 
 const POLICIES: &str = "
 policies:
-  kept: {quotas: [10 per 1h], durability: replica, timeout: 1s}
+  kept: {quotas: [10 per 1h], durability: replica, timeout: 3s}
   usual: {quotas: [10 per 1h], timeout: 5s}
 ";
 
