@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::config::Policies;
-use crate::limit::key::{Fingerprint, Fingerprinter};
+use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
 use crate::limit::time::Micros;
 use crate::prefilter::Prefilter;
 use crate::store::{Store, StoreError, Subject};
@@ -111,7 +111,7 @@ impl Engine {
     /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
     pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
         let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
-        let mut places: HashMap<Fingerprint, Vec<usize>> = HashMap::new();
+        let mut places: HashMap<Fingerprint, SmallVec<[usize; 2]>, FingerprintState> = HashMap::default();
         for (place, subject) in subjects.iter().enumerate() {
             if let Ok(subject) = subject {
                 places.entry(subject.fingerprint).or_default().push(place);
@@ -130,8 +130,16 @@ impl Engine {
             places.into_iter().zip(answers)
         });
         let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
-        for (place, answer) in join_all(asked).await.into_iter().flatten() {
-            answers[place] = Some(answer);
+        let mut note = |answered: &mut dyn Iterator<Item = (usize, Answer)>| {
+            answered.for_each(|(place, answer)| answers[place] = Some(answer));
+        };
+        if self.store.waits() {
+            join_all(asked).await.into_iter().for_each(|mut answered| note(&mut answered));
+        } else {
+            // One after the other costs less than all at once, and takes no longer.
+            for asking in asked {
+                note(&mut asking.await);
+            }
         }
         let unasked = |subject: &Result<Subject, CheckError>| match subject {
             Ok(_) => Err(CheckError::StoreUnavailable(StoreError::Timeout)),

@@ -171,6 +171,14 @@ impl Store {
         }
     }
 
+    /// Whether a call waits for something outside this process.
+    pub fn waits(&self) -> bool {
+        match self {
+            Self::Memory(_) => false,
+            Self::Redis(_) => true,
+        }
+    }
+
     /// The hash slot of a subject's key: the unit in which what is known of keys becomes stale.
     pub fn slot(&self, subject: &Subject) -> u16 {
         match self {
