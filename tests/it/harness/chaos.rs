@@ -260,7 +260,9 @@ fn ask(connection: &mut Connection, spent: &Spent, request: &[u8], seen: &Seen, 
     let (allowed, fallback) = (body.contains(r#""allowed":true"#), body.contains(r#""source":"fallback""#));
     if fallback {
         spent.fallback.fetch_add(1, Ordering::Relaxed);
-    } else {
+    }
+    // The pre-filter denies what it knows also while the store is away.
+    if body.contains(r#""source":"store""#) {
         let ms = usize::try_from(now_ms() - begin).unwrap();
         seen.decided[spent.mode][spent.shard][ms.min(LONGEST - 1)].store(true, Ordering::Relaxed);
     }
@@ -277,8 +279,7 @@ pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) timeout: Duration,
     pub(crate) mode: &'static str,
-    /// Longest time without a decision of the store (or of what it told the pre-filter) for keys of the broken shard
-    /// and of the others, ms.
+    /// Longest time without a decision of the store itself for keys of the broken shard and of the others, ms.
     pub(crate) gap_own: u64,
     pub(crate) gap_others: u64,
     /// From the instant at which the store could decide again to its first decision for the broken shard, ms.
