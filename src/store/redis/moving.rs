@@ -1,7 +1,7 @@
 //! Slots that move from one primary to another.
 //!
 //! While a slot moves, calls with several keys are refused as long as one of them is missing or gone: TRYAGAIN, on both
-//! sides. Most slots move in milliseconds, so such a check is asked again for half of its time. If it lasts, the slot is
+//! sides. Most slots move in milliseconds, so such a check is asked again for a third of its time. If it lasts, the slot is
 //! remembered for a second, and its checks **charge first**, by calls of one key each, which ASK leads to where the key is
 //! now: quota by quota, the cost is added to the current segment, the previous one is read, and if that was too much, or
 //! a later quota says no, what was charged is given back. So never too much is admitted. But a check may be denied for

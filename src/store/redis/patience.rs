@@ -16,7 +16,7 @@ const AT_ONCE: u32 = 4;
 pub struct Patience<'a> {
     clock: &'a Clock,
     /// us.
-    half: Micros,
+    young_until: Micros,
     deadline: Micros,
     pause: Duration,
     redirections: u32,
@@ -26,8 +26,8 @@ impl<'a> Patience<'a> {
     /// For a check that waits for `timeout` from now on.
     pub fn new(clock: &'a Clock, timeout: Duration) -> Self {
         let (now, span) = (clock.now(), u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2));
-        let (half, deadline) = (now + span / 2, now + span);
-        Self { clock, half, deadline, pause: PAUSE.0, redirections: 0 }
+        let (young_until, deadline) = (now + span / 3, now + span);
+        Self { clock, young_until, deadline, pause: PAUSE.0, redirections: 0 }
     }
 
     /// When the check's caller gives up, us.
@@ -35,9 +35,9 @@ impl<'a> Patience<'a> {
         self.deadline
     }
 
-    /// Whether the check has half of its time left.
+    /// Whether the check has two thirds of its time left.
     pub fn is_young(&self) -> bool {
-        self.clock.now() < self.half
+        self.clock.now() < self.young_until
     }
 
     /// Waits a little, longer each time.
