@@ -43,8 +43,9 @@ const BATCH: usize = 512;
 /// nothing is sent, since it would not be answered before.
 const UNDER_WAY: [usize; 2] = [2, 1];
 
-/// How long a server may take to accept a connection and to answer the first questions.
-const CONNECT: Duration = Duration::from_millis(250);
+/// How long a server may take to accept a connection and to answer the first questions: at first, and after several
+/// failures. A slow one is not given up for ever, and one that was cut off in silence is asked again within a second.
+const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
 /// How long the driver waits after a failed connect.
 const RECONNECT: Duration = Duration::from_millis(50);
@@ -153,12 +154,14 @@ struct Driver {
     shard: Arc<Shard>,
     doubt: Arc<Notify>,
     breaker: Breaker,
+    /// How long the next connect may take.
+    connect: Duration,
 }
 
 impl Driver {
     fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
-        tokio::spawn(Self { asks, shard, doubt, breaker: Breaker::Closed }.run());
+        tokio::spawn(Self { asks, shard, doubt, breaker: Breaker::Closed, connect: CONNECT.0 }.run());
         queue
     }
 
@@ -168,6 +171,7 @@ impl Driver {
                 Ok(connection) => {
                     tracing::info!(shard = %self.shard.address, "connected");
                     self.breaker = Breaker::Closed;
+                    self.connect = CONNECT.0;
                     self.shard.set_up(true);
                     let end = self.serve(connection).await;
                     self.shard.set_up(false);
@@ -179,6 +183,7 @@ impl Driver {
                     self.doubt.notify_one();
                 }
                 Err(error) => {
+                    self.connect = (self.connect * 3 / 2).min(CONNECT.1);
                     self.open_breaker(&error.to_string());
                     self.doubt.notify_one();
                     if self.refuse(&error.to_string()).await {
@@ -200,7 +205,7 @@ impl Driver {
 
     /// Connects. Who asks meanwhile waits, unless the breaker is open.
     async fn connect(&mut self) -> redis::RedisResult<MultiplexedConnection> {
-        let connecting = within(CONNECT, connect(self.shard.clone()));
+        let connecting = within(self.connect, connect(self.shard.clone(), self.connect));
         tokio::pin!(connecting);
         loop {
             tokio::select! {
@@ -269,8 +274,8 @@ impl Driver {
 }
 
 /// Opens a connection that can take calls, and learns the shard's clock.
-async fn connect(shard: Arc<Shard>) -> redis::RedisResult<MultiplexedConnection> {
-    let mut connection = server::connect(&shard.address, shard.credentials(), CONNECT).await?;
+async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<MultiplexedConnection> {
+    let mut connection = server::connect(&shard.address, shard.credentials(), limit).await?;
     let sent = shard.now();
     let time = server::prepare(&mut connection, &shard.address, shard.durability).await?;
     shard.learn_offset(time, sent, shard.now());
