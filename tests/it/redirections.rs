@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::cluster::Cluster;
 use crate::harness::http::{self, Connection};
-use crate::harness::{Node, config_on, unique, wait_until};
+use crate::harness::{Node, config_on, unique};
 
 /// Clients at once.
 const CLIENTS: usize = 192;
@@ -70,16 +70,10 @@ fn holds_calls_after_a_failover(cluster: &Cluster) -> bool {
 /// Each replica takes over once, and each new primary forgets its scripts.
 fn disturb(cluster: &Cluster) {
     for number in [4, 5, 6] {
-        let mut replica = cluster.connection(number);
-        let role = |connection: &mut redis::Connection| -> String {
-            let role: redis::Value = redis::cmd("ROLE").query(connection).unwrap();
-            format!("{role:?}")
-        };
         // Load for a while before each change, and after the last one.
         std::thread::sleep(std::time::Duration::from_millis(300));
-        redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut replica).unwrap();
-        wait_until("the replica has taken over", || role(&mut replica).contains("master"));
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut replica).unwrap();
+        cluster.fail_over(number);
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut cluster.connection(number)).unwrap();
     }
     std::thread::sleep(std::time::Duration::from_millis(500));
 }

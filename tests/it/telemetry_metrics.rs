@@ -108,11 +108,7 @@ fn series_of_a_shard_that_is_gone_disappear() {
     (0..50).for_each(|_| _ = ask(&node, "default", &unique("shard")));
     let before = shards(&metrics(&node), "tollgate_store_call_duration_seconds_count");
     assert_eq!(before.len(), 3);
-    for replica in 4..=6 {
-        let failover: redis::RedisResult<()> =
-            redis::cmd("CLUSTER").arg("FAILOVER").query(&mut cluster.connection(replica));
-        failover.unwrap();
-    }
+    (4..=6).for_each(|replica| cluster.fail_over(replica));
     wait_until("the replicas own the slots, and only they have series", || {
         let text = metrics(&node);
         let of = |name| shards(&text, name);

@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::moving::move_slot;
-use super::tell;
 use crate::harness::chaos::{self, key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::redis::Server;
@@ -27,8 +26,7 @@ fn after_a_failover_a_known_denial_ends_with_max_denial() {
     let cluster = chaos::arena();
     let replica = cluster.replica_of(cluster.owner(slot_in(1)));
     let denial = Denial::known(&cluster.seeds(), key_in(1));
-    tell(&cluster, replica, "CLUSTER FAILOVER");
-    wait_until("the replica has taken over", || cluster.is_primary(replica));
+    cluster.fail_over(replica);
     forget(&cluster, replica, &denial.key);
     denial.ends();
 }
@@ -38,7 +36,7 @@ fn after_a_reshard_a_known_denial_ends_with_max_denial() {
     let cluster = chaos::arena();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let denial = Denial::known(&cluster.seeds(), key_in(0));
-    let slot = tollgate::store::redis::keys::Tag::new("ratelimit", &denial.key).slot();
+    let slot = chaos::slot_of(&denial.key);
     move_slot(&cluster, slot, from, to);
     forget(&cluster, to, &denial.key);
     denial.ends();

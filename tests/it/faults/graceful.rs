@@ -6,16 +6,12 @@ use std::time::Duration;
 use super::{TIMEOUT, during, patient, tell};
 use crate::harness::chaos::{self, Row, Service, slot_in};
 use crate::harness::cluster::Cluster;
-use crate::harness::wait_until;
 
 #[test]
 fn a_graceful_failover() {
     let cluster = chaos::arena();
     let replica = cluster.replica_of(cluster.owner(slot_in(2)));
-    let rows = unharmed("CLUSTER FAILOVER", Some(2), &cluster, || {
-        tell(&cluster, replica, "CLUSTER FAILOVER");
-        wait_until("the replica has taken over", || cluster.is_primary(replica));
-    });
+    let rows = unharmed("CLUSTER FAILOVER", Some(2), &cluster, || cluster.fail_over(replica));
     for row in rows {
         row.holds().forgets_nothing().needs_no_fallback();
     }

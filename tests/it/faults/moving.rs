@@ -116,7 +116,7 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
     let file = config_on(&cluster.seeds(), &format!("policies:\n{policies}"));
     let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
     let key = key_in(0);
-    let slot = tollgate::store::redis::keys::Tag::new("ratelimit", &key).slot();
+    let slot = chaos::slot_of(&key);
     for (policy, ..) in POLICIES {
         for _ in 0..10 {
             assert_eq!(check(&nodes[0].address, policy, &key), Some("store".to_owned()));
@@ -209,7 +209,7 @@ fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
     let file = config_on(&cluster.seeds(), policies);
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
     let (key, elsewhere) = (key_in(0), key_in(2));
-    let slot = tollgate::store::redis::keys::Tag::new("ratelimit", &key).slot();
+    let slot = chaos::slot_of(&key);
     let from = cluster.owner(slot);
     let to = if owners[0] == from { owners[1] } else { owners[0] };
     let posted = |path: &str, body: &serde_json::Value| http::post(&node.address, path, body.to_string()).json();

@@ -70,8 +70,13 @@ pub(crate) fn now_ms() -> u64 {
 
 /// The third of the slots, 0 to 2, as the cluster began.
 fn shard_of(key: &str) -> usize {
-    let slot = usize::from(Tag::new("ratelimit", key).slot());
+    let slot = usize::from(slot_of(key));
     (0..3).find(|shard| slot < 16384 * (shard + 1) / 3).unwrap()
+}
+
+/// The slot that a key counts in.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    Tag::new("ratelimit", key).slot()
 }
 
 /// A key that no other test uses, in `shard`.

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::wait_until;
+
 /// Three primaries with a replica each. It ends when it is dropped; one that is kept to the end ends with the test
 /// process, however that ends: its keeper waits for the pipe to close, and then takes it down.
 pub(crate) struct Cluster {
@@ -106,6 +108,22 @@ impl Cluster {
         let lines: Vec<String> = redis::cmd("CLUSTER").arg("REPLICAS").arg(id).query(&mut connection).unwrap();
         let address = lines[0].split([' ', '@']).nth(1).unwrap();
         address.rsplit(':').next().unwrap().parse::<u16>().unwrap() - self.base + 1
+    }
+
+    /// Lets replica `number` take over as operators do, and waits until it has. Of several elections at once all but one
+    /// may fail, and the server gives up after 5 s; it is told again after more than that.
+    pub(crate) fn fail_over(&self, number: u16) {
+        let tell = || redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut self.connection(number));
+        tell().unwrap();
+        let mut looks = 0;
+        wait_until("the replica has taken over", || {
+            looks += 1;
+            if looks % 600 == 0 {
+                // A primary by now refuses it.
+                let _ = tell();
+            }
+            self.is_primary(number)
+        });
     }
 
     /// Whether node `number` answers as a primary.
