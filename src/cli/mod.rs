@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand};
 
 mod serve;
 
+mod descriptors;
+
 mod check;
 
 mod validate;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{complain, log, print};
+use super::{complain, descriptors, log, print};
 use crate::clock::unix_micros;
 use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
@@ -41,6 +41,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     let setup = args.setup();
     let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());
     let served = config.and_then(|config| {
+        descriptors::reserve(&config);
         let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
         let served = runtime.block_on(serve(setup, config));
         // A sweep may still be under way.

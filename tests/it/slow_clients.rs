@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
@@ -82,4 +83,31 @@ fn more_connections_than_the_limit_are_refused() {
     assert_eq!(open[3].receive(true).unwrap().status, 200);
     open.pop();
     wait_until("there is room again", || ask().is_ok_and(|answer| answer.status == 200));
+}
+
+/// Growing the table of descriptors while threads share it stops a thread for as long as the kernel takes to see all
+/// cores idle once: seconds on busy ones. So it has its size from the start.
+#[test]
+fn descriptors_for_all_connections_are_there_from_the_start() {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(file, "limits: {{max_connections: 3000}}\npolicies: {{p: {{quotas: [5 per 1h]}}}}").unwrap();
+    let mut limited = Command::new("prlimit");
+    limited.args(["--nofile=300:5000", crate::harness::TOLLGATE]);
+    let node = Node::start_by(limited, &["--config", file.path().to_str().unwrap()]);
+    let told = |file: &str, line: &str| -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/{file}", node.pid())).unwrap();
+        let rest = text.lines().find_map(|each| each.strip_prefix(line)).unwrap();
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    assert!(told("limits", "Max open files") > 3000);
+    assert!(told("status", "FDSize:") > 3000);
+    drop(node);
+
+    let log = NamedTempFile::new().unwrap();
+    let mut limited = Command::new("prlimit");
+    limited.args(["--nofile=100:200", crate::harness::TOLLGATE]).stderr(log.reopen().unwrap());
+    let node = Node::start_by(limited, &["--config", file.path().to_str().unwrap()]);
+    assert_eq!(http::post(&node.address, "/v1/check", str::from_utf8(PEEK).unwrap()).status, 200);
+    let told = std::fs::read_to_string(log.path()).unwrap();
+    assert!(told.contains("ulimit -n"), "{told}");
 }

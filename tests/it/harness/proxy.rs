@@ -21,6 +21,8 @@ impl Proxy {
     pub(crate) fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
+        // Room for the descriptors to come: the kernel may take seconds to make it on busy cores.
+        let _ = rustix::io::fcntl_dupfd_cloexec(&listener, 4095);
         let (delay, open) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
         let proxy = Self { port, delay: delay.clone(), open: open.clone() };
         std::thread::spawn(move || {

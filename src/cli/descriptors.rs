@@ -1,0 +1,44 @@
+//! File descriptors: as many as connections may be open, with room for them from the start.
+//!
+//! Linux keeps a process's descriptors in a table that doubles when it is full. While several threads share it, the one
+//! that needs the room waits for an RCU grace period: milliseconds, and on busy cores seconds, in which it does nothing
+//! else (3 s were measured; `expand_fdtable` in the kernel's fs/file.c). A table that has its size before there is a
+//! second thread never grows.
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::Config;
+
+/// What is open besides connections of clients: to Redis, files, the runtime's own.
+const OTHERS: u64 = 256;
+
+/// Raises the soft limit as far as `config` needs and the hard limit permits, and makes room in the table. Only of use
+/// before other threads are started.
+pub(super) fn reserve(config: &Config) {
+    let listeners = if config.admin_listen.is_some() { 2 } else { 1 };
+    let wanted = config.limits.max_connections * listeners + OTHERS;
+    let permitted = raise(wanted);
+    if permitted < wanted {
+        tracing::warn!(
+            permitted,
+            wanted,
+            "the system permits fewer open files than `limits.max_connections` may need: raise `ulimit -n` (LimitNOFILE)"
+        );
+    }
+    let last = wanted.min(permitted).saturating_sub(1);
+    // Closed again at once; the room stays. Failing costs only that room.
+    let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(std::io::stdin(), last));
+}
+
+/// How many files may be open after `wanted` was asked for.
+fn raise(wanted: u64) -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let infinite = u64::MAX;
+    let (current, highest) = (current.unwrap_or(infinite), maximum.unwrap_or(infinite));
+    let target = wanted.min(highest);
+    if current >= target || setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum }).is_err() {
+        return current;
+    }
+    target
+}
