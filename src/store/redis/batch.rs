@@ -13,6 +13,7 @@ use super::metrics::Retry;
 use super::script::{By, Call, Reply, read_log};
 use super::server::Address;
 use super::shard::Shard;
+use crate::clock::within;
 use crate::limit::decision::Ruling;
 use crate::limit::key::FingerprintState;
 use crate::limit::policy::Durability;
@@ -167,7 +168,7 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
     let mut replies = pin!(replies);
     let mut patience = shard.patience();
     loop {
-        if let Ok(replies) = tokio::time::timeout(patience, &mut replies).await {
+        if let Some(replies) = within(patience, &mut replies).await {
             shard.hear();
             return Some(replies);
         }

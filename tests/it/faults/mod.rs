@@ -16,6 +16,8 @@ mod refusals;
 
 mod network;
 
+mod stalls;
+
 mod durable;
 
 mod moving;

@@ -389,6 +389,12 @@ impl Row {
         self
     }
 
+    /// The fallback answered fewer than that.
+    pub(crate) fn needs_little_fallback(&self, fewer_than: u64) -> &Self {
+        assert!(self.fallback_own + self.fallback_others < fewer_than, "{self}");
+        self
+    }
+
     /// No check was answered by the fallback.
     pub(crate) fn needs_no_fallback(&self) -> &Self {
         assert_eq!(self.fallback_own + self.fallback_others, 0, "{self}");
