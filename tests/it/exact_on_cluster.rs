@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::harness::http::{self, Connection};
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, cluster, config_on, unique};
 
@@ -15,6 +17,7 @@ use crate::harness::{Node, cluster, config_on, unique};
 const POLICIES: &str = "
 policies:
   hourly: {quotas: [1000 per 1h], timeout: 2s}
+  wide: {quotas: [1000000 per 1h], timeout: 5s}
   ten: {quotas: [5 per 10s], timeout: 2s}
   trio: {quotas: [400 per 1m, 600 per 1h, 500 per 1d], timeout: 2s}
 ";
@@ -166,4 +169,50 @@ fn one_call_per_check_and_none_for_a_known_denial() {
         assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("prefilter")), "{denied}");
     }
     assert_eq!(calls(), before, "a known denial asks nothing");
+}
+
+/// However many ask, and however many pipelines may be under way.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+fn a_hot_key_costs_one_call_per_round_trip() {
+    const ONE_WAY: Duration = Duration::from_millis(10);
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let file = config_on(&[proxy.url()], POLICIES);
+    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let key = unique("hot");
+    let calls = || {
+        let mut calls = BTreeMap::new();
+        cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
+        calls.get("evalsha").unwrap_or(&0) + calls.get("eval").unwrap_or(&0)
+    };
+    proxy.delay(ONE_WAY.as_millis().try_into().unwrap());
+    let (before, started) = (calls(), Instant::now());
+    let tally = hammer(&nodes, "wide", &key, 50);
+    let (asked, took) = (calls() - before, started.elapsed());
+    assert_eq!(tally.counts(), (256 * 50, 0, 0));
+    // Of each node one call in each round trip, and the last one need not have come to its end.
+    let most = 2 * (took.as_micros() / (2 * ONE_WAY).as_micros() + 1);
+    assert!(u128::from(asked) <= most, "{asked} calls in {took:?}");
+    assert!(asked >= 2, "{asked}");
+}
+
+#[test]
+fn checks_spread_over_the_shards() {
+    let cluster = cluster::shared();
+    let file = config(POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    for _ in 0..90 {
+        let checks: Vec<_> = (0..100).map(|_| json!({"policy": "hourly", "key": unique("spread")})).collect();
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        assert!(answer["results"].as_array().unwrap().iter().all(|each| each["source"] == "store"), "{answer}");
+    }
+    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let counts: Vec<f64> = metrics
+        .lines()
+        .filter(|line| line.starts_with("tollgate_store_call_duration_seconds_count{"))
+        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(counts.len(), 3, "{metrics}");
+    assert!(counts.iter().all(|count| (2700.0..=3300.0).contains(count)), "{counts:?} on {:?}", cluster.seeds());
 }

@@ -1,6 +1,6 @@
 //! One pipeline: what waited together, merged by key, sent, and answered.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::server::Address;
 use super::shard::Shard;
 use crate::clock::within;
 use crate::limit::decision::Ruling;
-use crate::limit::key::FingerprintState;
+use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Taken, Work};
@@ -46,12 +46,17 @@ struct Group {
     by: By,
 }
 
+/// Keys under a policy.
+pub type Keys = HashSet<Fingerprint, FingerprintState>;
+
 /// What goes out together.
 pub struct Batch(Vec<Group>);
 
 impl Batch {
-    /// Merges what takes by key, in order; other work goes by itself. One whose caller has given up is not sent.
-    pub fn of(asks: impl Iterator<Item = Ask>) -> Self {
+    /// Takes those of `waiting` whose key has no call `under_way`. Merges what takes by key, in order; other work goes by
+    /// itself. One whose caller has given up is not sent.
+    pub fn of(waiting: &mut Vec<Ask>, under_way: &Keys) -> Self {
+        let asks = waiting.extract_if(.., |ask| !under_way.contains(&ask.fingerprint));
         let mut groups: Vec<Group> = Vec::new();
         let mut places: HashMap<_, usize, FingerprintState> = HashMap::default();
         for ask in asks.filter(|ask| !ask.answer.is_closed()) {
@@ -69,6 +74,15 @@ impl Batch {
             }
         }
         Self(groups)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Of its calls, in order.
+    pub fn keys(&self) -> impl Iterator<Item = Fingerprint> {
+        self.0.iter().map(|group| group.asks[0].fingerprint)
     }
 
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or

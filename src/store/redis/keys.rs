@@ -25,17 +25,15 @@ impl Tag {
     pub fn new(prefix: &str, key: &str) -> Self {
         let mut tag = String::with_capacity(prefix.len() + key.len().min(WRITTEN_OUT) + 4);
         tag.push('{');
-        tag.push_str(prefix);
-        tag.push(':');
-        write_key(&mut tag, key);
-        tag.push_str(":}");
+        write_hashed(&mut tag, prefix, key);
+        tag.push('}');
         Self(tag)
     }
 
-    /// The slot of every name with this tag (Redis Cluster specification: CRC16 of the part in braces).
+    /// The slot of every name with this tag.
     pub fn slot(&self) -> u16 {
         let inside = &self.0.as_bytes()[1..self.0.len() - 1];
-        crc16(inside) % SLOTS
+        crc16(0, inside) % SLOTS
     }
 
     /// The name of one segment of a sliding window.
@@ -80,6 +78,23 @@ impl Tag {
     }
 }
 
+/// The slot of every name of a key (Redis Cluster specification: CRC16 of the part in braces).
+pub fn slot(prefix: &str, key: &str) -> u16 {
+    let mut sum = Checksum(0);
+    write_hashed(&mut sum, prefix, key);
+    sum.0 % SLOTS
+}
+
+/// The CRC16 of what is written to it.
+struct Checksum(u16);
+
+impl Write for Checksum {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = crc16(self.0, text.as_bytes());
+        Ok(())
+    }
+}
+
 /// A quota's part in its names; see [`Counter`].
 pub(super) fn counter(quota: &Quota) -> String {
     Counter(quota).to_string()
@@ -113,30 +128,32 @@ pub fn segments(grid: Grid, from: u64, to: u64) -> std::ops::RangeInclusive<u64>
     grid.segment_at(from).saturating_sub(1)..=grid.segment_at(to)
 }
 
-fn write_key(tag: &mut String, key: &str) {
+/// The part in braces. Neither a String nor a checksum can fail to be written to.
+fn write_hashed(name: &mut impl Write, prefix: &str, key: &str) {
+    let _ = name.write_str(prefix);
+    let _ = name.write_char(':');
     if key.len() > WRITTEN_OUT {
-        tag.push_str("%h");
         let hash = blake3::hash(key.as_bytes());
-        tag.push_str(&hash.to_hex()[..32]);
-        return;
+        let _ = write!(name, "%h{}", &hash.to_hex()[..32]);
+    } else {
+        escape(name, key);
     }
-    escape(tag, key);
+    let _ = name.write_char(':');
 }
 
-fn escape(name: &mut String, text: &str) {
-    for character in text.chars() {
-        if matches!(character, '{' | '}' | '%') || character.is_ascii_control() {
-            // Writing to a String cannot fail.
-            let _ = write!(name, "%{:02X}", u32::from(character));
-        } else {
-            name.push(character);
-        }
+fn escape(name: &mut impl Write, text: &str) {
+    let is_special = |byte: u8| matches!(byte, b'{' | b'}' | b'%') || byte.is_ascii_control();
+    let mut rest = text;
+    while let Some(place) = rest.bytes().position(is_special) {
+        let _ = write!(name, "{}%{:02X}", &rest[..place], rest.as_bytes()[place]);
+        rest = &rest[place + 1..];
     }
+    let _ = name.write_str(rest);
 }
 
-/// CRC-16/XMODEM: polynomial 0x1021, start 0.
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
+/// CRC-16/XMODEM: polynomial 0x1021; of what follows bytes whose checksum is `sum`, 0 at first.
+fn crc16(sum: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(sum, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 const CRC16: [u16; 256] = {
@@ -186,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_the_cluster_specification() {
-        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(crc16(0, b"123456789"), 0x31C3);
     }
 
     #[test]
@@ -202,6 +219,7 @@ mod tests {
         assert_eq!(hashed.len(), "{ratelimit:%h:}".len() + 32);
         let spelled_like_it = &hashed["{ratelimit:".len()..hashed.len() - 2];
         assert_ne!(tag(spelled_like_it), hashed);
+        assert_eq!(Tag::new("ratelimit", &long).slot(), slot("ratelimit", &long));
         assert_eq!(tag(&"x".repeat(128)), format!("{{ratelimit:{}:}}", "x".repeat(128)));
     }
 
@@ -209,6 +227,7 @@ mod tests {
         #[test]
         fn different_keys_never_share_a_tag(a in "[{}%h\\x00-\\x20A-F0-9é]{1,6}", b in "[{}%h\\x00-\\x20A-F0-9é]{1,6}") {
             prop_assert_eq!(a == b, tag(&a) == tag(&b));
+            prop_assert_eq!(Tag::new("ratelimit", &a).slot(), slot("ratelimit", &a));
             prop_assert_eq!(tag(&a).matches(['{', '}']).count(), 2);
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! Checks are batched as they come. While calls are under way, what arrives waits, and then goes out together:
 //! one pipeline, in which all checks of one key under one policy are a single script call with a list of
-//! costs. There is no timer, so an idle lane adds no latency; a hot key costs its primary one call per round
-//! trip, however many callers ask.
+//! costs. There is no timer, so an idle lane adds no latency. A key with a call under way waits for it, also when another
+//! pipeline may go out: a hot key costs its primary one call per round trip, however many callers ask.
 //!
 //! A call that the server says it did not execute may be asked again: by the lane itself when the script was
 //! missing or TIME was elsewhere, by the caller (who knows the slots) after a redirection. A call whose
@@ -23,12 +23,13 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, mpsc};
 
 use super::ask::Ask;
-use super::batch::{Batch, Ended};
+use super::batch::{Batch, Ended, Keys};
 use super::metrics::ShardMetrics;
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use super::terms::Terms;
 use crate::clock::Clock;
+use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::{ShardReading, StoreError};
@@ -154,6 +155,8 @@ struct Driver {
     shard: Arc<Shard>,
     doubt: Arc<Notify>,
     breaker: Breaker,
+    /// What waits for a call of its key; at most [`BATCH`].
+    waiting: Vec<Ask>,
     /// How long the next connect may take.
     connect: Duration,
 }
@@ -161,7 +164,8 @@ struct Driver {
 impl Driver {
     fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
-        tokio::spawn(Self { asks, shard, doubt, breaker: Breaker::Closed, connect: CONNECT.0 }.run());
+        let waiting = Vec::with_capacity(BATCH);
+        tokio::spawn(Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, connect: CONNECT.0 }.run());
         queue
     }
 
@@ -195,6 +199,7 @@ impl Driver {
     }
 
     fn open_breaker(&mut self, why: &str) {
+        self.waiting.drain(..).for_each(|ask| refuse(ask, why));
         if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
             tracing::warn!(
                 shard = %self.shard.address, why,
@@ -217,31 +222,40 @@ impl Driver {
 
     /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
     async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
-        let mut under_way = FuturesUnordered::new();
-        let mut waiting = Vec::with_capacity(BATCH);
-        let at_once = UNDER_WAY[self.shard.durability as usize];
+        let shard = self.shard.clone();
+        let (mut under_way, mut keys) = (FuturesUnordered::new(), Keys::default());
+        let at_once = UNDER_WAY[shard.durability as usize];
         loop {
-            let idle = under_way.is_empty();
+            let (idle, room) = (under_way.is_empty(), BATCH - self.waiting.len());
             tokio::select! {
                 biased;
-                Some(ended) = under_way.next(), if !idle => match ended {
-                    Ended::Sound => {}
-                    Ended::Broken => return End::Broken,
-                    Ended::Silent => return End::Silent,
-                },
-                count = self.asks.recv_many(&mut waiting, BATCH), if under_way.len() < at_once => {
+                Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => {
+                    match ended {
+                        Ended::Sound => answered.iter().for_each(|key| _ = keys.remove(key)),
+                        Ended::Broken => return End::Broken,
+                        Ended::Silent => return End::Silent,
+                    }
+                    // What came meanwhile goes out with what has waited.
+                    while self.waiting.len() < BATCH && let Ok(ask) = self.asks.try_recv() {
+                        self.waiting.push(ask);
+                    }
+                }
+                count = self.asks.recv_many(&mut self.waiting, room), if under_way.len() < at_once && room > 0 => {
                     if count == 0 {
                         while under_way.next().await.is_some() {}
                         return End::Unwanted;
                     }
-                    let batch = Batch::of(waiting.drain(..));
-                    under_way.push(batch.exchange(connection.clone(), &self.shard));
                 }
                 () = tokio::time::sleep(IDLE), if idle => {
                     if !self.answers(&mut connection).await {
                         return End::Silent;
                     }
                 }
+            }
+            let batch = Batch::of(&mut self.waiting, &keys);
+            if !batch.is_empty() {
+                keys.extend(batch.keys());
+                under_way.push(carry(batch, connection.clone(), &shard));
             }
         }
     }
@@ -271,6 +285,17 @@ impl Driver {
             }
         }
     }
+}
+
+/// How a batch ended, and the keys it was about.
+struct Carried {
+    ended: Ended,
+    keys: Vec<Fingerprint>,
+}
+
+async fn carry(batch: Batch, connection: MultiplexedConnection, shard: &Shard) -> Carried {
+    let keys = batch.keys().collect();
+    Carried { ended: batch.exchange(connection, shard).await, keys }
 }
 
 /// Opens a connection that can take calls, and learns the shard's clock.

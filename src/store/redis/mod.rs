@@ -129,11 +129,7 @@ impl RedisStore {
 
     /// The slot of a subject's key.
     pub fn slot(&self, subject: &Subject) -> u16 {
-        self.tag(subject).slot()
-    }
-
-    fn tag(&self, subject: &Subject) -> Tag {
-        Tag::new(&self.key_prefix, &subject.key)
+        keys::slot(&self.key_prefix, &subject.key)
     }
 
     /// See [`super::Store::take`].
@@ -230,7 +226,7 @@ impl RedisStore {
 
     async fn ask(&self, subject: &Subject, matter: &Matter<'_>) -> Result<Answer, StoreError> {
         let span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
-        let tag = Arc::new(self.tag(subject));
+        let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         let answer = self.ask_patiently(&Target { subject, tag, slot, span: &span }, matter).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
