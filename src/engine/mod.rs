@@ -2,6 +2,7 @@
 //! the fallback answers when the store does not, and the pre-filter learns.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -197,8 +198,7 @@ impl Engine {
                 traces::answered(|| told(subject, check.cost, answer.as_ref()));
             }
         };
-        // Boxed, so that the state of a batch's keys, which is moved when they are gathered, is small.
-        traces::part(checks.len()).within(Box::pin(self.ask_each(subject, checks)).as_mut(), tell).await
+        traces::part(checks.len()).within(pin!(self.ask_each(subject, checks)), tell).await
     }
 
     /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.

@@ -140,7 +140,8 @@ impl Store {
     pub async fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
             Self::Memory(memory) => memory.take_noted(subject, costs, metas),
-            Self::Redis(redis) => redis.take_noted(subject, costs, metas, None).await,
+            // Boxed, since it is most of what a check keeps while it waits, and is copied by each function that awaits it.
+            Self::Redis(redis) => Box::pin(redis.take_noted(subject, costs, metas, None)).await,
         }
     }
 
@@ -167,7 +168,7 @@ impl Store {
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
         match self {
             Self::Memory(memory) => memory.run(subject, &work, metas),
-            Self::Redis(redis) => redis.run(subject, work, metas).await,
+            Self::Redis(redis) => Box::pin(redis.run(subject, work, metas)).await,
         }
     }
 
