@@ -47,6 +47,8 @@
 
 pub mod clock;
 
+pub mod deadline;
+
 pub mod limit;
 
 pub mod telemetry;

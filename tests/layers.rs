@@ -11,6 +11,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("limit", &[]),
     // Reads the time in the core's unit.
     ("clock", &["limit::time"]),
+    // How long an answer is waited for, by that clock.
+    ("deadline", &["clock::Clock"]),
     // Tokens and what they open; stands on nothing.
     ("access", &[]),
     // Resolves text into policies of the core and the tokens of callers.
@@ -23,6 +25,7 @@ const MODULES: &[(&str, &[&str])] = &[
         &[
             "limit",
             "clock::Clock",
+            "deadline",
             "config::RedisConfig",
             "config::Credentials",
             "config::ClientTls",
@@ -37,7 +40,7 @@ const MODULES: &[(&str, &[&str])] = &[
     // read as the configuration's are.
     (
         "engine",
-        &["limit", "clock::Clock", "config::Policies", "config::inline", "telemetry", "store", "prefilter"],
+        &["limit", "clock::Clock", "deadline", "config::Policies", "config::inline", "telemetry", "store", "prefilter"],
     ),
     // Reads the configuration again and hands it to who runs by it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
@@ -79,7 +82,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface, and what carries it, know of requests.
     ("axum", &["http", "serve"]),
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
+    ("tokio", &["deadline", "telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),

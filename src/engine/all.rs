@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::amend::{first, lost, unfit};
 use super::{Answer, Check, CheckError, Decision, Engine, Meta, metas, told};
-use crate::clock::within;
+use crate::deadline::within;
 use crate::limit::amend::Receipt;
 use crate::limit::decision::Wait;
 use crate::limit::policy::Policy;
@@ -240,7 +240,7 @@ impl Asked {
         let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
         let by_store =
             |taken| first(taken).map(|verdict| part.told(Decision::by_store(subject.policy.clone(), verdict)));
-        let asked = within(left, self.engine.run(subject, work, metas)).await;
+        let asked = within(&self.engine.clock, left, self.engine.run(subject, work, metas)).await;
         match asked.unwrap_or(Err(StoreError::Timeout)) {
             Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
             Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),

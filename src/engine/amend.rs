@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{Answer, Check, CheckError, Decision, Engine, Meta, told};
-use crate::clock::within;
+use crate::deadline::within;
 use crate::limit::decision::{Taken, Verdict};
 use crate::prefilter::Prefilter;
 use crate::store::{Done, StoreError, Subject, Work};
@@ -113,7 +113,7 @@ impl Engine {
 
     /// Has the store do it, within the policy's timeout.
     pub(super) async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        let done = within(subject.policy.timeout, self.store.run(subject, work, metas)).await;
+        let done = within(&self.clock, subject.policy.timeout, self.store.run(subject, work, metas)).await;
         done.unwrap_or(Err(StoreError::Timeout))
     }
 }

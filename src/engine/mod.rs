@@ -9,8 +9,9 @@ use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use crate::clock::{Clock, within};
+use crate::clock::Clock;
 use crate::config::Policies;
+use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
 use crate::limit::time::Micros;
 use crate::prefilter::Prefilter;
@@ -155,7 +156,7 @@ impl Engine {
     /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
     pub async fn history(&self, check: &Check) -> Option<History> {
         let subject = self.subject(check).ok()?;
-        within(subject.policy.timeout, self.store.history(&subject)).await?.ok()?
+        within(&self.clock, subject.policy.timeout, self.store.history(&subject)).await?.ok()?
     }
 
     /// The policies in force.
@@ -291,7 +292,7 @@ impl Engine {
 
     async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = within(subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
+        let taken = within(&self.clock, subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
         match taken.unwrap_or(Err(StoreError::Timeout)) {
             Ok(taken) => {
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());

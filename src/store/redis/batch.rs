@@ -13,7 +13,7 @@ use super::metrics::Retry;
 use super::script::{By, Call, Reply, read_log};
 use super::server::Address;
 use super::shard::Shard;
-use crate::clock::within;
+use crate::deadline::within;
 use crate::limit::decision::Ruling;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Durability;
@@ -182,7 +182,7 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
     let mut replies = pin!(replies);
     let mut patience = shard.patience();
     loop {
-        if let Some(replies) = within(patience, &mut replies).await {
+        if let Some(replies) = within(shard.clock(), patience, &mut replies).await {
             shard.hear();
             return Some(replies);
         }

@@ -97,6 +97,10 @@ impl Shard {
         &self.terms.credentials
     }
 
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// This node's clock, us.
     pub fn now(&self) -> Micros {
         self.clock.now()
