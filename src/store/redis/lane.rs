@@ -226,6 +226,12 @@ impl Driver {
         let (mut under_way, mut keys) = (FuturesUnordered::new(), Keys::default());
         let at_once = UNDER_WAY[shard.durability as usize];
         loop {
+            // At first what has waited for a call of its key on the connection before.
+            let batch = Batch::of(&mut self.waiting, &keys);
+            if !batch.is_empty() {
+                keys.extend(batch.keys());
+                under_way.push(carry(batch, connection.clone(), &shard));
+            }
             let (idle, room) = (under_way.is_empty(), BATCH - self.waiting.len());
             tokio::select! {
                 biased;
@@ -251,11 +257,6 @@ impl Driver {
                         return End::Silent;
                     }
                 }
-            }
-            let batch = Batch::of(&mut self.waiting, &keys);
-            if !batch.is_empty() {
-                keys.extend(batch.keys());
-                under_way.push(carry(batch, connection.clone(), &shard));
             }
         }
     }
