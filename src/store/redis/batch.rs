@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use smallvec::{SmallVec, smallvec};
 
 use super::ask::{Answer, Ask, Refusal};
 use super::log::Page;
@@ -13,10 +14,13 @@ use super::metrics::Retry;
 use super::script::{By, Call, Reply, read_log};
 use super::server::Address;
 use super::shard::Shard;
+use super::sources::is_window_check;
+use super::window;
 use crate::deadline::within;
 use crate::limit::decision::Ruling;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Durability;
+use crate::limit::quota::MAX_QUOTAS;
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Taken, Work};
 use crate::telemetry::traces;
@@ -24,9 +28,12 @@ use crate::telemetry::traces;
 /// Costs in one call at most: the server does nothing else meanwhile.
 const COSTS: usize = 1000;
 
-/// Rounds of one batch: as sent, once more with the script's source, and with the right segments, which a clock
-/// that jumps may ask for again.
-const ROUNDS: usize = 4;
+/// Quotas that one call decides by at most, when it is for several keys: it then takes the server about a millisecond.
+const QUOTAS: usize = 64;
+
+/// Rounds of one batch: as sent, once more with the script's source, alone after it was refused among others, and with the
+/// right segments, which a clock that jumps may ask for again.
+const ROUNDS: usize = 5;
 
 /// How an exchange left the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +44,17 @@ pub enum Ended {
     Silent,
 }
 
-/// Asks of one key under one policy, which become one call.
+/// Asks of one key under one policy, which are decided together.
 struct Group {
     asks: Vec<Ask>,
     costs: Vec<u64>,
     /// One for each cost, or none at all.
     metas: Vec<Meta>,
+}
+
+/// Groups that become one call: one, or several checks of sliding windows with as many quotas each.
+struct Bundle {
+    groups: SmallVec<[Group; 1]>,
     by: By,
 }
 
@@ -50,12 +62,12 @@ struct Group {
 pub type Keys = HashSet<Fingerprint, FingerprintState>;
 
 /// What goes out together.
-pub struct Batch(Vec<Group>);
+pub struct Batch(Vec<Bundle>);
 
 impl Batch {
-    /// Takes those of `waiting` whose key has no call `under_way`. Merges what takes by key, in order; other work goes by
-    /// itself. One whose caller has given up is not sent.
-    pub fn of(waiting: &mut Vec<Ask>, under_way: &Keys) -> Self {
+    /// Takes those of `waiting` whose key has no call `under_way`. Merges what takes by key, in order, and then what may share
+    /// a call; other work goes by itself. One whose caller has given up is not sent.
+    pub fn of(waiting: &mut Vec<Ask>, under_way: &Keys, shard: &Shard) -> Self {
         let asks = waiting.extract_if(.., |ask| !under_way.contains(&ask.fingerprint));
         let mut groups: Vec<Group> = Vec::new();
         let mut places: HashMap<_, usize, FingerprintState> = HashMap::default();
@@ -73,30 +85,30 @@ impl Batch {
                 }
             }
         }
-        Self(groups)
+        Self(bundles(groups, shard.bundles()))
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Of its calls, in order.
+    /// Those that it asks about.
     pub fn keys(&self) -> impl Iterator<Item = Fingerprint> {
-        self.0.iter().map(|group| group.asks[0].fingerprint)
+        self.0.iter().flat_map(|bundle| &bundle.groups).map(|group| group.asks[0].fingerprint)
     }
 
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
     /// of the right segments is sent again at once.
     pub async fn exchange(mut self, mut connection: MultiplexedConnection, shard: &Shard) -> Ended {
         for _ in 0..ROUNDS {
-            self.0.retain_mut(Group::is_wanted);
+            self.0.retain_mut(Bundle::is_wanted);
             if self.0.is_empty() {
                 return Ended::Sound;
             }
             let pipeline = self.pipeline(shard);
             let sent = shard.now();
             let count = pipeline.len();
-            self.0.iter().for_each(|group| shard.metrics.sent(group.checks()));
+            self.0.iter().for_each(|bundle| shard.metrics.sent(bundle.checks()));
             let replies = connection.send_packed_commands(&pipeline, 0, count);
             let (failed, ended) = match awaited(replies, shard).await {
                 Some(Ok(replies)) => {
@@ -107,7 +119,7 @@ impl Batch {
                 None => (StoreError::Timeout, Ended::Silent),
             };
             let (calls, when) = (self.0.len(), (sent, shard.now()));
-            self.0.iter_mut().for_each(|group| group.called(shard, calls, when, Some(failed.kind())));
+            self.0.iter_mut().for_each(|bundle| bundle.called(shard, calls, when, Some(failed.kind())));
             self.fail(&failed.into());
             return ended;
         }
@@ -119,62 +131,97 @@ impl Batch {
     fn pipeline(&self, shard: &Shard) -> Pipeline {
         let now = shard.shard_now();
         let mut pipeline = Pipeline::with_capacity(self.0.len() + 1);
-        for group in &self.0 {
-            if group.asking() {
+        for bundle in &self.0 {
+            if bundle.asking() {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
-            pipeline.add_command(group.command(now));
+            pipeline.add_command(bundle.command(shard, now));
         }
         if shard.durability == Durability::Replica {
-            let deadlines = self.0.iter().flat_map(|group| &group.asks).map(|ask| ask.deadline);
+            let groups = self.0.iter().flat_map(|bundle| &bundle.groups);
+            let deadlines = groups.flat_map(|group| &group.asks).map(|ask| ask.deadline);
             pipeline.cmd("WAIT").arg(1).arg(shard.wait_ms(deadlines.min().unwrap_or(0)));
         }
         pipeline
     }
 
-    /// Hands out what each reply says; groups that must be sent again stay.
+    /// Hands out what each reply says; what must be sent again stays.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
         let received = shard.now();
         shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let is_kept = shard.durability == Durability::Primary || matches!(replies.last(), Some(Value::Int(1..)));
         let mut replies = replies.into_iter();
         let (calls, mut again) = (self.0.len(), Vec::new());
-        for mut group in self.0.drain(..) {
-            if group.asking() {
+        for mut bundle in self.0.drain(..) {
+            if bundle.asking() {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
             let error = if let Value::ServerError(error) = &reply { Some(error.code()) } else { None };
-            group.called(shard, calls, (sent, received), error);
-            match group.outcome(&reply, &shard.address) {
-                Outcome::Done(done) => {
-                    if let Some(time) = done.at() {
-                        shard.learn_offset(time, sent, received);
+            bundle.called(shard, calls, (sent, received), error);
+            if is_no_script(&reply) {
+                shard.metrics.retried(Retry::NoScript);
+                again.push(Bundle { by: By::Source, ..bundle });
+                continue;
+            }
+            let outcomes = bundle.outcomes(&reply, &shard.address);
+            let mut elsewhen = SmallVec::new();
+            for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
+                match outcome {
+                    Outcome::Done(done) => {
+                        if let Some(time) = done.at() {
+                            shard.learn_offset(time, sent, received);
+                        }
+                        group.answer(done, is_kept);
                     }
-                    group.answer(done, is_kept);
+                    Outcome::Page(page) => group.answer_alone(Ok(Answer::Page(page))),
+                    Outcome::Told(_) if !is_kept => group.answer_alone(Err(StoreError::NoReplicaAck.into())),
+                    Outcome::Told(value) => group.answer_alone(Ok(Answer::Told(value))),
+                    Outcome::Elsewhen(time) => {
+                        shard.learn_offset(time, sent, received);
+                        elsewhen.push(group);
+                    }
+                    Outcome::Alone => {
+                        shard.part();
+                        shard.metrics.retried(Retry::Alone);
+                        again.push(Bundle::of(group));
+                    }
+                    Outcome::Refused(refusal) => group.refuse(&refusal),
                 }
-                Outcome::Page(page) => group.answer_alone(Ok(Answer::Page(page))),
-                Outcome::Told(_) if !is_kept => group.answer_alone(Err(StoreError::NoReplicaAck.into())),
-                Outcome::Told(value) => group.answer_alone(Ok(Answer::Told(value))),
-                Outcome::Elsewhen(time) => {
-                    shard.learn_offset(time, sent, received);
-                    shard.metrics.retried(Retry::Clock);
-                    again.push(group);
-                }
-                Outcome::NoScript => {
-                    group.by = By::Source;
-                    shard.metrics.retried(Retry::NoScript);
-                    again.push(group);
-                }
-                Outcome::Refused(refusal) => group.refuse(&refusal),
+            }
+            if !elsewhen.is_empty() {
+                shard.metrics.retried(Retry::Clock);
+                again.push(Bundle { groups: elsewhen, by: bundle.by });
             }
         }
         self.0 = again;
     }
 
     fn fail(&mut self, refusal: &Refusal) {
-        self.0.drain(..).for_each(|group| group.refuse(refusal));
+        self.0.drain(..).flat_map(|bundle| bundle.groups).for_each(|group| group.refuse(refusal));
     }
+}
+
+/// Puts together what may share a call; the others keep their order, and so do those.
+fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
+    let mut bundles: Vec<Bundle> = Vec::with_capacity(groups.len());
+    // By number of quotas, the place of the one that is not full.
+    let mut open = [usize::MAX; MAX_QUOTAS + 1];
+    for group in groups {
+        let quotas = group.asks[0].policy.quotas.len();
+        let place = if several && group.may_share() { open.get_mut(quotas) } else { None };
+        match place {
+            Some(place) => match bundles.get_mut(*place).filter(|bundle| bundle.accepts(&group)) {
+                Some(bundle) => bundle.groups.push(group),
+                None => {
+                    *place = bundles.len();
+                    bundles.push(Bundle::of(group));
+                }
+            },
+            None => bundles.push(Bundle::of(group)),
+        }
+    }
+    bundles
 }
 
 /// The replies, or none when the server has said nothing at all for too long.
@@ -197,13 +244,98 @@ enum Outcome {
     Told(Value),
     /// TIME was not covered; this is it.
     Elsewhen(Micros),
-    NoScript,
+    /// It is to be asked for by itself.
+    Alone,
     Refused(Refusal),
+}
+
+impl Bundle {
+    fn of(group: Group) -> Self {
+        Self { groups: smallvec![group], by: By::Hash }
+    }
+
+    /// Whether a group that may share a call may share this one.
+    fn accepts(&self, group: &Group) -> bool {
+        let (first, added) = (&self.groups[0].asks[0], &group.asks[0]);
+        let costs: usize = self.groups.iter().map(|group| group.costs.len()).sum();
+        first.time == added.time
+            && (self.groups.len() + 1) * first.policy.quotas.len() <= QUOTAS
+            && costs + group.costs.len() <= COSTS
+    }
+
+    /// Leaves out who has given up meanwhile; whether anybody is left.
+    fn is_wanted(&mut self) -> bool {
+        self.groups.retain(Group::is_wanted);
+        !self.groups.is_empty()
+    }
+
+    fn asking(&self) -> bool {
+        self.groups[0].asks[0].asking
+    }
+
+    fn calls(&self) -> SmallVec<[Call<'_>; 1]> {
+        self.groups.iter().map(Group::call).collect()
+    }
+
+    fn command(&self, shard: &Shard, now: Micros) -> Cmd {
+        if let [group] = &self.groups[..] {
+            return group.command(self.by, now);
+        }
+        let time = self.groups[0].asks[0].time;
+        window::command(&self.calls(), shard.declared(), self.by, now, time)
+    }
+
+    /// One for each group.
+    fn outcomes(&self, reply: &Value, from: &Address) -> SmallVec<[Outcome; 1]> {
+        if let Value::ServerError(error) = reply {
+            return self.groups.iter().map(|_| Outcome::Refused(refused(error, from))).collect();
+        }
+        match &self.groups[..] {
+            [group] => smallvec![group.outcome(reply)],
+            _ => window::replies(&self.calls(), reply).into_iter().map(Outcome::of).collect(),
+        }
+    }
+
+    /// How many checks it carries: a refund, for one, is none.
+    fn checks(&self) -> usize {
+        self.groups.iter().map(Group::checks).sum()
+    }
+
+    /// Records the call in the traces of its checks, if any.
+    fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
+        if self.groups.iter().flat_map(|group| &group.asks).all(|ask| ask.trace.is_none()) {
+            return;
+        }
+        let call = traces::Call {
+            host: &shard.address.host,
+            port: shard.address.port,
+            operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
+            script: &self.groups[0].script(),
+            checks: self.checks(),
+            pipeline: calls,
+            sent,
+            ended,
+            error,
+        };
+        let asks = self.groups.iter_mut().flat_map(|group| &mut group.asks);
+        traces::called(asks.filter_map(|ask| ask.trace.as_mut()), &call);
+    }
+}
+
+impl Outcome {
+    fn of(reply: Reply) -> Self {
+        match reply {
+            Reply::Done(done) => Self::Done(done),
+            Reply::NotCovered { time } => Self::Elsewhen(time),
+            Reply::Alone => Self::Alone,
+            Reply::Malformed => malformed(),
+        }
+    }
 }
 
 impl Group {
     fn of(ask: Ask) -> Self {
-        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1), by: By::Hash };
+        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1) };
         group.push(ask);
         group
     }
@@ -247,8 +379,10 @@ impl Group {
         !self.asks.is_empty()
     }
 
-    fn asking(&self) -> bool {
-        self.asks[0].asking
+    /// Whether it may share a call with others: nothing is sent behind ASKING but one key.
+    fn may_share(&self) -> bool {
+        let first = &self.asks[0];
+        !first.is_alone() && !first.asking && is_window_check(&first.policy, &first.work)
     }
 
     fn call(&self) -> Call<'_> {
@@ -256,34 +390,15 @@ impl Group {
         Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
     }
 
-    fn command(&self, now: Micros) -> Cmd {
+    fn command(&self, by: By, now: Micros) -> Cmd {
         let Ask { tag, policy, portion, single, time, .. } = &self.asks[0];
         if let Some(single) = single {
-            return single.command(self.by, *time);
+            return single.command(by, *time);
         }
         match portion {
-            Some(number) => read_log(tag, policy, *number, self.by, *time),
-            None => self.call().command(self.by, now, *time),
+            Some(number) => read_log(tag, policy, *number, by, *time),
+            None => self.call().command(by, now, *time),
         }
-    }
-
-    /// Records the call in the traces of its checks, if any.
-    fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
-        if self.asks.iter().all(|ask| ask.trace.is_none()) {
-            return;
-        }
-        let call = traces::Call {
-            host: &shard.address.host,
-            port: shard.address.port,
-            operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
-            script: &self.script(),
-            checks: self.checks(),
-            pipeline: calls,
-            sent,
-            ended,
-            error,
-        };
-        traces::called(self.asks.iter_mut().filter_map(|ask| ask.trace.as_mut()), &call);
     }
 
     /// How many checks it carries: a refund, for one, is none.
@@ -305,21 +420,14 @@ impl Group {
         }
     }
 
-    fn outcome(&self, reply: &Value, from: &Address) -> Outcome {
-        if let Value::ServerError(error) = reply {
-            return refused(error, from);
-        }
+    fn outcome(&self, reply: &Value) -> Outcome {
         if self.asks[0].portion.is_some() {
             return Page::read(reply).map_or_else(malformed, Outcome::Page);
         }
         if self.asks[0].single.is_some() {
             return Outcome::Told(reply.clone());
         }
-        match self.call().reply(reply) {
-            Reply::Done(done) => Outcome::Done(done),
-            Reply::NotCovered { time } => Outcome::Elsewhen(time),
-            Reply::Malformed => malformed(),
-        }
+        Outcome::of(self.call().reply(reply))
     }
 
     /// Of an ask that is alone in its call.
@@ -362,7 +470,7 @@ fn malformed() -> Outcome {
 
 /// What an error reply means. The script writes only after it has decided, so an error is always from before
 /// its first write, and nothing was charged. A redirection that names no host means the one it came from.
-fn refused(error: &redis::ServerError, from: &Address) -> Outcome {
+fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     let details = error.details().unwrap_or_default();
     let address = || {
         let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
@@ -370,7 +478,6 @@ fn refused(error: &redis::ServerError, from: &Address) -> Outcome {
         Some(if unknown { Address { host: from.host.clone(), ..named } } else { named })
     };
     let refusal = match error.kind() {
-        Some(ServerErrorKind::NoScript) => return Outcome::NoScript,
         Some(ServerErrorKind::Moved) => address().map(Refusal::Moved),
         Some(ServerErrorKind::Ask) => address().map(Refusal::Ask),
         Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
@@ -383,7 +490,11 @@ fn refused(error: &redis::ServerError, from: &Address) -> Outcome {
         _ => None,
     };
     let text = || StoreError::Refused(format!("{} {details}", error.code())).into();
-    Outcome::Refused(refusal.unwrap_or_else(text))
+    refusal.unwrap_or_else(text)
+}
+
+fn is_no_script(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
 fn unknown(error: &RedisError) -> StoreError {

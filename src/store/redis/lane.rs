@@ -227,7 +227,7 @@ impl Driver {
         let at_once = UNDER_WAY[shard.durability as usize];
         loop {
             // At first what has waited for a call of its key on the connection before.
-            let batch = Batch::of(&mut self.waiting, &keys);
+            let batch = Batch::of(&mut self.waiting, &keys, &shard);
             if !batch.is_empty() {
                 keys.extend(batch.keys());
                 under_way.push(carry(batch, connection.clone(), &shard));
@@ -303,7 +303,8 @@ async fn carry(batch: Batch, connection: MultiplexedConnection, shard: &Shard) -
 async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<MultiplexedConnection> {
     let mut connection = server::connect(&shard.address, shard.credentials(), limit).await?;
     let sent = shard.now();
-    let time = server::prepare(&mut connection, &shard.address, shard.durability).await?;
+    let (time, is_cluster) = server::prepare(&mut connection, &shard.address, shard.durability).await?;
+    shard.set_cluster(is_cluster);
     shard.learn_offset(time, sent, shard.now());
     Ok(connection)
 }

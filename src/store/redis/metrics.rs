@@ -19,10 +19,13 @@ pub enum Retry {
     NoScript,
     /// Its clock was not where it was believed.
     Clock,
+    /// It could not be decided in one call with others.
+    Alone,
 }
 
 impl Retry {
-    const ALL: [Self; 6] = [Self::Moved, Self::Ask, Self::TryAgain, Self::NotNow, Self::NoScript, Self::Clock];
+    const ALL: [Self; 7] =
+        [Self::Moved, Self::Ask, Self::TryAgain, Self::NotNow, Self::NoScript, Self::Clock, Self::Alone];
 
     fn name(self) -> &'static str {
         match self {
@@ -32,6 +35,7 @@ impl Retry {
             Self::NotNow => "not_now",
             Self::NoScript => "no_script",
             Self::Clock => "clock",
+            Self::Alone => "alone",
         }
     }
 }

@@ -37,6 +37,8 @@ mod ask;
 
 mod terms;
 
+mod window;
+
 mod entrance;
 
 mod patience;

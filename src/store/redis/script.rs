@@ -10,9 +10,10 @@ use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
 use super::amend;
-use super::keys::{Tag, counter_width, segments};
+use super::keys::{Tag, counter_width};
 use super::log::{self, Page};
 use super::sources::{Script, is_window_check};
+use super::window::{self, Declared};
 use crate::limit::amend::{Receipt, charge, is_tentative, look};
 use crate::limit::bucket::{Terms, TokenBucket};
 use crate::limit::decision::{decide, decide_roomy};
@@ -61,6 +62,8 @@ pub enum Reply {
     NotCovered {
         time: Micros,
     },
+    /// Among others it could not be decided; nothing was. Alone it is told why, if it is not decided then.
+    Alone,
     /// Not what the script answers.
     Malformed,
 }
@@ -75,14 +78,10 @@ impl<'a> Call<'a> {
     /// The command, for a shard whose TIME is believed to be `now` (us). `time` is decided by instead of
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        let mut cmd = named(by, Script::of(self.policy, self.work));
-        if is_window_check(self.policy, self.work) {
-            self.check_arguments(&mut cmd, now);
-            if let Some(time) = time {
-                cmd.arg(time);
-            }
-            return cmd;
+        if self.is_window_check() {
+            return window::command(std::slice::from_ref(self), Declared::Yes, by, now, time);
         }
+        let mut cmd = named(by, Script::of(self.policy, self.work));
         let more_keys = amend::keys(self);
         match self.policy.algorithm {
             Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now, &more_keys),
@@ -114,53 +113,17 @@ impl<'a> Call<'a> {
         arguments.take(count).collect()
     }
 
-    /// The segments of all quotas, and one string of numbers: fewer and shorter arguments cost the server less.
-    fn check_arguments(&self, cmd: &mut Cmd, now: Micros) {
-        let (from, to) = covered(now);
-        let mut numbers = Numbers::default();
-        numbers.push([from as f64, to as f64]);
-        let mut before = 0;
-        for (quota, (first, last)) in self.policy.quotas.iter().zip(self.segment_keys(cmd, from, to, &[])) {
-            // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.
-            let shift = (first as f64) - (before as f64) - 1.0;
-            let bucket = Grid::new(quota.window).bucket();
-            numbers.push([bucket as f64, quota.limit.get() as f64, shift, last as f64]);
-            before += last - first + 1;
-        }
-        for (cost, times) in runs(self.costs) {
-            numbers.push([cost as f64, times as f64]);
-        }
-        cmd.arg(&numbers.0[..]);
-    }
-
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
         let (from, to) = covered(now);
         let quotas = &self.policy.quotas;
-        self.segment_keys(cmd, from, to, more_keys);
+        let sent = window::sent(self, from, to);
+        cmd.arg(window::count(&sent) + more_keys.len());
+        window::name(self, &sent, cmd);
+        cmd.arg(more_keys);
         cmd.arg(from).arg(to).arg(quotas.len());
         for quota in quotas {
             cmd.arg(Grid::new(quota.window).bucket()).arg(quota.limit.get());
         }
-    }
-
-    /// The segments of all quotas, and more keys after them; returns the first and the last segment of each quota.
-    fn segment_keys(&self, cmd: &mut Cmd, from: Micros, to: Micros, more_keys: &[String]) -> SmallVec<[(u64, u64); 3]> {
-        let quotas = &self.policy.quotas;
-        let sent: SmallVec<[(u64, u64); 3]> =
-            quotas.iter().map(|quota| segments(Grid::new(quota.window), from, to).into_inner()).collect();
-        let count: u64 = sent.iter().map(|(first, last)| last - first + 1).sum();
-        cmd.arg(count + more_keys.len() as u64);
-        for (quota, (first, last)) in quotas.iter().zip(&sent) {
-            let mut name = self.tag.segments(self.policy.counters(), quota);
-            let start = name.len();
-            for segment in *first..=*last {
-                name.truncate(start);
-                name.push_str(itoa::Buffer::new().format(segment));
-                cmd.arg(&name);
-            }
-        }
-        cmd.arg(more_keys);
-        sent
     }
 
     fn pair_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
@@ -189,8 +152,16 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Whether one call may decide for it and for others of as many quotas.
+    pub fn is_window_check(&self) -> bool {
+        is_window_check(self.policy, self.work)
+    }
+
     /// Reads the reply to the command.
     pub fn reply(&self, value: &Value) -> Reply {
+        if self.is_window_check() {
+            return window::replies(std::slice::from_ref(self), value).pop().unwrap_or(Reply::Malformed);
+        }
         self.read(value).unwrap_or(Reply::Malformed)
     }
 
@@ -221,7 +192,7 @@ impl<'a> Call<'a> {
     }
 
     /// The verdicts on the costs, and of a reservation that was made its receipt.
-    fn taken(&self, time: Micros, values: &[Value]) -> Option<(Taken, Option<Receipt>)> {
+    pub(super) fn taken(&self, time: Micros, values: &[Value]) -> Option<(Taken, Option<Receipt>)> {
         let quotas = &self.policy.quotas;
         let mut rest = values;
         if self.policy.algorithm == Algorithm::SlidingWindow {
@@ -335,22 +306,12 @@ pub(super) fn named(by: By, script: Script) -> Cmd {
 }
 
 /// The instants between which the shard's clock is believed to be, us.
-fn covered(now: Micros) -> (Micros, Micros) {
+pub(super) fn covered(now: Micros) -> (Micros, Micros) {
     (now.saturating_sub(TOLERANCE), now + TOLERANCE)
 }
 
-/// Numbers as scripts unpack them: doubles, which are exact below 2^53.
-#[derive(Default)]
-struct Numbers(SmallVec<[u8; 128]>);
-
-impl Numbers {
-    fn push<const COUNT: usize>(&mut self, numbers: [f64; COUNT]) {
-        numbers.map(f64::to_le_bytes).iter().for_each(|bytes| self.0.extend_from_slice(bytes));
-    }
-}
-
 /// Equal costs side by side are sent once, with their number.
-fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
+pub(super) fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
     costs.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
 }
 

@@ -72,7 +72,7 @@ pub async fn connect(
     within(timeout, connecting).await
 }
 
-/// Loads the scripts, looks the server over and asks its TIME, us.
+/// Loads the scripts, looks the server over and asks its TIME, us, and whether it is one of a cluster.
 ///
 /// # Errors
 /// When it does not answer as a server that can take calls.
@@ -80,18 +80,19 @@ pub async fn prepare(
     connection: &mut MultiplexedConnection,
     address: &Address,
     durability: Durability,
-) -> RedisResult<Micros> {
+) -> RedisResult<(Micros, bool)> {
     let mut pipeline = redis::pipe();
     for source in sources::wanted() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(source).ignore();
     }
     pipeline.cmd("INFO").cmd("TIME");
     let (info, (seconds, micros)): (String, (u64, u64)) = pipeline.query_async(connection).await?;
+    let info = Info(&info);
     match durability {
-        Durability::Primary => look_over(&Info(&info), address),
-        Durability::Replica => look_over_persistence(&Info(&info), address),
+        Durability::Primary => look_over(&info, address),
+        Durability::Replica => look_over_persistence(&info, address),
     }
-    Ok(seconds * MICROS_PER_SECOND + micros)
+    Ok((seconds * MICROS_PER_SECOND + micros, info.is_cluster()))
 }
 
 /// The server's TIME, us.

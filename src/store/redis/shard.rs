@@ -7,10 +7,14 @@ use std::time::Duration;
 use super::metrics::ShardMetrics;
 use super::server::Address;
 use super::terms::Terms;
+use super::window::Declared;
 use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::policy::Durability;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
+
+/// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
+const PARTED: Micros = MICROS_PER_SECOND;
 
 /// A primary as its lane knows it. Written by the driver, read by whoever asks.
 #[derive(Debug)]
@@ -23,6 +27,10 @@ pub struct Shard {
     offset: AtomicI64,
     /// When it last answered anything, us by this node's clock.
     heard: AtomicU64,
+    /// Whether it is one of a cluster, where keys that a call declares must be of one slot.
+    cluster: AtomicBool,
+    /// Until when each key has a call of its own, us by this node's clock.
+    parted: AtomicU64,
     /// How long an answer may take.
     terms: Terms,
     /// What the calls of this lane wait for.
@@ -40,7 +48,8 @@ impl Shard {
         metrics: Arc<ShardMetrics>,
     ) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
-        Self { address, clock, up, offset, heard, terms, durability, metrics }
+        let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { address, clock, up, offset, heard, cluster, parted, terms, durability, metrics }
     }
 
     pub fn is_up(&self) -> bool {
@@ -49,6 +58,25 @@ impl Shard {
 
     pub fn set_up(&self, up: bool) {
         self.up.store(up, Ordering::Relaxed);
+    }
+
+    pub fn set_cluster(&self, cluster: bool) {
+        self.cluster.store(cluster, Ordering::Relaxed);
+    }
+
+    /// Whether a call for several keys declares them.
+    pub fn declared(&self) -> Declared {
+        if self.cluster.load(Ordering::Relaxed) { Declared::No } else { Declared::Yes }
+    }
+
+    /// Whether several keys may share a call.
+    pub fn bundles(&self) -> bool {
+        self.now() >= self.parted.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a key could not be decided in one call with others; for a while each has its own.
+    pub fn part(&self) {
+        self.parted.store(self.now() + PARTED, Ordering::Relaxed);
     }
 
     /// Where the shard's TIME is believed to be now, us.

@@ -3,124 +3,164 @@
 -- over quotas took half of its time. So it is written out for each number of quotas: what is between `each` and `end each`
 -- is repeated with the number of the quota in place of `_q`.
 --
--- KEYS  for each quota, its segments in ascending order: the one before `from`'s up to `to`'s
--- ARGV  numbers, packed as doubles: from, to (the instants, us, between which the caller believes TIME to be; they chose KEYS);
---       for each quota: length of a bucket, us; limit; what to take from the number of a segment for its place in KEYS; its
---       last segment in KEYS; then the costs, in order, as runs: cost, how many times
---       [now] instead of TIME, us; tests only
+-- One call may decide for several keys, each by itself, since half of what a call costs is the call. Several keys of a
+-- cluster are in several slots, and KEYS must not be; so their segments are told as arguments, and a key that this server
+-- does not have, since its slot is moving, answers an error when it is read. Nothing of it has been charged by then, and the
+-- caller asks for it alone.
 --
--- Reply {TIME}                   when TIME is not within from .. to: nothing was decided
---       {TIME, counted ...}      what each quota counted before: every cost was admitted, and each fits once more
---       {TIME, counted ..., previous, current, next of each quota}
---                                the same with the segments as they were before, false where there is none: when a
---                                cost was denied, is a peek, or would now be denied, and after a clock stepped back
+-- KEYS  for each key and quota, its segments in ascending order: the one before `from`'s up to `to`'s; none where they are
+--       arguments
+-- ARGV  numbers, packed as doubles:
+--       from, to (the instants, us, between which the caller believes TIME to be; they chose the segments); 0, or what is
+--       taken for TIME, us, by tests only; how many keys; then for each key:
+--         how many segments; where its numbers end
+--         for each quota: length of a bucket, us; limit; what to take from the number of a segment for its place among
+--         the key's; its last segment there
+--         the costs, in order, as runs: cost, how many times
+--       [the segments, if they are not KEYS]
+--
+-- Reply {TIME}             when TIME is not within from .. to: nothing was decided
+--       {TIME, ...} and for each key one of
+--         counted ...        what each quota counted before: every cost was admitted, and each fits once more
+--         {counted ..., previous, current, next of each quota}
+--                            the same with the segments as they were before, false where there is none: when a
+--                            cost was denied, is a peek, or would now be denied, and after a clock stepped back
+--         false              of one of several: it could not be read or written here, and was not decided
 --
 -- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are a % b and
 -- (a - a % b) / b, which is the quotient rounded down, for such a and b.
 
 local HEADER = 8
 
-local call, pack, read_at = redis.call, struct.pack, struct.unpack
+local pack, read_at, text = struct.pack, struct.unpack, string.format
 local numbers = ARGV[1]
-local from, to, at = read_at('<dd', numbers)
-local now = tonumber(ARGV[2])
-if not now then
-  local time = call('TIME')
+local from, to, now, checks, at = read_at('<dddd', numbers)
+if now == 0 then
+  local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 if now < from or now > to then
   return {now}
 end
 
-local read = call('MGET', unpack(KEYS))
-local reply, stepped, room = {now}, false, math.huge
--- each
-local length_q, limit_q, shift_q, last_q
-length_q, limit_q, shift_q, last_q, at = read_at('<dddd', numbers, at)
-local bucket_q = now % (length_q * 64)
-local segment_q = (now - bucket_q) / (length_q * 64)
-bucket_q = (bucket_q - bucket_q % length_q) / length_q
-local place_q = segment_q - shift_q
-local before_q, current_q, after_q = read[place_q - 1], read[place_q], segment_q < last_q and read[place_q + 1]
-local format_q, width_q = '>I4', 4
-if limit_q >= 4294967296 then
-  format_q, width_q = '>I8', 8
+-- An error ends the call of a single key, so that its caller is told which; those of several do not disturb one another.
+local call = checks == 1 and redis.call or redis.pcall
+local names, base = KEYS, 0
+if #KEYS == 0 then
+  names, base = ARGV, 1
 end
-local total_q, filled_q = 0, 0
-if current_q then
-  total_q = read_at(format_q, current_q, #current_q - width_q + 1)
-  filled_q = (#current_q - HEADER) / width_q
-  stepped = stepped or filled_q > bucket_q + 1
-end
-local counted_q = total_q
-if after_q then
-  counted_q = counted_q + read_at(format_q, after_q, #after_q - width_q + 1)
-  stepped = true
-end
-if before_q and #before_q > HEADER + bucket_q * width_q then
-  counted_q = counted_q + read_at(format_q, before_q, #before_q - width_q + 1)
-  if bucket_q > 0 then
-    counted_q = counted_q - read_at(format_q, before_q, HEADER + (bucket_q - 1) * width_q + 1)
-  end
-end
-reply[_q + 1] = counted_q
-if limit_q - counted_q < room then
-  room = limit_q - counted_q
-end
--- end each
-
--- Decide the costs in order; each is charged to all quotas or to none.
-local charged, dearest, tell = 0, 0, stepped
-while at < #numbers do
-  local cost, times
-  cost, times, at = read_at('<dd', numbers, at)
-  if cost == 0 then
-    tell = true
+local reply = {now}
+for _ = 1, checks do
+  local segments, ends
+  segments, ends, at = read_at('<dd', numbers, at)
+  local read = call('MGET', unpack(names, base + 1, base + segments))
+  local failed, stepped, room = read.err, false, math.huge
+  if failed then
+    reply[#reply + 1], at = false, ends
   else
-    local left = room - charged
-    local fit = (left - left % cost) / cost
-    if fit > times then
-      fit = times
+    -- each
+    local length_q, limit_q, shift_q, last_q
+    length_q, limit_q, shift_q, last_q, at = read_at('<dddd', numbers, at)
+    local bucket_q = now % (length_q * 64)
+    local segment_q = (now - bucket_q) / (length_q * 64)
+    bucket_q = (bucket_q - bucket_q % length_q) / length_q
+    local place_q = segment_q - shift_q
+    local before_q, current_q, after_q = read[place_q - 1], read[place_q], segment_q < last_q and read[place_q + 1]
+    local format_q, width_q = '>I4', 4
+    if limit_q >= 4294967296 then
+      format_q, width_q = '>I8', 8
     end
-    if fit > 0 then
-      charged = charged + fit * cost
+    local total_q, filled_q = 0, 0
+    if current_q then
+      total_q = read_at(format_q, current_q, #current_q - width_q + 1)
+      filled_q = (#current_q - HEADER) / width_q
+      stepped = stepped or filled_q > bucket_q + 1
     end
-    if cost > dearest then
-      dearest = cost
+    local counted_q = total_q
+    if after_q then
+      counted_q = counted_q + read_at(format_q, after_q, #after_q - width_q + 1)
+      stepped = true
+    end
+    if before_q and #before_q > HEADER + bucket_q * width_q then
+      counted_q = counted_q + read_at(format_q, before_q, #before_q - width_q + 1)
+      if bucket_q > 0 then
+        counted_q = counted_q - read_at(format_q, before_q, HEADER + (bucket_q - 1) * width_q + 1)
+      end
+    end
+    if limit_q - counted_q < room then
+      room = limit_q - counted_q
+    end
+    -- end each
+
+    -- Decide the costs in order; each is charged to all quotas or to none.
+    local charged, dearest, tell = 0, 0, stepped
+    while at < ends do
+      local cost, times
+      cost, times, at = read_at('<dd', numbers, at)
+      if cost == 0 then
+        tell = true
+      else
+        local left = room - charged
+        local fit = (left - left % cost) / cost
+        if fit > times then
+          fit = times
+        end
+        if fit > 0 then
+          charged = charged + fit * cost
+        end
+        if cost > dearest then
+          dearest = cost
+        end
+      end
+    end
+    tell = tell or charged + dearest > room
+
+    if charged > 0 then
+      local key, sum, wrote
+      -- each
+      if not failed then
+        key, sum = names[base + place_q], pack(format_q, total_q + charged)
+        if not current_q then
+          -- A segment matters until its last bucket has left the window; one second more spares the edge.
+          local life = (segment_q + 2) * length_q * 64 - now
+          local ttl = text('%.0f', math.ceil(life / 1000) + 1000)
+          wrote = call('SET', key, string.rep('\0', HEADER + bucket_q * width_q) .. sum, 'PX', ttl)
+        elseif filled_q <= bucket_q then
+          wrote = call('APPEND', key, string.rep(pack(format_q, total_q), bucket_q - filled_q) .. sum)
+        elseif filled_q == bucket_q + 1 then
+          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), sum)
+        else
+          -- After a step back, all later buckets of the segment as well.
+          local sums = {}
+          for j = bucket_q, filled_q - 1 do
+            sums[#sums + 1] = pack(format_q, read_at(format_q, current_q, HEADER + j * width_q + 1) + charged)
+          end
+          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), table.concat(sums))
+        end
+        failed = type(wrote) == 'table' and wrote.err
+      end
+      -- end each
+    end
+
+    if failed then
+      reply[#reply + 1] = false
+    elseif tell then
+      tell = {}
+      -- each
+      tell[_q] = counted_q
+      -- end each
+      -- each
+      tell[#tell + 1] = before_q
+      tell[#tell + 1] = current_q
+      tell[#tell + 1] = after_q
+      -- end each
+      reply[#reply + 1] = tell
+    else
+      -- each
+      reply[#reply + 1] = counted_q
+      -- end each
     end
   end
-end
-tell = tell or charged + dearest > room
-
-if charged > 0 then
-  local sum
-  -- each
-  sum = pack(format_q, total_q + charged)
-  if not current_q then
-    -- A segment matters until its last bucket has left the window; one second more spares the edge.
-    local life = (segment_q + 2) * length_q * 64 - now
-    local ttl = string.format('%.0f', math.ceil(life / 1000) + 1000)
-    call('SET', KEYS[place_q], string.rep('\0', HEADER + bucket_q * width_q) .. sum, 'PX', ttl)
-  elseif filled_q <= bucket_q then
-    call('APPEND', KEYS[place_q], string.rep(pack(format_q, total_q), bucket_q - filled_q) .. sum)
-  elseif filled_q == bucket_q + 1 then
-    call('SETRANGE', KEYS[place_q], HEADER + bucket_q * width_q, sum)
-  else
-    -- After a step back, all later buckets of the segment as well.
-    local sums = {}
-    for j = bucket_q, filled_q - 1 do
-      sums[#sums + 1] = pack(format_q, read_at(format_q, current_q, HEADER + j * width_q + 1) + charged)
-    end
-    call('SETRANGE', KEYS[place_q], HEADER + bucket_q * width_q, table.concat(sums))
-  end
-  -- end each
-end
-
-if tell then
-  -- each
-  reply[#reply + 1] = before_q
-  reply[#reply + 1] = current_q
-  reply[#reply + 1] = after_q
-  -- end each
+  base = base + segments
 end
 return reply

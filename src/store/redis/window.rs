@@ -1,0 +1,141 @@
+//! The calls for checks of sliding windows: of one key, or of several in one call.
+//!
+//! Half of what a script call costs the server is the call, so checks of several keys that go out together share one. They
+//! are decided each by itself, all at the same TIME.
+//!
+//! The keys that a call declares must be of one slot where the server is a cluster's, so there such a call declares none
+//! and tells them as arguments, as servers permit to scripts without a shebang line. What is lost is that the server
+//! checks beforehand whether it has them. So the script notices for each check, when it reads the segments and before it
+//! has charged anything; the check is then asked for alone, with its keys declared.
+
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+
+use super::keys::segments;
+use super::script::{By, Call, Reply, covered, named, runs, unsigned};
+use super::sources::Script;
+use crate::limit::time::Micros;
+use crate::limit::window::Grid;
+use crate::store::Done;
+
+/// Whether a call declares its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declared {
+    Yes,
+    /// They are of several slots.
+    No,
+}
+
+/// The first and the last segment of each quota that a call tells.
+pub(super) type Sent = SmallVec<[(u64, u64); 3]>;
+
+/// The segments that TIME may choose when it is between two instants, us.
+pub(super) fn sent(call: &Call<'_>, from: Micros, to: Micros) -> Sent {
+    let of = |window| segments(Grid::new(window), from, to).into_inner();
+    call.policy.quotas.iter().map(|quota| of(quota.window)).collect()
+}
+
+pub(super) fn count(sent: &Sent) -> usize {
+    sent.iter().map(|(first, last)| (last - first + 1) as usize).sum()
+}
+
+/// Adds the names of the segments.
+pub(super) fn name(call: &Call<'_>, sent: &Sent, cmd: &mut Cmd) {
+    for (quota, (first, last)) in call.policy.quotas.iter().zip(sent) {
+        let mut name = call.tag.segments(call.policy.counters(), quota);
+        let start = name.len();
+        for segment in *first..=*last {
+            name.truncate(start);
+            name.push_str(itoa::Buffer::new().format(segment));
+            cmd.arg(&name);
+        }
+    }
+}
+
+/// The command for checks of the same number of quotas, one of them at least, for a shard whose TIME is believed to be `now`
+/// (us). `time` is decided by instead of TIME; tests only.
+pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
+    let (from, to) = covered(now);
+    let mut cmd = named(by, Script::of(calls[0].policy, calls[0].work));
+    let mut numbers = Numbers::default();
+    numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
+    let sent: SmallVec<[Sent; 1]> = calls.iter().map(|call| sent(call, from, to)).collect();
+    for (call, sent) in calls.iter().zip(&sent) {
+        numbers.push_check(call, sent);
+    }
+    let name_all = |cmd: &mut Cmd| calls.iter().zip(&sent).for_each(|(call, sent)| name(call, sent, cmd));
+    match declared {
+        Declared::Yes => {
+            cmd.arg(sent.iter().map(count).sum::<usize>());
+            name_all(&mut cmd);
+            cmd.arg(&numbers.0[..]);
+        }
+        Declared::No => {
+            cmd.arg(0).arg(&numbers.0[..]);
+            name_all(&mut cmd);
+        }
+    }
+    cmd
+}
+
+/// What the reply to such a command says of each check.
+pub fn replies(calls: &[Call<'_>], value: &Value) -> SmallVec<[Reply; 1]> {
+    let all = |reply: fn(Micros) -> Reply, time| calls.iter().map(|_| reply(time)).collect();
+    let Some((time, mut rest)) = opened(value) else { return all(|_| Reply::Malformed, 0) };
+    if rest.is_empty() {
+        return all(|time| Reply::NotCovered { time }, time);
+    }
+    calls.iter().map(|call| next(call, time, &mut rest).unwrap_or(Reply::Malformed)).collect()
+}
+
+fn opened(value: &Value) -> Option<(Micros, &[Value])> {
+    let Value::Array(values) = value else { return None };
+    let (time, rest) = values.split_first()?;
+    Some((unsigned(time)?, rest))
+}
+
+/// Takes off what is said of the next check.
+fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
+    let said = match rest.first()? {
+        Value::Nil => {
+            rest.split_off_first();
+            return Some(Reply::Alone);
+        }
+        Value::Array(told) => {
+            rest.split_off_first();
+            told
+        }
+        _ => rest.split_off(..call.policy.quotas.len())?,
+    };
+    Some(Reply::Done(Done::Taken(call.taken(time, said)?.0)))
+}
+
+/// Numbers as scripts unpack them: doubles, which are exact below 2^53.
+#[derive(Default)]
+struct Numbers(SmallVec<[u8; 160]>);
+
+impl Numbers {
+    fn push<const COUNT: usize>(&mut self, numbers: [f64; COUNT]) {
+        numbers.map(f64::to_le_bytes).iter().for_each(|bytes| self.0.extend_from_slice(bytes));
+    }
+
+    /// Those of one check.
+    fn push_check(&mut self, call: &Call<'_>, sent: &Sent) {
+        let start = self.0.len();
+        self.push([count(sent) as f64, 0.0]);
+        let mut before = 0;
+        for (quota, (first, last)) in call.policy.quotas.iter().zip(sent) {
+            // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.
+            let shift = (*first as f64) - (before as f64) - 1.0;
+            let bucket = Grid::new(quota.window).bucket();
+            self.push([bucket as f64, quota.limit.get() as f64, shift, *last as f64]);
+            before += last - first + 1;
+        }
+        for (cost, times) in runs(call.costs) {
+            self.push([cost as f64, times as f64]);
+        }
+        // Where they end, which is where the script would read on: it counts from 1.
+        let ends = (self.0.len() + 1) as f64;
+        self.0[start + 8..start + 16].copy_from_slice(&ends.to_le_bytes());
+    }
+}
