@@ -15,6 +15,9 @@ mod bad_input;
 // Many checks in one call.
 mod batch;
 
+// Checks of several keys that share one script call.
+mod shared_calls;
+
 // What a policy says when the store cannot.
 mod store_failure;
 

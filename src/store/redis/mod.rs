@@ -23,6 +23,8 @@ pub mod keys;
 
 pub mod script;
 
+pub mod window;
+
 pub mod log;
 
 pub mod server;
@@ -36,8 +38,6 @@ mod sources;
 mod ask;
 
 mod terms;
-
-mod window;
 
 mod entrance;
 

@@ -159,6 +159,43 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
     }
 }
 
+/// Of the checks that share a call, one whose slot is moving is asked for alone, and the others are not charged again.
+#[test]
+fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
+    let cluster = chaos::arena();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let policies = "policies: {hourly: {quotas: [100 per 1h, 200 per 2h], on_store_failure: error, timeout: 5s}}";
+    let file = config_on(&cluster.seeds(), policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let keys: Vec<String> = (0..20).map(|_| key_in(0)).collect();
+    let slot = chaos::slot_of(&keys[7]);
+    let checks: Vec<_> = keys.iter().map(|key| json!({"policy": "hourly", "key": key})).collect();
+    let left = || -> Vec<u64> {
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        let results = answer["results"].as_array().unwrap_or_else(|| panic!("{answer}"));
+        results
+            .iter()
+            .map(|each| if each["source"] == "store" { each["remaining"].as_u64().unwrap() } else { 0 })
+            .collect()
+    };
+    assert_eq!(left(), [99; 20]);
+    begin(&cluster, slot, from, to);
+    assert!(migrate(&cluster, slot, from, to, 1) > 0);
+    assert_eq!(left(), [98; 20], "one of its keys is here, one there");
+    while migrate(&cluster, slot, from, to, 100) > 0 {}
+    assert_eq!(left(), [97; 20], "all of its keys are there");
+    settle(&cluster, slot, [to, from]);
+    wait_until("the node has noticed", || left()[7] > 0);
+    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let alone = metrics
+        .lines()
+        .filter(|line| line.starts_with("tollgate_store_retries_total{") && line.contains(r#"kind="alone""#));
+    let alone: u64 = alone.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert!(alone > 0, "{metrics}");
+    let told = left();
+    assert!(told.iter().all(|left| *left == told[0]), "{told:?}");
+}
+
 const CLIENTS: usize = 64;
 
 fn timeout() -> u128 {

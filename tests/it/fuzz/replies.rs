@@ -8,6 +8,7 @@ use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::Work;
 use tollgate::store::redis::keys::Tag;
 use tollgate::store::redis::script::Call;
+use tollgate::store::redis::window;
 
 use super::cases;
 use crate::harness::dice::Dice;
@@ -46,7 +47,11 @@ fn any_reply_is_read_or_malformed() {
         };
         let call = Call { tag: &tag, policy, work, costs, metas: &[] };
         // It returns, whatever it says.
-        let _ = call.reply(&value(dice, 0));
+        let reply = value(dice, 0);
+        let _ = call.reply(&reply);
+        if call.is_window_check() {
+            assert_eq!(window::replies(&[call.clone(), call.clone(), call], &reply).len(), 3);
+        }
     }
 }
 
