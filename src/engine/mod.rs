@@ -101,9 +101,10 @@ impl Engine {
     /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
-        let answer = match (check.id(), subject.policy.options.listed) {
-            (None, None) => self.ask_one(&subject, check).await,
-            _ => one(Box::pin(self.ask_each(&subject, &[check])).await),
+        let answer = if is_plain(&subject, check) {
+            self.ask_one(&subject, check).await
+        } else {
+            one(Box::pin(self.ask_each(&subject, &[check])).await)
         };
         traces::answered(|| told(&subject, check.cost, answer.as_ref()));
         answer
@@ -119,15 +120,15 @@ impl Engine {
             }
         }
         let asked = places.into_values().map(async |places| {
-            let mut answers = Answers::new();
-            // Equal but for the names of their quotas, policies share a counter, though not their answers.
-            for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
-                let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
-                match &subjects[run[0]] {
-                    Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
-                    Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
+            let answers = match (&places[..], &subjects[places[0]]) {
+                ([place], Ok(subject)) if is_plain(subject, &checks[*place]) => {
+                    let tell = |answer: &Answer| traces::answered(|| told(subject, checks[*place].cost, answer.as_ref()));
+                    let asking = pin!(self.ask_one(subject, &checks[*place]));
+                    std::iter::once(traces::part(1).within(asking, tell).await).collect()
                 }
-            }
+                // Boxed, since it is larger than what most keys of a batch need.
+                _ => Box::pin(self.ask_key(&subjects, checks, &places)).await,
+            };
             places.into_iter().zip(answers)
         });
         let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
@@ -191,7 +192,21 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// A batch's checks of one key; in a trace they have a span of their own.
+    /// A batch's checks of one key, which are at `places`, in order.
+    async fn ask_key(&self, subjects: &[Result<Subject, CheckError>], checks: &[Check], places: &[usize]) -> Answers {
+        let mut answers = Answers::new();
+        // Equal but for the names of their quotas, policies share a counter, though not their answers.
+        for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
+            let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
+            match &subjects[run[0]] {
+                Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
+                Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        answers
+    }
+
+    /// A batch's checks of one key and policy; in a trace they have a span of their own.
     async fn ask_part(&self, subject: &Subject, checks: &[&Check]) -> Answers {
         let tell = |answers: &Answers| {
             // Of several for one key the last one tells most: those before it were decided first.
@@ -311,6 +326,11 @@ impl Engine {
         }
         self.fallback.answer(subject, costs, error)
     }
+}
+
+/// Whether nothing but counters is asked for a check, as nearly always.
+fn is_plain(subject: &Subject, check: &Check) -> bool {
+    check.id().is_none() && subject.policy.options.listed.is_none()
 }
 
 /// The answer to one check; that there is one for each is the contract of what asks.
