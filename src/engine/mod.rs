@@ -122,7 +122,8 @@ impl Engine {
         let asked = places.into_values().map(async |places| {
             let answers = match (&places[..], &subjects[places[0]]) {
                 ([place], Ok(subject)) if is_plain(subject, &checks[*place]) => {
-                    let tell = |answer: &Answer| traces::answered(|| told(subject, checks[*place].cost, answer.as_ref()));
+                    let tell =
+                        |answer: &Answer| traces::answered(|| told(subject, checks[*place].cost, answer.as_ref()));
                     let asking = pin!(self.ask_one(subject, &checks[*place]));
                     std::iter::once(traces::part(1).within(asking, tell).await).collect()
                 }

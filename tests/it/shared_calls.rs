@@ -100,3 +100,33 @@ fn a_batch_of_many_keys_is_one_script_call() {
     let after = calls();
     assert_eq!(std::array::from_fn(|place| after[place] - before[place]), [1, 0, 60, 60]);
 }
+
+/// What somebody else wrote in the place of counts is refused, and the checks that share its call are decided.
+#[test]
+fn a_spoilt_key_spoils_no_other() {
+    let server = Server::start();
+    let policies = "policies: {hourly: {quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}}";
+    let file = config_on(&[server.url()], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let keys: Vec<String> = (0..20).map(|_| unique("spoilt")).collect();
+    let checks: Vec<_> = keys.iter().map(|key| json!({"policy": "hourly", "key": key})).collect();
+    let asked = || {
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        answer["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|each| each["remaining"].as_u64())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(asked(), [Some(999); 20]);
+    let mut connection = server.connection().unwrap();
+    let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{}:*", keys[7])).query(&mut connection).unwrap();
+    assert_eq!(names.len(), 2, "{names:?}");
+    for (left, value) in [(998, "spoilt"), (997, "x"), (996, "")] {
+        redis::cmd("SET").arg(&names[0]).arg(value).exec(&mut connection).unwrap();
+        let mut expected = [Some(left); 20];
+        expected[7] = None;
+        assert_eq!(asked(), expected);
+    }
+}

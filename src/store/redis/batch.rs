@@ -165,6 +165,7 @@ impl Batch {
                 continue;
             }
             let outcomes = bundle.outcomes(&reply, &shard.address);
+            let was_alone = outcomes.len() == 1;
             let mut elsewhen = SmallVec::new();
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {
@@ -180,6 +181,10 @@ impl Batch {
                     Outcome::Elsewhen(time) => {
                         shard.learn_offset(time, sent, received);
                         elsewhen.push(group);
+                    }
+                    Outcome::Alone if was_alone => {
+                        let what = "its counts are not as the script writes them".to_owned();
+                        group.refuse(&StoreError::Refused(what).into());
                     }
                     Outcome::Alone => {
                         shard.part();

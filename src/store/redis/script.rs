@@ -62,7 +62,7 @@ pub enum Reply {
     NotCovered {
         time: Micros,
     },
-    /// Among others it could not be decided; nothing was. Alone it is told why, if it is not decided then.
+    /// It was not decided. If it was among others, it is told why when it is asked for alone, or decided then.
     Alone,
     /// Not what the script answers.
     Malformed,

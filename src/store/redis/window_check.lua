@@ -25,7 +25,8 @@
 --         {counted ..., previous, current, next of each quota}
 --                            the same with the segments as they were before, false where there is none: when a
 --                            cost was denied, is a peek, or would now be denied, and after a clock stepped back
---         false              of one of several: it could not be read or written here, and was not decided
+--         false              it was not decided: what is there is nobody's count, or of one of several, it could not be read or
+--                            written here
 --
 -- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are a % b and
 -- (a - a % b) / b, which is the quotient rounded down, for such a and b.
@@ -69,6 +70,9 @@ for _ = 1, checks do
     local format_q, width_q = '>I4', 4
     if limit_q >= 4294967296 then
       format_q, width_q = '>I8', 8
+    end
+    if current_q and #current_q < HEADER + width_q or after_q and #after_q < HEADER + width_q then
+      failed, current_q, after_q = true, false, false
     end
     local total_q, filled_q = 0, 0
     if current_q then
@@ -115,7 +119,7 @@ for _ = 1, checks do
     end
     tell = tell or charged + dearest > room
 
-    if charged > 0 then
+    if charged > 0 and not failed then
       local key, sum, wrote
       -- each
       if not failed then
