@@ -195,7 +195,10 @@ impl Service {
         let end = now_ms();
         assert!(self.nodes.iter_mut().all(Node::is_alive), "{what}: a node died");
         let spent: Vec<(&Spent, u64)> = wide.iter().chain(&tight).map(|spent| (spent, self.charged(spent))).collect();
-        [0, 1].map(|mode| Row::of(what, self, mode, own, &spent, &seen, begin..end, back))
+        let rows = [0, 1].map(|mode| Row::of(what, self, mode, own, &spent, &seen, begin..end, back));
+        // Before any of them is held against what is promised.
+        rows.iter().for_each(|row| println!("{row}"));
+        rows
     }
 
     /// What the store counts for a key, however long it takes to say so.
@@ -358,7 +361,6 @@ impl Row {
     /// What holds in every row: each check is answered, nothing is charged twice, and the limit is kept but for what a
     /// failover forgot and, with `local`, for the nodes' shares.
     pub(crate) fn holds(&self) -> &Self {
-        println!("{self}");
         assert_eq!((self.failed, self.twice), (0, 0), "{self}");
         match self.mode {
             "local" => assert!(!self.over_shares, "{self}"),
