@@ -19,7 +19,7 @@
 //!     store.take              within the policy's timeout                      (source: store)
 //!       memory                limit::decision::decide, under the lock of a map's shard
 //!       redis/topology        slot -> lane of its primary
-//!       redis/lane, batch     what waits for one key and policy becomes one call
+//!       redis/lane, batch     what waits is merged by key, and shares script calls
 //!       redis/window_check.lua  TIME, MGET, sum, compare, add (or not): one step; pair.lua and log.lua likewise
 //!       redis/script          the reply -> verdicts, by limit::decision again
 //!     prefilter.learn         from the store's answer, when it says that nothing is left

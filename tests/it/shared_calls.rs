@@ -50,7 +50,8 @@ fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &RedisStore) {
     runner.run(&histories, alike).unwrap();
     let calls = redis.checks_per_call();
     let count: u64 = calls.buckets.iter().map(|(_, count)| count).sum();
-    assert!(calls.sum > 2.0 * count as f64, "{} checks in {count} calls", calls.sum);
+    // A key asks for 2.4 costs at once, so that more than 5 checks are of several keys.
+    assert!(calls.sum > 5.0 * count as f64, "{} checks in {count} calls", calls.sum);
 }
 
 /// At each step all keys are asked for at once, each for the costs of another step.
@@ -99,6 +100,11 @@ fn a_batch_of_many_keys_is_one_script_call() {
     asked(60);
     let after = calls();
     assert_eq!(std::array::from_fn(|place| after[place] - before[place]), [1, 0, 60, 60]);
+    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection().unwrap()).unwrap();
+    asked(60);
+    let again = calls();
+    let [_, by_source, reads, writes] = std::array::from_fn(|place| again[place] - after[place]);
+    assert_eq!([by_source, reads, writes], [1, 60, 60], "the call is sent again with its source");
 }
 
 /// What somebody else wrote in the place of counts is refused, and the checks that share its call are decided.
@@ -123,7 +129,7 @@ fn a_spoilt_key_spoils_no_other() {
     let mut connection = server.connection().unwrap();
     let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{}:*", keys[7])).query(&mut connection).unwrap();
     assert_eq!(names.len(), 2, "{names:?}");
-    for (left, value) in [(998, "spoilt"), (997, "x"), (996, "")] {
+    for (left, value) in [(998, "spoilt"), (997, "x"), (996, ""), (995, "13 bytes long"), (994, &"8".repeat(300))] {
         redis::cmd("SET").arg(&names[0]).arg(value).exec(&mut connection).unwrap();
         let mut expected = [Some(left); 20];
         expected[7] = None;

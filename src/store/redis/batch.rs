@@ -98,7 +98,7 @@ impl Batch {
     }
 
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
-    /// of the right segments is sent again at once.
+    /// of the right segments, or among others, is sent again at once.
     pub async fn exchange(mut self, mut connection: MultiplexedConnection, shard: &Shard) -> Ended {
         for _ in 0..ROUNDS {
             self.0.retain_mut(Bundle::is_wanted);
@@ -165,7 +165,6 @@ impl Batch {
                 continue;
             }
             let outcomes = bundle.outcomes(&reply, &shard.address);
-            let was_alone = outcomes.len() == 1;
             let mut elsewhen = SmallVec::new();
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {
@@ -182,11 +181,7 @@ impl Batch {
                         shard.learn_offset(time, sent, received);
                         elsewhen.push(group);
                     }
-                    Outcome::Alone if was_alone => {
-                        let what = "its counts are not as the script writes them".to_owned();
-                        group.refuse(&StoreError::Refused(what).into());
-                    }
-                    Outcome::Alone => {
+                    Outcome::Again => {
                         shard.part();
                         shard.metrics.retried(Retry::Alone);
                         again.push(Bundle::of(group));
@@ -249,8 +244,8 @@ enum Outcome {
     Told(Value),
     /// TIME was not covered; this is it.
     Elsewhen(Micros),
-    /// It is to be asked for by itself.
-    Alone,
+    /// It was not executed among others, and is to be asked for by itself.
+    Again,
     Refused(Refusal),
 }
 
@@ -293,7 +288,12 @@ impl Bundle {
     /// One for each group.
     fn outcomes(&self, reply: &Value, from: &Address) -> SmallVec<[Outcome; 1]> {
         if let Value::ServerError(error) = reply {
-            return self.groups.iter().map(|_| Outcome::Refused(refused(error, from))).collect();
+            let several = self.groups.len() > 1;
+            let outcome = || match refused(error, from) {
+                Refusal::Failed(_) if several && !is_from_inside(error) => Outcome::Again,
+                refusal => Outcome::Refused(refusal),
+            };
+            return self.groups.iter().map(|_| outcome()).collect();
         }
         match &self.groups[..] {
             [group] => smallvec![group.outcome(reply)],
@@ -332,7 +332,7 @@ impl Outcome {
         match reply {
             Reply::Done(done) => Self::Done(done),
             Reply::NotCovered { time } => Self::Elsewhen(time),
-            Reply::Alone => Self::Alone,
+            Reply::Undecided => Self::Again,
             Reply::Malformed => malformed(),
         }
     }
@@ -435,7 +435,7 @@ impl Group {
         Outcome::of(self.call().reply(reply))
     }
 
-    /// Of an ask that is alone in its call.
+    /// Of a group of one ask.
     fn answer_alone(mut self, answer: Result<Answer, Refusal>) {
         if let Some(ask) = self.asks.pop() {
             let _ = ask.answer.send(answer);
@@ -473,8 +473,8 @@ fn malformed() -> Outcome {
     Outcome::Refused(StoreError::Unknown("the script's reply is not one that it makes".into()).into())
 }
 
-/// What an error reply means. The script writes only after it has decided, so an error is always from before
-/// its first write, and nothing was charged. A redirection that names no host means the one it came from.
+/// What an error reply means. The script writes only after it has decided, and raises nothing behind its first write, so
+/// an error is always from before that, and nothing was charged. A redirection that names no host means the one it came from.
 fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     let details = error.details().unwrap_or_default();
     let address = || {
@@ -498,10 +498,86 @@ fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     refusal.unwrap_or_else(text)
 }
 
+/// Whether the script itself ran into it: the server adds where. What a server or a proxy has against calls for several keys
+/// it says before it runs them.
+fn is_from_inside(error: &redis::ServerError) -> bool {
+    error.details().is_some_and(|details| details.contains("user_script"))
+}
+
 fn is_no_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
 }
 
 fn unknown(error: &RedisError) -> StoreError {
     StoreError::Unknown(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::limit::key::{Fingerprinter, KeyType};
+    use crate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
+    use crate::limit::quota::{Quota, Rule};
+    use crate::store::redis::keys::Tag;
+
+    fn group(key: &str) -> Group {
+        let limit = NonZeroU64::new(5).unwrap();
+        let policy = Policy {
+            name: "p".into(),
+            algorithm: Algorithm::SlidingWindow,
+            quotas: vec![Quota { name: "1s".into(), limit, window: 1_000_000, rule: Rule::SlidingWindow }],
+            key_type: KeyType::Text,
+            on_store_failure: OnStoreFailure::Deny,
+            timeout: Duration::from_secs(1),
+            options: Options::default(),
+        };
+        Group::of(Ask {
+            tag: Arc::new(Tag::new("ratelimit", key)),
+            fingerprint: Fingerprinter::default().fingerprint(&policy.name, key),
+            policy: Arc::new(policy),
+            work: Work::Take([1].into_iter().collect()),
+            metas: SmallVec::new(),
+            portion: None,
+            single: None,
+            asking: false,
+            deadline: 0,
+            trace: None,
+            time: None,
+            answer: oneshot::channel().0,
+        })
+    }
+
+    #[test]
+    fn a_call_for_several_keys_that_is_refused_as_a_whole_is_made_for_each() {
+        let from = Address { host: "shard".into(), port: 7001 };
+        let outcome = |keys: &[&str], error: &str| {
+            let bundle = Bundle { groups: keys.iter().map(|key| group(key)).collect(), by: By::Hash };
+            let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+            let mut outcomes = bundle.outcomes(&reply, &from);
+            assert_eq!(outcomes.len(), keys.len());
+            outcomes.pop()
+        };
+        for error in ["CROSSSLOT Keys in request don't hash to the same slot", "ERR Number of keys can't be zero"] {
+            assert!(matches!(outcome(&["a", "b"], error), Some(Outcome::Again)), "{error}");
+            assert!(matches!(outcome(&["a"], error), Some(Outcome::Refused(Refusal::Failed(_)))), "{error}");
+        }
+        let inside = "ERR bad argument script: 1e6a, on @user_script:12.";
+        assert!(matches!(outcome(&["a", "b"], inside), Some(Outcome::Refused(Refusal::Failed(_)))));
+        let elsewhere = outcome(&["a", "b"], "MOVED 1 127.0.0.1:7002");
+        assert!(matches!(elsewhere, Some(Outcome::Refused(Refusal::Moved(_)))));
+    }
+
+    #[test]
+    fn a_call_is_for_so_many_quotas_at_most() {
+        let keys: Vec<String> = (0..150).map(|number| number.to_string()).collect();
+        let groups = || keys.iter().map(|key| group(key)).collect();
+        let sizes = |several| bundles(groups(), several).iter().map(|bundle| bundle.groups.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(true), [QUOTAS, QUOTAS, 150 - 2 * QUOTAS]);
+        assert_eq!(sizes(false), [1; 150]);
+    }
 }

@@ -1,12 +1,12 @@
 //! A lane: the ordered stream of work towards one primary, over one connection.
 //!
 //! Checks are batched as they come. While calls are under way, what arrives waits, and then goes out together:
-//! one pipeline, in which all checks of one key under one policy are a single script call with a list of
-//! costs. There is no timer, so an idle lane adds no latency. A key with a call under way waits for it, also when another
+//! one pipeline, in which all checks of one key under one policy are decided together, by a list of costs, and those of
+//! several keys share script calls. There is no timer, so an idle lane adds no latency. A key with a call under way waits for it, also when another
 //! pipeline may go out: a hot key costs its primary one call per round trip, however many callers ask.
 //!
 //! A call that the server says it did not execute may be asked again: by the lane itself when the script was
-//! missing or TIME was elsewhere, by the caller (who knows the slots) after a redirection. A call whose
+//! missing, TIME was elsewhere or one of several keys was not there, by the caller (who knows the slots) after a redirection. A call whose
 //! connection broke, or that was not answered in time, may have been executed, and is never sent again.
 //!
 //! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for. When the

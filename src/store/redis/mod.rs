@@ -1,6 +1,6 @@
 //! Counts in Redis or Valkey: one server or a cluster, found out from the server.
 //!
-//! One check is one script call on the primary of its key, through that primary's lane. The shard's clock
+//! One check is part of one script call on the primary of its key, through that primary's lane. The shard's clock
 //! decides; this node's clock only names the segments it sends.
 //!
 //! The crate's own ClusterConnection is not used for checks: it repeats calls whose fate is unknown, holds up

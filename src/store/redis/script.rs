@@ -62,8 +62,8 @@ pub enum Reply {
     NotCovered {
         time: Micros,
     },
-    /// It was not decided. If it was among others, it is told why when it is asked for alone, or decided then.
-    Alone,
+    /// Among others it could not be decided, and nothing was charged. Alone it is, or is told why not.
+    Undecided,
     /// Not what the script answers.
     Malformed,
 }

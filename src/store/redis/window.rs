@@ -6,7 +6,7 @@
 //! The keys that a call declares must be of one slot where the server is a cluster's, so there such a call declares none
 //! and tells them as arguments, as servers permit to scripts without a shebang line. What is lost is that the server
 //! checks beforehand whether it has them. So the script notices for each check, when it reads the segments and before it
-//! has charged anything; the check is then asked for alone, with its keys declared.
+//! has charged any of its quotas; the check is then asked for alone, with its keys declared.
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -99,7 +99,12 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
     let said = match rest.first()? {
         Value::Nil => {
             rest.split_off_first();
-            return Some(Reply::Alone);
+            return Some(Reply::Undecided);
+        }
+        // No counts that could be decided by.
+        Value::BulkString(_) => {
+            rest.split_off_first();
+            return None;
         }
         Value::Array(told) => {
             rest.split_off_first();

@@ -6,7 +6,7 @@
 -- One call may decide for several keys, each by itself, since half of what a call costs is the call. Several keys of a
 -- cluster are in several slots, and KEYS must not be; so their segments are told as arguments, and a key that this server
 -- does not have, since its slot is moving, answers an error when it is read. Nothing of it has been charged by then, and the
--- caller asks for it alone.
+-- caller asks for it alone. So that no key disturbs the others, nothing may raise an error behind the first write.
 --
 -- KEYS  for each key and quota, its segments in ascending order: the one before `from`'s up to `to`'s; none where they are
 --       arguments
@@ -25,8 +25,8 @@
 --         {counted ..., previous, current, next of each quota}
 --                            the same with the segments as they were before, false where there is none: when a
 --                            cost was denied, is a peek, or would now be denied, and after a clock stepped back
---         false              it was not decided: what is there is nobody's count, or of one of several, it could not be read or
---                            written here
+--         false              of one of several: it could not be read, or its first write was refused; nothing was charged
+--         ''                 what is there is nobody's count; or not all of it could be written
 --
 -- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are a % b and
 -- (a - a % b) / b, which is the quotient rounded down, for such a and b.
@@ -50,13 +50,20 @@ local names, base = KEYS, 0
 if #KEYS == 0 then
   names, base = ARGV, 1
 end
+
+-- Whether somebody else wrote it.
+local function is_spoilt(segment, width)
+  local sums = segment and #segment - HEADER
+  return sums and (sums <= 0 or sums > 64 * width or sums % width ~= 0)
+end
+
 local reply = {now}
 for _ = 1, checks do
   local segments, ends
   segments, ends, at = read_at('<dd', numbers, at)
   local read = call('MGET', unpack(names, base + 1, base + segments))
-  local failed, stepped, room = read.err, false, math.huge
-  if failed then
+  local failed, spoilt, stepped, room = false, false, false, math.huge
+  if read.err then
     reply[#reply + 1], at = false, ends
   else
     -- each
@@ -71,8 +78,8 @@ for _ = 1, checks do
     if limit_q >= 4294967296 then
       format_q, width_q = '>I8', 8
     end
-    if current_q and #current_q < HEADER + width_q or after_q and #after_q < HEADER + width_q then
-      failed, current_q, after_q = true, false, false
+    if is_spoilt(before_q, width_q) or is_spoilt(current_q, width_q) or is_spoilt(after_q, width_q) then
+      spoilt, before_q, current_q, after_q = true, false, false, false
     end
     local total_q, filled_q = 0, 0
     if current_q then
@@ -119,8 +126,8 @@ for _ = 1, checks do
     end
     tell = tell or charged + dearest > room
 
-    if charged > 0 and not failed then
-      local key, sum, wrote
+    if charged > 0 and not spoilt then
+      local key, sum, wrote, written
       -- each
       if not failed then
         key, sum = names[base + place_q], pack(format_q, total_q + charged)
@@ -141,12 +148,17 @@ for _ = 1, checks do
           end
           wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), table.concat(sums))
         end
-        failed = type(wrote) == 'table' and wrote.err
+        if type(wrote) == 'table' and wrote.err then
+          failed, spoilt = true, written
+        end
+        written = true
       end
       -- end each
     end
 
-    if failed then
+    if spoilt then
+      reply[#reply + 1] = ''
+    elseif failed then
       reply[#reply + 1] = false
     elseif tell then
       tell = {}
