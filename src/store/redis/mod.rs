@@ -49,6 +49,10 @@ mod moving;
 
 mod shard;
 
+mod group;
+
+mod bundle;
+
 mod batch;
 
 mod lane;

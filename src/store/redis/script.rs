@@ -166,14 +166,12 @@ impl<'a> Call<'a> {
     }
 
     fn read(&self, value: &Value) -> Option<Reply> {
-        let Value::Array(values) = value else { return None };
-        let (first, rest) = values.split_first()?;
-        if let Work::Once { cost, .. } = self.work
-            && let Value::BulkString(word) = first
+        if let (Work::Once { cost, .. }, Value::Array(values)) = (self.work, value)
+            && let [Value::BulkString(word), rest @ ..] = &values[..]
         {
             return amend::charged(self.policy, word, *cost, rest).map(Reply::Done);
         }
-        let time = unsigned(first)?;
+        let (time, rest) = opened(value)?;
         if rest.is_empty() {
             return Some(Reply::NotCovered { time });
         }
@@ -313,6 +311,13 @@ pub(super) fn covered(now: Micros) -> (Micros, Micros) {
 /// Equal costs side by side are sent once, with their number.
 pub(super) fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
     costs.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
+}
+
+/// TIME, which every decision begins with, and what follows it.
+pub(super) fn opened(value: &Value) -> Option<(Micros, &[Value])> {
+    let Value::Array(values) = value else { return None };
+    let (time, rest) = values.split_first()?;
+    Some((unsigned(time)?, rest))
 }
 
 /// The previous, current and next segment as one history.

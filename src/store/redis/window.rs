@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::segments;
-use super::script::{By, Call, Reply, covered, named, runs, unsigned};
+use super::script::{By, Call, Reply, covered, named, opened, runs};
 use super::sources::Script;
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
@@ -86,12 +86,6 @@ pub fn replies(calls: &[Call<'_>], value: &Value) -> SmallVec<[Reply; 1]> {
         return all(|time| Reply::NotCovered { time }, time);
     }
     calls.iter().map(|call| next(call, time, &mut rest).unwrap_or(Reply::Malformed)).collect()
-}
-
-fn opened(value: &Value) -> Option<(Micros, &[Value])> {
-    let Value::Array(values) = value else { return None };
-    let (time, rest) = values.split_first()?;
-    Some((unsigned(time)?, rest))
 }
 
 /// Takes off what is said of the next check.

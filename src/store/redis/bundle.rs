@@ -1,0 +1,228 @@
+//! What one script call of a pipeline is for: one key, or several that share it.
+
+use redis::{Cmd, ServerErrorKind, Value};
+use smallvec::{SmallVec, smallvec};
+
+use super::ask::Refusal;
+use super::group::{COSTS, Group, Outcome};
+use super::script::{By, Call};
+use super::server::Address;
+use super::shard::Shard;
+use super::window;
+use crate::limit::quota::MAX_QUOTAS;
+use crate::limit::time::Micros;
+use crate::store::StoreError;
+use crate::telemetry::traces;
+
+/// Quotas that one call decides by at most, when it is for several keys: it then takes the server about a millisecond.
+const QUOTAS: usize = 64;
+
+/// Groups that become one call: one, or several checks of sliding windows with as many quotas each.
+pub struct Bundle {
+    pub groups: SmallVec<[Group; 1]>,
+    pub by: By,
+}
+
+/// Puts together what may share a call; the others keep their order, and so do those.
+pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
+    let mut bundles: Vec<Bundle> = Vec::with_capacity(groups.len());
+    // By number of quotas, the place of the one that is not full.
+    let mut open = [usize::MAX; MAX_QUOTAS + 1];
+    for group in groups {
+        let quotas = group.asks[0].policy.quotas.len();
+        let place = if several && group.may_share() { open.get_mut(quotas) } else { None };
+        match place {
+            Some(place) => match bundles.get_mut(*place).filter(|bundle| bundle.accepts(&group)) {
+                Some(bundle) => bundle.groups.push(group),
+                None => {
+                    *place = bundles.len();
+                    bundles.push(Bundle::of(group));
+                }
+            },
+            None => bundles.push(Bundle::of(group)),
+        }
+    }
+    bundles
+}
+
+impl Bundle {
+    pub fn of(group: Group) -> Self {
+        Self { groups: smallvec![group], by: By::Hash }
+    }
+
+    /// Whether a group that may share a call may share this one.
+    fn accepts(&self, group: &Group) -> bool {
+        let (first, added) = (&self.groups[0].asks[0], &group.asks[0]);
+        let costs: usize = self.groups.iter().map(|group| group.costs.len()).sum();
+        first.time == added.time
+            && (self.groups.len() + 1) * first.policy.quotas.len() <= QUOTAS
+            && costs + group.costs.len() <= COSTS
+    }
+
+    /// Leaves out who has given up meanwhile; whether anybody is left.
+    pub fn is_wanted(&mut self) -> bool {
+        self.groups.retain(Group::is_wanted);
+        !self.groups.is_empty()
+    }
+
+    pub fn asking(&self) -> bool {
+        self.groups[0].asks[0].asking
+    }
+
+    fn calls(&self) -> SmallVec<[Call<'_>; 1]> {
+        self.groups.iter().map(Group::call).collect()
+    }
+
+    pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
+        if let [group] = &self.groups[..] {
+            return group.command(self.by, now);
+        }
+        let time = self.groups[0].asks[0].time;
+        window::command(&self.calls(), shard.declared(), self.by, now, time)
+    }
+
+    /// One for each group.
+    pub fn outcomes(&self, reply: &Value, from: &Address) -> SmallVec<[Outcome; 1]> {
+        if let Value::ServerError(error) = reply {
+            let several = self.groups.len() > 1;
+            let outcome = || match refused(error, from) {
+                Refusal::Failed(_) if several && !is_from_inside(error) => Outcome::Again,
+                refusal => Outcome::Refused(refusal),
+            };
+            return self.groups.iter().map(|_| outcome()).collect();
+        }
+        match &self.groups[..] {
+            [group] => smallvec![group.outcome(reply)],
+            _ => window::replies(&self.calls(), reply).into_iter().map(Outcome::of).collect(),
+        }
+    }
+
+    /// How many checks it carries: a refund, for one, is none.
+    pub fn checks(&self) -> usize {
+        self.groups.iter().map(Group::checks).sum()
+    }
+
+    /// Records the call in the traces of its checks, if any.
+    pub fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
+        if self.groups.iter().flat_map(|group| &group.asks).all(|ask| ask.trace.is_none()) {
+            return;
+        }
+        let call = traces::Call {
+            host: &shard.address.host,
+            port: shard.address.port,
+            operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
+            script: &self.groups[0].script(),
+            checks: self.checks(),
+            pipeline: calls,
+            sent,
+            ended,
+            error,
+        };
+        let asks = self.groups.iter_mut().flat_map(|group| &mut group.asks);
+        traces::called(asks.filter_map(|ask| ask.trace.as_mut()), &call);
+    }
+}
+
+/// What an error reply means. The script writes only after it has decided, and raises nothing behind its first write, so
+/// an error is always from before that, and nothing was charged. A redirection that names no host means the one it came from.
+fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
+    let details = error.details().unwrap_or_default();
+    let address = || {
+        let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
+        let unknown = named.host.is_empty() || named.host == "?";
+        Some(if unknown { Address { host: from.host.clone(), ..named } } else { named })
+    };
+    let refusal = match error.kind() {
+        Some(ServerErrorKind::Moved) => address().map(Refusal::Moved),
+        Some(ServerErrorKind::Ask) => address().map(Refusal::Ask),
+        Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
+        Some(
+            kind @ (ServerErrorKind::BusyLoading
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ReadOnly),
+        ) => Some(Refusal::NotNow(format!("{kind:?}"))),
+        _ => None,
+    };
+    let text = || StoreError::Refused(format!("{} {details}", error.code())).into();
+    refusal.unwrap_or_else(text)
+}
+
+/// Whether the script itself ran into it: the server adds where. What a server or a proxy has against calls for several keys
+/// it says before it runs them.
+fn is_from_inside(error: &redis::ServerError) -> bool {
+    error.details().is_some_and(|details| details.contains("user_script"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::super::ask::Ask;
+    use super::super::keys::Tag;
+    use super::*;
+    use crate::limit::key::{Fingerprinter, KeyType};
+    use crate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
+    use crate::limit::quota::{Quota, Rule};
+    use crate::store::Work;
+
+    fn group(key: &str) -> Group {
+        let limit = NonZeroU64::new(5).unwrap();
+        let policy = Policy {
+            name: "p".into(),
+            algorithm: Algorithm::SlidingWindow,
+            quotas: vec![Quota { name: "1s".into(), limit, window: 1_000_000, rule: Rule::SlidingWindow }],
+            key_type: KeyType::Text,
+            on_store_failure: OnStoreFailure::Deny,
+            timeout: Duration::from_secs(1),
+            options: Options::default(),
+        };
+        Group::of(Ask {
+            tag: Arc::new(Tag::new("ratelimit", key)),
+            fingerprint: Fingerprinter::default().fingerprint(&policy.name, key),
+            policy: Arc::new(policy),
+            work: Work::Take([1].into_iter().collect()),
+            metas: SmallVec::new(),
+            portion: None,
+            single: None,
+            asking: false,
+            deadline: 0,
+            trace: None,
+            time: None,
+            answer: oneshot::channel().0,
+        })
+    }
+
+    #[test]
+    fn a_call_for_several_keys_that_is_refused_as_a_whole_is_made_for_each() {
+        let from = Address { host: "shard".into(), port: 7001 };
+        let outcome = |keys: &[&str], error: &str| {
+            let bundle = Bundle { groups: keys.iter().map(|key| group(key)).collect(), by: By::Hash };
+            let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+            let mut outcomes = bundle.outcomes(&reply, &from);
+            assert_eq!(outcomes.len(), keys.len());
+            outcomes.pop()
+        };
+        for error in ["CROSSSLOT Keys in request don't hash to the same slot", "ERR Number of keys can't be zero"] {
+            assert!(matches!(outcome(&["a", "b"], error), Some(Outcome::Again)), "{error}");
+            assert!(matches!(outcome(&["a"], error), Some(Outcome::Refused(Refusal::Failed(_)))), "{error}");
+        }
+        let inside = "ERR bad argument script: 1e6a, on @user_script:12.";
+        assert!(matches!(outcome(&["a", "b"], inside), Some(Outcome::Refused(Refusal::Failed(_)))));
+        let elsewhere = outcome(&["a", "b"], "MOVED 1 127.0.0.1:7002");
+        assert!(matches!(elsewhere, Some(Outcome::Refused(Refusal::Moved(_)))));
+    }
+
+    #[test]
+    fn a_call_is_for_so_many_quotas_at_most() {
+        let keys: Vec<String> = (0..150).map(|number| number.to_string()).collect();
+        let groups = || keys.iter().map(|key| group(key)).collect();
+        let sizes = |several| bundles(groups(), several).iter().map(|bundle| bundle.groups.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(true), [QUOTAS, QUOTAS, 150 - 2 * QUOTAS]);
+        assert_eq!(sizes(false), [1; 150]);
+    }
+}

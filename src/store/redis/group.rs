@@ -1,0 +1,182 @@
+//! What is decided together: the asks of one key under one policy.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use super::ask::{Answer, Ask, Refusal};
+use super::log::Page;
+use super::script::{By, Call, Reply, read_log};
+use crate::limit::decision::Ruling;
+use crate::limit::time::Micros;
+use crate::store::{Done, Meta, StoreError, Taken, Work};
+
+/// Costs in one call at most: the server does nothing else meanwhile.
+pub const COSTS: usize = 1000;
+
+/// Asks of one key under one policy, which are decided together.
+pub struct Group {
+    pub asks: Vec<Ask>,
+    pub costs: Vec<u64>,
+    /// One for each cost, or none at all.
+    metas: Vec<Meta>,
+}
+
+/// What a reply means for a group.
+pub enum Outcome {
+    Done(Done),
+    Page(Page),
+    /// The reply to a call of one key.
+    Told(Value),
+    /// TIME was not covered; this is it.
+    Elsewhen(Micros),
+    /// It was not executed among others, and is to be asked for by itself.
+    Again,
+    Refused(Refusal),
+}
+
+impl Outcome {
+    pub fn of(reply: Reply) -> Self {
+        match reply {
+            Reply::Done(done) => Self::Done(done),
+            Reply::NotCovered { time } => Self::Elsewhen(time),
+            Reply::Undecided => Self::Again,
+            Reply::Malformed => malformed(),
+        }
+    }
+}
+
+impl Group {
+    pub fn of(ask: Ask) -> Self {
+        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1) };
+        group.push(ask);
+        group
+    }
+
+    /// Only what is decided by the same limits, clock and node may share a call.
+    pub fn accepts(&self, ask: &Ask) -> bool {
+        let first = &self.asks[0];
+        Arc::ptr_eq(&first.policy, &ask.policy)
+            && first.asking == ask.asking
+            && first.time == ask.time
+            && !first.is_alone()
+            && !ask.is_alone()
+            && self.costs.len() + ask.costs().len() <= COSTS
+    }
+
+    pub fn push(&mut self, ask: Ask) {
+        self.add(&ask);
+        self.asks.push(ask);
+    }
+
+    fn add(&mut self, ask: &Ask) {
+        if !ask.metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+            self.metas.extend_from_slice(&ask.metas);
+        }
+        self.costs.extend_from_slice(ask.costs());
+        if !self.metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+        }
+    }
+
+    /// Leaves out who has given up meanwhile; whether anybody is left.
+    pub fn is_wanted(&mut self) -> bool {
+        if self.asks.iter().any(|ask| ask.answer.is_closed()) {
+            self.asks.retain(|ask| !ask.answer.is_closed());
+            self.costs.clear();
+            self.metas.clear();
+            let asks = std::mem::take(&mut self.asks);
+            asks.into_iter().for_each(|ask| self.push(ask));
+        }
+        !self.asks.is_empty()
+    }
+
+    /// Whether it may share a call with others: nothing is sent behind ASKING but one key.
+    pub fn may_share(&self) -> bool {
+        let first = &self.asks[0];
+        !first.is_alone() && !first.asking && self.call().is_window_check()
+    }
+
+    pub fn call(&self) -> Call<'_> {
+        let Ask { tag, policy, work, .. } = &self.asks[0];
+        Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
+    }
+
+    pub fn command(&self, by: By, now: Micros) -> Cmd {
+        let Ask { tag, policy, portion, single, time, .. } = &self.asks[0];
+        if let Some(single) = single {
+            return single.command(by, *time);
+        }
+        match portion {
+            Some(number) => read_log(tag, policy, *number, by, *time),
+            None => self.call().command(by, now, *time),
+        }
+    }
+
+    /// How many checks it carries: a refund, for one, is none.
+    pub fn checks(&self) -> usize {
+        if self.asks[0].is_alone() { 0 } else { self.costs.len() }
+    }
+
+    /// What a person calls the script.
+    pub fn script(&self) -> String {
+        let Ask { policy, portion, single, work, .. } = &self.asks[0];
+        let algorithm = policy.algorithm.name();
+        match (single, portion, work) {
+            (Some(single), ..) => single.name().to_owned(),
+            (None, Some(_), _) => format!("{algorithm} entries"),
+            (None, None, Work::Take(_) | Work::Look(_)) => algorithm.to_owned(),
+            (None, None, Work::Once { .. }) => format!("{algorithm} once"),
+            (None, None, Work::Reserve { .. }) => format!("{algorithm} reserve"),
+            (None, None, _) => format!("{algorithm} give back"),
+        }
+    }
+
+    pub fn outcome(&self, reply: &Value) -> Outcome {
+        if self.asks[0].portion.is_some() {
+            return Page::read(reply).map_or_else(malformed, Outcome::Page);
+        }
+        if self.asks[0].single.is_some() {
+            return Outcome::Told(reply.clone());
+        }
+        Outcome::of(self.call().reply(reply))
+    }
+
+    /// Of a group of one ask.
+    pub fn answer_alone(mut self, answer: Result<Answer, Refusal>) {
+        if let Some(ask) = self.asks.pop() {
+            let _ = ask.answer.send(answer);
+        }
+    }
+
+    /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
+    /// that has gone needs none.
+    pub fn answer(self, done: Done, is_kept: bool) {
+        if self.asks.len() == 1 {
+            let is_lost = !is_kept && self.asks[0].work.charges() && done.is_charge();
+            return self.answer_alone(kept(!is_lost, done));
+        }
+        let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative }) = done else { return };
+        let mut verdicts = verdicts.into_iter();
+        for ask in self.asks {
+            let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
+            let done = Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative });
+            let _ = ask.answer.send(kept(is_kept || !done.is_charge(), done));
+        }
+    }
+
+    pub fn refuse(self, refusal: &Refusal) {
+        for ask in self.asks {
+            let _ = ask.answer.send(Err(refusal.clone()));
+        }
+    }
+}
+
+fn kept(is_kept: bool, done: Done) -> Result<Answer, Refusal> {
+    if is_kept { Ok(Answer::Done(done)) } else { Err(StoreError::NoReplicaAck.into()) }
+}
+
+fn malformed() -> Outcome {
+    Outcome::Refused(StoreError::Unknown("the script's reply is not one that it makes".into()).into())
+}
