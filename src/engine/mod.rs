@@ -1,21 +1,18 @@
 //! The story of a check: its policy is found, the pre-filter may know that it is denied, the store decides,
 //! the fallback answers when the store does not, and the pre-filter learns.
 
-use std::collections::HashMap;
-use std::pin::pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::clock::Clock;
 use crate::config::Policies;
 use crate::deadline::within;
-use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
+use crate::limit::key::Fingerprinter;
 use crate::limit::time::Micros;
-use crate::prefilter::Prefilter;
-use crate::store::{Store, StoreError, Subject};
+use crate::prefilter::{Prefilter, Question};
+use crate::store::{Store, StoreError, Subject, Taken};
 use crate::telemetry::traces::{self, Answered};
 
 pub mod decision;
@@ -25,6 +22,8 @@ pub mod fallback;
 mod amend;
 
 mod all;
+
+mod batch;
 
 pub mod tally;
 
@@ -110,51 +109,6 @@ impl Engine {
         answer
     }
 
-    /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
-    pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
-        let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
-        let mut places: HashMap<Fingerprint, SmallVec<[usize; 2]>, FingerprintState> = HashMap::default();
-        for (place, subject) in subjects.iter().enumerate() {
-            if let Ok(subject) = subject {
-                places.entry(subject.fingerprint).or_default().push(place);
-            }
-        }
-        let asked = places.into_values().map(async |places| {
-            let answers = match (&places[..], &subjects[places[0]]) {
-                ([place], Ok(subject)) if is_plain(subject, &checks[*place]) => {
-                    let tell =
-                        |answer: &Answer| traces::answered(|| told(subject, checks[*place].cost, answer.as_ref()));
-                    let asking = pin!(self.ask_one(subject, &checks[*place]));
-                    std::iter::once(traces::part(1).within(asking, tell).await).collect()
-                }
-                // Boxed, since it is larger than what most keys of a batch need.
-                _ => Box::pin(self.ask_key(&subjects, checks, &places)).await,
-            };
-            places.into_iter().zip(answers)
-        });
-        let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
-        let mut note = |answered: &mut dyn Iterator<Item = (usize, Answer)>| {
-            answered.for_each(|(place, answer)| answers[place] = Some(answer));
-        };
-        if self.store.waits() {
-            join_all(asked).await.into_iter().for_each(|mut answered| note(&mut answered));
-        } else {
-            // One after the other costs less than all at once, and takes no longer.
-            for asking in asked {
-                note(&mut asking.await);
-            }
-        }
-        let unasked = |subject: &Result<Subject, CheckError>| match subject {
-            Ok(_) => Err(CheckError::StoreUnavailable(StoreError::Timeout)),
-            Err(error) => Err(error.clone()),
-        };
-        answers
-            .into_iter()
-            .zip(&subjects)
-            .map(|(answer, subject)| answer.unwrap_or_else(|| unasked(subject)))
-            .collect()
-    }
-
     /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
     pub async fn history(&self, check: &Check) -> Option<History> {
         let subject = self.subject(check).ok()?;
@@ -193,31 +147,6 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// A batch's checks of one key, which are at `places`, in order.
-    async fn ask_key(&self, subjects: &[Result<Subject, CheckError>], checks: &[Check], places: &[usize]) -> Answers {
-        let mut answers = Answers::new();
-        // Equal but for the names of their quotas, policies share a counter, though not their answers.
-        for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
-            let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
-            match &subjects[run[0]] {
-                Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
-                Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
-            }
-        }
-        answers
-    }
-
-    /// A batch's checks of one key and policy; in a trace they have a span of their own.
-    async fn ask_part(&self, subject: &Subject, checks: &[&Check]) -> Answers {
-        let tell = |answers: &Answers| {
-            // Of several for one key the last one tells most: those before it were decided first.
-            if let (Some(check), Some(answer)) = (checks.last(), answers.last()) {
-                traces::answered(|| told(subject, check.cost, answer.as_ref()));
-            }
-        };
-        traces::part(checks.len()).within(pin!(self.ask_each(subject, checks)), tell).await
-    }
-
     /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
         let mut answers = Answers::new();
@@ -238,18 +167,29 @@ impl Engine {
     /// The same as [`Engine::ask`] for one cost. Nearly all checks are such, and lists of one thing cost as much as a
     /// denial that is known.
     async fn ask_one(&self, subject: &Subject, check: &Check) -> Answer {
-        let (policy, cost, now) = (&subject.policy, check.cost, self.clock.now());
-        let mut answer = match self.prefilter.denial(subject.fingerprint, policy, cost, now) {
-            Some(denial) => Ok(Decision::by_prefilter(policy.clone(), cost, denial)),
+        let now = self.clock.now();
+        let answer = match self.known(subject, check.cost, now) {
+            Some(answer) => answer,
             None => {
                 let metas = metas(subject, std::iter::once(check));
-                one(self.ask_store(subject, &[cost], &metas, now).await)
+                one(self.ask_store(subject, &[check.cost], &metas, now).await)
             }
         };
-        if let (true, Ok(decision)) = (policy.options.shadow, &mut answer) {
+        self.finish(subject, answer, now)
+    }
+
+    /// The answer, if it is a denial that the pre-filter knows at `now` (us).
+    fn known(&self, subject: &Subject, cost: u64, now: Micros) -> Option<Answer> {
+        let denial = self.prefilter.denial(subject.fingerprint, &subject.policy, cost, now)?;
+        Some(Ok(Decision::by_prefilter(subject.policy.clone(), cost, denial)))
+    }
+
+    /// What is answered and counted of a check that began at `since` (us).
+    fn finish(&self, subject: &Subject, mut answer: Answer, since: Micros) -> Answer {
+        if let (true, Ok(decision)) = (subject.policy.options.shadow, &mut answer) {
             decision.shadow();
         }
-        self.tally(subject, std::slice::from_ref(&answer), now);
+        self.tally(subject, std::slice::from_ref(&answer), since);
         answer
     }
 
@@ -282,11 +222,8 @@ impl Engine {
     /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
     /// since a denial charges nothing.
     async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
-        let known = |cost: &u64| self.prefilter.denial(subject.fingerprint, &subject.policy, *cost, now);
-        let mut answers: SmallVec<[Option<Answer>; 1]> = costs
-            .iter()
-            .map(|cost| known(cost).map(|denial| Ok(Decision::by_prefilter(subject.policy.clone(), *cost, denial))))
-            .collect();
+        let mut answers: SmallVec<[Option<Answer>; 1]> =
+            costs.iter().map(|cost| self.known(subject, *cost, now)).collect();
         let open: SmallVec<[u64; 1]> =
             costs.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(cost, _)| *cost).collect();
         if !open.is_empty() {
@@ -309,7 +246,18 @@ impl Engine {
     async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
         let taken = within(&self.clock, subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
-        match taken.unwrap_or(Err(StoreError::Timeout)) {
+        self.decided(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
+    }
+
+    /// What the store's answer to a question comes to: it is learned from, and the fallback answers where there is none.
+    fn decided(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        question: Question,
+        taken: Result<Taken, StoreError>,
+    ) -> Answers {
+        match taken {
             Ok(taken) => {
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
@@ -363,10 +311,6 @@ fn told<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckErr
             fallback: error.fallback().map(names),
         },
     }
-}
-
-fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
-    matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
 }
 
 /// The metas of checks of one subject, one each, where its policy keeps them.

@@ -17,6 +17,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 pub use crate::limit::decision::Taken;
 pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
@@ -33,6 +35,16 @@ pub use memory::MemoryStore;
 pub use redis::RedisStore;
 pub use redis::metrics::ShardCounts;
 pub use work::{Charged, Done, Work};
+
+/// One of several checks that are asked for at once.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    pub subject: &'a Subject,
+    /// 0 to 10^15 units.
+    pub cost: u64,
+    /// As for [`Store::take_noted`].
+    pub metas: SmallVec<[Meta; 1]>,
+}
 
 /// Whom a call is for.
 #[derive(Debug, Clone)]
@@ -142,6 +154,18 @@ impl Store {
             Self::Memory(memory) => memory.take_noted(subject, costs, metas),
             // Boxed, since it is most of what a check keeps while it waits, and is copied by each function that awaits it.
             Self::Redis(redis) => Box::pin(redis.take_noted(subject, costs, metas, None)).await,
+        }
+    }
+
+    /// Decides each check by itself; their subjects differ. Puts each answer in its place in `answers` when it has come: who
+    /// drops the future has those that came in time.
+    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Result<Taken, StoreError>>]) {
+        match self {
+            Self::Memory(memory) => {
+                let take = |wanted: &Wanted<'_>| memory.take_noted(wanted.subject, &[wanted.cost], &wanted.metas);
+                answers.iter_mut().zip(wanted).for_each(|(answer, wanted)| *answer = Some(take(wanted)));
+            }
+            Self::Redis(redis) => redis.take_each(wanted, answers).await,
         }
     }
 

@@ -8,6 +8,7 @@ use crate::limit::amend::Receipt;
 use crate::limit::decision::{Taken, Verdict};
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
+use crate::store::StoreError;
 
 /// One piece of work; each is one step, decided by the clock of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +78,17 @@ impl Done {
             }
             Self::Charged(_) => true,
             Self::Reused | Self::Refunded(..) => false,
+        }
+    }
+
+    /// The verdicts on costs.
+    ///
+    /// # Errors
+    /// When something else was asked.
+    pub fn taken(self) -> Result<Taken, StoreError> {
+        match self {
+            Self::Taken(taken) => Ok(taken),
+            other => Err(StoreError::Unknown(format!("costs were answered by {other:?}"))),
         }
     }
 

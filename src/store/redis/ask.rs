@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::keys::Tag;
 use super::log::Page;
@@ -37,7 +37,7 @@ pub struct Ask {
     pub trace: Option<Waiting>,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
-    pub answer: oneshot::Sender<Result<Answer, Refusal>>,
+    pub answer: Return,
 }
 
 impl Ask {
@@ -52,6 +52,32 @@ impl Ask {
     }
 }
 
+/// Where the answer to an ask goes.
+#[derive(Debug)]
+pub enum Return {
+    To(oneshot::Sender<Result<Answer, Refusal>>),
+    /// To who asked for several at once, with the place of this one among them.
+    Among(mpsc::UnboundedSender<(usize, Result<Answer, Refusal>)>, usize),
+}
+
+impl Return {
+    /// A caller that has gone needs none.
+    pub fn send(self, answer: Result<Answer, Refusal>) {
+        match self {
+            Self::To(caller) => _ = caller.send(answer),
+            Self::Among(caller, place) => _ = caller.send((place, answer)),
+        }
+    }
+
+    /// Whether the caller has gone.
+    pub fn is_closed(&self) -> bool {
+        match self {
+            Self::To(caller) => caller.is_closed(),
+            Self::Among(caller, _) => caller.is_closed(),
+        }
+    }
+}
+
 /// What a lane answers.
 #[derive(Debug)]
 pub enum Answer {
@@ -59,6 +85,19 @@ pub enum Answer {
     Page(Page),
     /// The reply to a [`Single`].
     Told(Value),
+}
+
+impl Answer {
+    /// What became of work.
+    ///
+    /// # Errors
+    /// When something else was asked.
+    pub fn done(self) -> Result<Done, StoreError> {
+        match self {
+            Self::Done(done) => Ok(done),
+            Self::Page(_) | Self::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+        }
+    }
 }
 
 /// Why a lane has no verdict.

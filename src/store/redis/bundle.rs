@@ -162,7 +162,7 @@ mod tests {
 
     use tokio::sync::oneshot;
 
-    use super::super::ask::Ask;
+    use super::super::ask::{Ask, Return};
     use super::super::keys::Tag;
     use super::*;
     use crate::limit::key::{Fingerprinter, KeyType};
@@ -193,7 +193,7 @@ mod tests {
             deadline: 0,
             trace: None,
             time: None,
-            answer: oneshot::channel().0,
+            answer: Return::To(oneshot::channel().0),
         })
     }
 

@@ -146,7 +146,7 @@ impl Group {
     /// Of a group of one ask.
     pub fn answer_alone(mut self, answer: Result<Answer, Refusal>) {
         if let Some(ask) = self.asks.pop() {
-            let _ = ask.answer.send(answer);
+            ask.answer.send(answer);
         }
     }
 
@@ -162,13 +162,13 @@ impl Group {
         for ask in self.asks {
             let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
             let done = Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative });
-            let _ = ask.answer.send(kept(is_kept || !done.is_charge(), done));
+            ask.answer.send(kept(is_kept || !done.is_charge(), done));
         }
     }
 
     pub fn refuse(self, refusal: &Refusal) {
         for ask in self.asks {
-            let _ = ask.answer.send(Err(refusal.clone()));
+            ask.answer.send(Err(refusal.clone()));
         }
     }
 }

@@ -311,5 +311,5 @@ async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<Multi
 
 /// A caller that has gone needs no answer.
 fn refuse(ask: Ask, why: &str) {
-    let _ = ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into()));
+    ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into()));
 }

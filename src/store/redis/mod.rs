@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Work};
+use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
@@ -57,9 +57,11 @@ mod batch;
 
 mod lane;
 
+mod each;
+
 mod topology;
 
-use ask::{Answer, Ask, Refusal};
+use ask::{Answer, Ask, Refusal, Return};
 use keys::Tag;
 use lane::Lane;
 use log::Page;
@@ -88,12 +90,38 @@ struct Matter<'a> {
     time: Option<Micros>,
 }
 
+impl<'a> Matter<'a> {
+    fn of(work: Work, metas: &'a [Meta], time: Option<Micros>) -> Self {
+        Self { work, metas, portion: None, single: None, time }
+    }
+}
+
 /// A subject, where its key lives, and where the check is recorded if it is traced.
 struct Target<'a> {
     subject: &'a Subject,
     tag: Arc<Tag>,
     slot: u16,
     span: &'a StoreSpan,
+}
+
+impl Target<'_> {
+    /// For `lane`, from a caller that gives up at `deadline` (us).
+    fn ask(&self, matter: &Matter<'_>, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
+        Ask {
+            tag: self.tag.clone(),
+            policy: self.subject.policy.clone(),
+            fingerprint: self.subject.fingerprint,
+            work: matter.work.clone(),
+            metas: matter.metas.into(),
+            portion: matter.portion,
+            single: matter.single.cloned(),
+            asking: false,
+            deadline,
+            trace: self.span.waiting(|| lane.now()),
+            time: matter.time,
+            answer,
+        }
+    }
 }
 
 /// The store on one or more Redis servers.
@@ -165,10 +193,7 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Taken, StoreError> {
-        match self.run_by(subject, Work::Take(costs.into()), metas, time).await? {
-            Done::Taken(taken) => Ok(taken),
-            other => Err(StoreError::Unknown(format!("costs were answered by {other:?}"))),
-        }
+        self.run_by(subject, Work::Take(costs.into()), metas, time).await?.taken()
     }
 
     /// See [`super::Store::run`].
@@ -190,10 +215,7 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Done, StoreError> {
-        match self.ask(subject, &Matter { work, metas, portion: None, single: None, time }).await? {
-            Answer::Done(done) => Ok(done),
-            Answer::Page(_) | Answer::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
-        }
+        self.ask(subject, &Matter::of(work, metas, time)).await?.done()
     }
 
     /// See [`super::Store::history`].
@@ -232,23 +254,33 @@ impl RedisStore {
 
     async fn ask(&self, subject: &Subject, matter: &Matter<'_>) -> Result<Answer, StoreError> {
         let span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
-        let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
-        let slot = tag.slot();
-        let answer = self.ask_patiently(&Target { subject, tag, slot, span: &span }, matter).await;
+        let clock = self.topology.clock();
+        let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
+        let answer = self.ask_patiently(&self.target(subject, &span), matter, &mut patience).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }
 
-    async fn ask_patiently(&self, target: &Target<'_>, matter: &Matter<'_>) -> Result<Answer, StoreError> {
-        let (clock, Target { subject, slot, .. }) = (self.topology.clock(), target);
-        let (slot, mut patience) = (*slot, Patience::new(clock, subject.policy.timeout));
+    fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
+        let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
+        let slot = tag.slot();
+        Target { subject, tag, slot, span }
+    }
+
+    async fn ask_patiently(
+        &self,
+        target: &Target<'_>,
+        matter: &Matter<'_>,
+        patience: &mut Patience<'_>,
+    ) -> Result<Answer, StoreError> {
+        let (clock, slot) = (self.topology.clock(), target.slot);
         let costs: &[u64] = match &matter.work {
-            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&subject.policy) => costs,
+            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&target.subject.policy) => costs,
             _ => &[],
         };
         let can_charge_first = !costs.is_empty();
         while !(can_charge_first && self.moving.is(slot, clock.now())) {
-            match self.ask_routed(target, matter, &mut patience).await {
+            match self.ask_routed(target, matter, patience).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.
                 Err(Refusal::TryAgain) => {
@@ -264,7 +296,7 @@ impl RedisStore {
             }
         }
         // Boxed, since it is large and rare: the state of a check is moved and kept for as long as it waits.
-        let taken = Box::pin(self.charge_first(target, costs, matter, &mut patience)).await?;
+        let taken = Box::pin(self.charge_first(target, costs, matter, patience)).await?;
         Ok(Answer::Done(Done::Taken(taken)))
     }
 
@@ -275,7 +307,7 @@ impl RedisStore {
         matter: &Matter<'_>,
         patience: &mut Patience<'_>,
     ) -> Result<Answer, Refusal> {
-        let (subject, slot) = (target.subject, target.slot);
+        let slot = target.slot;
         let mut asking = None;
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
@@ -284,23 +316,10 @@ impl RedisStore {
             };
             let (answer, verdict) = oneshot::channel();
             let waiting = Waiting { lane: Some(&lane), checks: matter.work.costs().len().max(1) };
-            let queued = lane.ask(Ask {
-                tag: target.tag.clone(),
-                policy: subject.policy.clone(),
-                fingerprint: subject.fingerprint,
-                work: matter.work.clone(),
-                metas: matter.metas.into(),
-                portion: matter.portion,
-                single: matter.single.cloned(),
-                asking: asking.take().is_some(),
-                deadline: patience.deadline(),
-                trace: target.span.waiting(|| lane.now()),
-                time: matter.time,
-                answer,
-            });
-            let gone = |_| Refusal::Failed(StoreError::Unknown("its connection was given up".into()));
-            let answer = match queued {
-                Ok(()) => verdict.await.map_err(gone).flatten(),
+            let mut ask = target.ask(matter, &lane, patience.deadline(), Return::To(answer));
+            ask.asking = asking.take().is_some();
+            let answer = match lane.ask(ask) {
+                Ok(()) => verdict.await.unwrap_or_else(|_| Err(given_up().into())),
                 Err(error) => Err(error.into()),
             };
             let next = match answer {
@@ -417,4 +436,9 @@ impl Drop for Waiting<'_> {
             lane.metrics().failed(&StoreError::Timeout, self.checks);
         }
     }
+}
+
+/// What a lane tells by dropping the ask.
+fn given_up() -> StoreError {
+    StoreError::Unknown("its connection was given up".into())
 }

@@ -23,10 +23,10 @@ pub struct Patience<'a> {
 }
 
 impl<'a> Patience<'a> {
-    /// For a check that waits for `timeout` from now on.
-    pub fn new(clock: &'a Clock, timeout: Duration) -> Self {
-        let (now, span) = (clock.now(), u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2));
-        let (young_until, deadline) = (now + span / 3, now + span);
+    /// For a check that waits for `timeout` since an instant of that clock, us.
+    pub fn new(clock: &'a Clock, since: Micros, timeout: Duration) -> Self {
+        let span = u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2);
+        let (young_until, deadline) = (since + span / 3, since + span);
         Self { clock, young_until, deadline, pause: PAUSE.0, redirections: 0 }
     }
 

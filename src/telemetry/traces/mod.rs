@@ -37,7 +37,7 @@ mod request;
 
 mod store;
 
-pub use request::{Answered, Incoming, Part, Request, answered, carried, part};
+pub use request::{Answered, Incoming, Part, Request, answered, carried, is_recorded, part};
 pub use settings::{Misfit, Settings};
 pub use store::{Call, StoreSpan, Waiting, called};
 

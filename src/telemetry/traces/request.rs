@@ -218,6 +218,11 @@ impl Tracing {
     }
 }
 
+/// Whether the request that is answered here is recorded.
+pub fn is_recorded() -> bool {
+    Context::map_current(|context| context.get::<Root>().is_some() && context.span().is_recording())
+}
+
 /// Tells what a check came to, if it is recorded or may yet be: of the request itself, or of its part around it.
 pub fn answered<'a>(told: impl FnOnce() -> Answered<'a>) {
     Context::map_current(|context| {

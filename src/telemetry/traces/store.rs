@@ -48,6 +48,11 @@ impl StoreSpan {
         }))
     }
 
+    /// Of a check that is not recorded.
+    pub fn none() -> Self {
+        Self(None)
+    }
+
     /// To be given along with what is queued at `now`.
     pub fn waiting(&self, now: impl FnOnce() -> Micros) -> Option<Waiting> {
         self.0.as_ref().map(|context| Waiting { context: context.clone(), queued: Some(now()) })

@@ -1,0 +1,169 @@
+//! Many checks at once, each decided by itself.
+//!
+//! Most keys of a batch have one check each. Those are asked for together, with one timer for all, since what each would
+//! keep by itself while it waits costs more than its decision. Several checks for one key are decided in order, key by key.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::future::{join, join_all};
+use smallvec::{SmallVec, smallvec};
+
+use super::{Answer, Answers, Check, CheckError, Engine, is_plain, metas, one, told};
+use crate::deadline::within;
+use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::limit::time::Micros;
+use crate::prefilter::Question;
+use crate::store::{StoreError, Subject, Wanted};
+use crate::telemetry::traces;
+
+/// Where a key's checks are in the batch, in order.
+type Places = SmallVec<[usize; 2]>;
+
+/// The only check for its key, at a place in the batch.
+struct Single<'a> {
+    place: usize,
+    subject: &'a Subject,
+    check: &'a Check,
+}
+
+impl Engine {
+    /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
+    pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
+        let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
+        // In a trace each has its spans, which it gets by being asked for by itself.
+        let is_recorded = traces::is_recorded();
+        let (mut singles, mut others) = (Vec::with_capacity(checks.len()), Vec::new());
+        for places in by_key(&subjects) {
+            let (subject, check) = (&subjects[places[0]], &checks[places[0]]);
+            match (subject, &places[..]) {
+                (Ok(subject), [place]) if !is_recorded && is_plain(subject, check) => {
+                    singles.push(Single { place: *place, subject, check });
+                }
+                _ => others.push(places),
+            }
+        }
+        let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
+        let others = others.into_iter().map(async |places| {
+            let answers = self.ask_key(&subjects, checks, &places).await;
+            (places, answers)
+        });
+        // Where nothing is waited for, one after the other costs less than all at once.
+        let asked = if self.store.waits() {
+            join(self.ask_singles(singles, &mut answers), join_all(others)).await.1
+        } else {
+            self.ask_singles(singles, &mut answers).await;
+            let mut asked = Vec::new();
+            for asking in others {
+                asked.push(asking.await);
+            }
+            asked
+        };
+        for (places, of_key) in asked {
+            places.into_iter().zip(of_key).for_each(|(place, answer)| answers[place] = Some(answer));
+        }
+        let unasked = |subject: &Result<Subject, CheckError>| match subject {
+            Ok(_) => Err(CheckError::StoreUnavailable(StoreError::Timeout)),
+            Err(error) => Err(error.clone()),
+        };
+        answers
+            .into_iter()
+            .zip(&subjects)
+            .map(|(answer, subject)| answer.unwrap_or_else(|| unasked(subject)))
+            .collect()
+    }
+
+    /// Checks of as many keys; each is answered within its policy's timeout.
+    async fn ask_singles(&self, singles: Vec<Single<'_>>, answers: &mut [Option<Answer>]) {
+        let now = self.clock.now();
+        let mut open = Vec::with_capacity(singles.len());
+        for single in singles {
+            match self.known(single.subject, single.check.cost, now) {
+                Some(answer) => answers[single.place] = Some(self.finish_single(&single, answer, now)),
+                None => open.push(single),
+            }
+        }
+        open.sort_by_key(|single| single.subject.policy.timeout);
+        let alike = open.chunk_by(|one, next| one.subject.policy.timeout == next.subject.policy.timeout);
+        for (place, answer) in
+            join_all(alike.map(|singles| self.ask_store_each(singles, now))).await.into_iter().flatten()
+        {
+            answers[place] = Some(answer);
+        }
+    }
+
+    /// Asks the store for checks with the same timeout.
+    async fn ask_store_each(&self, singles: &[Single<'_>], now: Micros) -> Vec<(usize, Answer)> {
+        let timeout = singles[0].subject.policy.timeout;
+        let question = |single: &Single<'_>| self.prefilter.question(self.store.slot(single.subject), now);
+        let questions: Vec<Question> = singles.iter().map(question).collect();
+        let wanted: Vec<Wanted<'_>> = singles.iter().map(Single::wanted).collect();
+        let mut taken: Vec<_> = singles.iter().map(|_| None).collect();
+        // What has come in time is there, also if not all has.
+        within(&self.clock, timeout, self.store.take_each(&wanted, &mut taken)).await;
+        let answer = |((single, question), taken): ((&Single<'_>, Question), Option<_>)| {
+            let taken = taken.unwrap_or(Err(StoreError::Timeout));
+            let answer = one(self.decided(single.subject, &[single.check.cost], question, taken));
+            (single.place, self.finish_single(single, answer, now))
+        };
+        singles.iter().zip(questions).zip(taken).map(answer).collect()
+    }
+
+    fn finish_single(&self, single: &Single<'_>, answer: Answer, since: Micros) -> Answer {
+        let answer = self.finish(single.subject, answer, since);
+        traces::answered(|| told(single.subject, single.check.cost, answer.as_ref()));
+        answer
+    }
+
+    /// A batch's checks of one key, which are at `places`, in order.
+    async fn ask_key(&self, subjects: &[Result<Subject, CheckError>], checks: &[Check], places: &[usize]) -> Answers {
+        let mut answers = Answers::new();
+        // Equal but for the names of their quotas, policies share a counter, though not their answers.
+        for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
+            let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
+            match &subjects[run[0]] {
+                Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
+                Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        answers
+    }
+
+    /// A batch's checks of one key and policy; in a trace they have a span of their own.
+    async fn ask_part(&self, subject: &Subject, checks: &[&Check]) -> Answers {
+        let tell = |answers: &Answers| {
+            // Of several for one key the last one tells most: those before it were decided first.
+            if let (Some(check), Some(answer)) = (checks.last(), answers.last()) {
+                traces::answered(|| told(subject, check.cost, answer.as_ref()));
+            }
+        };
+        traces::part(checks.len()).within(pin!(self.ask_each(subject, checks)), tell).await
+    }
+}
+
+impl Single<'_> {
+    fn wanted(&self) -> Wanted<'_> {
+        let metas = metas(self.subject, std::iter::once(self.check));
+        Wanted { subject: self.subject, cost: self.check.cost, metas }
+    }
+}
+
+/// The checks that can be asked, by key.
+fn by_key(subjects: &[Result<Subject, CheckError>]) -> Vec<Places> {
+    let mut keys: Vec<Places> = Vec::with_capacity(subjects.len());
+    let mut known: HashMap<Fingerprint, usize, FingerprintState> = HashMap::default();
+    for (place, subject) in subjects.iter().enumerate() {
+        let Ok(subject) = subject else { continue };
+        let key = *known.entry(subject.fingerprint).or_insert(keys.len());
+        match keys.get_mut(key) {
+            Some(places) => places.push(place),
+            None => keys.push(smallvec![place]),
+        }
+    }
+    keys
+}
+
+fn same_policy(a: &Result<Subject, CheckError>, b: &Result<Subject, CheckError>) -> bool {
+    matches!((a, b), (Ok(a), Ok(b)) if Arc::ptr_eq(&a.policy, &b.policy))
+}

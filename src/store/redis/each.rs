@@ -1,0 +1,132 @@
+//! Checks of several keys that one caller asks for at once, as a batch does.
+//!
+//! Most of what a check keeps while it waits is for what seldom happens: a redirection, a pause, a slot that moves. So these
+//! share a channel, over which their lanes answer as they come, and only those that were not executed are asked again one by one.
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+
+use super::ask::{Refusal, Return};
+use super::lane::Lane;
+use super::moving::can_charge_first;
+use super::patience::Patience;
+use super::{Matter, RedisStore, StoreError, Taken, Waiting, Wanted, Work, given_up};
+use crate::limit::time::Micros;
+use crate::telemetry::traces::StoreSpan;
+
+impl RedisStore {
+    /// See [`super::super::Store::take_each`].
+    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Result<Taken, StoreError>>]) {
+        let since = self.topology.clock().now();
+        let (caller, mut told) = mpsc::unbounded_channel();
+        let mut waiting = Unanswered(wanted.iter().map(|_| None).collect());
+        let mut alone = FuturesUnordered::new();
+        for (place, wanted) in wanted.iter().enumerate() {
+            match self.put(wanted, since, || Return::Among(caller.clone(), place)) {
+                Put::Queued(lane) => waiting.0[place] = Some(lane),
+                Put::Refused(error, lane) => {
+                    alone.push(self.take_alone(place, wanted, since, Some((error.into(), lane))))
+                }
+                Put::Moving => alone.push(self.take_alone(place, wanted, since, None)),
+                Put::Nowhere(error) => answers[place] = Some(Err(error)),
+            }
+        }
+        drop(caller);
+        let (mut some, mut is_open) = (Vec::with_capacity(wanted.len()), true);
+        loop {
+            tokio::select! {
+                biased;
+                count = told.recv_many(&mut some, wanted.len().max(1)), if is_open => {
+                    is_open = count > 0;
+                    for (place, answer) in some.drain(..) {
+                        let lane = waiting.0[place].take();
+                        match (answer, lane) {
+                            (Ok(answer), _) => answers[place] = Some(answer.done().and_then(|done| done.taken())),
+                            (Err(refusal), Some(lane)) => {
+                                alone.push(self.take_alone(place, &wanted[place], since, Some((refusal, lane))));
+                            }
+                            (Err(refusal), None) => answers[place] = Some(Err(refusal.into_error())),
+                        }
+                    }
+                }
+                Some((place, answer)) = alone.next() => answers[place] = Some(answer),
+                else => break,
+            }
+        }
+        // Asks that were dropped.
+        for (lane, answer) in waiting.0.iter_mut().zip(answers) {
+            if let Some(lane) = lane.take() {
+                lane.metrics().failed(&given_up(), 1);
+                *answer = Some(Err(given_up()));
+            }
+        }
+    }
+
+    /// Asks the lane of a check's key.
+    fn put(&self, wanted: &Wanted<'_>, since: Micros, answer: impl FnOnce() -> Return) -> Put {
+        let (span, policy) = (StoreSpan::none(), &wanted.subject.policy);
+        let target = self.target(wanted.subject, &span);
+        if self.moving.is(target.slot, since) && can_charge_first(policy) {
+            return Put::Moving;
+        }
+        let lane = match self.owner(target.slot) {
+            Ok(lane) => lane,
+            Err(error) => return Put::Nowhere(error),
+        };
+        let deadline = Patience::new(self.topology.clock(), since, policy.timeout).deadline();
+        match lane.ask(target.ask(&wanted.matter(), &lane, deadline, answer())) {
+            Ok(()) => Put::Queued(lane),
+            Err(error) => Put::Refused(error, lane),
+        }
+    }
+
+    /// The answer to a check that was not executed, or is better not asked with others.
+    async fn take_alone(
+        &self,
+        place: usize,
+        wanted: &Wanted<'_>,
+        since: Micros,
+        refused: Option<(Refusal, Lane)>,
+    ) -> (usize, Result<Taken, StoreError>) {
+        let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
+        let span = StoreSpan::none();
+        let target = self.target(wanted.subject, &span);
+        if let Some((refusal, lane)) = refused {
+            let waiting = Waiting { lane: Some(&lane), checks: 1 };
+            let next = self.after(refusal, target.slot, &lane, &mut patience).await;
+            waiting.over(&next);
+            if let Err(Refusal::Failed(error)) = next {
+                return (place, Err(error));
+            }
+        }
+        let answer = self.ask_patiently(&target, &wanted.matter(), &mut patience).await;
+        (place, answer.and_then(|answer| answer.done()?.taken()))
+    }
+}
+
+/// What became of a check when it was to be queued.
+enum Put {
+    Queued(Lane),
+    /// The lane did not take it.
+    Refused(StoreError, Lane),
+    /// Its slot is taken to be moving.
+    Moving,
+    /// No node is known to own its slot.
+    Nowhere(StoreError),
+}
+
+impl Wanted<'_> {
+    fn matter(&self) -> Matter<'_> {
+        Matter::of(Work::Take([self.cost].into_iter().collect()), &self.metas, None)
+    }
+}
+
+/// The lane that each check waits for. When the caller gives up first, by dropping the call, they count as timed out.
+struct Unanswered(Vec<Option<Lane>>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.iter().flatten().for_each(|lane| lane.metrics().failed(&StoreError::Timeout, 1));
+    }
+}
