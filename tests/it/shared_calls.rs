@@ -50,7 +50,7 @@ fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &RedisStore) {
     runner.run(&histories, alike).unwrap();
     let calls = redis.checks_per_call();
     let count: u64 = calls.buckets.iter().map(|(_, count)| count).sum();
-    // A key asks for 2.4 costs at once, so that more than 5 checks are of several keys.
+    // A key asks for 2.4 costs at once, and those of a sliding log have calls of their own.
     assert!(calls.sum > 5.0 * count as f64, "{} checks in {count} calls", calls.sum);
 }
 
@@ -77,62 +77,100 @@ async fn as_alone(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Result
     Ok(())
 }
 
-/// What a server does for a batch of checks: one script call, which reads and writes once for each.
+/// Of each algorithm whose checks share calls.
+const POLICIES: &str = "policies:
+  sliding: {quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}
+  fixed: {algorithm: fixed-window, quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}
+  first: {algorithm: fixed-window, anchor: first-hit, quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}
+  daily: {algorithm: fixed-window, quotas: [1000 per 1d, 2000 per 1mo], on_store_failure: error}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 1000}, {rate: 1 per 2h, burst: 2000}], on_store_failure: error}
+";
+const NAMES: [&str; 5] = ["sliding", "fixed", "first", "daily", "bucket"];
+
+/// What is left of each key, asked for in one batch; nothing where no decision could be made.
+fn left(node: &Node, policy: &str, keys: &[String]) -> Vec<Option<u64>> {
+    let checks: Vec<_> = keys.iter().map(|key| json!({"policy": policy, "key": key})).collect();
+    let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+    let results = answer["results"].as_array().unwrap();
+    results
+        .iter()
+        .map(|each| each["remaining"].as_u64().filter(|_| each["source"] == "store"))
+        .collect()
+}
+
+fn new_keys(count: usize) -> Vec<String> {
+    (0..count).map(|_| unique("shared")).collect()
+}
+
+/// What a server does for a batch of checks: one script call, which reads and writes once for each, and each of its quotas.
 #[test]
 fn a_batch_of_many_keys_is_one_script_call() {
     let server = Server::start();
-    let file = config_on(&[server.url()], "policies: {hourly: {quotas: [1000 per 1h]}}");
+    let file = config_on(&[server.url()], POLICIES);
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    let asked = |count: usize| {
-        let checks: Vec<_> = (0..count).map(|_| json!({"policy": "hourly", "key": unique("many")})).collect();
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
-        let results = answer["results"].as_array().unwrap().clone();
-        assert_eq!(results.len(), count);
-        assert!(results.iter().all(|each| each["source"] == "store" && each["remaining"] == 999), "{answer}");
-    };
-    asked(1);
     let calls = || {
         let mut calls = BTreeMap::new();
         cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
         ["evalsha", "eval", "mget", "set"].map(|name| *calls.get(name).unwrap_or(&0))
     };
+    for policy in NAMES {
+        assert_eq!(left(&node, policy, &new_keys(1)), [Some(999)]);
+        let before = calls();
+        assert_eq!(left(&node, policy, &new_keys(30)), [Some(999); 30], "{policy}");
+        let after = calls();
+        assert_eq!(std::array::from_fn(|place| after[place] - before[place]), [1, 0, 30, 60], "{policy}");
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection().unwrap()).unwrap();
+        assert_eq!(left(&node, policy, &new_keys(30)), [Some(999); 30], "{policy}");
+        let again = calls();
+        let [_, by_source, reads, writes] = std::array::from_fn(|place| again[place] - after[place]);
+        assert_eq!([by_source, reads, writes], [1, 30, 60], "{policy}: the call is sent again with its source");
+    }
+}
+
+/// Policies of one algorithm and as many quotas share calls; others have calls of their own.
+#[test]
+fn policies_of_one_algorithm_share_a_call() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let calls = || {
+        let mut calls = BTreeMap::new();
+        cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
+        ["evalsha", "eval"].map(|name| *calls.get(name).unwrap_or(&0)).iter().sum::<u64>()
+    };
+    let asked = || {
+        let checks: Vec<_> = NAMES.iter().map(|policy| json!({"policy": policy, "key": unique("mixed")})).collect();
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        let results = answer["results"].as_array().unwrap();
+        assert!(results.iter().all(|each| each["remaining"] == 999 && each["source"] == "store"), "{answer}");
+    };
+    asked();
     let before = calls();
-    asked(60);
-    let after = calls();
-    assert_eq!(std::array::from_fn(|place| after[place] - before[place]), [1, 0, 60, 60]);
-    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection().unwrap()).unwrap();
-    asked(60);
-    let again = calls();
-    let [_, by_source, reads, writes] = std::array::from_fn(|place| again[place] - after[place]);
-    assert_eq!([by_source, reads, writes], [1, 60, 60], "the call is sent again with its source");
+    asked();
+    assert_eq!(calls() - before, 3, "one for each of three algorithms");
 }
 
 /// What somebody else wrote in the place of counts is refused, and the checks that share its call are decided.
 #[test]
 fn a_spoilt_key_spoils_no_other() {
     let server = Server::start();
-    let policies = "policies: {hourly: {quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}}";
-    let file = config_on(&[server.url()], policies);
+    let file = config_on(&[server.url()], POLICIES);
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    let keys: Vec<String> = (0..20).map(|_| unique("spoilt")).collect();
-    let checks: Vec<_> = keys.iter().map(|key| json!({"policy": "hourly", "key": key})).collect();
-    let asked = || {
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
-        answer["results"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|each| each["remaining"].as_u64())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(asked(), [Some(999); 20]);
     let mut connection = server.connection().unwrap();
-    let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{}:*", keys[7])).query(&mut connection).unwrap();
-    assert_eq!(names.len(), 2, "{names:?}");
-    for (left, value) in [(998, "spoilt"), (997, "x"), (996, ""), (995, "13 bytes long"), (994, &"8".repeat(300))] {
-        redis::cmd("SET").arg(&names[0]).arg(value).exec(&mut connection).unwrap();
-        let mut expected = [Some(left); 20];
-        expected[7] = None;
-        assert_eq!(asked(), expected);
+    for policy in NAMES {
+        let keys = new_keys(20);
+        assert_eq!(left(&node, policy, &keys), [Some(999); 20], "{policy}");
+        let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{}:*", keys[7])).query(&mut connection).unwrap();
+        assert_eq!(names.len(), 2, "{names:?}");
+        let mut values = ["spoilt", "x", "", "13 bytes long"].map(str::to_owned).to_vec();
+        // As long as counts, but larger than any: what is told of a sliding window may be anything.
+        let lengths: &[usize] = if policy == "sliding" { &[300] } else { &[16, 24, 40, 300] };
+        values.extend(lengths.iter().map(|length| "8".repeat(*length)));
+        for (number, value) in values.into_iter().enumerate() {
+            redis::cmd("SET").arg(&names[0]).arg(&value).exec(&mut connection).unwrap();
+            let mut expected = [Some(998 - number as u64); 20];
+            expected[7] = None;
+            assert_eq!(left(&node, policy, &keys), expected, "{policy}: {value:?}");
+        }
     }
 }

@@ -4,12 +4,12 @@ use redis::{Cmd, ServerErrorKind, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::ask::Refusal;
+use super::check;
 use super::group::{COSTS, Group, Outcome};
 use super::script::{By, Call};
 use super::server::Address;
 use super::shard::Shard;
-use super::window;
-use crate::limit::quota::MAX_QUOTAS;
+use super::sources::Script;
 use crate::limit::time::Micros;
 use crate::store::StoreError;
 use crate::telemetry::traces;
@@ -17,7 +17,7 @@ use crate::telemetry::traces;
 /// Quotas that one call decides by at most, when it is for several keys: it then takes the server about a millisecond.
 const QUOTAS: usize = 64;
 
-/// Groups that become one call: one, or several checks of sliding windows with as many quotas each.
+/// Groups that become one call: one, or several checks by the same script.
 pub struct Bundle {
     pub groups: SmallVec<[Group; 1]>,
     pub by: By,
@@ -26,20 +26,24 @@ pub struct Bundle {
 /// Puts together what may share a call; the others keep their order, and so do those.
 pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
     let mut bundles: Vec<Bundle> = Vec::with_capacity(groups.len());
-    // By number of quotas, the place of the one that is not full.
-    let mut open = [usize::MAX; MAX_QUOTAS + 1];
+    // By script, the place of the one that is not full; there are few.
+    let mut open: SmallVec<[(Script, usize); 4]> = SmallVec::new();
     for group in groups {
-        let quotas = group.asks[0].policy.quotas.len();
-        let place = if several && group.may_share() { open.get_mut(quotas) } else { None };
-        match place {
-            Some(place) => match bundles.get_mut(*place).filter(|bundle| bundle.accepts(&group)) {
-                Some(bundle) => bundle.groups.push(group),
-                None => {
-                    *place = bundles.len();
-                    bundles.push(Bundle::of(group));
+        if !(several && group.may_share()) {
+            bundles.push(Bundle::of(group));
+            continue;
+        }
+        let script = Script::of(&group.asks[0].policy, &group.asks[0].work);
+        let known = open.iter_mut().find(|(of, _)| *of == script);
+        match known {
+            Some((_, place)) if bundles[*place].accepts(&group) => bundles[*place].groups.push(group),
+            known => {
+                match known {
+                    Some((_, place)) => *place = bundles.len(),
+                    None => open.push((script, bundles.len())),
                 }
-            },
-            None => bundles.push(Bundle::of(group)),
+                bundles.push(Bundle::of(group));
+            }
         }
     }
     bundles
@@ -78,7 +82,7 @@ impl Bundle {
             return group.command(self.by, now);
         }
         let time = self.groups[0].asks[0].time;
-        window::command(&self.calls(), shard.declared(), self.by, now, time)
+        check::command(&self.calls(), shard.declared(), self.by, now, time)
     }
 
     /// One for each group.
@@ -93,7 +97,7 @@ impl Bundle {
         }
         match &self.groups[..] {
             [group] => smallvec![group.outcome(reply)],
-            _ => window::replies(&self.calls(), reply).into_iter().map(Outcome::of).collect(),
+            _ => check::replies(&self.calls(), reply).into_iter().map(Outcome::of).collect(),
         }
     }
 

@@ -95,7 +95,7 @@ impl Group {
     /// Whether it may share a call with others: nothing is sent behind ASKING but one key.
     pub fn may_share(&self) -> bool {
         let first = &self.asks[0];
-        !first.is_alone() && !first.asking && self.call().is_window_check()
+        !first.is_alone() && !first.asking && self.call().is_check()
     }
 
     pub fn call(&self) -> Call<'_> {

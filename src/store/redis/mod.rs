@@ -23,7 +23,7 @@ pub mod keys;
 
 pub mod script;
 
-pub mod window;
+pub mod check;
 
 pub mod log;
 

@@ -10,12 +10,13 @@ use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
 use super::amend;
+use super::check::{self, Declared, is_check};
 use super::keys::{Tag, counter_width};
 use super::log::{self, Page};
-use super::sources::{Script, is_window_check};
-use super::window::{self, Declared};
+use super::sources::Script;
 use crate::limit::amend::{Receipt, charge, is_tentative, look};
 use crate::limit::bucket::{Terms, TokenBucket};
+use crate::limit::calendar::{Calendar, Span};
 use crate::limit::decision::{decide, decide_roomy};
 use crate::limit::fixed::FixedWindow;
 use crate::limit::ledger::{Ledger, Refund};
@@ -78,8 +79,8 @@ impl<'a> Call<'a> {
     /// The command, for a shard whose TIME is believed to be `now` (us). `time` is decided by instead of
     /// TIME; tests only.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        if self.is_window_check() {
-            return window::command(std::slice::from_ref(self), Declared::Yes, by, now, time);
+        if self.is_check() {
+            return check::command(std::slice::from_ref(self), Declared::Yes, by, now, time);
         }
         let mut cmd = named(by, Script::of(self.policy, self.work));
         let more_keys = amend::keys(self);
@@ -116,9 +117,9 @@ impl<'a> Call<'a> {
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
         let (from, to) = covered(now);
         let quotas = &self.policy.quotas;
-        let sent = window::sent(self, from, to);
-        cmd.arg(window::count(&sent) + more_keys.len());
-        window::name(self, &sent, cmd);
+        let sent = check::segments_told(self, from, to);
+        cmd.arg(check::count(&sent) + more_keys.len());
+        check::name(self, &sent, cmd);
         cmd.arg(more_keys);
         cmd.arg(from).arg(to).arg(quotas.len());
         for quota in quotas {
@@ -142,8 +143,7 @@ impl<'a> Call<'a> {
                     cmd.arg(terms.repaid).arg(terms.price).arg(limit)
                 }
                 Rule::FixedWindow(Anchor::Calendar(calendar)) => {
-                    let window = calendar.window(now.saturating_sub(TOLERANCE));
-                    let next = calendar.window(window.end);
+                    let [window, next] = told_windows(calendar, now);
                     cmd.arg(window.start).arg(limit).arg(format!("{} {}", window.end, next.end))
                 }
                 Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
@@ -152,15 +152,15 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether one call may decide for it and for others of as many quotas.
-    pub fn is_window_check(&self) -> bool {
-        is_window_check(self.policy, self.work)
+    /// Whether one call may decide for it and for others by the same script.
+    pub fn is_check(&self) -> bool {
+        is_check(self.policy, self.work)
     }
 
     /// Reads the reply to the command.
     pub fn reply(&self, value: &Value) -> Reply {
-        if self.is_window_check() {
-            return window::replies(std::slice::from_ref(self), value).pop().unwrap_or(Reply::Malformed);
+        if self.is_check() {
+            return check::replies(std::slice::from_ref(self), value).pop().unwrap_or(Reply::Malformed);
         }
         self.read(value).unwrap_or(Reply::Malformed)
     }
@@ -308,6 +308,12 @@ pub(super) fn covered(now: Micros) -> (Micros, Micros) {
     (now.saturating_sub(TOLERANCE), now + TOLERANCE)
 }
 
+/// The window by the calendar in which TIME is believed to be `now` (us), or was just before; and the next one.
+pub(super) fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
+    let window = calendar.window(now.saturating_sub(TOLERANCE));
+    [window, calendar.window(window.end)]
+}
+
 /// Equal costs side by side are sent once, with their number.
 pub(super) fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
     costs.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
@@ -359,7 +365,7 @@ fn buckets_of(segment: u64, width: usize, sums: &[u8]) -> impl Iterator<Item = B
 }
 
 /// Scripts keep their numbers where doubles are exact; a larger one is none of theirs.
-const EXACT: u64 = 1 << 53;
+pub(super) const EXACT: u64 = 1 << 53;
 
 pub(super) fn unsigned(value: &Value) -> Option<u64> {
     match value {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::check::Declared;
 use super::metrics::ShardMetrics;
 use super::server::Address;
 use super::terms::Terms;
-use super::window::Declared;
 use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::policy::Durability;

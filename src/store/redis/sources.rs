@@ -7,39 +7,43 @@ use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
 use crate::store::Work;
 
-/// The parts of one algorithm's scripts in order, for taking and for what is built around it.
+/// The parts of one algorithm's scripts in order, for taking and for what is built around it; and of its checks.
 macro_rules! scripts {
-    (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*]) => {
+    (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*], check: [$($check:literal),*]) => {
         [
             concat!(include_str!("hold_head.lua"), $(include_str!($take),)* $(include_str!($noted),)* include_str!("hold.lua")),
             concat!(include_str!("once_head.lua"), $(include_str!($take),)* $(include_str!($noted),)* include_str!("once.lua")),
             concat!(include_str!("back_head.lua"), $(include_str!($back),)* include_str!("back.lua")),
-            concat!($(include_str!($take),)* "return reply\n"),
+            concat!($(include_str!($check),)* "return reply\n"),
         ]
     };
 }
 
-/// By algorithm, and then: reserving, charging once, taking back, taking.
+/// By algorithm, and then: reserving, charging once, taking back, checking. Those that are by no algorithm come last.
 const SOURCES: [[&str; 4]; 5] = [
     scripts!(
         take: ["window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
-        back: ["window_head.lua", "window_back.lua"]
+        back: ["window_head.lua", "window_back.lua"],
+        check: ["check_head.lua", "window_check.lua"]
     ),
     scripts!(
         take: ["pair_head.lua", "fixed.lua", "pair_read.lua", "pair.lua"],
         noted: ["fixed_noted.lua"],
-        back: ["pair_head.lua", "fixed.lua", "pair_read.lua", "fixed_back.lua", "pair_back.lua"]
+        back: ["pair_head.lua", "fixed.lua", "pair_read.lua", "fixed_back.lua", "pair_back.lua"],
+        check: ["check_head.lua", "fixed_check.lua", "pair_check.lua"]
     ),
     scripts!(
         take: ["pair_head.lua", "bucket.lua", "pair_read.lua", "pair.lua"],
         noted: ["bucket_noted.lua"],
-        back: ["pair_head.lua", "bucket.lua", "pair_read.lua", "bucket_back.lua", "pair_back.lua"]
+        back: ["pair_head.lua", "bucket.lua", "pair_read.lua", "bucket_back.lua", "pair_back.lua"],
+        check: ["check_head.lua", "bucket_check.lua", "pair_check.lua"]
     ),
     scripts!(
         take: ["log_head.lua", "log.lua"],
         noted: ["log_noted.lua"],
-        back: ["log_head.lua", "log_back.lua"]
+        back: ["log_head.lua", "log_back.lua"],
+        check: ["log_head.lua", "log.lua"]
     ),
     [
         // What a log tells people.
@@ -51,14 +55,19 @@ const SOURCES: [[&str; 4]; 5] = [
     ],
 ];
 
-/// The place of what takes, the last of each algorithm.
-const TAKE: usize = 3;
+/// The place of what checks, the last of each algorithm.
+const CHECK: usize = 3;
 
-/// The same with their SHA-1; what takes from sliding windows is written out for 1, 2, ... quotas.
+/// Algorithms whose checks are written out for 1, 2, ... quotas; they come first.
+const WRITTEN_OUT: usize = 3;
+
+/// The same with their SHA-1.
 static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
     let mut sources = SOURCES.map(|scripts| scripts.map(str::to_owned).to_vec()).to_vec();
-    sources[0].truncate(TAKE);
-    sources[0].extend((1..=MAX_QUOTAS).map(window_check));
+    for scripts in &mut sources[..WRITTEN_OUT] {
+        let check = scripts.split_off(CHECK).concat();
+        scripts.extend((1..=MAX_QUOTAS).map(|quotas| written_out(&check, quotas)));
+    }
     sources.into_iter().map(|scripts| scripts.into_iter().map(Loaded::new).collect()).collect()
 });
 
@@ -78,10 +87,9 @@ impl Loaded {
     }
 }
 
-/// The check of sliding windows, written out for that many quotas.
-fn window_check(quotas: usize) -> String {
-    let mut source = String::new();
-    let mut rest = include_str!("window_check.lua");
+/// A check for that many quotas.
+fn written_out(check: &str, quotas: usize) -> String {
+    let (mut source, mut rest) = (String::new(), check);
     while let Some((before, (each, after))) = parts(rest) {
         source.push_str(before);
         for quota in 1..=quotas {
@@ -120,10 +128,10 @@ impl Script {
             Work::Reserve { .. } => 0,
             Work::Once { .. } => 1,
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => 2,
-            Work::Take(_) | Work::Look(_) if is_window_check(policy, work) => {
-                TAKE + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1
+            Work::Take(_) | Work::Look(_) if algorithm < WRITTEN_OUT => {
+                CHECK + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1
             }
-            Work::Take(_) | Work::Look(_) => TAKE,
+            Work::Take(_) | Work::Look(_) => CHECK,
         };
         Self(algorithm, work)
     }
@@ -140,11 +148,6 @@ impl Script {
         }
         &script.hash
     }
-}
-
-/// Whether the work is done by a script that is written out for the policy's number of quotas.
-pub fn is_window_check(policy: &Policy, work: &Work) -> bool {
-    policy.algorithm == Algorithm::SlidingWindow && matches!(work, Work::Take(_) | Work::Look(_))
 }
 
 /// What a connection loads: those that this process has called, or all as long as it has called none. A server takes 0.4 ms

@@ -1,55 +1,17 @@
--- Sliding windows: decides a list of costs for one key against all quotas of its policy, and charges what it admits, as
--- `window_head.lua` and `window.lua` do, where the segments are described. Most calls are this one, and tables and loops
--- over quotas took half of its time. So it is written out for each number of quotas: what is between `each` and `end each`
--- is repeated with the number of the quota in place of `_q`.
+-- Sliding windows, as `window_head.lua` and `window.lua` have them, where the segments are described. `check_head.lua` comes
+-- first and says how it is called.
 --
--- One call may decide for several keys, each by itself, since half of what a call costs is the call. Several keys of a
--- cluster are in several slots, and KEYS must not be; so their segments are told as arguments, and a key that this server
--- does not have, since its slot is moving, answers an error when it is read. Nothing of it has been charged by then, and the
--- caller asks for it alone. So that no key disturbs the others, nothing may raise an error behind the first write.
+-- Keys of a check: for each quota its segments in ascending order, the one before `from`'s up to `to`'s.
+-- Numbers of a quota: length of a bucket, us; limit; what to take from the number of a segment for its place among the key's;
+-- its last segment there.
 --
--- KEYS  for each key and quota, its segments in ascending order: the one before `from`'s up to `to`'s; none where they are
---       arguments
--- ARGV  numbers, packed as doubles:
---       from, to (the instants, us, between which the caller believes TIME to be; they chose the segments); 0, or what is
---       taken for TIME, us, by tests only; how many keys; then for each key:
---         how many segments; where its numbers end
---         for each quota: length of a bucket, us; limit; what to take from the number of a segment for its place among
---         the key's; its last segment there
---         the costs, in order, as runs: cost, how many times
---       [the segments, if they are not KEYS]
---
--- Reply {TIME}             when TIME is not within from .. to: nothing was decided
---       {TIME, ...} and for each key one of
---         counted ...        what each quota counted before: every cost was admitted, and each fits once more
---         {counted ..., previous, current, next of each quota}
---                            the same with the segments as they were before, false where there is none: when a
---                            cost was denied, is a peek, or would now be denied, and after a clock stepped back
---         false              of one of several: it could not be read, or its first write was refused; nothing was charged
---         ''                 what is there is nobody's count; or not all of it could be written
---
--- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are a % b and
--- (a - a % b) / b, which is the quotient rounded down, for such a and b.
+-- Told of a check, one of
+--   counted ...        what each quota counted before: every cost was admitted, and each fits once more
+--   {counted ..., previous, current, next of each quota}
+--                      the same with the segments as they were before, false where there is none: when a cost was denied, is a
+--                      peek, or would now be denied, and after a clock stepped back
 
 local HEADER = 8
-
-local pack, read_at, text = struct.pack, struct.unpack, string.format
-local numbers = ARGV[1]
-local from, to, now, checks, at = read_at('<dddd', numbers)
-if now == 0 then
-  local time = redis.call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-if now < from or now > to then
-  return {now}
-end
-
--- An error ends the call of a single key, so that its caller is told which; those of several do not disturb one another.
-local call = checks == 1 and redis.call or redis.pcall
-local names, base = KEYS, 0
-if #KEYS == 0 then
-  names, base = ARGV, 1
-end
 
 -- Whether somebody else wrote it.
 local function is_spoilt(segment, width)
@@ -57,7 +19,6 @@ local function is_spoilt(segment, width)
   return sums and (sums <= 0 or sums > 64 * width or sums % width ~= 0)
 end
 
-local reply = {now}
 for _ = 1, checks do
   local segments, ends
   segments, ends, at = read_at('<dd', numbers, at)
@@ -179,4 +140,3 @@ for _ = 1, checks do
   end
   base = base + segments
 end
-return reply

@@ -6,9 +6,9 @@ use redis::Value;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::Work;
+use tollgate::store::redis::check;
 use tollgate::store::redis::keys::Tag;
 use tollgate::store::redis::script::Call;
-use tollgate::store::redis::window;
 
 use super::cases;
 use crate::harness::dice::Dice;
@@ -49,8 +49,8 @@ fn any_reply_is_read_or_malformed() {
         // It returns, whatever it says.
         let reply = value(dice, 0);
         let _ = call.reply(&reply);
-        if call.is_window_check() {
-            assert_eq!(window::replies(&[call.clone(), call.clone(), call], &reply).len(), 3);
+        if call.is_check() {
+            assert_eq!(check::replies(&[call.clone(), call.clone(), call], &reply).len(), 3);
         }
     }
 }

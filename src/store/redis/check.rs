@@ -1,0 +1,227 @@
+//! The calls for checks: of one key, or of several in one call. Only those by sliding logs are made otherwise.
+//!
+//! Half of what a script call costs the server is the call, so checks of several keys that go out together share one. They
+//! are decided each by itself, all at the same TIME.
+//!
+//! The keys that a call declares must be of one slot where the server is a cluster's, so there such a call declares none
+//! and tells them as arguments, as servers permit to scripts without a shebang line. What is lost is that the server
+//! checks beforehand whether it has them. So the script notices for each check, when it reads its keys and before it
+//! has charged any of its quotas; the check is then asked for alone, with its keys declared.
+
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+
+use super::keys::segments;
+use super::script::{By, Call, EXACT, Reply, covered, named, opened, runs, told_windows};
+use super::sources::Script;
+use crate::limit::bucket::Terms;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::time::Micros;
+use crate::limit::window::Grid;
+use crate::store::{Done, Work};
+
+/// Whether a call declares its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Declared {
+    Yes,
+    /// They are of several slots.
+    No,
+}
+
+/// The first and the last segment of each quota that a call tells.
+pub(super) type Segments = SmallVec<[(u64, u64); 3]>;
+
+/// The segments that TIME may choose when it is between two instants, us.
+pub(super) fn segments_told(call: &Call<'_>, from: Micros, to: Micros) -> Segments {
+    let of = |window| segments(Grid::new(window), from, to).into_inner();
+    call.policy.quotas.iter().map(|quota| of(quota.window)).collect()
+}
+
+pub(super) fn count(segments: &Segments) -> usize {
+    segments.iter().map(|(first, last)| (last - first + 1) as usize).sum()
+}
+
+/// Adds the names of the segments.
+pub(super) fn name(call: &Call<'_>, segments: &Segments, cmd: &mut Cmd) {
+    for (quota, (first, last)) in call.policy.quotas.iter().zip(segments) {
+        let mut name = call.tag.segments(call.policy.counters(), quota);
+        let start = name.len();
+        for segment in *first..=*last {
+            name.truncate(start);
+            name.push_str(itoa::Buffer::new().format(segment));
+            cmd.arg(&name);
+        }
+    }
+}
+
+/// The keys of one check.
+enum Keys {
+    Segments(Segments),
+    /// One for each quota.
+    States(usize),
+}
+
+impl Keys {
+    fn of(call: &Call<'_>, from: Micros, to: Micros) -> Self {
+        match call.policy.algorithm {
+            Algorithm::SlidingWindow => Self::Segments(segments_told(call, from, to)),
+            _ => Self::States(call.policy.quotas.len()),
+        }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::Segments(segments) => count(segments),
+            Self::States(count) => *count,
+        }
+    }
+
+    fn name(&self, call: &Call<'_>, cmd: &mut Cmd) {
+        match self {
+            Self::Segments(segments) => name(call, segments, cmd),
+            Self::States(_) => {
+                let states = call.policy.quotas.iter().map(|quota| call.tag.state(call.policy.counters(), quota));
+                states.for_each(|state| _ = cmd.arg(state));
+            }
+        }
+    }
+}
+
+/// Whether work under a policy is a check that such a call may decide.
+pub fn is_check(policy: &Policy, work: &Work) -> bool {
+    policy.algorithm != Algorithm::SlidingLog && matches!(work, Work::Take(_) | Work::Look(_))
+}
+
+/// The command for checks, one of them at least, by the same [`Script`], for a shard whose TIME is believed to be `now` (us).
+/// `time` is decided by instead of TIME; tests only.
+pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
+    let (from, to) = bounds(calls, now);
+    let mut cmd = named(by, Script::of(calls[0].policy, calls[0].work));
+    let mut numbers = Numbers::default();
+    numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
+    let keys: SmallVec<[Keys; 1]> = calls.iter().map(|call| Keys::of(call, from, to)).collect();
+    for (call, keys) in calls.iter().zip(&keys) {
+        numbers.push_check(call, keys, now);
+    }
+    let name_all = |cmd: &mut Cmd| calls.iter().zip(&keys).for_each(|(call, keys)| keys.name(call, cmd));
+    match declared {
+        Declared::Yes => {
+            cmd.arg(keys.iter().map(Keys::count).sum::<usize>());
+            name_all(&mut cmd);
+            cmd.arg(&numbers.0[..]);
+        }
+        Declared::No => {
+            cmd.arg(0).arg(&numbers.0[..]);
+            name_all(&mut cmd);
+        }
+    }
+    cmd
+}
+
+/// The instants between which TIME must be for what the calls tell, us: the segments, or windows by the calendar. What tells
+/// nothing that depends on TIME leaves them open.
+fn bounds(calls: &[Call<'_>], now: Micros) -> (Micros, Micros) {
+    match calls[0].policy.algorithm {
+        Algorithm::SlidingWindow => covered(now),
+        _ => {
+            let quotas = calls.iter().flat_map(|call| &call.policy.quotas);
+            let windows = quotas.filter_map(|quota| match quota.rule {
+                Rule::FixedWindow(Anchor::Calendar(calendar)) => Some(told_windows(calendar, now)),
+                _ => None,
+            });
+            windows.fold((0, EXACT), |(from, to), [first, next]| (from.max(first.start), to.min(next.end - 1)))
+        }
+    }
+}
+
+/// What the reply to such a command says of each check.
+pub fn replies(calls: &[Call<'_>], value: &Value) -> SmallVec<[Reply; 1]> {
+    let all = |reply: fn(Micros) -> Reply, time| calls.iter().map(|_| reply(time)).collect();
+    let Some((time, mut rest)) = opened(value) else { return all(|_| Reply::Malformed, 0) };
+    if rest.is_empty() {
+        return all(|time| Reply::NotCovered { time }, time);
+    }
+    calls.iter().map(|call| next(call, time, &mut rest).unwrap_or(Reply::Malformed)).collect()
+}
+
+/// Takes off what is said of the next check.
+fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
+    let said = match rest.first()? {
+        Value::Nil => {
+            rest.split_off_first();
+            return Some(Reply::Undecided);
+        }
+        // No counts that could be decided by.
+        Value::BulkString(_) => {
+            rest.split_off_first();
+            return None;
+        }
+        Value::Array(told) => {
+            rest.split_off_first();
+            told
+        }
+        _ => rest.split_off(..call.policy.quotas.len() * numbers_told(call.policy))?,
+    };
+    Some(Reply::Done(Done::Taken(call.taken(time, said)?.0)))
+}
+
+/// What is told of a quota when its counts say all: what was counted, or its pair.
+fn numbers_told(policy: &Policy) -> usize {
+    if policy.algorithm == Algorithm::SlidingWindow { 1 } else { 2 }
+}
+
+/// Numbers as scripts unpack them: doubles, which are exact below 2^53.
+#[derive(Default)]
+struct Numbers(SmallVec<[u8; 160]>);
+
+impl Numbers {
+    fn push<const COUNT: usize>(&mut self, numbers: [f64; COUNT]) {
+        numbers.map(f64::to_le_bytes).iter().for_each(|bytes| self.0.extend_from_slice(bytes));
+    }
+
+    /// Those of one check.
+    fn push_check(&mut self, call: &Call<'_>, keys: &Keys, now: Micros) {
+        let start = self.0.len();
+        self.push([keys.count() as f64, 0.0]);
+        match keys {
+            Keys::Segments(segments) => self.push_windows(call, segments),
+            Keys::States(_) => call.policy.quotas.iter().for_each(|quota| self.push(pair_numbers(quota, now))),
+        }
+        for (cost, times) in runs(call.costs) {
+            self.push([cost as f64, times as f64]);
+        }
+        // Where they end, which is where the script would read on: it counts from 1.
+        let ends = (self.0.len() + 1) as f64;
+        self.0[start + 8..start + 16].copy_from_slice(&ends.to_le_bytes());
+    }
+
+    fn push_windows(&mut self, call: &Call<'_>, segments: &Segments) {
+        let mut before = 0;
+        for (quota, (first, last)) in call.policy.quotas.iter().zip(segments) {
+            // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.
+            let shift = (*first as f64) - (before as f64) - 1.0;
+            let bucket = Grid::new(quota.window).bucket();
+            self.push([bucket as f64, quota.limit.get() as f64, shift, *last as f64]);
+            before += last - first + 1;
+        }
+    }
+}
+
+/// What a quota whose state is a pair is decided by; see the scripts.
+fn pair_numbers(quota: &Quota, now: Micros) -> [f64; 5] {
+    let limit = quota.limit.get();
+    match quota.rule {
+        Rule::TokenBucket(rate) => {
+            let terms = Terms::of(rate);
+            [terms.repaid, terms.price, limit, 0, 0]
+        }
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+            let [window, next] = told_windows(calendar, now);
+            [window.start, limit, 2, window.end, next.end]
+        }
+        Rule::FixedWindow(Anchor::Clock) => [quota.window, limit, 1, 0, 0],
+        _ => [quota.window, limit, 0, 0, 0],
+    }
+    .map(|number| number as f64)
+}
