@@ -15,7 +15,7 @@ use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::time::Micros;
 use crate::prefilter::Question;
-use crate::store::{StoreError, Subject, Wanted};
+use crate::store::{Came, StoreError, Subject, Wanted};
 use crate::telemetry::traces;
 
 /// Where a key's checks are in the batch, in order.
@@ -99,15 +99,16 @@ impl Engine {
         let question = |single: &Single<'_>| self.prefilter.question(self.store.slot(single.subject), now);
         let questions: Vec<Question> = singles.iter().map(question).collect();
         let wanted: Vec<Wanted<'_>> = singles.iter().map(Single::wanted).collect();
-        let mut taken: Vec<_> = singles.iter().map(|_| None).collect();
+        let mut came: Vec<_> = singles.iter().map(|_| None).collect();
         // What has come in time is there, also if not all has.
-        within(&self.clock, timeout, self.store.take_each(&wanted, &mut taken)).await;
-        let answer = |((single, question), taken): ((&Single<'_>, Question), Option<_>)| {
-            let taken = taken.unwrap_or(Err(StoreError::Timeout));
-            let answer = one(self.decided(single.subject, &[single.check.cost], question, taken));
+        within(&self.clock, timeout, self.store.take_each(&wanted, &mut came)).await;
+        let over = self.clock.now();
+        let answer = |((single, question), came): ((&Single<'_>, Question), Option<Came>)| {
+            let Came { taken, at } = came.unwrap_or(Came { taken: Err(StoreError::Timeout), at: over });
+            let answer = one(self.decided(single.subject, &[single.check.cost], question, taken, at));
             (single.place, self.finish_single(single, answer, now))
         };
-        singles.iter().zip(questions).zip(taken).map(answer).collect()
+        singles.iter().zip(questions).zip(came).map(answer).collect()
     }
 
     fn finish_single(&self, single: &Single<'_>, answer: Answer, since: Micros) -> Answer {

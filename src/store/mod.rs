@@ -23,6 +23,7 @@ pub use crate::limit::decision::Taken;
 pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
 
 pub mod work;
@@ -44,6 +45,14 @@ pub struct Wanted<'a> {
     pub cost: u64,
     /// As for [`Store::take_noted`].
     pub metas: SmallVec<[Meta; 1]>,
+}
+
+/// The answer to one of them.
+#[derive(Debug)]
+pub struct Came {
+    pub taken: Result<Taken, StoreError>,
+    /// When it came, us by this node's clock.
+    pub at: Micros,
 }
 
 /// Whom a call is for.
@@ -159,12 +168,9 @@ impl Store {
 
     /// Decides each check by itself; their subjects differ. Puts each answer in its place in `answers` when it has come: who
     /// drops the future has those that came in time.
-    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Result<Taken, StoreError>>]) {
+    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Came>]) {
         match self {
-            Self::Memory(memory) => {
-                let take = |wanted: &Wanted<'_>| memory.take_noted(wanted.subject, &[wanted.cost], &wanted.metas);
-                answers.iter_mut().zip(wanted).for_each(|(answer, wanted)| *answer = Some(take(wanted)));
-            }
+            Self::Memory(memory) => memory.take_each(wanted, answers),
             Self::Redis(redis) => redis.take_each(wanted, answers).await,
         }
     }

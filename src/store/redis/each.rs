@@ -11,14 +11,16 @@ use super::ask::{Refusal, Return};
 use super::lane::Lane;
 use super::moving::can_charge_first;
 use super::patience::Patience;
-use super::{Matter, RedisStore, StoreError, Taken, Waiting, Wanted, Work, given_up};
+use super::{Came, Done, Matter, RedisStore, StoreError, Taken, Waiting, Wanted, Work, given_up};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
 
 impl RedisStore {
     /// See [`super::super::Store::take_each`].
-    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Result<Taken, StoreError>>]) {
-        let since = self.topology.clock().now();
+    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Came>]) {
+        let clock = self.topology.clock();
+        let since = clock.now();
+        let mut put_in = |place: usize, taken| answers[place] = Some(Came { taken, at: clock.now() });
         let (caller, mut told) = mpsc::unbounded_channel();
         let mut waiting = Unanswered(wanted.iter().map(|_| None).collect());
         let mut alone = FuturesUnordered::new();
@@ -29,7 +31,7 @@ impl RedisStore {
                     alone.push(self.take_alone(place, wanted, since, Some((error.into(), lane))))
                 }
                 Put::Moving => alone.push(self.take_alone(place, wanted, since, None)),
-                Put::Nowhere(error) => answers[place] = Some(Err(error)),
+                Put::Nowhere(error) => put_in(place, Err(error)),
             }
         }
         drop(caller);
@@ -40,25 +42,24 @@ impl RedisStore {
                 count = told.recv_many(&mut some, wanted.len().max(1)), if is_open => {
                     is_open = count > 0;
                     for (place, answer) in some.drain(..) {
-                        let lane = waiting.0[place].take();
-                        match (answer, lane) {
-                            (Ok(answer), _) => answers[place] = Some(answer.done().and_then(|done| done.taken())),
-                            (Err(refusal), Some(lane)) => {
+                        let Some(lane) = waiting.0[place].take() else { continue };
+                        match answer {
+                            Ok(answer) => put_in(place, answer.done().and_then(Done::taken)),
+                            Err(refusal) => {
                                 alone.push(self.take_alone(place, &wanted[place], since, Some((refusal, lane))));
                             }
-                            (Err(refusal), None) => answers[place] = Some(Err(refusal.into_error())),
                         }
                     }
                 }
-                Some((place, answer)) = alone.next() => answers[place] = Some(answer),
+                Some((place, taken)) = alone.next() => put_in(place, taken),
                 else => break,
             }
         }
         // Asks that were dropped.
-        for (lane, answer) in waiting.0.iter_mut().zip(answers) {
+        for (place, lane) in waiting.0.iter_mut().enumerate() {
             if let Some(lane) = lane.take() {
                 lane.metrics().failed(&given_up(), 1);
-                *answer = Some(Err(given_up()));
+                put_in(place, Err(given_up()));
             }
         }
     }

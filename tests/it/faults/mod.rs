@@ -22,6 +22,8 @@ mod durable;
 
 mod moving;
 
+mod batches;
+
 mod denials;
 
 mod soak;

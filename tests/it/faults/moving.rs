@@ -164,12 +164,15 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
 fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
     let cluster = chaos::arena();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
-    let policies = "policies: {hourly: {quotas: [100 per 1h, 200 per 2h], on_store_failure: error, timeout: 5s}}";
+    let policies = "policies:
+  sliding: {quotas: [100 per 1h, 200 per 2h], on_store_failure: error, timeout: 5s}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 100}, {rate: 1 per 2h, burst: 200}], on_store_failure: error, timeout: 5s}";
     let file = config_on(&cluster.seeds(), policies);
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
     let keys: Vec<String> = (0..20).map(|_| key_in(0)).collect();
     let slot = chaos::slot_of(&keys[7]);
-    let checks: Vec<_> = keys.iter().map(|key| json!({"policy": "hourly", "key": key})).collect();
+    let all = |policy| keys.iter().map(move |key| json!({"policy": policy, "key": key}));
+    let checks: Vec<_> = all("sliding").chain(all("bucket")).collect();
     let left = || -> Vec<u64> {
         let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
         let results = answer["results"].as_array().unwrap_or_else(|| panic!("{answer}"));
@@ -178,12 +181,12 @@ fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
             .map(|each| if each["source"] == "store" { each["remaining"].as_u64().unwrap() } else { 0 })
             .collect()
     };
-    assert_eq!(left(), [99; 20]);
+    assert_eq!(left(), [99; 40]);
     begin(&cluster, slot, from, to);
     assert!(migrate(&cluster, slot, from, to, 1) > 0);
-    assert_eq!(left(), [98; 20], "one of its keys is here, one there");
+    assert_eq!(left(), [98; 40], "one of its keys is here, one there");
     while migrate(&cluster, slot, from, to, 100) > 0 {}
-    assert_eq!(left(), [97; 20], "all of its keys are there");
+    assert_eq!(left(), [97; 40], "all of its keys are there");
     settle(&cluster, slot, [to, from]);
     wait_until("the node has noticed", || left()[7] > 0);
     let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
