@@ -78,6 +78,11 @@ fn batches_follow_slots_that_move() {
         .iter()
         .flat_map(|policy| keys.iter().map(move |key| json!({"policy": policy, "key": key})))
         .collect();
+    let looks: Vec<Value> = checks
+        .iter()
+        .map(|check| json!({"policy": check["policy"], "key": check["key"], "cost": 0}))
+        .collect();
+    wait_until("the cluster is known", || results(&node, &looks).iter().all(|each| each["source"] == "store"));
     let is_over = AtomicBool::new(false);
     let batches = thread::scope(|scope| {
         let ask = || {
@@ -100,10 +105,6 @@ fn batches_follow_slots_that_move() {
     });
     assert!(batches > 10, "{batches} batches while slots moved");
     let mut left: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    let looks: Vec<Value> = checks
-        .iter()
-        .map(|check| json!({"policy": check["policy"], "key": check["key"], "cost": 0}))
-        .collect();
     for each in results(&node, &looks) {
         left.entry(each["policy"].to_string()).or_default().push(each["remaining"].as_u64().unwrap());
     }
