@@ -15,7 +15,7 @@ use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::time::Micros;
 use crate::prefilter::Question;
-use crate::store::{Came, StoreError, Subject, Wanted};
+use crate::store::{StoreError, Subject, Wanted};
 use crate::telemetry::traces;
 
 /// Where a key's checks are in the batch, in order.
@@ -99,16 +99,17 @@ impl Engine {
         let question = |single: &Single<'_>| self.prefilter.question(self.store.slot(single.subject), now);
         let questions: Vec<Question> = singles.iter().map(question).collect();
         let wanted: Vec<Wanted<'_>> = singles.iter().map(Single::wanted).collect();
-        let mut came: Vec<_> = singles.iter().map(|_| None).collect();
-        // What has come in time is there, also if not all has.
-        within(&self.clock, timeout, self.store.take_each(&wanted, &mut came)).await;
-        let over = self.clock.now();
-        let answer = |((single, question), came): ((&Single<'_>, Question), Option<Came>)| {
-            let Came { taken, at } = came.unwrap_or(Came { taken: Err(StoreError::Timeout), at: over });
-            let answer = one(self.decided(single.subject, &[single.check.cost], question, taken, at));
-            (single.place, self.finish_single(single, answer, now))
+        let decide = |place: usize, taken| {
+            let (single, question) = (&singles[place], questions[place]);
+            let answer = one(self.decided(single.subject, &[single.check.cost], question, taken));
+            self.finish_single(single, answer, now)
         };
-        singles.iter().zip(questions).zip(came).map(answer).collect()
+        let mut answers: Vec<Option<Answer>> = vec![None; singles.len()];
+        let asking = self.store.take_each(&wanted, |place, taken| answers[place] = Some(decide(place, taken)));
+        within(&self.clock, timeout, asking).await;
+        let in_time = answers.into_iter().enumerate();
+        let answers = in_time.map(|(place, answer)| answer.unwrap_or_else(|| decide(place, Err(StoreError::Timeout))));
+        singles.iter().map(|single| single.place).zip(answers).collect()
     }
 
     fn finish_single(&self, single: &Single<'_>, answer: Answer, since: Micros) -> Answer {

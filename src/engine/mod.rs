@@ -246,22 +246,21 @@ impl Engine {
     async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
         let taken = within(&self.clock, subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
-        self.decided(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)), self.clock.now())
+        self.decided(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 
-    /// What the store's answer to a question comes to, which came at `received` (us): it is learned from, and the fallback
-    /// answers where there is none.
+    /// What the store's answer to a question comes to, which has just come: it is learned from, and the fallback answers
+    /// where there is none.
     fn decided(
         &self,
         subject: &Subject,
         costs: &[u64],
         question: Question,
         taken: Result<Taken, StoreError>,
-        received: Micros,
     ) -> Answers {
         match taken {
             Ok(taken) => {
-                self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, received);
+                self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()
             }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dashmap::{DashMap, Entry};
 
 use super::work::{Done, Work};
-use super::{Came, History, Meta, StoreError, Subject, Taken, Wanted};
+use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::Clock;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
@@ -80,14 +80,6 @@ impl MemoryStore {
         now: Micros,
     ) -> Result<Taken, StoreError> {
         self.step(subject, |state, policy| state.take(policy, costs, metas, now))
-    }
-
-    /// See [`super::Store::take_each`].
-    pub fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Came>]) {
-        for (Wanted { subject, cost, metas }, answer) in wanted.iter().zip(answers) {
-            let at = self.clock.now();
-            *answer = Some(Came { taken: self.take_noted_at(subject, &[*cost], metas, at), at });
-        }
     }
 
     /// See [`super::Store::history`].

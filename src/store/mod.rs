@@ -23,7 +23,6 @@ pub use crate::limit::decision::Taken;
 pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
-use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
 
 pub mod work;
@@ -45,14 +44,6 @@ pub struct Wanted<'a> {
     pub cost: u64,
     /// As for [`Store::take_noted`].
     pub metas: SmallVec<[Meta; 1]>,
-}
-
-/// The answer to one of them.
-#[derive(Debug)]
-pub struct Came {
-    pub taken: Result<Taken, StoreError>,
-    /// When it came, us by this node's clock.
-    pub at: Micros,
 }
 
 /// Whom a call is for.
@@ -166,12 +157,20 @@ impl Store {
         }
     }
 
-    /// Decides each check by itself; their subjects differ. Puts each answer in its place in `answers` when it has come: who
-    /// drops the future has those that came in time.
-    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Came>]) {
+    /// Decides each check by itself; their subjects differ. `tell` is told the place of each and its answer, when that has come:
+    /// who drops the future has been told of those that came in time.
+    pub async fn take_each(
+        &self,
+        wanted: &[Wanted<'_>],
+        mut tell: impl FnMut(usize, Result<Taken, StoreError>) + Send,
+    ) {
         match self {
-            Self::Memory(memory) => memory.take_each(wanted, answers),
-            Self::Redis(redis) => redis.take_each(wanted, answers).await,
+            Self::Memory(memory) => {
+                for (place, Wanted { subject, cost, metas }) in wanted.iter().enumerate() {
+                    tell(place, memory.take_noted(subject, &[*cost], metas));
+                }
+            }
+            Self::Redis(redis) => redis.take_each(wanted, tell).await,
         }
     }
 

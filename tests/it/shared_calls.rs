@@ -9,15 +9,21 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use tollgate::clock::Clock;
 use tollgate::limit::key::Fingerprinter;
-use tollgate::limit::policy::Policy;
+use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 
 use crate::harness::redis::{Server, shared_store, store};
-use crate::harness::steps::{Step, policies, steps, with_limits};
+use crate::harness::steps::{
+    Step, bucket, bucket_policies, calendar_policies, fixed, fixed_policies, policies, policy, policy_of, span, steps,
+    with_limits,
+};
 use crate::harness::{Node, cluster, config_on, http, unique};
 
 /// Keys that are asked for at once.
-const KEYS: usize = 12;
+const KEYS: usize = 24;
+
+/// Policies that they are asked for under.
+const POLICIES_AT_ONCE: usize = 3;
 
 /// Calls per history.
 const STEPS: usize = 30;
@@ -41,27 +47,35 @@ fn several_keys_of_a_cluster_are_decided_as_each_alone() {
 }
 
 fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &RedisStore) {
-    let histories = policies().prop_flat_map(|policy| {
-        let steps = steps(&policy, STEPS);
-        (Just(policy), steps)
-    });
-    let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
-    let alike = |(policy, steps): (Policy, Vec<Step>)| runtime.block_on(as_alone(redis, &policy, &steps));
+    // Of one algorithm; calendars are of different zones, and the numbers of quotas differ.
+    let families =
+        [policies().boxed(), fixed_policies().boxed(), calendar_policies().boxed(), bucket_policies().boxed()];
+    let histories = prop::sample::select(families.to_vec())
+        .prop_flat_map(|family| prop::collection::vec(family, POLICIES_AT_ONCE))
+        .prop_flat_map(|policies| {
+            // A clock may step back by the shortest window.
+            let shortest = |policy: &&Policy| policy.quotas.iter().map(span).min();
+            let steps = steps(policies.iter().min_by_key(shortest).unwrap(), STEPS);
+            (Just(policies), steps)
+        });
+    let mut runner = TestRunner::new(Config { cases: 80, failure_persistence: None, ..Config::default() });
+    let alike = |(policies, steps): (Vec<Policy>, Vec<Step>)| runtime.block_on(as_alone(redis, &policies, &steps));
     runner.run(&histories, alike).unwrap();
     let calls = redis.checks_per_call();
     let count: u64 = calls.buckets.iter().map(|(_, count)| count).sum();
-    // A key asks for 2.4 costs at once, and those of a sliding log have calls of their own.
+    // A key asks for 2.4 costs at once.
     assert!(calls.sum > 5.0 * count as f64, "{} checks in {count} calls", calls.sum);
 }
 
-/// At each step all keys are asked for at once, each for the costs of another step.
-async fn as_alone(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
+/// At each step all keys are asked for at once, each under one of the policies and for the costs of another step.
+async fn as_alone(redis: &RedisStore, policies: &[Policy], steps: &[Step]) -> Result<(), TestCaseError> {
     let memory = MemoryStore::new(Clock::system(), 100);
     let keys = [(); KEYS].map(|()| unique("shared"));
     let fingerprinter = Fingerprinter::default();
     for (number, step) in steps.iter().enumerate() {
-        let policy = Arc::new(with_limits(policy, step.quarters));
+        let policies: Vec<_> = policies.iter().map(|policy| Arc::new(with_limits(policy, step.quarters))).collect();
         let asked = keys.iter().enumerate().map(|(place, key)| {
+            let policy = &policies[place % policies.len()];
             let fingerprint = fingerprinter.fingerprint(&policy.name, key);
             let subject = Subject { policy: policy.clone(), key: key.as_str().into(), fingerprint };
             (subject, &steps[(number + place) % steps.len()].costs)
@@ -75,6 +89,22 @@ async fn as_alone(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Result
         }
     }
     Ok(())
+}
+
+/// With as many quotas as a policy may have.
+#[test]
+fn eight_quotas_of_several_keys_are_decided_as_each_alone() {
+    let (runtime, redis) = shared_store();
+    let windows = (0..8).map(|number| (5 + number, 1_000_000 << number));
+    let sliding = policy(&windows.clone().collect::<Vec<_>>());
+    let buckets = windows.clone().map(|(burst, per)| bucket(burst, 3, per)).collect();
+    let fixed = windows.map(|(limit, window)| fixed(limit, window)).collect();
+    for policy in [sliding, policy_of(Algorithm::TokenBucket, buckets), policy_of(Algorithm::FixedWindow, fixed)] {
+        let steps = steps(&policy, STEPS);
+        let mut runner = TestRunner::new(Config { cases: 10, failure_persistence: None, ..Config::default() });
+        let alike = |steps: Vec<Step>| runtime.block_on(as_alone(&redis, std::slice::from_ref(&policy), &steps));
+        runner.run(&steps, alike).unwrap();
+    }
 }
 
 /// Of each algorithm whose checks share calls.

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::ask::{Answer, Ask, Refusal};
 use super::bundle::{Bundle, bundles};
+use super::given_up;
 use super::group::{Group, Outcome};
 use super::metrics::Retry;
 use super::script::By;
@@ -171,8 +172,16 @@ impl Batch {
         self.0 = again;
     }
 
+    /// Tells all that are left.
     fn fail(&mut self, refusal: &Refusal) {
         self.0.drain(..).flat_map(|bundle| bundle.groups).for_each(|group| group.refuse(refusal));
+    }
+}
+
+/// The connection was given up with it under way.
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.fail(&given_up().into());
     }
 }
 

@@ -1,4 +1,5 @@
--- Token bucket (generic cell rate algorithm); `pair.lua` follows and says how it is called. The pair: an instant, and what
+-- Token bucket (generic cell rate algorithm); for `hold.lua`, `once.lua` and what takes back; `pair_head.lua` says
+-- how it is called, `bucket_check.lua` is the same for checks. The pair: an instant, and what
 -- was owed then, in fractions of the time in which one unit refills; see the core's `bucket.rs`.
 -- Parameters of a quota: fractions repaid in a us; fractions that a unit costs; burst.
 

@@ -12,11 +12,10 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::segments;
-use super::script::{By, Call, EXACT, Reply, covered, named, opened, runs, told_windows};
+use super::script::{By, Call, EXACT, Reply, covered, named, opened, pair_numbers, runs, told_windows};
 use super::sources::Script;
-use crate::limit::bucket::Terms;
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::quota::{Anchor, Rule};
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
 use crate::store::{Done, Work};
@@ -38,12 +37,12 @@ pub(super) fn segments_told(call: &Call<'_>, from: Micros, to: Micros) -> Segmen
     call.policy.quotas.iter().map(|quota| of(quota.window)).collect()
 }
 
-pub(super) fn count(segments: &Segments) -> usize {
+pub(super) fn count_segments(segments: &Segments) -> usize {
     segments.iter().map(|(first, last)| (last - first + 1) as usize).sum()
 }
 
 /// Adds the names of the segments.
-pub(super) fn name(call: &Call<'_>, segments: &Segments, cmd: &mut Cmd) {
+pub(super) fn name_segments(call: &Call<'_>, segments: &Segments, cmd: &mut Cmd) {
     for (quota, (first, last)) in call.policy.quotas.iter().zip(segments) {
         let mut name = call.tag.segments(call.policy.counters(), quota);
         let start = name.len();
@@ -55,14 +54,14 @@ pub(super) fn name(call: &Call<'_>, segments: &Segments, cmd: &mut Cmd) {
     }
 }
 
-/// The keys of one check.
-enum Keys {
+/// The keys that are told of one check.
+enum Told {
     Segments(Segments),
     /// One for each quota.
     States(usize),
 }
 
-impl Keys {
+impl Told {
     fn of(call: &Call<'_>, from: Micros, to: Micros) -> Self {
         match call.policy.algorithm {
             Algorithm::SlidingWindow => Self::Segments(segments_told(call, from, to)),
@@ -72,14 +71,14 @@ impl Keys {
 
     fn count(&self) -> usize {
         match self {
-            Self::Segments(segments) => count(segments),
+            Self::Segments(segments) => count_segments(segments),
             Self::States(count) => *count,
         }
     }
 
     fn name(&self, call: &Call<'_>, cmd: &mut Cmd) {
         match self {
-            Self::Segments(segments) => name(call, segments, cmd),
+            Self::Segments(segments) => name_segments(call, segments, cmd),
             Self::States(_) => {
                 let states = call.policy.quotas.iter().map(|quota| call.tag.state(call.policy.counters(), quota));
                 states.for_each(|state| _ = cmd.arg(state));
@@ -100,14 +99,14 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
     let mut cmd = named(by, Script::of(calls[0].policy, calls[0].work));
     let mut numbers = Numbers::default();
     numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
-    let keys: SmallVec<[Keys; 1]> = calls.iter().map(|call| Keys::of(call, from, to)).collect();
+    let keys: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call, from, to)).collect();
     for (call, keys) in calls.iter().zip(&keys) {
         numbers.push_check(call, keys, now);
     }
     let name_all = |cmd: &mut Cmd| calls.iter().zip(&keys).for_each(|(call, keys)| keys.name(call, cmd));
     match declared {
         Declared::Yes => {
-            cmd.arg(keys.iter().map(Keys::count).sum::<usize>());
+            cmd.arg(keys.iter().map(Told::count).sum::<usize>());
             name_all(&mut cmd);
             cmd.arg(&numbers.0[..]);
         }
@@ -181,12 +180,16 @@ impl Numbers {
     }
 
     /// Those of one check.
-    fn push_check(&mut self, call: &Call<'_>, keys: &Keys, now: Micros) {
+    fn push_check(&mut self, call: &Call<'_>, keys: &Told, now: Micros) {
         let start = self.0.len();
         self.push([keys.count() as f64, 0.0]);
         match keys {
-            Keys::Segments(segments) => self.push_windows(call, segments),
-            Keys::States(_) => call.policy.quotas.iter().for_each(|quota| self.push(pair_numbers(quota, now))),
+            Told::Segments(segments) => self.push_windows(call, segments),
+            Told::States(_) => call
+                .policy
+                .quotas
+                .iter()
+                .for_each(|quota| self.push(pair_numbers(quota, now).map(|number| number as f64))),
         }
         for (cost, times) in runs(call.costs) {
             self.push([cost as f64, times as f64]);
@@ -206,22 +209,4 @@ impl Numbers {
             before += last - first + 1;
         }
     }
-}
-
-/// What a quota whose state is a pair is decided by; see the scripts.
-fn pair_numbers(quota: &Quota, now: Micros) -> [f64; 5] {
-    let limit = quota.limit.get();
-    match quota.rule {
-        Rule::TokenBucket(rate) => {
-            let terms = Terms::of(rate);
-            [terms.repaid, terms.price, limit, 0, 0]
-        }
-        Rule::FixedWindow(Anchor::Calendar(calendar)) => {
-            let [window, next] = told_windows(calendar, now);
-            [window.start, limit, 2, window.end, next.end]
-        }
-        Rule::FixedWindow(Anchor::Clock) => [quota.window, limit, 1, 0, 0],
-        _ => [quota.window, limit, 0, 0, 0],
-    }
-    .map(|number| number as f64)
 }

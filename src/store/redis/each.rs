@@ -11,16 +11,18 @@ use super::ask::{Refusal, Return};
 use super::lane::Lane;
 use super::moving::can_charge_first;
 use super::patience::Patience;
-use super::{Came, Done, Matter, RedisStore, StoreError, Taken, Waiting, Wanted, Work, given_up};
+use super::{Done, Matter, Next, RedisStore, StoreError, Taken, Waiting, Wanted, Work, given_up};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
 
 impl RedisStore {
     /// See [`super::super::Store::take_each`].
-    pub async fn take_each(&self, wanted: &[Wanted<'_>], answers: &mut [Option<Came>]) {
-        let clock = self.topology.clock();
-        let since = clock.now();
-        let mut put_in = |place: usize, taken| answers[place] = Some(Came { taken, at: clock.now() });
+    pub async fn take_each(
+        &self,
+        wanted: &[Wanted<'_>],
+        mut tell: impl FnMut(usize, Result<Taken, StoreError>) + Send,
+    ) {
+        let since = self.topology.clock().now();
         let (caller, mut told) = mpsc::unbounded_channel();
         let mut waiting = Unanswered(wanted.iter().map(|_| None).collect());
         let mut alone = FuturesUnordered::new();
@@ -31,7 +33,7 @@ impl RedisStore {
                     alone.push(self.take_alone(place, wanted, since, Some((error.into(), lane))))
                 }
                 Put::Moving => alone.push(self.take_alone(place, wanted, since, None)),
-                Put::Nowhere(error) => put_in(place, Err(error)),
+                Put::Nowhere(error) => tell(place, Err(error)),
             }
         }
         drop(caller);
@@ -44,14 +46,14 @@ impl RedisStore {
                     for (place, answer) in some.drain(..) {
                         let Some(lane) = waiting.0[place].take() else { continue };
                         match answer {
-                            Ok(answer) => put_in(place, answer.done().and_then(Done::taken)),
+                            Ok(answer) => tell(place, answer.done().and_then(Done::taken)),
                             Err(refusal) => {
                                 alone.push(self.take_alone(place, &wanted[place], since, Some((refusal, lane))));
                             }
                         }
                     }
                 }
-                Some((place, taken)) = alone.next() => put_in(place, taken),
+                Some((place, taken)) = alone.next() => tell(place, taken),
                 else => break,
             }
         }
@@ -59,7 +61,7 @@ impl RedisStore {
         for (place, lane) in waiting.0.iter_mut().enumerate() {
             if let Some(lane) = lane.take() {
                 lane.metrics().failed(&given_up(), 1);
-                put_in(place, Err(given_up()));
+                tell(place, Err(given_up()));
             }
         }
     }
@@ -93,15 +95,18 @@ impl RedisStore {
         let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
         let span = StoreSpan::none();
         let target = self.target(wanted.subject, &span);
+        let mut asking = None;
         if let Some((refusal, lane)) = refused {
             let waiting = Waiting { lane: Some(&lane), checks: 1 };
             let next = self.after(refusal, target.slot, &lane, &mut patience).await;
             waiting.over(&next);
-            if let Err(Refusal::Failed(error)) = next {
-                return (place, Err(error));
+            match next {
+                Ok(Next::Asking(address)) => asking = Some(address),
+                Err(Refusal::Failed(error)) => return (place, Err(error)),
+                _ => {}
             }
         }
-        let answer = self.ask_patiently(&target, &wanted.matter(), &mut patience).await;
+        let answer = self.ask_patiently(&target, &wanted.matter(), &mut patience, asking).await;
         (place, answer.and_then(|answer| answer.done()?.taken()))
     }
 }

@@ -1,4 +1,5 @@
--- Fixed window; `pair.lua` follows and says how it is called. The pair: the window's first instant, its count.
+-- Fixed window; for `hold.lua`, `once.lua` and what takes back; `pair_head.lua` says
+-- how it is called, `fixed_check.lua` is the same for checks. The pair: the window's first instant, its count.
 -- Parameters of a quota: length of a window, us; limit; 1 where windows begin at its multiples since the epoch, else 0
 -- (with the first charge). By the calendar, which only the caller knows: the first instant of the window in which it
 -- believes TIME to be; limit; the ends of that window and of the next one, with a blank between.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Came, Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
+use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::limit::slot::Generations;
@@ -256,7 +256,7 @@ impl RedisStore {
         let span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
         let clock = self.topology.clock();
         let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.ask_patiently(&self.target(subject, &span), matter, &mut patience).await;
+        let answer = self.ask_patiently(&self.target(subject, &span), matter, &mut patience, None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }
@@ -267,11 +267,13 @@ impl RedisStore {
         Target { subject, tag, slot, span }
     }
 
+    /// Asks whoever owns the slot, or `asking` behind ASKING; by calls of one key each while the slot moves.
     async fn ask_patiently(
         &self,
         target: &Target<'_>,
         matter: &Matter<'_>,
         patience: &mut Patience<'_>,
+        mut asking: Option<Address>,
     ) -> Result<Answer, StoreError> {
         let (clock, slot) = (self.topology.clock(), target.slot);
         let costs: &[u64] = match &matter.work {
@@ -280,7 +282,7 @@ impl RedisStore {
         };
         let can_charge_first = !costs.is_empty();
         while !(can_charge_first && self.moving.is(slot, clock.now())) {
-            match self.ask_routed(target, matter, patience).await {
+            match self.ask_routed(target, matter, patience, asking.take()).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.
                 Err(Refusal::TryAgain) => {
@@ -300,15 +302,15 @@ impl RedisStore {
         Ok(Answer::Done(Done::Taken(taken)))
     }
 
-    /// Asks whoever owns the slot, and again while the answer is that it was not executed.
+    /// Asks whoever owns the slot, or `asking` behind ASKING, and again while the answer is that it was not executed.
     async fn ask_routed(
         &self,
         target: &Target<'_>,
         matter: &Matter<'_>,
         patience: &mut Patience<'_>,
+        mut asking: Option<Address>,
     ) -> Result<Answer, Refusal> {
         let slot = target.slot;
-        let mut asking = None;
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
                 Some(address) => self.topology.lane(address),

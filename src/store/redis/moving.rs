@@ -130,7 +130,7 @@ impl RedisStore {
         let work = Work::Take([cost].into_iter().collect());
         let matter = Matter { work, metas: &[], portion: None, single: None, ..*matter };
         let Answer::Done(Done::Taken(taken)) =
-            self.ask_routed(&alone, &matter, patience).await.map_err(Refusal::into_error)?
+            self.ask_routed(&alone, &matter, patience, None).await.map_err(Refusal::into_error)?
         else {
             return Err(strange());
         };
@@ -223,7 +223,7 @@ impl RedisStore {
         patience: &mut Patience<'_>,
     ) -> Result<Value, StoreError> {
         let matter = Matter { work: Work::Look(0), metas: &[], portion: None, single: Some(&single), ..*matter };
-        match self.ask_routed(target, &matter, patience).await.map_err(Refusal::into_error)? {
+        match self.ask_routed(target, &matter, patience, None).await.map_err(Refusal::into_error)? {
             Answer::Told(value) => Ok(value),
             _ => Err(strange()),
         }

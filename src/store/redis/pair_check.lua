@@ -1,5 +1,11 @@
 -- The state of a quota is a pair of numbers, 16 bytes, big-endian; and where charges may be taken back, a tail of its own.
 --
+-- What comes before this tells, of the five numbers of a quota (a to e),
+--   standing(a, b, c, d, e, first, second)   what is left now; and what a charge is added to: an instant, a number
+--   charge(a, b, c, d, e, instant, number, cost)   the pair after a charge, and how long it matters, us
+--   goes_on(number, tail)   whether the tail still matters
+--   is_spoilt(state)        whether somebody else wrote it
+--
 -- Keys of a check: for each quota its state.
 -- Told of a check, one of
 --   first, second of each quota    its state as it was before

@@ -118,8 +118,8 @@ impl<'a> Call<'a> {
         let (from, to) = covered(now);
         let quotas = &self.policy.quotas;
         let sent = check::segments_told(self, from, to);
-        cmd.arg(check::count(&sent) + more_keys.len());
-        check::name(self, &sent, cmd);
+        cmd.arg(check::count_segments(&sent) + more_keys.len());
+        check::name_segments(self, &sent, cmd);
         cmd.arg(more_keys);
         cmd.arg(from).arg(to).arg(quotas.len());
         for quota in quotas {
@@ -136,18 +136,11 @@ impl<'a> Call<'a> {
         cmd.arg(more_keys);
         cmd.arg(quotas.len());
         for quota in quotas {
-            let limit = quota.limit.get();
+            let [first, second, kind, edge, last] = pair_numbers(quota, now);
+            cmd.arg(first).arg(second);
             match quota.rule {
-                Rule::TokenBucket(rate) => {
-                    let terms = Terms::of(rate);
-                    cmd.arg(terms.repaid).arg(terms.price).arg(limit)
-                }
-                Rule::FixedWindow(Anchor::Calendar(calendar)) => {
-                    let [window, next] = told_windows(calendar, now);
-                    cmd.arg(window.start).arg(limit).arg(format!("{} {}", window.end, next.end))
-                }
-                Rule::FixedWindow(Anchor::Clock) => cmd.arg(quota.window).arg(limit).arg(1),
-                _ => cmd.arg(quota.window).arg(limit).arg(0),
+                Rule::FixedWindow(Anchor::Calendar(_)) => cmd.arg(format!("{edge} {last}")),
+                _ => cmd.arg(kind),
             };
         }
     }
@@ -312,6 +305,23 @@ pub(super) fn covered(now: Micros) -> (Micros, Micros) {
 pub(super) fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
     let window = calendar.window(now.saturating_sub(TOLERANCE));
     [window, calendar.window(window.end)]
+}
+
+/// What a quota whose state is a pair is decided by; see `bucket_check.lua` and `fixed_check.lua`.
+pub(super) fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 5] {
+    let limit = quota.limit.get();
+    match quota.rule {
+        Rule::TokenBucket(rate) => {
+            let terms = Terms::of(rate);
+            [terms.repaid, terms.price, limit, 0, 0]
+        }
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+            let [window, next] = told_windows(calendar, now);
+            [window.start, limit, 2, window.end, next.end]
+        }
+        Rule::FixedWindow(Anchor::Clock) => [quota.window, limit, 1, 0, 0],
+        _ => [quota.window, limit, 0, 0, 0],
+    }
 }
 
 /// Equal costs side by side are sent once, with their number.

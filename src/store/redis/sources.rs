@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::check::is_check;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
 use crate::store::Work;
@@ -58,13 +59,13 @@ const SOURCES: [[&str; 4]; 5] = [
 /// The place of what checks, the last of each algorithm.
 const CHECK: usize = 3;
 
-/// Algorithms whose checks are written out for 1, 2, ... quotas; they come first.
-const WRITTEN_OUT: usize = 3;
+/// Algorithms whose checks share calls, and are written out for 1, 2, ... quotas; they come first.
+const SHARING: usize = 3;
 
 /// The same with their SHA-1.
 static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
     let mut sources = SOURCES.map(|scripts| scripts.map(str::to_owned).to_vec()).to_vec();
-    for scripts in &mut sources[..WRITTEN_OUT] {
+    for scripts in &mut sources[..SHARING] {
         let check = scripts.split_off(CHECK).concat();
         scripts.extend((1..=MAX_QUOTAS).map(|quotas| written_out(&check, quotas)));
     }
@@ -128,7 +129,7 @@ impl Script {
             Work::Reserve { .. } => 0,
             Work::Once { .. } => 1,
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => 2,
-            Work::Take(_) | Work::Look(_) if algorithm < WRITTEN_OUT => {
+            Work::Take(_) | Work::Look(_) if is_check(policy, work) => {
                 CHECK + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1
             }
             Work::Take(_) | Work::Look(_) => CHECK,

@@ -96,6 +96,11 @@ pub fn policies() -> impl Strategy<Value = Policy> {
         .prop_map(|(windows, limits)| policy(&limits.into_iter().zip(windows).collect::<Vec<_>>()))
 }
 
+/// A quota of a fixed window by the clock.
+pub fn fixed(limit: u64, window: Micros) -> Quota {
+    quota(limit, window, Rule::FixedWindow(Anchor::Clock))
+}
+
 /// Fixed windows.
 pub fn fixed_policies() -> impl Strategy<Value = Policy> {
     let anchor = prop_oneof![Just(Anchor::Clock), Just(Anchor::FirstHit)];
