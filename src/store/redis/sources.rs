@@ -69,22 +69,28 @@ static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
         let check = scripts.split_off(CHECK).concat();
         scripts.extend((1..=MAX_QUOTAS).map(|quotas| written_out(&check, quotas)));
     }
-    sources.into_iter().map(|scripts| scripts.into_iter().map(Loaded::new).collect()).collect()
+    let loaded = |(place, source)| Loaded::new(source, place < CHECK + USUAL_QUOTAS);
+    sources.into_iter().map(|scripts| scripts.into_iter().enumerate().map(loaded).collect()).collect()
 });
+
+/// Quotas of most policies, at most.
+const USUAL_QUOTAS: usize = 3;
 
 /// A source and its SHA-1, in hex.
 #[derive(Debug)]
 struct Loaded {
     source: String,
     hash: String,
+    /// Whether a new process may well call it.
+    is_usual: bool,
     /// Whether this process has called it.
     used: AtomicBool,
 }
 
 impl Loaded {
-    fn new(source: String) -> Self {
+    fn new(source: String, is_usual: bool) -> Self {
         let hash = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, hash, used: AtomicBool::new(false) }
+        Self { source, hash, is_usual, used: AtomicBool::new(false) }
     }
 }
 
@@ -151,14 +157,14 @@ impl Script {
     }
 }
 
-/// What a connection loads: those that this process has called, or all as long as it has called none. A server takes 0.4 ms
-/// for each, and after a failover checks wait for it; whatever it lacks then is sent by EVAL.
+/// What a connection loads: those that this process has called, or the usual ones as long as it has called none. A server takes
+/// 0.4 ms for each, and checks wait for it; whatever it lacks then is sent by EVAL.
 pub fn wanted() -> impl Iterator<Item = &'static str> {
     let used = |script: &&Loaded| script.used.load(Ordering::Relaxed);
     let is_new = !SCRIPTS.iter().flatten().any(|script| used(&script));
     SCRIPTS
         .iter()
         .flatten()
-        .filter(move |script| is_new || used(script))
+        .filter(move |script| used(script) || is_new && script.is_usual)
         .map(|script| script.source.as_str())
 }
