@@ -92,7 +92,7 @@ pub fn is_check(policy: &Policy, work: &Work) -> bool {
     policy.algorithm != Algorithm::SlidingLog && matches!(work, Work::Take(_) | Work::Look(_))
 }
 
-/// The command for checks, one of them at least, by the same [`Script`], for a shard whose TIME is believed to be `now` (us).
+/// The command for checks, one of them at least, by the same script, for a shard whose TIME is believed to be `now` (us).
 /// `time` is decided by instead of TIME; tests only.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
     let (from, to) = bounds(calls, now);
