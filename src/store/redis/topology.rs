@@ -226,7 +226,9 @@ impl Topology {
         let old = self.table.load_full();
         let mut table = Table { lanes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)] };
         for (first, last, address) in ranges {
-            let place = table.place(self.lane_for(&old, address));
+            // A primary may have many ranges, and has one lane, also when it was not known before.
+            let lane = table.lane(address).cloned().unwrap_or_else(|| self.lane_for(&old, address));
+            let place = table.place(lane);
             for slot in *first..=(*last).min(SLOTS - 1) {
                 table.owners[usize::from(slot)] = place;
             }

@@ -37,6 +37,30 @@ fn slots_are_moved_there_and_back() {
     }
 }
 
+/// Slots that were moved leave many ranges behind; a node that begins then has one connection for each primary's checks.
+#[test]
+fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
+    let cluster = chaos::arena();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let every_other: Vec<u16> = (1..=20).map(|number| slot_in(0) + 2 * number).collect();
+    every_other.iter().for_each(|slot| move_slot(&cluster, *slot, from, to));
+    let mut connection = cluster.connection(from);
+    let mut connections = || -> u64 {
+        let info: String = redis::cmd("INFO").arg("stats").query(&mut connection).unwrap();
+        let told = info.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        told.trim().parse().unwrap()
+    };
+    let before = connections();
+    let file = config_on(&cluster.seeds(), "policies: {p: {quotas: [100 per 1h]}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = key_in(0);
+    wait_until("the store decides", || check(&node.address, "p", &key).as_deref() == Some("store"));
+    let more = connections() - before;
+    every_other.iter().for_each(|slot| move_slot(&cluster, *slot, to, from));
+    // One for checks, one to ask who owns what, and what the cluster itself may make.
+    assert!(more <= 5, "{more} connections");
+}
+
 /// Half of the slots to be moved: all that hold keys, and their neighbours.
 fn slots_with_keys(cluster: &Cluster, number: u16) -> BTreeSet<u16> {
     let mut connection = cluster.connection(number);
