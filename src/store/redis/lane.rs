@@ -2,7 +2,8 @@
 //!
 //! Checks are batched as they come. While calls are under way, what arrives waits, and then goes out together:
 //! one pipeline, in which all checks of one key under one policy are decided together, by a list of costs, and those of
-//! several keys share script calls. There is no timer, so an idle lane adds no latency. A key with a call under way waits for it, also when another
+//! several keys share script calls. Before it goes out, whoever is ready to ask may: a pipeline costs the server more than a
+//! check in it. There is no timer, so an idle lane adds no latency. A key with a call under way waits for it, also when another
 //! pipeline may go out: a hot key costs its primary one call per round trip, however many callers ask.
 //!
 //! A call that the server says it did not execute may be asked again: by the lane itself when the script was
@@ -43,6 +44,9 @@ const BATCH: usize = 512;
 /// Batches under way at once: while the server works on one, the next is prepared. Behind one that waits for a replica
 /// nothing is sent, since it would not be answered before.
 const UNDER_WAY: [usize; 2] = [2, 1];
+
+/// Rounds of all that is ready on this thread, at most, in which more may be asked before a batch goes out.
+const ROUNDS: usize = 8;
 
 /// How long a server may take to accept a connection and to answer the first questions: at first, and after several
 /// failures. A slow one is not given up for ever, and one that was cut off in silence is asked again within a second.
@@ -227,6 +231,9 @@ impl Driver {
         let at_once = UNDER_WAY[shard.durability as usize];
         loop {
             // At first what has waited for a call of its key on the connection before.
+            if !self.waiting.is_empty() {
+                self.gather().await;
+            }
             let batch = Batch::of(&mut self.waiting, &keys, &shard);
             if !batch.is_empty() {
                 keys.extend(batch.keys());
@@ -241,10 +248,7 @@ impl Driver {
                         Ended::Broken => return End::Broken,
                         Ended::Silent => return End::Silent,
                     }
-                    // What came meanwhile goes out with what has waited.
-                    while self.waiting.len() < BATCH && let Ok(ask) = self.asks.try_recv() {
-                        self.waiting.push(ask);
-                    }
+                    self.drain();
                 }
                 count = self.asks.recv_many(&mut self.waiting, room), if under_way.len() < at_once && room > 0 => {
                     if count == 0 {
@@ -258,6 +262,25 @@ impl Driver {
                     }
                 }
             }
+        }
+    }
+
+    /// Lets others ask, for as long as some do: tasks that are ready now, and what has arrived for them.
+    async fn gather(&mut self) {
+        for _ in 0..ROUNDS {
+            let asked = self.asks.len();
+            tokio::task::yield_now().await;
+            if self.asks.len() == asked {
+                break;
+            }
+        }
+        self.drain();
+    }
+
+    /// What came meanwhile goes out with what has waited.
+    fn drain(&mut self) {
+        while self.waiting.len() < BATCH && let Ok(ask) = self.asks.try_recv() {
+            self.waiting.push(ask);
         }
     }
 
