@@ -132,3 +132,8 @@ impl From<StoreError> for Refusal {
         Self::Failed(error)
     }
 }
+
+/// What a lane tells by dropping the ask.
+pub fn given_up() -> StoreError {
+    StoreError::Unknown("its connection was given up".into())
+}

@@ -7,9 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
-use super::ask::{Answer, Ask, Refusal};
+use super::ask::{Answer, Ask, Refusal, given_up};
 use super::bundle::{Bundle, bundles};
-use super::given_up;
 use super::group::{Group, Outcome};
 use super::metrics::Retry;
 use super::script::By;

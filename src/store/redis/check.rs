@@ -11,11 +11,10 @@
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::keys::segments;
-use super::script::{By, Call, EXACT, Reply, covered, named, opened, pair_numbers, runs, told_windows};
+use super::script::{By, Call, EXACT, Reply, named, opened, runs};
 use super::sources::Script;
+use super::told::Told;
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::{Anchor, Rule};
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
 use crate::store::{Done, Work};
@@ -28,65 +27,6 @@ pub enum Declared {
     No,
 }
 
-/// The first and the last segment of each quota that a call tells.
-pub(super) type Segments = SmallVec<[(u64, u64); 3]>;
-
-/// The segments that TIME may choose when it is between two instants, us.
-pub(super) fn segments_told(call: &Call<'_>, from: Micros, to: Micros) -> Segments {
-    let of = |window| segments(Grid::new(window), from, to).into_inner();
-    call.policy.quotas.iter().map(|quota| of(quota.window)).collect()
-}
-
-pub(super) fn count_segments(segments: &Segments) -> usize {
-    segments.iter().map(|(first, last)| (last - first + 1) as usize).sum()
-}
-
-/// Adds the names of the segments.
-pub(super) fn name_segments(call: &Call<'_>, segments: &Segments, cmd: &mut Cmd) {
-    for (quota, (first, last)) in call.policy.quotas.iter().zip(segments) {
-        let mut name = call.tag.segments(call.policy.counters(), quota);
-        let start = name.len();
-        for segment in *first..=*last {
-            name.truncate(start);
-            name.push_str(itoa::Buffer::new().format(segment));
-            cmd.arg(&name);
-        }
-    }
-}
-
-/// The keys that are told of one check.
-enum Told {
-    Segments(Segments),
-    /// One for each quota.
-    States(usize),
-}
-
-impl Told {
-    fn of(call: &Call<'_>, from: Micros, to: Micros) -> Self {
-        match call.policy.algorithm {
-            Algorithm::SlidingWindow => Self::Segments(segments_told(call, from, to)),
-            _ => Self::States(call.policy.quotas.len()),
-        }
-    }
-
-    fn count(&self) -> usize {
-        match self {
-            Self::Segments(segments) => count_segments(segments),
-            Self::States(count) => *count,
-        }
-    }
-
-    fn name(&self, call: &Call<'_>, cmd: &mut Cmd) {
-        match self {
-            Self::Segments(segments) => name_segments(call, segments, cmd),
-            Self::States(_) => {
-                let states = call.policy.quotas.iter().map(|quota| call.tag.state(call.policy.counters(), quota));
-                states.for_each(|state| _ = cmd.arg(state));
-            }
-        }
-    }
-}
-
 /// Whether work under a policy is a check that such a call may decide.
 pub fn is_check(policy: &Policy, work: &Work) -> bool {
     policy.algorithm != Algorithm::SlidingLog && matches!(work, Work::Take(_) | Work::Look(_))
@@ -95,18 +35,19 @@ pub fn is_check(policy: &Policy, work: &Work) -> bool {
 /// The command for checks, one of them at least, by the same script, for a shard whose TIME is believed to be `now` (us).
 /// `time` is decided by instead of TIME; tests only.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-    let (from, to) = bounds(calls, now);
+    let told: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call, now)).collect();
+    let bounds = calls.iter().zip(&told).map(|(call, told)| told.bounds(call, now));
+    let (from, to) = bounds.fold((0, EXACT), |all, of| (all.0.max(of.0), all.1.min(of.1)));
     let mut cmd = named(by, Script::of(calls[0].policy, calls[0].work));
     let mut numbers = Numbers::default();
     numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
-    let keys: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call, from, to)).collect();
-    for (call, keys) in calls.iter().zip(&keys) {
-        numbers.push_check(call, keys, now);
+    for (call, told) in calls.iter().zip(&told) {
+        numbers.push_check(call, told);
     }
-    let name_all = |cmd: &mut Cmd| calls.iter().zip(&keys).for_each(|(call, keys)| keys.name(call, cmd));
+    let name_all = |cmd: &mut Cmd| calls.iter().zip(&told).for_each(|(call, told)| told.name(call, cmd));
     match declared {
         Declared::Yes => {
-            cmd.arg(keys.iter().map(Told::count).sum::<usize>());
+            cmd.arg(told.iter().map(Told::count).sum::<usize>());
             name_all(&mut cmd);
             cmd.arg(&numbers.0[..]);
         }
@@ -116,22 +57,6 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
         }
     }
     cmd
-}
-
-/// The instants between which TIME must be for what the calls tell, us: the segments, or windows by the calendar. What tells
-/// nothing that depends on TIME leaves them open.
-fn bounds(calls: &[Call<'_>], now: Micros) -> (Micros, Micros) {
-    match calls[0].policy.algorithm {
-        Algorithm::SlidingWindow => covered(now),
-        _ => {
-            let quotas = calls.iter().flat_map(|call| &call.policy.quotas);
-            let windows = quotas.filter_map(|quota| match quota.rule {
-                Rule::FixedWindow(Anchor::Calendar(calendar)) => Some(told_windows(calendar, now)),
-                _ => None,
-            });
-            windows.fold((0, EXACT), |(from, to), [first, next]| (from.max(first.start), to.min(next.end - 1)))
-        }
-    }
 }
 
 /// What the reply to such a command says of each check.
@@ -180,16 +105,12 @@ impl Numbers {
     }
 
     /// Those of one check.
-    fn push_check(&mut self, call: &Call<'_>, keys: &Told, now: Micros) {
+    fn push_check(&mut self, call: &Call<'_>, told: &Told) {
         let start = self.0.len();
-        self.push([keys.count() as f64, 0.0]);
-        match keys {
+        self.push([told.count() as f64, 0.0]);
+        match told {
             Told::Segments(segments) => self.push_windows(call, segments),
-            Told::States(_) => call
-                .policy
-                .quotas
-                .iter()
-                .for_each(|quota| self.push(pair_numbers(quota, now).map(|number| number as f64))),
+            Told::Pairs(pairs) => pairs.iter().for_each(|pair| self.push(pair.map(|number| number as f64))),
         }
         for (cost, times) in runs(call.costs) {
             self.push([cost as f64, times as f64]);
@@ -199,7 +120,7 @@ impl Numbers {
         self.0[start + 8..start + 16].copy_from_slice(&ends.to_le_bytes());
     }
 
-    fn push_windows(&mut self, call: &Call<'_>, segments: &Segments) {
+    fn push_windows(&mut self, call: &Call<'_>, segments: &[(u64, u64)]) {
         let mut before = 0;
         for (quota, (first, last)) in call.policy.quotas.iter().zip(segments) {
             // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.

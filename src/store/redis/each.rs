@@ -7,11 +7,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::ask::{Refusal, Return};
+use super::ask::{Refusal, Return, given_up};
 use super::lane::Lane;
 use super::moving::can_charge_first;
 use super::patience::Patience;
-use super::{Done, Matter, Next, RedisStore, StoreError, Taken, Waiting, Wanted, Work, given_up};
+use super::route::{Matter, Next, Waiting};
+use super::{Done, RedisStore, StoreError, Taken, Wanted, Work};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
 
@@ -97,7 +98,7 @@ impl RedisStore {
         let target = self.target(wanted.subject, &span);
         let mut asking = None;
         if let Some((refusal, lane)) = refused {
-            let waiting = Waiting { lane: Some(&lane), checks: 1 };
+            let waiting = Waiting::new(&lane, 1);
             let next = self.after(refusal, target.slot, &lane, &mut patience).await;
             waiting.over(&next);
             match next {

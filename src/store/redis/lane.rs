@@ -279,7 +279,9 @@ impl Driver {
 
     /// What came meanwhile goes out with what has waited.
     fn drain(&mut self) {
-        while self.waiting.len() < BATCH && let Ok(ask) = self.asks.try_recv() {
+        while self.waiting.len() < BATCH
+            && let Ok(ask) = self.asks.try_recv()
+        {
             self.waiting.push(ask);
         }
     }

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::Value;
 
+use super::RedisStore;
 use super::ask::{Answer, Refusal};
 use super::patience::Patience;
+use super::route::{Matter, Target};
 use super::single::{Charged, Single, charged, window};
-use super::{Matter, RedisStore, Target};
 use crate::limit::decision::{QuotaState, QuotaStates, Ruling, Verdict, Wait};
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule};

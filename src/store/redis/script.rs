@@ -14,22 +14,18 @@ use super::check::{self, Declared, is_check};
 use super::keys::{Tag, counter_width};
 use super::log::{self, Page};
 use super::sources::Script;
+use super::told::Told;
 use crate::limit::amend::{Receipt, charge, is_tentative, look};
-use crate::limit::bucket::{Terms, TokenBucket};
-use crate::limit::calendar::{Calendar, Span};
+use crate::limit::bucket::TokenBucket;
 use crate::limit::decision::{decide, decide_roomy};
 use crate::limit::fixed::FixedWindow;
 use crate::limit::ledger::{Ledger, Refund};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
-use crate::limit::time::{MICROS_PER_MILLI, Micros};
+use crate::limit::time::Micros;
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
 use crate::store::{Done, Meta, Taken, Work};
-
-/// How far the shard's clock may be from where the caller believes it, us: the segments sent cover that, and so do the
-/// windows by the calendar.
-const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// Bytes before a segment's first counter: until when a reservation in it may be taken back, us.
 const HEADER: usize = 8;
@@ -115,12 +111,8 @@ impl<'a> Call<'a> {
     }
 
     fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
-        let (from, to) = covered(now);
-        let quotas = &self.policy.quotas;
-        let sent = check::segments_told(self, from, to);
-        cmd.arg(check::count_segments(&sent) + more_keys.len());
-        check::name_segments(self, &sent, cmd);
-        cmd.arg(more_keys);
+        let (told, quotas) = (self.name_keys(cmd, now, more_keys), &self.policy.quotas);
+        let (from, to) = told.bounds(self, now);
         cmd.arg(from).arg(to).arg(quotas.len());
         for quota in quotas {
             cmd.arg(Grid::new(quota.window).bucket()).arg(quota.limit.get());
@@ -128,21 +120,24 @@ impl<'a> Call<'a> {
     }
 
     fn pair_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
-        let quotas = &self.policy.quotas;
-        cmd.arg(quotas.len() + more_keys.len());
-        for quota in quotas {
-            cmd.arg(self.tag.state(self.policy.counters(), quota));
-        }
-        cmd.arg(more_keys);
+        let (told, quotas) = (self.name_keys(cmd, now, more_keys), &self.policy.quotas);
         cmd.arg(quotas.len());
-        for quota in quotas {
-            let [first, second, kind, edge, last] = pair_numbers(quota, now);
+        let Told::Pairs(pairs) = told else { return };
+        for (quota, [first, second, kind, edge, last]) in quotas.iter().zip(pairs) {
             cmd.arg(first).arg(second);
             match quota.rule {
                 Rule::FixedWindow(Anchor::Calendar(_)) => cmd.arg(format!("{edge} {last}")),
                 _ => cmd.arg(kind),
             };
         }
+    }
+
+    fn name_keys(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) -> Told {
+        let told = Told::of(self, now);
+        cmd.arg(told.count() + more_keys.len());
+        told.name(self, cmd);
+        cmd.arg(more_keys);
+        told
     }
 
     /// Whether one call may decide for it and for others by the same script.
@@ -294,34 +289,6 @@ pub(super) fn named(by: By, script: Script) -> Cmd {
         By::Source => cmd.arg("EVAL").arg(script.source()),
     };
     cmd
-}
-
-/// The instants between which the shard's clock is believed to be, us.
-pub(super) fn covered(now: Micros) -> (Micros, Micros) {
-    (now.saturating_sub(TOLERANCE), now + TOLERANCE)
-}
-
-/// The window by the calendar in which TIME is believed to be `now` (us), or was just before; and the next one.
-pub(super) fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
-    let window = calendar.window(now.saturating_sub(TOLERANCE));
-    [window, calendar.window(window.end)]
-}
-
-/// What a quota whose state is a pair is decided by; see `bucket_check.lua` and `fixed_check.lua`.
-pub(super) fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 5] {
-    let limit = quota.limit.get();
-    match quota.rule {
-        Rule::TokenBucket(rate) => {
-            let terms = Terms::of(rate);
-            [terms.repaid, terms.price, limit, 0, 0]
-        }
-        Rule::FixedWindow(Anchor::Calendar(calendar)) => {
-            let [window, next] = told_windows(calendar, now);
-            [window.start, limit, 2, window.end, next.end]
-        }
-        Rule::FixedWindow(Anchor::Clock) => [quota.window, limit, 1, 0, 0],
-        _ => [quota.window, limit, 0, 0, 0],
-    }
 }
 
 /// Equal costs side by side are sent once, with their number.

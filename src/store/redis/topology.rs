@@ -92,14 +92,14 @@ impl Table {
         self.lanes.iter().zip(owns).filter_map(|(lane, owns)| owns.then_some(lane))
     }
 
-    /// The place of `lane`, which is added if it is new.
-    fn place(&mut self, lane: Lane) -> u16 {
-        let place = self.lanes.iter().position(|held| held.address() == lane.address()).unwrap_or_else(|| {
-            self.lanes.push(lane);
+    /// The lane towards `address` and its place; `open` opens it if there is none, since a node has one lane.
+    fn place(&mut self, address: &Address, open: impl FnOnce() -> Lane) -> (u16, &Lane) {
+        let place = self.lanes.iter().position(|lane| lane.address() == address).unwrap_or_else(|| {
+            self.lanes.push(open());
             self.lanes.len() - 1
         });
         // A cluster has at most 1000 nodes.
-        u16::try_from(place).unwrap_or(NOBODY)
+        (u16::try_from(place).unwrap_or(NOBODY), &self.lanes[place])
     }
 }
 
@@ -152,8 +152,7 @@ impl Topology {
         }
         let _writing = self.lock();
         let mut table = Table::clone(&self.table.load());
-        let lane = self.lane_for(&table, address);
-        table.place(lane.clone());
+        let lane = table.place(address, || self.open_lane(address)).1.clone();
         self.table.store(Arc::new(table));
         lane
     }
@@ -166,7 +165,7 @@ impl Topology {
         if table.owner(slot).is_some_and(|owner| owner.address() == address) {
             return;
         }
-        let place = table.place(self.lane_for(&table, address));
+        let (place, _) = table.place(address, || self.open_lane(address));
         if let Some(owner) = table.owners.get_mut(usize::from(slot)) {
             *owner = place;
         }
@@ -212,12 +211,9 @@ impl Topology {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lane_for(&self, table: &Table, address: &Address) -> Lane {
-        let open = || {
-            let metrics = ShardMetrics::new(self.checks_per_call.clone());
-            Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics)
-        };
-        table.lane(address).cloned().unwrap_or_else(open)
+    fn open_lane(&self, address: &Address) -> Lane {
+        let metrics = ShardMetrics::new(self.checks_per_call.clone());
+        Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics)
     }
 
     /// Replaces the table by what a server told; lanes that own nothing any more end.
@@ -226,9 +222,8 @@ impl Topology {
         let old = self.table.load_full();
         let mut table = Table { lanes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)] };
         for (first, last, address) in ranges {
-            // A primary may have many ranges, and has one lane, also when it was not known before.
-            let lane = table.lane(address).cloned().unwrap_or_else(|| self.lane_for(&old, address));
-            let place = table.place(lane);
+            let kept = || old.lane(address).cloned().unwrap_or_else(|| self.open_lane(address));
+            let (place, _) = table.place(address, kept);
             for slot in *first..=(*last).min(SLOTS - 1) {
                 table.owners[usize::from(slot)] = place;
             }

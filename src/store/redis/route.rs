@@ -1,0 +1,230 @@
+//! Asking the primary of a key: whoever owns its slot now, and again where the answer is that it was not executed.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::ask::{Answer, Ask, Refusal, Return, given_up};
+use super::keys::Tag;
+use super::lane::Lane;
+use super::metrics::Retry;
+use super::moving::can_charge_first;
+use super::patience::Patience;
+use super::server::Address;
+use super::single::Single;
+use super::{Done, Meta, RedisStore, StoreError, Subject, Work};
+use crate::limit::time::Micros;
+use crate::telemetry::traces::StoreSpan;
+
+/// How often one check is asked at most; its deadline comes first.
+const TRIES: usize = 1000;
+
+/// What a lane is to be asked about a subject.
+pub struct Matter<'a> {
+    pub work: Work,
+    pub metas: &'a [Meta],
+    /// Instead of those, which portion of what a log tells.
+    pub portion: Option<usize>,
+    /// Or a call of one key.
+    pub single: Option<&'a Single>,
+    pub time: Option<Micros>,
+}
+
+impl<'a> Matter<'a> {
+    pub fn of(work: Work, metas: &'a [Meta], time: Option<Micros>) -> Self {
+        Self { work, metas, portion: None, single: None, time }
+    }
+}
+
+/// A subject, where its key lives, and where the check is recorded if it is traced.
+pub struct Target<'a> {
+    pub subject: &'a Subject,
+    pub tag: Arc<Tag>,
+    pub slot: u16,
+    pub span: &'a StoreSpan,
+}
+
+impl Target<'_> {
+    /// For `lane`, from a caller that gives up at `deadline` (us).
+    pub fn ask(&self, matter: &Matter<'_>, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
+        Ask {
+            tag: self.tag.clone(),
+            policy: self.subject.policy.clone(),
+            fingerprint: self.subject.fingerprint,
+            work: matter.work.clone(),
+            metas: matter.metas.into(),
+            portion: matter.portion,
+            single: matter.single.cloned(),
+            asking: false,
+            deadline,
+            trace: self.span.waiting(|| lane.now()),
+            time: matter.time,
+            answer,
+        }
+    }
+}
+
+impl RedisStore {
+    pub(super) fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
+        let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
+        let slot = tag.slot();
+        Target { subject, tag, slot, span }
+    }
+
+    /// Asks whoever owns the slot, or `asking` behind ASKING; by calls of one key each while the slot moves.
+    pub(super) async fn ask_patiently(
+        &self,
+        target: &Target<'_>,
+        matter: &Matter<'_>,
+        patience: &mut Patience<'_>,
+        mut asking: Option<Address>,
+    ) -> Result<Answer, StoreError> {
+        let (clock, slot) = (self.topology.clock(), target.slot);
+        let costs: &[u64] = match &matter.work {
+            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&target.subject.policy) => costs,
+            _ => &[],
+        };
+        let can_charge_first = !costs.is_empty();
+        while !(can_charge_first && self.moving.is(slot, clock.now())) {
+            match self.ask_routed(target, matter, patience, asking.take()).await {
+                Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
+                // What cannot be made of calls of one key waits for the slot as long as it may.
+                Err(Refusal::TryAgain) => {
+                    let (lane, paused) = (self.topology.owner(slot), patience.pause("TRYAGAIN".into()).await);
+                    match (lane, &paused) {
+                        (Some(lane), Ok(())) => lane.metrics().retried(Retry::TryAgain),
+                        (Some(lane), Err(error)) => lane.metrics().failed(error, 1),
+                        (None, _) => {}
+                    }
+                    paused?;
+                }
+                answer => return answer.map_err(Refusal::into_error),
+            }
+        }
+        // Boxed, since it is large and rare: the state of a check is moved and kept for as long as it waits.
+        let taken = Box::pin(self.charge_first(target, costs, matter, patience)).await?;
+        Ok(Answer::Done(Done::Taken(taken)))
+    }
+
+    /// Asks whoever owns the slot, or `asking` behind ASKING, and again while the answer is that it was not executed.
+    pub(super) async fn ask_routed(
+        &self,
+        target: &Target<'_>,
+        matter: &Matter<'_>,
+        patience: &mut Patience<'_>,
+        mut asking: Option<Address>,
+    ) -> Result<Answer, Refusal> {
+        let slot = target.slot;
+        for _ in 0..TRIES {
+            let lane = match asking.as_ref() {
+                Some(address) => self.topology.lane(address),
+                None => self.owner(slot)?,
+            };
+            let (answer, verdict) = oneshot::channel();
+            let waiting = Waiting::new(&lane, matter.work.costs().len().max(1));
+            let mut ask = target.ask(matter, &lane, patience.deadline(), Return::To(answer));
+            ask.asking = asking.take().is_some();
+            let answer = match lane.ask(ask) {
+                Ok(()) => verdict.await.unwrap_or_else(|_| Err(given_up().into())),
+                Err(error) => Err(error.into()),
+            };
+            let next = match answer {
+                Ok(answer) => Ok(Next::Done(answer)),
+                Err(refusal) => Box::pin(self.after(refusal, slot, &lane, patience)).await,
+            };
+            waiting.over(&next);
+            match next? {
+                Next::Done(answer) => return Ok(answer),
+                Next::Owner => {}
+                Next::Asking(address) => asking = Some(address),
+            }
+        }
+        Err(StoreError::Refused("it was asked too often".into()).into())
+    }
+
+    /// What comes after a refusal: another try, or the refusal itself.
+    pub(super) async fn after(
+        &self,
+        refusal: Refusal,
+        slot: u16,
+        lane: &Lane,
+        patience: &mut Patience<'_>,
+    ) -> Result<Next, Refusal> {
+        match refusal {
+            Refusal::Moved(address) => {
+                lane.metrics().retried(Retry::Moved);
+                self.topology.moved(slot, &address);
+                patience.redirected().await?;
+            }
+            Refusal::Ask(address) => {
+                lane.metrics().retried(Retry::Ask);
+                patience.redirected().await?;
+                return Ok(Next::Asking(address));
+            }
+            Refusal::TryAgain if patience.is_young() => {
+                lane.metrics().retried(Retry::TryAgain);
+                patience.pause("TRYAGAIN".into()).await?;
+            }
+            Refusal::NotNow(why) => {
+                lane.metrics().retried(Retry::NotNow);
+                self.topology.doubt();
+                patience.pause(why).await?;
+            }
+            // It was not sent, and another node may own the slot by now.
+            Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
+                patience.pause(why).await?;
+            }
+            refusal @ (Refusal::TryAgain | Refusal::Failed(_)) => return Err(refusal),
+        }
+        Ok(Next::Owner)
+    }
+
+    fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {
+        self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
+        let unknown = || {
+            self.topology.doubt();
+            StoreError::Unreachable(format!("no node is known to own slot {slot}"))
+        };
+        self.topology.owner(slot).ok_or_else(unknown)
+    }
+}
+
+/// How a question goes on.
+pub enum Next {
+    Done(Answer),
+    /// To whoever owns the slot.
+    Owner,
+    /// To this node, behind ASKING.
+    Asking(Address),
+}
+
+/// Checks that wait for a lane's answer. When the caller gives up first, which it does by dropping the call, they
+/// count as timed out.
+pub struct Waiting<'a> {
+    lane: Option<&'a Lane>,
+    checks: usize,
+}
+
+impl<'a> Waiting<'a> {
+    pub fn new(lane: &'a Lane, checks: usize) -> Self {
+        Self { lane: Some(lane), checks }
+    }
+
+    /// Nobody waits any more; a failure is counted.
+    pub fn over(mut self, next: &Result<Next, Refusal>) {
+        if let (Some(lane), Err(Refusal::Failed(error))) = (self.lane.take(), next) {
+            lane.metrics().failed(error, self.checks);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane {
+            lane.metrics().failed(&StoreError::Timeout, self.checks);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a call tells of a key: the names of its state, and between which instants that is all of it.
+//!
+//! TIME decides, which the caller knows only roughly. So it tells every segment, and every window by the calendar, that TIME
+//! may choose; where TIME is elsewhere, nothing is decided.
+
+use redis::Cmd;
+use smallvec::SmallVec;
+
+use super::keys::segments;
+use super::script::{Call, EXACT};
+use crate::limit::bucket::Terms;
+use crate::limit::calendar::{Calendar, Span};
+use crate::limit::policy::Algorithm;
+use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
+use crate::limit::window::Grid;
+
+/// How far the shard's clock may be from where the caller believes it, us.
+const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
+
+/// What is told of each quota.
+pub enum Told {
+    /// The first and the last segment.
+    Segments(SmallVec<[(u64, u64); 3]>),
+    /// What a state that is a pair is decided by; see `bucket_check.lua` and `fixed_check.lua`.
+    Pairs(SmallVec<[[u64; 5]; 3]>),
+}
+
+impl Told {
+    /// By a call to a shard whose TIME is believed to be `now` (us), not by a sliding log.
+    pub fn of(call: &Call<'_>, now: Micros) -> Self {
+        let quotas = &call.policy.quotas;
+        if call.policy.algorithm != Algorithm::SlidingWindow {
+            return Self::Pairs(quotas.iter().map(|quota| pair_numbers(quota, now)).collect());
+        }
+        let (from, to) = covered(now);
+        Self::Segments(quotas.iter().map(|quota| segments(Grid::new(quota.window), from, to).into_inner()).collect())
+    }
+
+    /// The instants between which TIME must be, us. What depends on no TIME leaves them open.
+    pub fn bounds(&self, call: &Call<'_>, now: Micros) -> (Micros, Micros) {
+        let Self::Pairs(pairs) = self else { return covered(now) };
+        let windows = call.policy.quotas.iter().zip(pairs).filter_map(|(quota, [start, .., end])| match quota.rule {
+            Rule::FixedWindow(Anchor::Calendar(_)) => Some((*start, end - 1)),
+            _ => None,
+        });
+        windows.fold((0, EXACT), |(from, to), (first, last)| (from.max(first), to.min(last)))
+    }
+
+    /// How many keys.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Segments(segments) => segments.iter().map(|(first, last)| (last - first + 1) as usize).sum(),
+            Self::Pairs(pairs) => pairs.len(),
+        }
+    }
+
+    /// Adds their names.
+    pub fn name(&self, call: &Call<'_>, cmd: &mut Cmd) {
+        let (tag, policy, quotas) = (call.tag, call.policy.counters(), &call.policy.quotas);
+        match self {
+            Self::Segments(segments) => {
+                for (quota, (first, last)) in quotas.iter().zip(segments) {
+                    let mut name = tag.segments(policy, quota);
+                    let start = name.len();
+                    for segment in *first..=*last {
+                        name.truncate(start);
+                        name.push_str(itoa::Buffer::new().format(segment));
+                        cmd.arg(&name);
+                    }
+                }
+            }
+            Self::Pairs(_) => quotas.iter().for_each(|quota| _ = cmd.arg(tag.state(policy, quota))),
+        }
+    }
+}
+
+/// The instants between which the shard's clock is believed to be, us.
+fn covered(now: Micros) -> (Micros, Micros) {
+    (now.saturating_sub(TOLERANCE), now + TOLERANCE)
+}
+
+/// The window by the calendar in which TIME is believed to be `now` (us), or was just before; and the next one.
+fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
+    let window = calendar.window(now.saturating_sub(TOLERANCE));
+    [window, calendar.window(window.end)]
+}
+
+fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 5] {
+    let limit = quota.limit.get();
+    match quota.rule {
+        Rule::TokenBucket(rate) => {
+            let terms = Terms::of(rate);
+            [terms.repaid, terms.price, limit, 0, 0]
+        }
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+            let [window, next] = told_windows(calendar, now);
+            [window.start, limit, 2, window.end, next.end]
+        }
+        Rule::FixedWindow(Anchor::Clock) => [quota.window, limit, 1, 0, 0],
+        _ => [quota.window, limit, 0, 0, 0],
+    }
+}
