@@ -173,6 +173,29 @@ fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
 }
 
 #[test]
+fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    assert_eq!(ask(&node, "default", "hot").status, 200);
+    server.freeze();
+    std::thread::scope(|scope| {
+        let more = |count| (0..count).for_each(|_| _ = scope.spawn(|| ask(&node, "default", "hot")));
+        let depth = || value(&metrics(&node), "tollgate_lane_queue_depth", &[]);
+        // The first of them are under way, and those that come later wait for them.
+        wait_until("some wait", || {
+            more(1);
+            depth() > 0.0
+        });
+        let before = depth();
+        more(30);
+        wait_until("thirty more wait", || depth() >= before + 30.0);
+        server.thaw();
+        wait_until("none waits", || depth() == 0.0);
+    });
+}
+
+#[test]
 fn metrics_are_for_operators() {
     let mut program = Command::new(crate::harness::TOLLGATE);
     let admin = format!("127.0.0.1:{}", free_port());

@@ -123,7 +123,7 @@ impl Lane {
         ShardReading {
             address: self.0.shard.address.to_string(),
             up: self.0.shard.is_up(),
-            queued: waiting(&self.0.queue) + self.0.durable.get().map_or(0, waiting),
+            queued: waiting(&self.0.queue) + self.0.durable.get().map_or(0, waiting) + self.0.shard.metrics.held(),
             clock_offset: self.0.shard.offset(),
             counts: self.0.shard.metrics.read(),
         }
@@ -161,6 +161,8 @@ struct Driver {
     breaker: Breaker,
     /// What waits for a call of its key; at most [`BATCH`].
     waiting: Vec<Ask>,
+    /// How many of these are counted in the metrics.
+    counted: usize,
     /// How long the next connect may take.
     connect: Duration,
 }
@@ -169,7 +171,9 @@ impl Driver {
     fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
         let waiting = Vec::with_capacity(BATCH);
-        tokio::spawn(Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, connect: CONNECT.0 }.run());
+        tokio::spawn(
+            Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, counted: 0, connect: CONNECT.0 }.run(),
+        );
         queue
     }
 
@@ -204,6 +208,7 @@ impl Driver {
 
     fn open_breaker(&mut self, why: &str) {
         self.waiting.drain(..).for_each(|ask| refuse(ask, why));
+        self.count();
         if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
             tracing::warn!(
                 shard = %self.shard.address, why,
@@ -235,6 +240,7 @@ impl Driver {
                 self.gather().await;
             }
             let batch = Batch::of(&mut self.waiting, &keys, &shard);
+            self.count();
             if !batch.is_empty() {
                 keys.extend(batch.keys());
                 under_way.push(carry(batch, connection.clone(), &shard));
@@ -275,6 +281,14 @@ impl Driver {
             }
         }
         self.drain();
+    }
+
+    /// Tells the metrics how many asks wait here.
+    fn count(&mut self) {
+        if self.counted != self.waiting.len() {
+            self.shard.metrics.hold(self.counted, self.waiting.len());
+            self.counted = self.waiting.len();
+        }
     }
 
     /// What came meanwhile goes out with what has waited.

@@ -1,6 +1,7 @@
 //! What a lane counts and times, and the reading of it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::limit::time::Micros;
 use crate::store::StoreError;
@@ -49,12 +50,24 @@ pub struct ShardMetrics {
     checks_per_call: Arc<Histogram>,
     errors: [Count; StoreError::KINDS.len()],
     retries: [Count; Retry::ALL.len()],
+    /// Asks that its drivers have taken from their queues and not sent yet.
+    held: AtomicUsize,
 }
 
 impl ShardMetrics {
     pub fn new(checks_per_call: Arc<Histogram>) -> Self {
         let (errors, retries) = Default::default();
-        Self { calls: Histogram::new(SPANS), checks_per_call, errors, retries }
+        Self { calls: Histogram::new(SPANS), checks_per_call, errors, retries, held: AtomicUsize::new(0) }
+    }
+
+    /// A driver holds so many asks now, after so many before.
+    pub fn hold(&self, before: usize, now: usize) {
+        self.held.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Asks that its drivers hold.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Calls that went out together were answered after `took` us.
