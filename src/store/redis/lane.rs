@@ -2,9 +2,10 @@
 //!
 //! Checks are batched as they come. While calls are under way, what arrives waits, and then goes out together:
 //! one pipeline, in which all checks of one key under one policy are decided together, by a list of costs, and those of
-//! several keys share script calls. Before it goes out, whoever is ready to ask may: a pipeline costs the server more than a
-//! check in it. There is no timer, so an idle lane adds no latency. A key with a call under way waits for it, also when another
-//! pipeline may go out: a hot key costs its primary one call per round trip, however many callers ask.
+//! several keys share script calls. Before it goes out, the runtime runs what else is ready, for as long as that brings more:
+//! a pipeline costs both ends more than a check in it. There is no timer, so an idle lane adds no latency. A key with a call
+//! under way waits for it, also when another pipeline may go out: a hot key costs its primary one call per round trip, however
+//! many callers ask.
 //!
 //! A call that the server says it did not execute may be asked again: by the lane itself when the script was
 //! missing, TIME was elsewhere or one of several keys was not there, by the caller (who knows the slots) after a redirection. A call whose
@@ -45,8 +46,13 @@ const BATCH: usize = 512;
 /// nothing is sent, since it would not be answered before.
 const UNDER_WAY: [usize; 2] = [2, 1];
 
-/// Rounds of all that is ready on this thread, at most, in which more may be asked before a batch goes out.
-const ROUNDS: usize = 8;
+/// More may be asked before a batch goes out until so many times in a row that the runtime came back from what was ready
+/// nobody had. What the first time finds ready to be read, the second lets ask; tokio promises no order, so this is a rule of
+/// thumb.
+const QUIET: usize = 2;
+
+/// How long that may go on after the first of them asked, us.
+const GATHER: Micros = 500;
 
 /// How long a server may take to accept a connection and to answer the first questions: at first, and after several
 /// failures. A slow one is not given up for ever, and one that was cut off in silence is asked again within a second.
@@ -153,16 +159,36 @@ enum End {
     Silent,
 }
 
+/// What is known of whether more will be asked soon.
+#[derive(Debug, Default)]
+struct Gathering {
+    /// When the first of them asked, us.
+    since: Option<Micros>,
+    /// How often in a row nobody has.
+    quiet: usize,
+}
+
+impl Gathering {
+    fn more(&mut self, now: Micros) {
+        self.since.get_or_insert(now);
+        self.quiet = 0;
+    }
+
+    fn is_over(&self, now: Micros) -> bool {
+        self.quiet >= QUIET || self.since.is_some_and(|since| now >= since + GATHER)
+    }
+}
+
 /// The far end: owns the connection.
 struct Driver {
     asks: mpsc::Receiver<Ask>,
     shard: Arc<Shard>,
     doubt: Arc<Notify>,
     breaker: Breaker,
-    /// What waits for a call of its key; at most [`BATCH`].
+    /// What waits for others to ask, or for a call of its key; at most [`BATCH`].
     waiting: Vec<Ask>,
-    /// How many of these are counted in the metrics.
-    counted: usize,
+    /// How many of these the metrics know of.
+    noted: usize,
     /// How long the next connect may take.
     connect: Duration,
 }
@@ -172,7 +198,7 @@ impl Driver {
         let (queue, asks) = mpsc::channel(QUEUE);
         let waiting = Vec::with_capacity(BATCH);
         tokio::spawn(
-            Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, counted: 0, connect: CONNECT.0 }.run(),
+            Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, noted: 0, connect: CONNECT.0 }.run(),
         );
         queue
     }
@@ -208,7 +234,7 @@ impl Driver {
 
     fn open_breaker(&mut self, why: &str) {
         self.waiting.drain(..).for_each(|ask| refuse(ask, why));
-        self.count();
+        self.note_held();
         if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
             tracing::warn!(
                 shard = %self.shard.address, why,
@@ -233,36 +259,37 @@ impl Driver {
     async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
         let shard = self.shard.clone();
         let (mut under_way, mut keys) = (FuturesUnordered::new(), Keys::default());
-        let at_once = UNDER_WAY[shard.durability as usize];
+        let (at_once, mut gathering) = (UNDER_WAY[shard.durability as usize], Gathering::default());
         loop {
-            // At first what has waited for a call of its key on the connection before.
-            if !self.waiting.is_empty() {
-                self.gather().await;
-            }
-            let batch = Batch::of(&mut self.waiting, &keys, &shard);
-            self.count();
-            if !batch.is_empty() {
-                keys.extend(batch.keys());
-                under_way.push(carry(batch, connection.clone(), &shard));
-            }
             let (idle, room) = (under_way.is_empty(), BATCH - self.waiting.len());
+            // Unless all wait for a call of their key; at first, on the connection before.
+            let is_due = under_way.len() < at_once && self.waiting.iter().any(|ask| !keys.contains(&ask.fingerprint));
+            if is_due && (room == 0 || gathering.is_over(shard.now())) {
+                let batch = Batch::of(&mut self.waiting, &keys, &shard);
+                if !batch.is_empty() {
+                    keys.extend(batch.keys());
+                    under_way.push(carry(batch, connection.clone(), &shard));
+                }
+                gathering = Gathering::default();
+                continue;
+            }
+            self.note_held();
             tokio::select! {
                 biased;
-                Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => {
-                    match ended {
-                        Ended::Sound => answered.iter().for_each(|key| _ = keys.remove(key)),
-                        Ended::Broken => return End::Broken,
-                        Ended::Silent => return End::Silent,
-                    }
-                    self.drain();
-                }
+                Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
+                    Ended::Sound => answered.iter().for_each(|key| _ = keys.remove(key)),
+                    Ended::Broken => return End::Broken,
+                    Ended::Silent => return End::Silent,
+                },
                 count = self.asks.recv_many(&mut self.waiting, room), if under_way.len() < at_once && room > 0 => {
                     if count == 0 {
                         while under_way.next().await.is_some() {}
                         return End::Unwanted;
                     }
+                    gathering.more(shard.now());
                 }
-                () = tokio::time::sleep(IDLE), if idle => {
+                () = tokio::task::yield_now(), if is_due => gathering.quiet += 1,
+                () = tokio::time::sleep(IDLE), if idle && !is_due => {
                     if !self.answers(&mut connection).await {
                         return End::Silent;
                     }
@@ -271,32 +298,11 @@ impl Driver {
         }
     }
 
-    /// Lets others ask, for as long as some do: tasks that are ready now, and what has arrived for them.
-    async fn gather(&mut self) {
-        for _ in 0..ROUNDS {
-            let asked = self.asks.len();
-            tokio::task::yield_now().await;
-            if self.asks.len() == asked {
-                break;
-            }
-        }
-        self.drain();
-    }
-
     /// Tells the metrics how many asks wait here.
-    fn count(&mut self) {
-        if self.counted != self.waiting.len() {
-            self.shard.metrics.hold(self.counted, self.waiting.len());
-            self.counted = self.waiting.len();
-        }
-    }
-
-    /// What came meanwhile goes out with what has waited.
-    fn drain(&mut self) {
-        while self.waiting.len() < BATCH
-            && let Ok(ask) = self.asks.try_recv()
-        {
-            self.waiting.push(ask);
+    fn note_held(&mut self) {
+        if self.noted != self.waiting.len() {
+            self.shard.metrics.hold(self.noted, self.waiting.len());
+            self.noted = self.waiting.len();
         }
     }
 

@@ -60,9 +60,9 @@ impl ShardMetrics {
         Self { calls: Histogram::new(SPANS), checks_per_call, errors, retries, held: AtomicUsize::new(0) }
     }
 
-    /// A driver holds so many asks now, after so many before.
-    pub fn hold(&self, before: usize, now: usize) {
-        self.held.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    /// A driver holds so many asks, `before` and `after`.
+    pub fn hold(&self, before: usize, after: usize) {
+        self.held.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Asks that its drivers hold.

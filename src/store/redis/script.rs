@@ -81,13 +81,19 @@ impl<'a> Call<'a> {
         let mut cmd = named(by, Script::of(self.policy, self.work));
         let more_keys = amend::keys(self);
         match self.policy.algorithm {
-            Algorithm::SlidingWindow => self.window_arguments(&mut cmd, now, &more_keys),
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pair_arguments(&mut cmd, now, &more_keys),
             Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
-        }
-        if self.policy.algorithm != Algorithm::SlidingLog {
-            for (cost, times) in runs(self.costs) {
-                cmd.arg(cost).arg(times);
+            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => {
+                let told = Told::of(self, now);
+                cmd.arg(told.count() + more_keys.len());
+                told.name(self, &mut cmd);
+                cmd.arg(&more_keys[..]);
+                match &told {
+                    Told::Segments(_) => self.window_arguments(&mut cmd, told.bounds(self, now)),
+                    Told::Pairs(pairs) => self.pair_arguments(&mut cmd, pairs),
+                }
+                for (cost, times) in runs(self.costs) {
+                    cmd.arg(cost).arg(times);
+                }
             }
         }
         if let Some(time) = time {
@@ -110,34 +116,22 @@ impl<'a> Call<'a> {
         arguments.take(count).collect()
     }
 
-    fn window_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
-        let (told, quotas) = (self.name_keys(cmd, now, more_keys), &self.policy.quotas);
-        let (from, to) = told.bounds(self, now);
-        cmd.arg(from).arg(to).arg(quotas.len());
-        for quota in quotas {
+    fn window_arguments(&self, cmd: &mut Cmd, (from, to): (Micros, Micros)) {
+        cmd.arg(from).arg(to).arg(self.policy.quotas.len());
+        for quota in &self.policy.quotas {
             cmd.arg(Grid::new(quota.window).bucket()).arg(quota.limit.get());
         }
     }
 
-    fn pair_arguments(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) {
-        let (told, quotas) = (self.name_keys(cmd, now, more_keys), &self.policy.quotas);
-        cmd.arg(quotas.len());
-        let Told::Pairs(pairs) = told else { return };
-        for (quota, [first, second, kind, edge, last]) in quotas.iter().zip(pairs) {
+    fn pair_arguments(&self, cmd: &mut Cmd, pairs: &[[u64; 5]]) {
+        cmd.arg(pairs.len());
+        for (quota, [first, second, kind, edge, last]) in self.policy.quotas.iter().zip(pairs) {
             cmd.arg(first).arg(second);
             match quota.rule {
                 Rule::FixedWindow(Anchor::Calendar(_)) => cmd.arg(format!("{edge} {last}")),
                 _ => cmd.arg(kind),
             };
         }
-    }
-
-    fn name_keys(&self, cmd: &mut Cmd, now: Micros, more_keys: &[String]) -> Told {
-        let told = Told::of(self, now);
-        cmd.arg(told.count() + more_keys.len());
-        told.name(self, cmd);
-        cmd.arg(more_keys);
-        told
     }
 
     /// Whether one call may decide for it and for others by the same script.

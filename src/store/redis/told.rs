@@ -29,12 +29,17 @@ pub enum Told {
 impl Told {
     /// By a call to a shard whose TIME is believed to be `now` (us), not by a sliding log.
     pub fn of(call: &Call<'_>, now: Micros) -> Self {
-        let quotas = &call.policy.quotas;
-        if call.policy.algorithm != Algorithm::SlidingWindow {
-            return Self::Pairs(quotas.iter().map(|quota| pair_numbers(quota, now)).collect());
+        let quotas = call.policy.quotas.iter();
+        match call.policy.algorithm {
+            Algorithm::SlidingWindow => {
+                let (from, to) = covered(now);
+                let of = |quota: &Quota| segments(Grid::new(quota.window), from, to).into_inner();
+                Self::Segments(quotas.map(of).collect())
+            }
+            Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog => {
+                Self::Pairs(quotas.map(|quota| pair_numbers(quota, now)).collect())
+            }
         }
-        let (from, to) = covered(now);
-        Self::Segments(quotas.iter().map(|quota| segments(Grid::new(quota.window), from, to).into_inner()).collect())
     }
 
     /// The instants between which TIME must be, us. What depends on no TIME leaves them open.
