@@ -39,10 +39,9 @@ pub type Keys = HashSet<Fingerprint, FingerprintState>;
 pub struct Batch(Vec<Bundle>);
 
 impl Batch {
-    /// Takes those of `waiting` whose key has no call `under_way`. Merges what takes by key, in order, and then what may share
-    /// a call; other work goes by itself. One whose caller has given up is not sent.
-    pub fn of(waiting: &mut Vec<Ask>, under_way: &Keys, shard: &Shard) -> Self {
-        let asks = waiting.extract_if(.., |ask| !under_way.contains(&ask.fingerprint));
+    /// Merges what takes by key, in order, and then what may share a call; other work goes by itself. One whose caller has
+    /// given up is not sent.
+    pub fn of(asks: impl Iterator<Item = Ask>, shard: &Shard) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         let mut places: HashMap<_, usize, FingerprintState> = HashMap::default();
         for ask in asks.filter(|ask| !ask.answer.is_closed()) {

@@ -11,9 +11,9 @@
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::script::{By, Call, EXACT, Reply, named, opened, runs};
+use super::script::{By, Call, Reply, named, opened, runs};
 use super::sources::Script;
-use super::told::Told;
+use super::told::{Quotas, Told, common};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
@@ -36,8 +36,7 @@ pub fn is_check(policy: &Policy, work: &Work) -> bool {
 /// `time` is decided by instead of TIME; tests only.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
     let told: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call, now)).collect();
-    let bounds = calls.iter().zip(&told).map(|(call, told)| told.bounds(call, now));
-    let (from, to) = bounds.fold((0, EXACT), |all, of| (all.0.max(of.0), all.1.min(of.1)));
+    let (from, to) = common(told.iter().map(|told| told.bounds));
     let mut cmd = named(by, Script::of(calls[0].policy, calls[0].work));
     let mut numbers = Numbers::default();
     numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
@@ -108,9 +107,9 @@ impl Numbers {
     fn push_check(&mut self, call: &Call<'_>, told: &Told) {
         let start = self.0.len();
         self.push([told.count() as f64, 0.0]);
-        match told {
-            Told::Segments(segments) => self.push_windows(call, segments),
-            Told::Pairs(pairs) => pairs.iter().for_each(|pair| self.push(pair.map(|number| number as f64))),
+        match &told.quotas {
+            Quotas::Segments(segments) => self.push_windows(call, segments),
+            Quotas::Pairs(pairs) => pairs.iter().for_each(|pair| self.push(pair.map(|number| number as f64))),
         }
         for (cost, times) in runs(call.costs) {
             self.push([cost as f64, times as f64]);

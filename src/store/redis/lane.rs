@@ -185,9 +185,11 @@ struct Driver {
     shard: Arc<Shard>,
     doubt: Arc<Notify>,
     breaker: Breaker,
-    /// What waits for others to ask, or for a call of its key; at most [`BATCH`].
+    /// What may go out, and waits for others to ask.
     waiting: Vec<Ask>,
-    /// How many of these the metrics know of.
+    /// What waits for a call of its key; at most [`BATCH`] together with those.
+    held: Vec<Ask>,
+    /// How many of both the metrics know of.
     noted: usize,
     /// How long the next connect may take.
     connect: Duration,
@@ -196,10 +198,9 @@ struct Driver {
 impl Driver {
     fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
-        let waiting = Vec::with_capacity(BATCH);
-        tokio::spawn(
-            Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, noted: 0, connect: CONNECT.0 }.run(),
-        );
+        let (waiting, held) = (Vec::with_capacity(BATCH), Vec::new());
+        let driver = Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, held, noted: 0, connect: CONNECT.0 };
+        tokio::spawn(driver.run());
         queue
     }
 
@@ -233,7 +234,7 @@ impl Driver {
     }
 
     fn open_breaker(&mut self, why: &str) {
-        self.waiting.drain(..).for_each(|ask| refuse(ask, why));
+        self.waiting.drain(..).chain(self.held.drain(..)).for_each(|ask| refuse(ask, why));
         self.note_held();
         if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
             tracing::warn!(
@@ -260,12 +261,13 @@ impl Driver {
         let shard = self.shard.clone();
         let (mut under_way, mut keys) = (FuturesUnordered::new(), Keys::default());
         let (at_once, mut gathering) = (UNDER_WAY[shard.durability as usize], Gathering::default());
+        // On the connection before, they waited for calls that are under way no more.
+        self.waiting.append(&mut self.held);
         loop {
-            let (idle, room) = (under_way.is_empty(), BATCH - self.waiting.len());
-            // Unless all wait for a call of their key; at first, on the connection before.
-            let is_due = under_way.len() < at_once && self.waiting.iter().any(|ask| !keys.contains(&ask.fingerprint));
+            let (idle, room) = (under_way.is_empty(), BATCH - self.waiting.len() - self.held.len());
+            let is_due = under_way.len() < at_once && !self.waiting.is_empty();
             if is_due && (room == 0 || gathering.is_over(shard.now())) {
-                let batch = Batch::of(&mut self.waiting, &keys, &shard);
+                let batch = Batch::of(self.waiting.drain(..), &shard);
                 if !batch.is_empty() {
                     keys.extend(batch.keys());
                     under_way.push(carry(batch, connection.clone(), &shard));
@@ -277,7 +279,10 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
-                    Ended::Sound => answered.iter().for_each(|key| _ = keys.remove(key)),
+                    Ended::Sound => {
+                        answered.iter().for_each(|key| _ = keys.remove(key));
+                        self.waiting.extend(self.held.extract_if(.., |ask| !keys.contains(&ask.fingerprint)));
+                    }
                     Ended::Broken => return End::Broken,
                     Ended::Silent => return End::Silent,
                 },
@@ -286,6 +291,8 @@ impl Driver {
                         while under_way.next().await.is_some() {}
                         return End::Unwanted;
                     }
+                    let asked = self.waiting.len() - count;
+                    self.held.extend(self.waiting.extract_if(asked.., |ask| keys.contains(&ask.fingerprint)));
                     gathering.more(shard.now());
                 }
                 () = tokio::task::yield_now(), if is_due => gathering.quiet += 1,
@@ -300,9 +307,10 @@ impl Driver {
 
     /// Tells the metrics how many asks wait here.
     fn note_held(&mut self) {
-        if self.noted != self.waiting.len() {
-            self.shard.metrics.hold(self.noted, self.waiting.len());
-            self.noted = self.waiting.len();
+        let held = self.waiting.len() + self.held.len();
+        if self.noted != held {
+            self.shard.metrics.hold(self.noted, held);
+            self.noted = held;
         }
     }
 

@@ -14,7 +14,7 @@ use super::check::{self, Declared, is_check};
 use super::keys::{Tag, counter_width};
 use super::log::{self, Page};
 use super::sources::Script;
-use super::told::Told;
+use super::told::{Quotas, Told};
 use crate::limit::amend::{Receipt, charge, is_tentative, look};
 use crate::limit::bucket::TokenBucket;
 use crate::limit::decision::{decide, decide_roomy};
@@ -87,9 +87,9 @@ impl<'a> Call<'a> {
                 cmd.arg(told.count() + more_keys.len());
                 told.name(self, &mut cmd);
                 cmd.arg(&more_keys[..]);
-                match &told {
-                    Told::Segments(_) => self.window_arguments(&mut cmd, told.bounds(self, now)),
-                    Told::Pairs(pairs) => self.pair_arguments(&mut cmd, pairs),
+                match &told.quotas {
+                    Quotas::Segments(_) => self.window_arguments(&mut cmd, told.bounds),
+                    Quotas::Pairs(pairs) => self.pair_arguments(&mut cmd, pairs),
                 }
                 for (cost, times) in runs(self.costs) {
                     cmd.arg(cost).arg(times);

@@ -18,8 +18,15 @@ use crate::limit::window::Grid;
 /// How far the shard's clock may be from where the caller believes it, us.
 const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
+/// What is told of a key.
+pub struct Told {
+    /// The instants between which TIME must be, us. What depends on no TIME leaves them open.
+    pub bounds: (Micros, Micros),
+    pub quotas: Quotas,
+}
+
 /// What is told of each quota.
-pub enum Told {
+pub enum Quotas {
     /// The first and the last segment.
     Segments(SmallVec<[(u64, u64); 3]>),
     /// What a state that is a pair is decided by; see `bucket_check.lua` and `fixed_check.lua`.
@@ -34,37 +41,32 @@ impl Told {
             Algorithm::SlidingWindow => {
                 let (from, to) = covered(now);
                 let of = |quota: &Quota| segments(Grid::new(quota.window), from, to).into_inner();
-                Self::Segments(quotas.map(of).collect())
+                Self { bounds: (from, to), quotas: Quotas::Segments(quotas.map(of).collect()) }
             }
             Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog => {
-                Self::Pairs(quotas.map(|quota| pair_numbers(quota, now)).collect())
+                let pairs: SmallVec<[[u64; 5]; 3]> = quotas.clone().map(|quota| pair_numbers(quota, now)).collect();
+                let windows = quotas.zip(&pairs).filter_map(|(quota, [start, .., end])| match quota.rule {
+                    Rule::FixedWindow(Anchor::Calendar(_)) => Some((*start, end - 1)),
+                    _ => None,
+                });
+                Self { bounds: common(windows), quotas: Quotas::Pairs(pairs) }
             }
         }
     }
 
-    /// The instants between which TIME must be, us. What depends on no TIME leaves them open.
-    pub fn bounds(&self, call: &Call<'_>, now: Micros) -> (Micros, Micros) {
-        let Self::Pairs(pairs) = self else { return covered(now) };
-        let windows = call.policy.quotas.iter().zip(pairs).filter_map(|(quota, [start, .., end])| match quota.rule {
-            Rule::FixedWindow(Anchor::Calendar(_)) => Some((*start, end - 1)),
-            _ => None,
-        });
-        windows.fold((0, EXACT), |(from, to), (first, last)| (from.max(first), to.min(last)))
-    }
-
     /// How many keys.
     pub fn count(&self) -> usize {
-        match self {
-            Self::Segments(segments) => segments.iter().map(|(first, last)| (last - first + 1) as usize).sum(),
-            Self::Pairs(pairs) => pairs.len(),
+        match &self.quotas {
+            Quotas::Segments(segments) => segments.iter().map(|(first, last)| (last - first + 1) as usize).sum(),
+            Quotas::Pairs(pairs) => pairs.len(),
         }
     }
 
     /// Adds their names.
     pub fn name(&self, call: &Call<'_>, cmd: &mut Cmd) {
         let (tag, policy, quotas) = (call.tag, call.policy.counters(), &call.policy.quotas);
-        match self {
-            Self::Segments(segments) => {
+        match &self.quotas {
+            Quotas::Segments(segments) => {
                 for (quota, (first, last)) in quotas.iter().zip(segments) {
                     let mut name = tag.segments(policy, quota);
                     let start = name.len();
@@ -75,9 +77,14 @@ impl Told {
                     }
                 }
             }
-            Self::Pairs(_) => quotas.iter().for_each(|quota| _ = cmd.arg(tag.state(policy, quota))),
+            Quotas::Pairs(_) => quotas.iter().for_each(|quota| _ = cmd.arg(tag.state(policy, quota))),
         }
     }
+}
+
+/// What lies in all of these intervals.
+pub fn common(bounds: impl Iterator<Item = (Micros, Micros)>) -> (Micros, Micros) {
+    bounds.fold((0, EXACT), |(from, to), (first, last)| (from.max(first), to.min(last)))
 }
 
 /// The instants between which the shard's clock is believed to be, us.
