@@ -56,6 +56,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are clients
     // of a node, and the load generator counts in the core's units. A replay decides by itself, with the embedded store.
+    // Where the log goes is known here alone.
     (
         "cli",
         &[
@@ -69,6 +70,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "store::Subject",
             "reload",
             "serve",
+            "telemetry::log_queue",
         ],
     ),
     // Dispatches.

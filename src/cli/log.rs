@@ -1,14 +1,34 @@
 //! The log: to standard error, for people on a terminal and as JSON otherwise.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::telemetry::log_queue::LOG;
+
+/// How long the end of the process waits until what was logged is written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// Starts it. `RUST_LOG` says how much is logged, `info` by default.
-pub(super) fn start() {
+///
+/// # Errors
+/// When the system gives it no thread.
+pub(super) fn start() -> io::Result<()> {
+    LOG.start(io::stderr())?;
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| &LOG);
     // Only a second start could fail, and then there is a log already.
-    let _ = if std::io::stderr().is_terminal() { log.try_init() } else { log.json().try_init() };
+    let _ = if io::stderr().is_terminal() { log.try_init() } else { log.json().try_init() };
+    Ok(())
+}
+
+/// Ends it, with why the process fails if it does.
+pub(super) fn end(failure: Option<&str>) {
+    if let Some(reason) = failure {
+        // It takes all that it is given.
+        let _ = writeln!(&LOG, "tollgate: {reason}");
+    }
+    LOG.flush(LAST_LINES);
 }

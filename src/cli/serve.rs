@@ -37,7 +37,10 @@ impl Args {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
-    log::start();
+    if let Err(error) = log::start() {
+        complain(&error.to_string());
+        return ExitCode::FAILURE;
+    }
     let setup = args.setup();
     let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());
     let served = config.and_then(|config| {
@@ -48,13 +51,8 @@ pub(super) fn run(args: Args) -> ExitCode {
         runtime.shutdown_background();
         served
     });
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            complain(&reason);
-            ExitCode::FAILURE
-        }
-    }
+    log::end(served.as_ref().err().map(String::as_str));
+    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 async fn serve(setup: Setup, config: Config) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! How a node tells what it does: metrics, traces, and how often a line of the log is written.
+//! How a node tells what it does: metrics, traces, and the log: how often a line is logged, and its way out.
 //!
 //! A low layer: store, engine and surfaces count and time into [`instrument`]s of their own. What they hold is read
 //! when somebody asks, and becomes the text of `GET /metrics` by the table of [`metrics::Metrics`]. A check that is
@@ -11,3 +11,5 @@ pub mod metrics;
 pub mod traces;
 
 pub mod log;
+
+pub mod log_queue;

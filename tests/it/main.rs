@@ -132,6 +132,9 @@ mod telemetry_traces;
 // An OTLP endpoint that is away, and what the log says.
 mod telemetry_faults;
 
+// A log that nobody reads.
+mod telemetry_log;
+
 // The metrics: all names, bounded series, in agreement with health and policies.
 mod telemetry_metrics;
 

@@ -106,8 +106,10 @@ fn descriptors_for_all_connections_are_there_from_the_start() {
     let log = NamedTempFile::new().unwrap();
     let mut limited = Command::new("prlimit");
     limited.args(["--nofile=100:200", crate::harness::TOLLGATE]).stderr(log.reopen().unwrap());
-    let node = Node::start_by(limited, &["--config", file.path().to_str().unwrap()]);
+    let mut node = Node::start_by(limited, &["--config", file.path().to_str().unwrap()]);
     assert_eq!(http::post(&node.address, "/v1/check", str::from_utf8(PEEK).unwrap()).status, 200);
+    node.terminate();
+    node.ended();
     let told = std::fs::read_to_string(log.path()).unwrap();
     assert!(told.contains("ulimit -n"), "{told}");
 }

@@ -67,7 +67,7 @@ fn endpoint_fails(endpoint: &str, protocol: &str) {
     let log = NamedTempFile::new().unwrap();
     let mut program = tracing_to(endpoint, QUEUE);
     program.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
-    let node = logging(program, &log, &[]);
+    let mut node = logging(program, &log, &[]);
     let complaints = || lines(&log).iter().filter(|line| line["fields"]["endpoint"] == endpoint).count();
     let batch = json!({"checks": (0..100).map(|at| json!({"key": format!("k{at}")})).collect::<Vec<_>>()});
     let mut checks = 0;
@@ -85,6 +85,8 @@ fn endpoint_fails(endpoint: &str, protocol: &str) {
         checks += 100;
     }
     let after = http::get(&node.address, "/metrics").body;
+    node.terminate();
+    node.ended();
     assert_eq!(complaints(), 1);
     let grown = resident(&after) - resident(&before);
     assert!(grown < 64.0 * 1024.0 * 1024.0, "{checks} checks took {grown} bytes");
@@ -97,7 +99,7 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
     let log = NamedTempFile::new().unwrap();
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], "policies: {default: {quotas: [5 per 1s]}}");
     let program = tracing_to(&format!("http://127.0.0.1:{}", free_port()), &[]);
-    let node = logging(program, &log, &["--config", file.path().to_str().unwrap()]);
+    let mut node = logging(program, &log, &["--config", file.path().to_str().unwrap()]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
     let fields =
@@ -106,6 +108,8 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
         let answer = http::exchange(&node.address, &http::request("POST", "/v1/check", &fields, br#"{"key": "k"}"#));
         assert_eq!((answer.status, answer.header("x-request-id")), (200, Some("req-7")));
     }
+    node.terminate();
+    node.ended();
     let told: Vec<Value> = lines(&log)
         .into_iter()
         .filter(|line| line["fields"]["message"].as_str().unwrap().contains("the fallback answers"))

@@ -35,6 +35,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_prefilter_evictions_total", "counter", &[]),
     ("tollgate_fallback_total", "counter", &["mode", "cause"]),
     ("tollgate_shed_total", "counter", &[]),
+    ("tollgate_log_lines_dropped_total", "counter", &[]),
     ("tollgate_config_last_reload_successful", "gauge", &[]),
     ("tollgate_config_last_reload_success_timestamp_seconds", "gauge", &[]),
     ("tollgate_build_info", "gauge", &["version", "revision"]),

@@ -61,6 +61,8 @@ metrics! {
         pub fallback: Family<u64> = "tollgate_fallback",
         /// Requests that were turned away unread because too many were under way.
         pub shed: Family<u64> = "tollgate_shed",
+        /// Lines of the log that were dropped because nobody read it in time.
+        pub log_lines_dropped: Family<u64> = "tollgate_log_lines_dropped",
         /// 1 if the last attempt to load the configuration succeeded, else 0.
         pub config_last_reload_successful: Family<f64> = "tollgate_config_last_reload_successful",
         /// When the configuration in force was loaded, since the Unix epoch.

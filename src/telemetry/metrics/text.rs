@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use prometheus_client::registry::Registry;
 
 use super::{Labels, Metrics, process};
+use crate::telemetry::log_queue::LOG;
 
 /// Of the answer to `GET /metrics`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -15,6 +16,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// All metrics, with those of the program and its process: one series a line.
 pub fn text(mut metrics: Metrics) -> String {
     metrics.build_info = [(build_labels(), 1.0)].into_iter().collect();
+    metrics.log_lines_dropped = LOG.dropped().into();
     process::read(&mut metrics);
     let mut registry = Registry::default();
     registry.register_collector(Box::new(metrics));

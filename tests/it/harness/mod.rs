@@ -72,10 +72,12 @@ impl Node {
     }
 
     fn begin(mut program: Command, listen: &str, arguments: &[&str]) -> Self {
+        if !program.get_envs().any(|(name, _)| name == "RUST_LOG") {
+            program.env("RUST_LOG", "warn");
+        }
         let mut process = program
             .args(["serve", "--listen", listen])
             .args(arguments)
-            .env("RUST_LOG", "warn")
             .stdout(Stdio::piped())
             .spawn()
             .expect("the built program starts");

@@ -1,0 +1,98 @@
+//! The reader of the log stands still, or has gone: checks are answered all the same.
+
+use std::io::{BufRead, BufReader, PipeReader, pipe};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use crate::harness::{Node, TOLLGATE, http, wait_until};
+
+/// A configuration with so many faults that it takes one line of some 20 KB to name them.
+const FAULTS: usize = 200;
+
+/// More such lines than a pipe and what waits before it have room for.
+const RELOADS: usize = 200;
+
+#[test]
+fn a_reader_that_stands_still_holds_up_no_check_and_is_told_what_it_missed() {
+    let mut story = Story::begin();
+    story.log_much_and_ask();
+    let dropped = story.dropped();
+    assert!((1..=RELOADS as u64).contains(&dropped), "{dropped} lines were dropped");
+
+    let mut lines = BufReader::new(story.log).lines().map(|line| line.unwrap());
+    let told = lines.find_map(|line| {
+        let line: Value = serde_json::from_str(&line).expect("each line is whole");
+        let fields = &line["fields"];
+        fields["message"]
+            .as_str()?
+            .contains("lines of the log were dropped")
+            .then(|| fields["lines"].as_u64().unwrap())
+    });
+    assert_eq!(told, Some(dropped));
+    story.node.terminate();
+    assert!(lines.any(|line| line.contains("\"stopped\"")), "what is logged last is written before the end");
+    assert_eq!(story.node.ended().code(), Some(0));
+}
+
+#[test]
+fn a_reader_that_stands_still_does_not_keep_a_node_from_ending() {
+    let mut story = Story::begin();
+    story.log_much_and_ask();
+    story.node.terminate();
+    assert_eq!(story.node.ended().code(), Some(0));
+}
+
+#[test]
+fn a_reader_that_has_gone_takes_nothing_with_it() {
+    let Story { mut node, log, file } = Story::begin();
+    drop(log);
+    (0..4).for_each(|_| reload_and_ask(&node));
+    node.terminate();
+    assert_eq!(node.ended().code(), Some(0));
+    drop(file);
+}
+
+/// A node whose log goes into a pipe, with a configuration that has faults by now.
+struct Story {
+    node: Node,
+    log: PipeReader,
+    file: NamedTempFile,
+}
+
+impl Story {
+    fn begin() -> Self {
+        let file = NamedTempFile::with_suffix(".yaml").unwrap();
+        std::fs::write(&file, "policies:\n  default: {quotas: [10 per 1s]}\n").unwrap();
+        let (log, far_end) = pipe().unwrap();
+        let mut program = Command::new(TOLLGATE);
+        program.env("RUST_LOG", "info").stderr(far_end);
+        let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+        let faults: String = (0..FAULTS).map(|number| format!("unknown{number}: 1\n")).collect();
+        std::fs::write(&file, faults).unwrap();
+        Self { node, log, file }
+    }
+
+    fn log_much_and_ask(&self) {
+        (0..RELOADS).for_each(|_| reload_and_ask(&self.node));
+        // The file is watched, too: from here on nothing more is logged.
+        let mut before = None;
+        wait_until("nothing is logged", || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            before.replace(self.dropped()) == Some(self.dropped())
+        });
+    }
+
+    fn dropped(&self) -> u64 {
+        let metrics = String::from_utf8(http::get(&self.node.address, "/metrics").body).unwrap();
+        let line = metrics.lines().find_map(|line| line.strip_prefix("tollgate_log_lines_dropped_total "));
+        line.expect("the metric is there").parse().unwrap()
+    }
+}
+
+fn reload_and_ask(node: &Node) {
+    let reload = http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b""));
+    assert_eq!(reload.status, 422);
+    assert_eq!(http::post(&node.address, "/v1/check", r#"{"key": "k", "cost": 0}"#).status, 200);
+}
