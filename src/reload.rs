@@ -97,12 +97,12 @@ impl Reloader {
             return Err(ReloadError::NoFile);
         }
         let _reloading = self.reloading.lock().await;
-        let before = self.look_again();
+        let before = self.look_again().await;
         let now = unix_micros();
         match self.load(now).await {
             Ok(config) => Ok(self.put_into_force(config, why)),
             Err(faults) => {
-                self.watched.store(Arc::new(before));
+                self.watched.store(before);
                 let told: Vec<Fault> = faults.iter().cloned().collect();
                 self.last.rcu(|last| LastReload { tried_at: now, faults: told.clone(), ..LastReload::clone(last) });
                 tracing::error!(why, %faults, "the configuration has faults: the running policies stay in force");
@@ -152,7 +152,11 @@ impl Reloader {
         Reloaded { changes, restart_needed }
     }
 
-    fn look_again(&self) -> Vec<Watched> {
-        self.watched.load().iter().map(Watched::look_again).collect()
+    /// The files as they are now. A file system that hangs holds up only who looks at it: that is done elsewhere as well.
+    async fn look_again(&self) -> Arc<Vec<Watched>> {
+        let watched = self.watched.load_full();
+        let known = watched.clone();
+        let looked = tokio::task::spawn_blocking(move || watched.iter().map(Watched::look_again).collect());
+        looked.await.map_or(known, Arc::new)
     }
 }

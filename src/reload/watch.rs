@@ -22,9 +22,8 @@ impl Reloader {
         let mut changing = None;
         loop {
             ticks.tick().await;
-            // A few calls of stat, on files that were read a moment ago.
-            let looked = self.look_again();
-            if looked == **self.watched.load() {
+            let looked = self.look_again().await;
+            if looked == *self.watched.load() {
                 changing = None;
             } else if changing.as_ref() == Some(&looked) {
                 changing = None;

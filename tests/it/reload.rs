@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tollgate::limit::state::State;
 use tollgate::prefilter::Prefilter;
 use tollgate::store::{MemoryStore, Store};
 
-use crate::harness::{Node, http, redis, unique, wait_until};
+use crate::harness::{Node, TOLLGATE, http, redis, unique, wait_until};
 
 /// A node and the file that it runs by.
 struct Story {
@@ -70,6 +71,58 @@ fn p(limit: u64) -> String {
 
 fn on(store: &str, limit: u64) -> String {
     format!("store: {{redis: [{store}], timeout: 10s}}\n{}", p(limit))
+}
+
+/// A library before the system's, by which looking at the file `SLOW` takes as long as the file `HANG` is there: a network
+/// file system whose server has gone, for instance. Half a minute at most.
+const HANGING: &str = r#"
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    #include <string.h>
+    #include <sys/stat.h>
+    #include <unistd.h>
+
+    int statx(int folder, const char *path, int flags, unsigned mask, struct statx *found) {
+        int (*real)(int, const char *, int, unsigned, struct statx *) = dlsym(RTLD_NEXT, "statx");
+        for (int left = 3000; left > 0 && !strcmp(path, getenv("SLOW")) && !access(getenv("HANG"), F_OK); left--) {
+            if (left == 3000) unlink(getenv("NOT_YET"));
+            usleep(10000);
+        }
+        return real(folder, path, flags, mask, found);
+    }
+"#;
+
+#[test]
+fn a_file_system_that_hangs_holds_up_no_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, source, library, hang, not_yet] =
+        ["my.yaml", "hanging.c", "hanging.so", "hang", "not_yet"].map(|name| folder.path().join(name));
+    std::fs::write(&file, p(10)).unwrap();
+    std::fs::write(&source, HANGING).unwrap();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let mut program = Command::new(TOLLGATE);
+    program.env("LD_PRELOAD", &library).env("SLOW", &file).env("HANG", &hang).env("NOT_YET", &not_yet);
+    let mut node = Node::start_by(program, &["--config", file.to_str().unwrap()]);
+    std::fs::write(&not_yet, "").unwrap();
+    std::fs::write(&hang, "").unwrap();
+    wait_until("the node hangs on its file", || !not_yet.exists());
+    assert_eq!(ask(&node, "k", 1)["remaining"], 9);
+
+    std::fs::remove_file(&hang).unwrap();
+    std::fs::write(&file, p(20)).unwrap();
+    wait_until("the change is seen", || limit(&node) == 20);
+    std::fs::write(&not_yet, "").unwrap();
+    std::fs::write(&hang, "").unwrap();
+    wait_until("it hangs again", || !not_yet.exists());
+    node.terminate();
+    assert_eq!(node.ended().code(), Some(0));
 }
 
 #[test]
