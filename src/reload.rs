@@ -111,6 +111,15 @@ impl Reloader {
         }
     }
 
+    /// The same, also if who asked for it goes: another one must not begin while this one may still be reading.
+    ///
+    /// # Errors
+    /// As [`Reloader::reload`].
+    pub async fn reload_to_its_end(self: Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
+        let reloading = tokio::spawn(async move { self.reload(why).await });
+        reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error))))
+    }
+
     /// How the last reload went.
     pub fn last(&self) -> Arc<LastReload> {
         self.last.load_full()
@@ -130,7 +139,7 @@ impl Reloader {
     async fn load(&self, now: Micros) -> Result<Config, Faults> {
         let setup = self.setup.clone();
         let loading = tokio::task::spawn_blocking(move || setup.load(now)).await;
-        loading.unwrap_or_else(|error| Err(Faults::of_source("the configuration", format!("cannot be read: {error}"))))
+        loading.unwrap_or_else(|error| Err(unread(&error)))
     }
 
     fn put_into_force(&self, config: Config, why: &str) -> Reloaded {
@@ -159,4 +168,9 @@ impl Reloader {
         let looked = tokio::task::spawn_blocking(move || watched.iter().map(Watched::look_again).collect());
         looked.await.map_or(known, Arc::new)
     }
+}
+
+/// Who was to read it has panicked, or the node ends.
+fn unread(error: &tokio::task::JoinError) -> Faults {
+    Faults::of_source("the configuration", format!("cannot be read: {error}"))
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::MissedTickBehavior;
 
 use crate::access::Reach;
@@ -49,6 +49,10 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// How long connections that look idle stay open after the last accept: a request may be on its way in them.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
+/// Connections that the system keeps until the node accepts them; Linux permits as many unless told otherwise
+/// (`net.core.somaxconn`). One more is heard again a second later.
+const BACKLOG: u32 = 4096;
+
 /// Where a node is reached.
 #[derive(Debug)]
 pub struct Listeners {
@@ -65,10 +69,10 @@ impl Listeners {
     /// When an address is taken or not ours.
     pub async fn bind(config: &Config) -> Result<Self, ServeError> {
         let admin = match config.admin_listen {
-            Some(address) => Some(listen(address).await?),
+            Some(address) => Some(listen(address)?),
             None => None,
         };
-        Ok(Self { checks: listen(config.listen).await?, admin })
+        Ok(Self { checks: listen(config.listen)?, admin })
     }
 }
 
@@ -109,6 +113,13 @@ impl Server {
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing };
         Ok(Self { node, listeners, shutdown, limits })
+    }
+
+    /// With up to so many connections to each listener, if that is less than its configuration permits.
+    #[must_use]
+    pub fn with_connections(mut self, connections: u64) -> Self {
+        self.limits.max_connections = self.limits.max_connections.min(connections);
+        self
     }
 
     /// What a person wants to know now: where it listens, by which policies, and a line to try.
@@ -179,8 +190,15 @@ async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generation
     Ok(Store::Redis(store))
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|error| ServeError::Listen { address, error })
+fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let open = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Also where connections of the node before are still ending.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    open().map_err(|error| ServeError::Listen { address, error })
 }
 
 /// Accepts without end, or waits without end when there is no such listener.

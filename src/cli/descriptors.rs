@@ -14,21 +14,25 @@ use crate::config::Config;
 const OTHERS: u64 = 256;
 
 /// Raises the soft limit as far as `config` needs and the hard limit permits, and makes room in the table. Only of use
-/// before other threads are started.
-pub(super) fn reserve(config: &Config) {
+/// before other threads are started. How many connections each listener may then have open: clients must not take what is
+/// needed to reach Redis.
+pub(super) fn reserve(config: &Config) -> u64 {
     let listeners = if config.admin_listen.is_some() { 2 } else { 1 };
     let wanted = config.limits.max_connections * listeners + OTHERS;
     let permitted = raise(wanted);
+    let connections = permitted.saturating_sub(OTHERS).max(permitted / 2) / listeners;
     if permitted < wanted {
         tracing::warn!(
             permitted,
             wanted,
+            connections,
             "the system permits fewer open files than `limits.max_connections` may need: raise `ulimit -n` (LimitNOFILE)"
         );
     }
     let last = wanted.min(permitted).saturating_sub(1);
     // Closed again at once; the room stays. Failing costs only that room.
     let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(std::io::stdin(), last));
+    connections.clamp(1, config.limits.max_connections)
 }
 
 /// How many files may be open after `wanted` was asked for.

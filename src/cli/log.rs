@@ -1,5 +1,6 @@
 //! The log: to standard error, for people on a terminal and as JSON otherwise.
 
+use std::backtrace::Backtrace;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -11,24 +12,28 @@ use crate::telemetry::log_queue::LOG;
 /// How long the end of the process waits until what was logged is written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Starts it. `RUST_LOG` says how much is logged, `info` by default.
-///
-/// # Errors
-/// When the system gives it no thread.
-pub(super) fn start() -> io::Result<()> {
-    LOG.start(io::stderr())?;
+/// Starts to log, panics as well. `RUST_LOG` says how much, `info` by default. What is logged waits until it is [written](write).
+pub(super) fn start() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| &LOG);
     // Only a second start could fail, and then there is a log already.
     let _ = if io::stderr().is_terminal() { log.try_init() } else { log.json().try_init() };
-    Ok(())
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, backtrace = %Backtrace::capture(), "a bug")));
+}
+
+/// Starts the thread that writes it.
+///
+/// # Errors
+/// When the system gives none.
+pub(super) fn write() -> io::Result<()> {
+    LOG.start(io::stderr())
 }
 
 /// Ends it, with why the process fails if it does.
 pub(super) fn end(failure: Option<&str>) {
     if let Some(reason) = failure {
         // It takes all that it is given.
-        let _ = writeln!(&LOG, "tollgate: {reason}");
+        let _ = (&LOG).write_all(format!("tollgate: {reason}\n").as_bytes());
     }
     LOG.flush(LAST_LINES);
 }

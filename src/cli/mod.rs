@@ -87,5 +87,5 @@ fn print(text: &str) {
 /// Tells on standard error why a command failed; that nobody reads it changes nothing.
 fn complain(reason: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "tollgate: {reason}");
+    let _ = std::io::stderr().write_all(format!("tollgate: {reason}\n").as_bytes());
 }

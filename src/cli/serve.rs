@@ -37,16 +37,18 @@ impl Args {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
-    if let Err(error) = log::start() {
+    log::start();
+    let setup = args.setup();
+    let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());
+    // As long as there is one thread.
+    let config = config.map(|config| (descriptors::reserve(&config), config));
+    if let Err(error) = log::write() {
         complain(&error.to_string());
         return ExitCode::FAILURE;
     }
-    let setup = args.setup();
-    let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());
-    let served = config.and_then(|config| {
-        descriptors::reserve(&config);
+    let served = config.and_then(|(connections, config)| {
         let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
-        let served = runtime.block_on(serve(setup, config));
+        let served = runtime.block_on(serve(setup, config, connections));
         // A sweep may still be under way.
         runtime.shutdown_background();
         served
@@ -55,12 +57,15 @@ pub(super) fn run(args: Args) -> ExitCode {
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn serve(setup: Setup, config: Config) -> Result<(), String> {
+async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), String> {
     let mut signals = Signals::new().map_err(|error| error.to_string())?;
     let hangup = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
     let listeners = Listeners::bind(&config).await.map_err(|error| error.to_string())?;
     let server = Server::open(setup, config, listeners).await.map_err(|error| error.to_string())?;
-    print(&server.greeting());
+    let server = server.with_connections(connections);
+    // By a thread of its own, since nobody need be reading.
+    let greeting = server.greeting();
+    std::thread::spawn(move || print(&greeting));
     let reloads = reload_on(hangup, server.reloader());
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let second_signal = async {

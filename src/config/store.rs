@@ -12,7 +12,7 @@ use super::section::{Section, Shape};
 use super::url::Seed;
 use super::{RedisConfig, StoreConfig, credentials, url};
 
-/// How long a check may wait for the store: from 1 ms to 60 s, in us.
+/// How long a check may wait for the store: from 1 ms to 20 s, in us.
 pub(super) const TIMEOUT: RangeInclusive<Micros> = 1_000..=20_000_000;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(100);

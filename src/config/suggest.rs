@@ -1,10 +1,16 @@
 //! What a misspelt word was meant to be.
 
+/// Longer words are no slips of those that are known, bytes.
+const LONGEST: usize = 64;
+
 /// The candidate nearest to `word`, if it is near enough to have been meant.
 ///
 /// By optimal string alignment distance: an inserted, missing or wrong letter and two letters swapped each count 1,
 /// case and `-` against `_` nothing. One slip in three letters is near enough.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > LONGEST {
+        return None;
+    }
     let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
     let word = plain(word);
     candidates

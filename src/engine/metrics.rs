@@ -22,7 +22,9 @@ impl Engine {
     }
 
     fn read_checks(&self, metrics: &mut Metrics) {
-        for name in self.policies().by_name.keys() {
+        let policies = self.policies();
+        self.tally.know(policies.by_name.keys().map(String::as_str));
+        for name in policies.by_name.keys() {
             let series = self.tally.policy(name).series();
             metrics.checks.extend(series.into_iter().map(|(outcome, source, reason, count)| {
                 let words = [("outcome", outcome.name()), ("source", source.name()), ("reason", reason.name())];

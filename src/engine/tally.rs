@@ -116,12 +116,19 @@ impl Tally {
         if let Some(tally) = self.policies.load().get(name) {
             return tally.clone();
         }
+        self.know([name]);
+        self.policies.load().get(name).cloned().unwrap_or_default()
+    }
+
+    /// Makes room for these policies at once: one by one each would copy those that are known.
+    pub fn know<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) {
         self.policies.rcu(|policies| {
             let mut policies = HashMap::clone(policies);
-            policies.entry(name.to_owned()).or_default();
+            for name in names.clone() {
+                policies.entry(name.to_owned()).or_default();
+            }
             policies
         });
-        self.policies.load().get(name).cloned().unwrap_or_default()
     }
 }
 

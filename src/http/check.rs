@@ -1,5 +1,7 @@
 //! `POST /v1/check`, `POST /v1/check/batch` and `POST /v1/check/all`.
 
+use std::collections::HashMap;
+
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::response::Response;
@@ -9,7 +11,7 @@ use super::body::JsonBody;
 use super::error::Problem;
 use super::json::Object;
 use super::{Node, body, query, request, violations};
-use crate::engine::{Check, Decision};
+use crate::engine::{Check, CheckError, Decision};
 
 /// The largest body of one check, bytes.
 const MAX_CHECK_BYTES: usize = 64 * 1024;
@@ -75,9 +77,14 @@ async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
         object.value("error", error);
         object.close();
     };
+    // What is said of a name that is not known is the same for all that have it; each time anew, it would take long.
+    let mut unknown: HashMap<&str, Problem> = HashMap::new();
     let result = |(place, item): (usize, Result<usize, Problem>), out: &mut Vec<u8>| match item {
         Ok(at) => match &decisions[at] {
             Ok(decision) => answer::write(out, &checks[at].key, decision),
+            Err(error @ CheckError::UnknownPolicy(name)) => {
+                fault(out, unknown.entry(name).or_insert_with(|| Problem::no_decision(error, &policies, "")));
+            }
             Err(error) => fault(out, &Problem::no_decision(error, &policies, &format!("/checks/{place}"))),
         },
         Err(error) => fault(out, &error),

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::access;
 use super::faults::FaultBody;
+use super::inspect::MAX_VIOLATIONS;
 use super::violations::{Violation, did_you_mean, member};
 use crate::access::Refused;
 use crate::config::Policies;
@@ -159,7 +160,9 @@ impl Problem {
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
                 Self::invalid(vec![Violation::new(format!("{at}/quotas"), detail)])
             }
-            CheckError::InvalidQuotas(misfits) => Self::invalid(misfits.iter().map(|it| misfit(it, at)).collect()),
+            CheckError::InvalidQuotas(misfits) => {
+                Self::invalid(misfits.iter().take(MAX_VIOLATIONS).map(|it| misfit(it, at)).collect())
+            }
             CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
         }
     }

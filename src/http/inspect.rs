@@ -202,14 +202,19 @@ impl<'a> Members<'a> {
     }
 
     fn add(&mut self, name: String, value: &'a RawValue, names: &[&str]) {
+        let is_full = self.violations.len() >= MAX_VIOLATIONS;
         let violation = if !names.contains(&&*name) {
+            // Looking for what was meant takes time.
+            if is_full {
+                return;
+            }
             Violation::unknown(self.at, &name, names)
         } else if self.known.0.iter().any(|(other, _)| *other == name) {
             Violation::duplicate(self.at, &name)
         } else {
             return self.known.0.push((name, value));
         };
-        if self.violations.len() < MAX_VIOLATIONS && !self.violations.contains(&violation) {
+        if !is_full && !self.violations.contains(&violation) {
             self.violations.push(violation);
         }
     }

@@ -59,7 +59,12 @@ impl<'a> Object<'a> {
         write(self.member(name), value);
     }
 
-    pub(super) fn list<T>(&mut self, name: &str, items: impl Iterator<Item = T>, write: impl Fn(T, &mut Vec<u8>)) {
+    pub(super) fn list<T>(
+        &mut self,
+        name: &str,
+        items: impl Iterator<Item = T>,
+        mut write: impl FnMut(T, &mut Vec<u8>),
+    ) {
         let out = self.member(name);
         out.push(b'[');
         for (place, item) in items.enumerate() {

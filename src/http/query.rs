@@ -47,12 +47,14 @@ impl<'a> Parameters<'a> {
         let mut read = Self { pairs: Vec::new(), violations: Vec::new() };
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if read.violations.len() >= MAX_VIOLATIONS {
+                break;
+            }
             match (decoded(name), decoded(value)) {
                 (Some(name), Some(value)) => read.add(name, value, known),
                 _ => read.violations.push(Violation::new(format!("/{name}"), "is not percent-encoded UTF-8")),
             }
         }
-        read.violations.truncate(MAX_VIOLATIONS);
         read
     }
 

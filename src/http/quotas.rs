@@ -6,6 +6,9 @@ use serde_json::value::RawValue;
 use super::inspect::{Pairs, kind, string};
 use crate::engine::Written;
 
+/// Members of one quota: several times as many as there are, so that what is wrong with a few is told by name.
+const MAX_MEMBERS: usize = 32;
+
 /// For the one parse of what is right; any fault is told by the second reading.
 pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Written>>, D::Error> {
     let value = <&RawValue>::deserialize(deserializer)?;
@@ -26,6 +29,9 @@ fn item(value: &RawValue) -> Result<Written, String> {
         return scalar(value);
     }
     let Pairs(members) = serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
+    if members.len() > MAX_MEMBERS {
+        return Err(format!("must hold objects of up to {MAX_MEMBERS} members, not {}", members.len()));
+    }
     let member = |(name, value)| Ok((name, scalar(value)?));
     members.into_iter().map(member).collect::<Result<_, _>>().map(Written::Members)
 }

@@ -57,15 +57,22 @@ pub(super) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Vec<Violatio
     }
 }
 
+/// Letters that are inserted, missing, wrong or swapped in a word that was meant to be another, at most.
+const SLIPS: usize = 2;
+
 /// `: did you mean "key"?`, if one of `known` is close to `name`, else nothing.
 pub(super) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     // Beyond that it is no slip of the hand, and the comparison takes its length squared.
     if name.len() > 64 {
         return String::new();
     }
-    let near = known.map(|known| (strsim::osa_distance(&name.to_ascii_lowercase(), known), known)).min();
+    let name = name.to_ascii_lowercase();
+    let known = known.filter(|known| known.len().abs_diff(name.len()) <= SLIPS);
+    let near = known.map(|known| (strsim::osa_distance(&name, known), known)).min();
     match near {
-        Some((distance, known)) if distance <= 2 && distance * 2 < known.len() => format!(": did you mean {known:?}?"),
+        Some((distance, known)) if distance <= SLIPS && distance * 2 < known.len() => {
+            format!(": did you mean {known:?}?")
+        }
         _ => String::new(),
     }
 }

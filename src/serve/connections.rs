@@ -14,7 +14,9 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::coop::unconstrained;
 
+use super::BACKLOG;
 use super::patience::Patient;
 use super::tls::handshake;
 use crate::config::Limits;
@@ -80,7 +82,9 @@ impl Connections {
 
     /// Accepts what already waits, which closing the listener would reset, and closes it. What is open goes on.
     pub(super) fn close(self) -> GracefulShutdown {
-        while let Some(Ok((stream, _))) = self.listener.accept().now_or_never() {
+        for _ in 0..BACKLOG {
+            // Without a budget: tokio would say that nothing waits when the task has done much.
+            let Some(Ok((stream, _))) = unconstrained(self.listener.accept()).now_or_never() else { break };
             self.serve(stream);
         }
         self.open

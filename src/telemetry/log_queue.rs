@@ -10,6 +10,9 @@ use std::time::Duration;
 /// Bytes that wait at most; as many more may be with the thread.
 const ROOM: usize = 1 << 20;
 
+/// How long the thread waits where a write would have to.
+const FULL: Duration = Duration::from_millis(10);
+
 /// The log of this process.
 pub static LOG: LogQueue = LogQueue::new();
 
@@ -23,7 +26,7 @@ pub struct LogQueue {
 #[derive(Debug)]
 struct Waiting {
     text: Vec<u8>,
-    /// Lines in all that found no room.
+    /// Lines in all that found no room, or could not be written.
     dropped: u64,
     /// Whether the thread has text that is not written yet.
     is_writing: bool,
@@ -49,8 +52,12 @@ impl LogQueue {
                     tracing::warn!(lines = dropped - told, "lines of the log were dropped: nobody read it in time");
                     told = dropped;
                 }
-                // There is nobody else to tell that it cannot be written.
-                let _ = out.write_all(&text);
+                let lost = write_all(&mut out, &text);
+                if lost > 0 {
+                    // Nobody would read about these either.
+                    told += lost;
+                    self.lock().dropped += lost;
+                }
             }
         };
         std::thread::Builder::new().name("log".into()).spawn(write).map(drop)
@@ -62,7 +69,7 @@ impl LogQueue {
         drop(self.changed.wait_timeout_while(self.lock(), limit, is_unwritten));
     }
 
-    /// Lines in all that found no room.
+    /// Lines in all that found no room, or could not be written.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
@@ -91,7 +98,8 @@ impl LogQueue {
 impl Write for &LogQueue {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         let mut waiting = self.lock();
-        if waiting.text.len() + lines.len() <= ROOM {
+        // One that is longer than that is told as well.
+        if waiting.text.is_empty() || waiting.text.len() + lines.len() <= ROOM {
             waiting.text.extend_from_slice(lines);
             self.changed.notify_all();
         } else {
@@ -103,4 +111,17 @@ impl Write for &LogQueue {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Writes all lines of `text`, also where whoever shares `out` has told it not to wait; how many could not be written.
+fn write_all(out: &mut impl Write, mut text: &[u8]) -> u64 {
+    while !text.is_empty() {
+        match out.write(text) {
+            Ok(written @ 1..) => text = &text[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(FULL),
+            Ok(0) | Err(_) => return memchr::memchr_iter(b'\n', text).count() as u64,
+        }
+    }
+    0
 }

@@ -52,6 +52,18 @@ fn other_quotas_are_other_counters() {
     });
 }
 
+/// To look for what is wrong with each of them would hold up everybody else.
+#[test]
+fn very_many_members_are_refused_at_once() {
+    on_each_store(POLICIES, |node| {
+        let members: serde_json::Map<String, Value> = (0..80_000).map(|at| (format!("m{at}"), json!(1))).collect();
+        let check = json!({"policy": "own", "key": "k", "quotas": [members]});
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": [check]}).to_string()).json();
+        let error = &answer["results"][0]["error"];
+        assert_eq!((&error["status"], error["violations"].as_array().unwrap().len()), (&json!(422), 1), "{error}");
+    });
+}
+
 #[test]
 fn the_same_quotas_are_one_counter_however_they_are_written() {
     on_each_store(POLICIES, |node| {

@@ -62,6 +62,25 @@ fn busy_connections_are_told_that_they_end() {
     assert_eq!(node.ended().code(), Some(0));
 }
 
+/// More than tokio does in one go, and than the system keeps unless it is asked to.
+#[test]
+fn all_who_wait_to_be_accepted_are_answered() {
+    let mut node = Node::start();
+    node.stop();
+    let clients: Vec<_> = (0..800)
+        .map(|_| {
+            let mut connection = http::Connection::open(&node.address).unwrap();
+            connection.send(&http::json_request("/v1/check", PEEK)).unwrap();
+            connection
+        })
+        .collect();
+    node.terminate();
+    node.go_on();
+    let answered = clients.into_iter().filter_map(|mut client| client.receive(true).ok()).count();
+    assert_eq!(answered, 800);
+    assert_eq!(node.ended().code(), Some(0));
+}
+
 #[test]
 fn a_second_signal_ends_at_once() {
     let mut node = Node::start();

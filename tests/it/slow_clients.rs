@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
-use crate::harness::{Node, http, wait_until};
+use crate::harness::redis::Server;
+use crate::harness::{Node, config_on, http, wait_until};
 
 const PEEK: &[u8] = br#"{"policy": "p", "key": "k", "cost": 0}"#;
 
@@ -83,6 +84,29 @@ fn more_connections_than_the_limit_are_refused() {
     assert_eq!(open[3].receive(true).unwrap().status, 200);
     open.pop();
     wait_until("there is room again", || ask().is_ok_and(|answer| answer.status == 200));
+}
+
+/// Where fewer descriptors are permitted than connections, clients do not get those that lead to Redis.
+#[test]
+fn clients_leave_descriptors_for_redis() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], "policies: {p: {quotas: [5 per 1h]}}");
+    let mut limited = Command::new("prlimit");
+    limited.args(["--nofile=300:300", crate::harness::TOLLGATE]);
+    let node = Node::start_by(limited, &["--config", file.path().to_str().unwrap()]);
+    let mut asking = http::Connection::open(&node.address).unwrap();
+    let mut source = || {
+        asking.send(&http::json_request("/v1/check", PEEK)).unwrap();
+        asking.receive(true).unwrap().json()["source"].clone()
+    };
+    wait_until("the store decides", || source() == "store");
+    let _open: Vec<_> = (0..400).map(|_| TcpStream::connect(&node.address)).collect();
+    redis::cmd("CLIENT")
+        .arg(&["KILL", "TYPE", "normal"])
+        .exec(&mut server.connection().unwrap())
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    wait_until("the store decides again", || source() == "store");
 }
 
 /// Growing the table of descriptors while threads share it stops a thread for as long as the kernel takes to see all

@@ -1,12 +1,12 @@
-//! The reader of the log stands still, or has gone: checks are answered all the same.
+//! Who reads what a node says stands still, or has gone: checks are answered all the same.
 
-use std::io::{BufRead, BufReader, PipeReader, pipe};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::process::Command;
 
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::harness::{Node, TOLLGATE, http, wait_until};
+use crate::harness::{Node, TOLLGATE, free_port, http, wait_until};
 
 /// A configuration with so many faults that it takes one line of some 20 KB to name them.
 const FAULTS: usize = 200;
@@ -21,7 +21,7 @@ fn a_reader_that_stands_still_holds_up_no_check_and_is_told_what_it_missed() {
     let dropped = story.dropped();
     assert!((1..=RELOADS as u64).contains(&dropped), "{dropped} lines were dropped");
 
-    let mut lines = BufReader::new(story.log).lines().map(|line| line.unwrap());
+    let mut lines = BufReader::new(story.log.take().unwrap()).lines().map(|line| line.unwrap());
     let told = lines.find_map(|line| {
         let line: Value = serde_json::from_str(&line).expect("each line is whole");
         let fields = &line["fields"];
@@ -46,32 +46,81 @@ fn a_reader_that_stands_still_does_not_keep_a_node_from_ending() {
 
 #[test]
 fn a_reader_that_has_gone_takes_nothing_with_it() {
-    let Story { mut node, log, file } = Story::begin();
-    drop(log);
-    (0..4).for_each(|_| reload_and_ask(&node));
+    let mut story = Story::begin();
+    drop(story.log.take());
+    (0..4).for_each(|_| reload_and_ask(&story.node));
+    wait_until("what is lost is counted", || story.dropped() >= 4);
+    story.node.terminate();
+    assert_eq!(story.node.ended().code(), Some(0));
+}
+
+/// A write does not wait there, and takes part of a line.
+#[test]
+fn a_log_that_others_share_without_waiting_has_whole_lines() {
+    let (log, far_end) = pipe().unwrap();
+    rustix::io::ioctl_fionbio(&far_end, true).unwrap();
+    let mut story = Story::logging_to(log, far_end);
+    (0..20).for_each(|_| reload_and_ask(&story.node));
+    let log = story.log.take().unwrap();
+    let lines = std::thread::spawn(|| BufReader::new(log).lines().map(|line| line.unwrap()).collect::<Vec<_>>());
+    story.node.terminate();
+    assert_eq!(story.node.ended().code(), Some(0));
+    let whole = lines.join().unwrap().iter().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
+    assert!(whole > 20, "{whole} lines are whole");
+}
+
+#[test]
+fn a_line_that_is_longer_than_all_that_may_wait_is_told() {
+    let file = NamedTempFile::with_suffix(".yaml").unwrap();
+    let faults: String = (0..20_000).map(|number| format!("unknown{number}: 1\n")).collect();
+    std::fs::write(&file, faults).unwrap();
+    let program = Command::new(TOLLGATE).args(["serve", "--config"]).arg(file.path()).output().unwrap();
+    let told = String::from_utf8(program.stderr).unwrap();
+    assert!(
+        !program.status.success() && told.len() > 1 << 20 && told.contains("unknown19999"),
+        "{} bytes",
+        told.len()
+    );
+}
+
+/// Whoever keeps one pipe over restarts may have left it full.
+#[test]
+fn a_greeting_that_nobody_reads_keeps_no_node_from_serving() {
+    let (_reader, mut full) = pipe().unwrap();
+    rustix::io::ioctl_fionbio(&full, true).unwrap();
+    while full.write(&[b'.'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.stdout(full);
+    let mut node = Node::start_unread(program, format!("127.0.0.1:{}", free_port()));
+    let ask = || http::try_exchange(&node.address, &http::json_request("/v1/check", br#"{"key": "k", "cost": 0}"#));
+    wait_until("it answers", || ask().is_ok_and(|answer| answer.status == 200));
     node.terminate();
     assert_eq!(node.ended().code(), Some(0));
-    drop(file);
 }
 
 /// A node whose log goes into a pipe, with a configuration that has faults by now.
 struct Story {
     node: Node,
-    log: PipeReader,
-    file: NamedTempFile,
+    log: Option<PipeReader>,
+    _file: NamedTempFile,
 }
 
 impl Story {
     fn begin() -> Self {
+        let (log, far_end) = pipe().unwrap();
+        Self::logging_to(log, far_end)
+    }
+
+    fn logging_to(log: PipeReader, far_end: PipeWriter) -> Self {
         let file = NamedTempFile::with_suffix(".yaml").unwrap();
         std::fs::write(&file, "policies:\n  default: {quotas: [10 per 1s]}\n").unwrap();
-        let (log, far_end) = pipe().unwrap();
         let mut program = Command::new(TOLLGATE);
         program.env("RUST_LOG", "info").stderr(far_end);
         let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
         let faults: String = (0..FAULTS).map(|number| format!("unknown{number}: 1\n")).collect();
         std::fs::write(&file, faults).unwrap();
-        Self { node, log, file }
+        Self { node, log: Some(log), _file: file }
     }
 
     fn log_much_and_ask(&self) {

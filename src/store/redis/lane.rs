@@ -115,6 +115,11 @@ impl Lane {
         self.0.shard.is_up()
     }
 
+    /// Whether its driver is there, which only a fault of this program could end.
+    pub fn is_driven(&self) -> bool {
+        !self.0.queue.is_closed()
+    }
+
     /// This node's clock, us.
     pub fn now(&self) -> Micros {
         self.0.shard.now()
@@ -293,7 +298,9 @@ impl Driver {
                     }
                     let asked = self.waiting.len() - count;
                     self.held.extend(self.waiting.extract_if(asked.., |ask| keys.contains(&ask.fingerprint)));
-                    gathering.more(shard.now());
+                    if self.waiting.len() > asked {
+                        gathering.more(shard.now());
+                    }
                 }
                 () = tokio::task::yield_now(), if is_due => gathering.quiet += 1,
                 () = tokio::time::sleep(IDLE), if idle && !is_due => {

@@ -222,7 +222,12 @@ impl Topology {
         let old = self.table.load_full();
         let mut table = Table { lanes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)] };
         for (first, last, address) in ranges {
-            let kept = || old.lane(address).cloned().unwrap_or_else(|| self.open_lane(address));
+            let kept = || {
+                old.lane(address)
+                    .filter(|lane| lane.is_driven())
+                    .cloned()
+                    .unwrap_or_else(|| self.open_lane(address))
+            };
             let (place, _) = table.place(address, kept);
             for slot in *first..=(*last).min(SLOTS - 1) {
                 table.owners[usize::from(slot)] = place;

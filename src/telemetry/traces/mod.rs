@@ -82,7 +82,8 @@ impl Tracing {
     /// Delivers what is left, as far as that goes quickly.
     pub async fn stop(&self) {
         let provider = self.provider.clone();
-        // It waits for the delivery's own thread.
-        let _ = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_DELIVERY)).await;
+        // It waits for the delivery's own thread; and the threads that may wait may all be waiting for something else.
+        let stopping = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_DELIVERY));
+        let _ = tokio::time::timeout(2 * LAST_DELIVERY, stopping).await;
     }
 }

@@ -71,6 +71,12 @@ impl Node {
         Self::begin(program, "127.0.0.1:0", arguments)
     }
 
+    /// A node that greets nobody, at an address of the caller's choice.
+    pub(crate) fn start_unread(mut program: Command, address: String) -> Self {
+        let process = program.args(["serve", "--listen", &address]).spawn().expect("the built program starts");
+        Self { process, address, greeting: String::new() }
+    }
+
     fn begin(mut program: Command, listen: &str, arguments: &[&str]) -> Self {
         if !program.get_envs().any(|(name, _)| name == "RUST_LOG") {
             program.env("RUST_LOG", "warn");
@@ -103,6 +109,15 @@ impl Node {
     /// SIGHUP, by which services are told to read their files again.
     pub(crate) fn hang_up(&self) {
         self.signal(rustix::process::Signal::HUP);
+    }
+
+    /// Stops it, as a machine that has no time for it does.
+    pub(crate) fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
