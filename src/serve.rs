@@ -38,6 +38,8 @@ mod patience;
 
 mod tls;
 
+mod unread;
+
 use connections::Connections;
 
 /// How often what says nothing any more is freed.

@@ -89,7 +89,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
     // Certificates are read with the configuration and used by the listeners and by clients.
-    ("rustls", &["config", "reload", "serve", "cli"]),
+    ("rustls", &["config", "store", "reload", "serve", "cli"]),
     ("tokio_rustls", &["serve", "cli"]),
     ("clap", &["cli", "main"]),
     // How metrics and traces leave is known in one place.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::http::{Request, Version};
 use futures_util::FutureExt;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -19,6 +21,7 @@ use tokio::task::coop::unconstrained;
 use super::BACKLOG;
 use super::patience::Patient;
 use super::tls::handshake;
+use super::unread::Unread;
 use crate::config::Limits;
 use crate::http::{Caller, Front};
 use crate::reload::Reloader;
@@ -139,10 +142,25 @@ impl Conversation {
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { front, protocol, watcher, limits } = self;
         let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout));
-        let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+        let unread = Arc::new(Unread::default());
+        let answers = unread.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let unread = (request.version() == Version::HTTP_2).then(|| answers.clone());
+            let answer = front.clone().answer(request);
+            answer.map(|answer| {
+                Ok::<_, Infallible>(match unread {
+                    Some(unread) => unread.watched(answer),
+                    None => answer,
+                })
+            })
+        });
         let connection = watcher.watch(protocol.serve_connection(io, service).into_owned());
-        if let Err(error) = connection.await {
-            tracing::debug!(error, "a connection broke");
+        tokio::select! {
+            biased;
+            ended = connection => if let Err(error) = ended {
+                tracing::debug!(error, "a connection broke");
+            },
+            () = unread.is_overdue(limits.request_timeout) => tracing::debug!("a client does not read its answers"),
         }
     }
 }

@@ -14,10 +14,13 @@ use crate::harness::{Node, TOLLGATE, free_port, http, unique, wait_until};
 
 /// A node with this `store`, its file in `folder`, and what it logs in a file `log` there.
 fn node(folder: &Path, store: &str) -> Node {
+    node_by(Command::new(TOLLGATE), folder, store)
+}
+
+fn node_by(mut program: Command, folder: &Path, store: &str) -> Node {
     let file = folder.join("my.yaml");
     let policies = "policies: {p: {quotas: [5000 per 1h], on_store_failure: deny}}";
     std::fs::write(&file, format!("store: {store}\n{policies}\n")).unwrap();
-    let mut program = Command::new(TOLLGATE);
     program.stderr(File::create(folder.join("log")).unwrap());
     Node::start_by(program, &["--config", file.to_str().unwrap()])
 }
@@ -128,6 +131,25 @@ fn authority() -> Authority {
     authority.sign("server");
     authority.sign("node");
     authority
+}
+
+#[test]
+fn the_system_is_asked_whom_it_trusts_only_where_no_file_is_named() {
+    let authority = authority();
+    let (_server, port) = encrypted(&authority, &["--tls-auth-clients", "no"]);
+    let ca = authority.text("ca.pem");
+    let named = format!("{{redis: ['rediss://127.0.0.1:{port}'], tls: {{ca_file: {ca}}}}}");
+    let unnamed = format!("{{redis: ['rediss://127.0.0.1:{port}']}}");
+    let garbled = tempfile::tempdir().unwrap();
+    std::fs::write(garbled.path().join("bad.pem"), "-----BEGIN CERTIFICATE-----\n?\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    for (store, file) in [(&named, "/nonexistent"), (&unnamed, ca.as_str())] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut program = Command::new(TOLLGATE);
+        program.env("SSL_CERT_FILE", file).env("SSL_CERT_DIR", garbled.path());
+        let node = node_by(program, folder.path(), store);
+        wait_until("the store decides", || source(&node) == "store");
+    }
 }
 
 #[test]

@@ -5,6 +5,11 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
+use http_body_util::BodyExt;
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::harness::redis::Server;
@@ -53,6 +58,34 @@ fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
         });
     }
     assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
+}
+
+/// HTTP/2 lets a client ask on and on and grant no room for what it asked for.
+#[tokio::test]
+async fn who_does_not_read_a_long_answer_over_http2_is_cut_off() {
+    let (node, _file) = node("{request_timeout: 1s}");
+    let checks = vec![str::from_utf8(PEEK).unwrap(); 1000].join(",");
+    let ask = async || {
+        let stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        let connected = client.initial_stream_window_size(1000).handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = connected.unwrap();
+        let connection = tokio::spawn(connection);
+        let request = Request::post(format!("{}/v1/check/batch", node.url()))
+            .header("Content-Type", "application/json")
+            .body(format!("{{\"checks\": [{checks}]}}"));
+        (sender.send_request(request.unwrap()).await.unwrap(), sender, connection)
+    };
+    let (answer, _sender, _) = ask().await;
+    let length: usize = answer.headers()["content-length"].to_str().unwrap().parse().unwrap();
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!((body.len(), length > 100_000), (length, true));
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["results"].as_array().unwrap().len(), 1000);
+
+    let (unread, _sender, connection) = ask().await;
+    let _ = tokio::time::timeout(Duration::from_secs(10), connection).await.expect("it is cut off");
+    assert!(unread.into_body().collect().await.is_err());
 }
 
 #[test]

@@ -3,11 +3,16 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
     RedisResult, TlsCertificates,
 };
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
 
 use super::server::Address;
 use crate::config::{ClientTls, Credentials, Login, Password};
@@ -54,8 +59,8 @@ async fn settings(login: &Login) -> RedisResult<RedisConnectionInfo> {
 
 async fn certificates(tls: &ClientTls) -> RedisResult<TlsCertificates> {
     let root_cert = match &tls.ca_file {
-        Some(path) => Some(read(path).await?),
-        None => None,
+        Some(path) => read(path).await?,
+        None => tokio::task::spawn_blocking(system_roots).await.unwrap_or_default(),
     };
     let client_tls = match &tls.identity {
         Some((certificate, key)) => {
@@ -63,7 +68,18 @@ async fn certificates(tls: &ClientTls) -> RedisResult<TlsCertificates> {
         }
         None => None,
     };
-    Ok(TlsCertificates { client_tls, root_cert })
+    Ok(TlsCertificates { client_tls, root_cert: Some(root_cert) })
+}
+
+/// The certificates that this system trusts, as PEM; those that cannot be read are left out.
+fn system_roots() -> Vec<u8> {
+    let mut readable = RootCertStore::empty();
+    let certificates = rustls_native_certs::load_native_certs().certs.into_iter();
+    let certificates = certificates.filter(|certificate| readable.add(certificate.clone()).is_ok());
+    let pem = |certificate: CertificateDer<'_>| {
+        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", BASE64_STANDARD.encode(certificate))
+    };
+    certificates.map(pem).collect::<String>().into_bytes()
 }
 
 async fn read(path: &Path) -> RedisResult<Vec<u8>> {
