@@ -5,6 +5,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -131,6 +132,26 @@ fn authority() -> Authority {
     authority.sign("server");
     authority.sign("node");
     authority
+}
+
+/// A pipe into which nobody writes stands for a disk that does not answer.
+#[test]
+fn a_password_that_cannot_be_read_takes_few_threads() {
+    let server = guarded("secret");
+    let folder = tempfile::tempdir().unwrap();
+    let [password, pipe] = ["password", "pipe"].map(|name| folder.path().join(name));
+    std::fs::write(&password, "secret").unwrap();
+    let store = format!("{{redis: [{}], username: tollgate, password_file: password}}", server.url());
+    let node = node(folder.path(), &store);
+    wait_until("the store decides", || source(&node) == "store");
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap().count();
+    let before = threads();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, &password).unwrap();
+    drop(server);
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(source(&node), "fallback");
+    assert!(threads() <= before + 6, "{} threads, {before} before", threads());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use redis::{
 
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
 
 use super::server::Address;
 use crate::config::{ClientTls, Credentials, Login, Password};
@@ -60,7 +61,7 @@ async fn settings(login: &Login) -> RedisResult<RedisConnectionInfo> {
 async fn certificates(tls: &ClientTls) -> RedisResult<TlsCertificates> {
     let root_cert = match &tls.ca_file {
         Some(path) => read(path).await?,
-        None => tokio::task::spawn_blocking(system_roots).await.unwrap_or_default(),
+        None => apart(system_roots).await.unwrap_or_default(),
     };
     let client_tls = match &tls.identity {
         Some((certificate, key)) => {
@@ -83,7 +84,22 @@ fn system_roots() -> Vec<u8> {
 }
 
 async fn read(path: &Path) -> RedisResult<Vec<u8>> {
-    tokio::fs::read(path).await.map_err(|error| wrong(path, &format!("cannot be read: {error}")))
+    let file = path.to_owned();
+    let bytes = apart(move || std::fs::read(file)).await.unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()));
+    bytes.map_err(|error| wrong(path, &format!("cannot be read: {error}")))
+}
+
+/// Does what may wait for a disk on a thread that may wait. One that waits for ever is not given up by its thread, so there are
+/// few of them at once; none when it panicked.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    static AT_ONCE: Semaphore = Semaphore::const_new(4);
+    let permit = AT_ONCE.acquire().await.ok()?;
+    let work = move || {
+        let done = work();
+        drop(permit);
+        done
+    };
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 fn wrong(path: &Path, what: &str) -> RedisError {

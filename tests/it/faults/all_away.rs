@@ -14,7 +14,7 @@ fn all_nodes_die_and_come_back() {
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
     let rows = service.under("kill -9 of all nodes, back after 10 s", None, || {
         sleep(A_WHILE);
-        kill_all(&cluster);
+        kill_all(&cluster, primaries);
         sleep(lasts(10_000));
         Some(returned(&cluster, primaries))
     });
@@ -27,7 +27,7 @@ fn all_nodes_die_and_come_back() {
 fn all_nodes_are_down_at_the_start() {
     let cluster = chaos::arena();
     let primaries = [0, 1, 2].map(|shard| cluster.owner(slot_in(shard)));
-    kill_all(&cluster);
+    kill_all(&cluster, primaries);
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
     let rows = service.under("all nodes down at the start", None, || {
         sleep(A_WHILE);
@@ -38,8 +38,10 @@ fn all_nodes_are_down_at_the_start() {
     }
 }
 
-fn kill_all(cluster: &Cluster) {
-    for number in 1..=6 {
+/// The replicas first: none must take over from a primary that is killed before it.
+fn kill_all(cluster: &Cluster, primaries: [u16; 3]) {
+    let replicas = (1..=6).filter(|number| !primaries.contains(number));
+    for number in replicas.chain(primaries) {
         cluster.run(&["kill", &number.to_string()]);
     }
 }
