@@ -63,9 +63,9 @@ async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), Str
     let listeners = Listeners::bind(&config).await.map_err(|error| error.to_string())?;
     let server = Server::open(setup, config, listeners).await.map_err(|error| error.to_string())?;
     let server = server.with_connections(connections);
-    // By a thread of its own, since nobody need be reading.
+    // By a thread of its own, since nobody need be reading; without one there is no greeting.
     let greeting = server.greeting();
-    std::thread::spawn(move || print(&greeting));
+    let _ = std::thread::Builder::new().name("greeting".into()).spawn(move || print(&greeting));
     let reloads = reload_on(hangup, server.reloader());
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let second_signal = async {

@@ -122,6 +122,10 @@ impl Tally {
 
     /// Makes room for these policies at once: one by one each would copy those that are known.
     pub fn know<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) {
+        let known = self.policies.load();
+        if names.clone().into_iter().all(|name| known.contains_key(name)) {
+            return;
+        }
         self.policies.rcu(|policies| {
             let mut policies = HashMap::clone(policies);
             for name in names.clone() {

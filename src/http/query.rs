@@ -47,12 +47,9 @@ impl<'a> Parameters<'a> {
         let mut read = Self { pairs: Vec::new(), violations: Vec::new() };
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if read.violations.len() >= MAX_VIOLATIONS {
-                break;
-            }
             match (decoded(name), decoded(value)) {
                 (Some(name), Some(value)) => read.add(name, value, known),
-                _ => read.violations.push(Violation::new(format!("/{name}"), "is not percent-encoded UTF-8")),
+                _ => read.note(|| Violation::new(format!("/{name}"), "is not percent-encoded UTF-8")),
             }
         }
         read
@@ -60,11 +57,18 @@ impl<'a> Parameters<'a> {
 
     fn add(&mut self, name: Cow<'a, str>, value: Cow<'a, str>, known: &[&str]) {
         if !known.contains(&&*name) {
-            self.violations.push(Violation::unknown("", &name, known));
+            self.note(|| Violation::unknown("", &name, known));
         } else if self.pairs.iter().any(|(other, _)| *other == name) {
-            self.violations.push(Violation::duplicate("", &name));
+            self.note(|| Violation::duplicate("", &name));
         } else {
             self.pairs.push((name, value));
+        }
+    }
+
+    /// So many are enough, and looking for what was meant takes time.
+    fn note(&mut self, violation: impl FnOnce() -> Violation) {
+        if self.violations.len() < MAX_VIOLATIONS {
+            self.violations.push(violation());
         }
     }
 
