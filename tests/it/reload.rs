@@ -116,12 +116,11 @@ fn a_file_system_that_hangs_holds_up_no_check() {
     wait_until("the node hangs on its file", || !not_yet.exists());
     assert_eq!(ask(&node, "k", 1)["remaining"], 9);
     // Nor do those who ask for a reload and are cut off take one more thread each.
-    let threads = || std::fs::read_dir(format!("/proc/{}/task", node.pid())).unwrap().count();
-    let before = threads();
+    let before = node.threads();
     for _ in 0..4 {
         assert!(http::try_exchange(&node.address, &http::request("POST", "/v1/reload", &[], b"")).is_err());
     }
-    assert!(threads() <= before + 1, "{} threads, {before} before", threads());
+    assert!(node.threads() <= before + 1, "{} threads, {before} before", node.threads());
 
     std::fs::remove_file(&hang).unwrap();
     std::fs::write(&file, text(20)).unwrap();

@@ -139,6 +139,11 @@ impl Node {
         self.process.id()
     }
 
+    /// How many it has.
+    pub(crate) fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it still runs").count()
+    }
+
     pub(crate) fn is_alive(&mut self) -> bool {
         self.process.try_wait().expect("it is our child").is_none()
     }
