@@ -87,11 +87,18 @@ impl Reloader {
         }
     }
 
-    /// Loads the configuration again; `why` is for the log.
+    /// Loads the configuration again; `why` is for the log. It goes on when its caller goes: another one must not begin while
+    /// this one may still be reading.
     ///
     /// # Errors
     /// When there is no file, or it has faults; then nothing has changed.
-    pub async fn reload(&self, why: &str) -> Result<Reloaded, ReloadError> {
+    pub async fn reload(self: &Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
+        let reloader = self.clone();
+        let reloading = tokio::spawn(async move { reloader.load_again(why).await });
+        reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error))))
+    }
+
+    async fn load_again(&self, why: &str) -> Result<Reloaded, ReloadError> {
         if self.setup.file.is_none() {
             tracing::warn!(why, "nothing to load again: the node runs by its built-in policies");
             return Err(ReloadError::NoFile);
@@ -109,15 +116,6 @@ impl Reloader {
                 Err(ReloadError::Faults(faults))
             }
         }
-    }
-
-    /// The same, also if who asked for it goes: another one must not begin while this one may still be reading.
-    ///
-    /// # Errors
-    /// As [`Reloader::reload`].
-    pub async fn reload_to_its_end(self: Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
-        let reloading = tokio::spawn(async move { self.reload(why).await });
-        reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error))))
     }
 
     /// How the last reload went.

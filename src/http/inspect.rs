@@ -202,20 +202,23 @@ impl<'a> Members<'a> {
     }
 
     fn add(&mut self, name: String, value: &'a RawValue, names: &[&str]) {
-        let is_full = self.violations.len() >= MAX_VIOLATIONS;
-        let violation = if !names.contains(&&*name) {
-            // Looking for what was meant takes time.
-            if is_full {
-                return;
-            }
-            Violation::unknown(self.at, &name, names)
+        let at = self.at;
+        if !names.contains(&&*name) {
+            self.note(|| Violation::unknown(at, &name, names));
         } else if self.known.0.iter().any(|(other, _)| *other == name) {
-            Violation::duplicate(self.at, &name)
+            self.note(|| Violation::duplicate(at, &name));
         } else {
-            return self.known.0.push((name, value));
-        };
-        if !is_full && !self.violations.contains(&violation) {
-            self.violations.push(violation);
+            self.known.0.push((name, value));
+        }
+    }
+
+    /// So many are enough, and looking for what was meant takes time.
+    fn note(&mut self, violation: impl FnOnce() -> Violation) {
+        if self.violations.len() < MAX_VIOLATIONS {
+            let violation = violation();
+            if !self.violations.contains(&violation) {
+                self.violations.push(violation);
+            }
         }
     }
 

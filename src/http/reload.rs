@@ -10,8 +10,7 @@ use super::{Node, policies, query};
 
 pub(super) async fn reload(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     query::none(query.as_deref()).map_err(Problem::invalid)?;
-    let reloading = node.reloader.clone().reload_to_its_end("asked to");
-    let reloaded = reloading.await.map_err(|error| Problem::not_reloaded(&error))?;
+    let reloaded = node.reloader.reload("asked to").await.map_err(|error| Problem::not_reloaded(&error))?;
     let policies = node.engine.policies();
     let body = ReloadBody {
         version: &policies.version,

@@ -4,6 +4,7 @@
 //! written, one that an editor renamed into place, and a ConfigMap of Kubernetes, which swaps the link of a folder;
 //! also on network file systems, which tell nobody about changes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
@@ -16,7 +17,7 @@ const EVERY: Duration = Duration::from_millis(500);
 
 impl Reloader {
     /// Loads the configuration again whenever one of its files has changed. Does not end.
-    pub async fn watch(&self) {
+    pub async fn watch(self: &Arc<Self>) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut changing = None;

@@ -138,6 +138,7 @@ fn clients_leave_descriptors_for_redis() {
         .arg(&["KILL", "TYPE", "normal"])
         .exec(&mut server.connection().unwrap())
         .unwrap();
+    // What that frees goes to clients that still wait, if they may have it.
     std::thread::sleep(Duration::from_millis(200));
     wait_until("the store decides again", || source() == "store");
 }
