@@ -93,12 +93,11 @@ impl Reloader {
     /// # Errors
     /// When there is no file, or it has faults; then nothing has changed.
     pub async fn reload(self: &Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
-        let reloader = self.clone();
-        let reloading = tokio::spawn(async move { reloader.load_again(why).await });
+        let reloading = tokio::spawn(self.clone().load_again(why));
         reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error))))
     }
 
-    async fn load_again(&self, why: &str) -> Result<Reloaded, ReloadError> {
+    async fn load_again(self: Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
         if self.setup.file.is_none() {
             tracing::warn!(why, "nothing to load again: the node runs by its built-in policies");
             return Err(ReloadError::NoFile);
@@ -107,7 +106,12 @@ impl Reloader {
         let before = self.look_again().await;
         let now = unix_micros();
         match self.load(now).await {
-            Ok(config) => Ok(self.put_into_force(config, why)),
+            Ok(config) => {
+                // Lists may be long, and take their time to compare and to free.
+                let reloader = self.clone();
+                let put = tokio::task::spawn_blocking(move || reloader.put_into_force(config, why)).await;
+                put.map_err(|error| ReloadError::Faults(unread(&error)))
+            }
             Err(faults) => {
                 self.watched.store(before);
                 let told: Vec<Fault> = faults.iter().cloned().collect();

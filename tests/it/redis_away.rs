@@ -5,6 +5,8 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
+use crate::harness::chaos::now_ms;
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, config_on, free_port, http, unique, wait_until};
 
@@ -103,6 +105,28 @@ fn a_server_that_falls_silent_while_connecting_is_given_up() {
     let _server = Server::start_on(port, &[]);
     let key = unique("silent");
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
+}
+
+/// A proxy may greet, and hang up on whoever calls a script: it is not connected to without a pause, and is used when it
+/// has learned better.
+#[test]
+fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let file = config_on(&[proxy.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("breaks");
+    assert_eq!(ask(&node, "deny", &key).json()["source"], "store");
+    proxy.hang_up_on_scripts(true);
+    let (before, begin) = (proxy.accepted(), now_ms());
+    while now_ms() < begin + 3000 {
+        let answer = ask(&node, "deny", &key).json();
+        assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("fallback")), "{answer}");
+    }
+    let (opened, most) = (proxy.accepted() - before, usize::try_from((now_ms() - begin) / 50).unwrap() + 10);
+    assert!(opened <= most, "{opened} connections, where {most} were enough");
+    proxy.hang_up_on_scripts(false);
+    wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
 }
 
 /// Answers what a client says first, and INFO; keeps silent at SCRIPT, with the connection open for a while.

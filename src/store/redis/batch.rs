@@ -189,7 +189,9 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
     let mut patience = shard.patience();
     loop {
         if let Some(replies) = within(shard.clock(), patience, &mut replies).await {
-            shard.hear();
+            if replies.is_ok() {
+                shard.hear();
+            }
             return Some(replies);
         }
         patience = shard.patience_left()?;

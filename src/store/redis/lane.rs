@@ -13,8 +13,8 @@
 //!
 //! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for. When the
 //! server owes an answer for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told
-//! so at once, the topology is asked for, and the driver probes by connecting until the server answers again. A server
-//! that is asked nothing shows by its TIME, once a second, that it is there.
+//! so at once, the topology is asked for, and the driver probes by connecting until the server answers again: a connect is
+//! not enough, a call must have been answered. A server that is asked nothing shows by its TIME, once a second, that it is there.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -58,7 +58,7 @@ const GATHER: Micros = 500;
 /// failures. A slow one is not given up for ever, and one that was cut off in silence is asked again within a second.
 const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
-/// How long the driver waits after a failed connect.
+/// How long the driver waits after a failed connect, and after a connection that broke before it answered anything.
 const RECONNECT: Duration = Duration::from_millis(50);
 
 /// How long a lane may be idle before the server must show that it is there.
@@ -151,6 +151,8 @@ fn waiting(queue: &mpsc::Sender<Ask>) -> usize {
 enum Breaker {
     Closed,
     Open,
+    /// There is a connection again, which has not answered any call yet.
+    HalfOpen,
 }
 
 /// Why the driver stopped serving.
@@ -162,6 +164,8 @@ enum End {
     Broken,
     /// The connection stands, and the server says nothing.
     Silent,
+    /// The connection broke before it answered anything.
+    Useless,
 }
 
 /// What is known of whether more will be asked soon.
@@ -213,8 +217,10 @@ impl Driver {
         loop {
             match self.connect().await {
                 Ok(connection) => {
-                    tracing::info!(shard = %self.shard.address, "connected");
-                    self.breaker = Breaker::Closed;
+                    match self.breaker {
+                        Breaker::Open => self.breaker = Breaker::HalfOpen,
+                        _ => tracing::info!(shard = %self.shard.address, "connected"),
+                    }
                     self.connect = CONNECT.0;
                     self.shard.set_up(true);
                     let end = self.serve(connection).await;
@@ -223,19 +229,30 @@ impl Driver {
                         End::Unwanted => return,
                         End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
                         End::Silent => self.open_breaker("no answer in time"),
+                        End::Useless => {
+                            if self.give_up("its connections break at the first call").await {
+                                return;
+                            }
+                            continue;
+                        }
                     }
                     self.doubt.notify_one();
                 }
                 Err(error) => {
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
-                    self.open_breaker(&error.to_string());
-                    self.doubt.notify_one();
-                    if self.refuse(&error.to_string()).await {
+                    if self.give_up(&error.to_string()).await {
                         return;
                     }
                 }
             }
         }
+    }
+
+    /// Opens the breaker until it is time to try again; true when nobody can ask any more.
+    async fn give_up(&mut self, why: &str) -> bool {
+        self.open_breaker(why);
+        self.doubt.notify_one();
+        self.refuse(why).await
     }
 
     fn open_breaker(&mut self, why: &str) {
@@ -246,6 +263,13 @@ impl Driver {
                 shard = %self.shard.address, why,
                 "breaker opened: its checks are answered by the fallback until it answers again"
             );
+        }
+    }
+
+    /// Notes that the server answers.
+    fn close_breaker(&mut self) {
+        if std::mem::replace(&mut self.breaker, Breaker::Closed) != Breaker::Closed {
+            tracing::info!(shard = %self.shard.address, "connected");
         }
     }
 
@@ -263,7 +287,7 @@ impl Driver {
 
     /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
     async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
-        let shard = self.shard.clone();
+        let (shard, connected) = (self.shard.clone(), self.shard.now());
         let (mut under_way, mut keys) = (FuturesUnordered::new(), Keys::default());
         let (at_once, mut gathering) = (UNDER_WAY[shard.durability as usize], Gathering::default());
         // On the connection before, they waited for calls that are under way no more.
@@ -285,10 +309,12 @@ impl Driver {
                 biased;
                 Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
                     Ended::Sound => {
+                        self.close_breaker();
                         answered.iter().for_each(|key| _ = keys.remove(key));
                         self.waiting.extend(self.held.extract_if(.., |ask| !keys.contains(&ask.fingerprint)));
                     }
-                    Ended::Broken => return End::Broken,
+                    Ended::Broken if shard.heard_since(connected) => return End::Broken,
+                    Ended::Broken => return End::Useless,
                     Ended::Silent => return End::Silent,
                 },
                 count = self.asks.recv_many(&mut self.waiting, room), if under_way.len() < at_once && room > 0 => {
@@ -322,10 +348,12 @@ impl Driver {
     }
 
     /// Whether the server still tells its TIME.
-    async fn answers(&self, connection: &mut MultiplexedConnection) -> bool {
+    async fn answers(&mut self, connection: &mut MultiplexedConnection) -> bool {
         let sent = self.shard.now();
         let told = within(self.shard.patience(), server::time(connection)).await;
         if let Ok(time) = &told {
+            self.shard.hear();
+            self.close_breaker();
             self.shard.learn_offset(*time, sent, self.shard.now());
         }
         told.is_ok()

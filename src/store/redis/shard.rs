@@ -113,6 +113,11 @@ impl Shard {
         self.heard.store(self.now(), Ordering::Relaxed);
     }
 
+    /// Whether it has answered anything since `instant`, us by this node's clock.
+    pub fn heard_since(&self, instant: Micros) -> bool {
+        self.heard.load(Ordering::Relaxed) >= instant
+    }
+
     /// How much longer the server may say nothing; none when it has been silent for too long. A server that is only
     /// slow is not given up while it answers what was asked before.
     pub fn patience_left(&self) -> Option<Duration> {

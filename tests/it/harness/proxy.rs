@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,9 +12,17 @@ const SILENT: u64 = u64::MAX;
 /// A proxy in front of one port. Its threads end with the connections.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
-    /// How long bytes take in each direction, ms, or [`SILENT`].
-    delay: Arc<AtomicU64>,
+    manners: Arc<Manners>,
+    accepted: Arc<AtomicUsize>,
     open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+#[derive(Default)]
+struct Manners {
+    /// How long bytes take in each direction, ms, or [`SILENT`].
+    delay: AtomicU64,
+    /// Whether a call of a script breaks its connection.
+    no_scripts: AtomicBool,
 }
 
 impl Proxy {
@@ -23,16 +31,18 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         // Room for the descriptors to come: the kernel may take seconds to make it on busy cores.
         let _ = rustix::io::fcntl_dupfd_cloexec(&listener, 4095);
-        let (delay, open) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let proxy = Self { port, delay: delay.clone(), open: open.clone() };
+        let (manners, open) = (Arc::new(Manners::default()), Arc::new(Mutex::new(Vec::new())));
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let proxy = Self { port, manners: manners.clone(), accepted: accepted.clone(), open: open.clone() };
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                accepted.fetch_add(1, Ordering::Relaxed);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     from.set_nodelay(true).unwrap();
                     open.lock().unwrap().push(from.try_clone().unwrap());
-                    let (from, to, delay) = (from.try_clone().unwrap(), to.try_clone().unwrap(), delay.clone());
-                    std::thread::spawn(move || copy(from, to, &delay));
+                    let (from, to, manners) = (from.try_clone().unwrap(), to.try_clone().unwrap(), manners.clone());
+                    std::thread::spawn(move || copy(from, to, &manners));
                 }
             }
         });
@@ -52,7 +62,17 @@ impl Proxy {
 
     /// Bytes take `ms` in each direction.
     pub(crate) fn delay(&self, ms: u64) {
-        self.delay.store(ms, Ordering::Relaxed);
+        self.manners.delay.store(ms, Ordering::Relaxed);
+    }
+
+    /// Whoever calls a script is hung up on, as by a proxy that knows no EVALSHA.
+    pub(crate) fn hang_up_on_scripts(&self, hang_up: bool) {
+        self.manners.no_scripts.store(hang_up, Ordering::Relaxed);
+    }
+
+    /// Connections that were opened through it.
+    pub(crate) fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// Connections stand, and nothing comes through: as behind a firewall that forgot them.
@@ -61,10 +81,14 @@ impl Proxy {
     }
 }
 
-fn copy(mut from: TcpStream, mut to: TcpStream, delay: &AtomicU64) {
+fn copy(mut from: TcpStream, mut to: TcpStream, manners: &Manners) {
     let mut bytes = [0; 65536];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
-        match delay.load(Ordering::Relaxed) {
+        if manners.no_scripts.load(Ordering::Relaxed) && bytes[..count].windows(7).any(|word| word == b"EVALSHA") {
+            let _ = from.shutdown(Shutdown::Both);
+            break;
+        }
+        match manners.delay.load(Ordering::Relaxed) {
             0 => {}
             SILENT => continue,
             ms => std::thread::sleep(Duration::from_millis(ms)),
