@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+use super::bucket::Terms;
 use super::calendar::Calendar;
 use super::time::{MICROS_PER_MILLI, Micros};
 
@@ -67,14 +68,32 @@ pub struct Rate {
 }
 
 impl Quota {
-    /// The share of one of `nodes`: the limit, and the rate, divided, rounded down, at least 1.
+    /// The share of one of `nodes`: the limit divided, rounded down, at least 1; and the rate divided, at least one unit in
+    /// its span.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
         let divided = |units: NonZeroU64| NonZeroU64::new(units.get() / nodes).unwrap_or(NonZeroU64::MIN);
+        let limit = divided(self.limit);
         let rule = match self.rule {
-            Rule::TokenBucket(Rate { units, per }) => Rule::TokenBucket(Rate { units: divided(units), per }),
+            Rule::TokenBucket(rate) => Rule::TokenBucket(rate.share(nodes, limit)),
             rule => rule,
         };
-        Self { limit: divided(self.limit), rule, ..self.clone() }
+        Self { limit, rule, ..self.clone() }
+    }
+}
+
+impl Rate {
+    /// The share of one of `nodes` for a bucket of `burst`.
+    ///
+    /// As many units in a longer span, which leaves what the two have in common, so that a bucket that could be counted
+    /// exactly still can. Where that cannot be, because of a small burst, and where it would be less than one unit in the
+    /// span, the units are divided, rounded down, at least 1.
+    fn share(self, nodes: NonZeroU64, burst: NonZeroU64) -> Self {
+        let longer = self.per.checked_mul(nodes.get()).filter(|_| self.units >= nodes);
+        let exact = longer.map(|per| Self { per, ..self });
+        let divided = || NonZeroU64::new(self.units.get() / nodes).unwrap_or(NonZeroU64::MIN);
+        exact
+            .filter(|exact| Terms::of(*exact).capacity(burst).is_some())
+            .unwrap_or_else(|| Self { units: divided(), ..self })
     }
 }
 
@@ -114,5 +133,25 @@ mod tests {
         let quota = Quota { name: "1s".into(), limit: NonZeroU64::MIN, window: 1_000_000, rule: Rule::default() };
         let share = quota.share(NonZeroU64::new(3).unwrap());
         assert_eq!(share.limit.get(), 1);
+    }
+
+    #[test]
+    fn a_share_of_a_token_bucket_can_be_counted_exactly() {
+        const DAY: Micros = 86_400_000_000;
+        let of = |value: u64| NonZeroU64::new(value).unwrap();
+        let cases = [
+            // burst, rate, nodes; what the share refills in how long
+            ((5_000_000_000, (10_000_000_000, DAY), 3), (10_000_000_000, 3 * DAY)),
+            ((5, (10, 1_000_000), 3), (10, 3_000_000)),
+            ((5, (2, 1_000_000), 3), (1, 1_000_000)),
+            ((1, (1_000_003, MAX_WINDOW), 1000), (1000, MAX_WINDOW)),
+        ];
+        for ((burst, (units, per), nodes), (share_units, share_per)) in cases {
+            let rule = Rule::TokenBucket(Rate { units: of(units), per });
+            let share = Quota { name: "q".into(), limit: of(burst), window: DAY, rule }.share(of(nodes));
+            let rate = Rate { units: of(share_units), per: share_per };
+            assert_eq!((share.limit.get(), share.rule), ((burst / nodes).max(1), Rule::TokenBucket(rate)));
+            assert!(Terms::of(rate).capacity(share.limit).is_some());
+        }
     }
 }

@@ -83,6 +83,54 @@ fn a_replica_among_the_seeds_keeps_no_counts() {
     assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", primary.port));
 }
 
+/// What a person, or a Sentinel, does for maintenance: the two change places, and both go on.
+#[test]
+fn who_counts_after_a_server_and_its_replica_have_changed_places() {
+    let (one, other) = (Server::start(), Server::start());
+    make_replica(&other, &one);
+    let file = config_on(&[one.url(), other.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        let key = unique("places");
+        wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
+        assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", from.port));
+        change_places(from, to);
+        wait_until("the new primary decides", || ask(&node, "deny", &key).json()["source"] == "store");
+        assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", to.port));
+    }
+}
+
+/// The same behind one address, which leads to the new primary from then on.
+#[test]
+fn an_address_that_moves_to_the_new_primary_is_connected_to_anew() {
+    let (one, other) = (Server::start(), Server::start());
+    make_replica(&other, &one);
+    let proxy = Proxy::start(one.port);
+    let file = config_on(&[proxy.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("moves");
+    wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
+    proxy.lead_to(other.port);
+    change_places(&one, &other);
+    wait_until("the new primary decides", || ask(&node, "deny", &key).json()["source"] == "store");
+    let charged: usize = redis::cmd("DBSIZE").query(&mut other.connection().unwrap()).unwrap();
+    assert!(charged > 0, "the new primary counts");
+}
+
+fn make_replica(replica: &Server, primary: &Server) {
+    let port = primary.port.to_string();
+    redis::cmd("REPLICAOF").arg(&["127.0.0.1", &port]).exec(&mut replica.connection().unwrap()).unwrap();
+    wait_until("the replica follows", || {
+        let info: String = redis::cmd("INFO").arg("replication").query(&mut replica.connection().unwrap()).unwrap();
+        info.contains("master_link_status:up")
+    });
+}
+
+fn change_places(primary: &Server, replica: &Server) {
+    redis::cmd("REPLICAOF").arg(&["NO", "ONE"]).exec(&mut replica.connection().unwrap()).unwrap();
+    make_replica(primary, replica);
+}
+
 /// A server that greets and then says nothing more does not keep the node from connecting anew.
 #[test]
 fn a_server_that_falls_silent_while_connecting_is_given_up() {
@@ -149,6 +197,23 @@ fn greet(stream: &mut std::net::TcpStream) {
         };
         stream.write_all(answer.as_bytes()).unwrap();
     }
+}
+
+/// A share of a rate may have no divisor in common with its span; it is counted exactly all the same.
+#[test]
+fn a_share_of_a_large_token_bucket_is_all_there() {
+    let policies = "
+fallback: {expected_nodes: 3}
+policies:
+  large: {algorithm: token-bucket, quotas: [{rate: 10000000000 per 1d, burst: 5000000000}]}
+";
+    let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let answer =
+        http::post(&node.address, "/v1/check", json!({"policy": "large", "key": "k", "cost": 700_000_000}).to_string());
+    let decision = answer.json();
+    assert_eq!((&decision["source"], &decision["limit"]), (&json!("fallback"), &json!(1_666_666_666)), "{decision}");
+    assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(966_666_666)), "{decision}");
 }
 
 /// A cost beyond this node's share waits for the store; one beyond the limit can never fit.

@@ -8,7 +8,7 @@ use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
 use super::ask::{Answer, Ask, Refusal, given_up};
-use super::bundle::{Bundle, bundles};
+use super::bundle::{self, Bundle, bundles};
 use super::group::{Group, Outcome};
 use super::metrics::Retry;
 use super::script::By;
@@ -28,6 +28,8 @@ const ROUNDS: usize = 5;
 pub enum Ended {
     Sound,
     Broken,
+    /// The server is a replica now.
+    Demoted,
     /// The server did not answer, neither this nor anything else.
     Silent,
 }
@@ -85,7 +87,12 @@ impl Batch {
             let replies = connection.send_packed_commands(&pipeline, 0, count);
             let (failed, ended) = match awaited(replies, shard).await {
                 Some(Ok(replies)) => {
+                    let is_demoted = replies.iter().any(is_read_only);
                     self.settle(replies, shard, sent);
+                    if is_demoted {
+                        self.fail(&Refusal::NotNow("ReadOnly".into()));
+                        return Ended::Demoted;
+                    }
                     continue;
                 }
                 Some(Err(error)) => (unknown(&error), Ended::Broken),
@@ -196,6 +203,10 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
         }
         patience = shard.patience_left()?;
     }
+}
+
+fn is_read_only(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if bundle::is_read_only(error))
 }
 
 fn is_no_script(reply: &Value) -> bool {

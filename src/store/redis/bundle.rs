@@ -140,16 +140,20 @@ fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
         Some(ServerErrorKind::Moved) => address().map(Refusal::Moved),
         Some(ServerErrorKind::Ask) => address().map(Refusal::Ask),
         Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
-        Some(
-            kind @ (ServerErrorKind::BusyLoading
-            | ServerErrorKind::ClusterDown
-            | ServerErrorKind::MasterDown
-            | ServerErrorKind::ReadOnly),
-        ) => Some(Refusal::NotNow(format!("{kind:?}"))),
+        Some(kind @ (ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown)) => {
+            Some(Refusal::NotNow(format!("{kind:?}")))
+        }
+        _ if is_read_only(error) => Some(Refusal::NotNow("ReadOnly".into())),
         _ => None,
     };
     let text = || StoreError::Refused(format!("{} {details}", error.code())).into();
     refusal.unwrap_or_else(text)
+}
+
+/// Whether it comes from a replica. Before Redis 7.0, what a script ran into stands within another error.
+pub fn is_read_only(error: &redis::ServerError) -> bool {
+    let is_within = || error.details().is_some_and(|details| details.contains(" -READONLY "));
+    error.kind() == Some(ServerErrorKind::ReadOnly) || is_within()
 }
 
 /// Whether the script itself ran into it: the server adds where. What a server or a proxy has against calls for several keys
@@ -219,6 +223,21 @@ mod tests {
         assert!(matches!(outcome(&["a", "b"], inside), Some(Outcome::Refused(Refusal::Failed(_)))));
         let elsewhere = outcome(&["a", "b"], "MOVED 1 127.0.0.1:7002");
         assert!(matches!(elsewhere, Some(Outcome::Refused(Refusal::Moved(_)))));
+    }
+
+    #[test]
+    fn a_replica_is_known_by_its_refusal() {
+        let from = Address { host: "shard".into(), port: 7001 };
+        for error in [
+            "READONLY You can't write against a read only replica. script: 5f, on @user_script:12.",
+            "ERR Error running script (call to f_5f): @user_script:12: @user_script: 12: -READONLY You can't write against \
+             a read only replica.",
+        ] {
+            let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+            let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash };
+            let mut outcomes = bundle.outcomes(&reply, &from);
+            assert!(matches!(outcomes.pop(), Some(Outcome::Refused(Refusal::NotNow(_)))), "{reply:?}");
+        }
     }
 
     #[test]

@@ -162,6 +162,8 @@ enum End {
     Unwanted,
     /// The connection broke.
     Broken,
+    /// The server is a replica now. Its address may lead to another one by now, the primary.
+    Demoted,
     /// The connection stands, and the server says nothing.
     Silent,
     /// The connection broke before it answered anything.
@@ -228,6 +230,7 @@ impl Driver {
                     match end {
                         End::Unwanted => return,
                         End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
+                        End::Demoted => tracing::warn!(shard = %self.shard.address, "the server has become a replica"),
                         End::Silent => self.open_breaker("no answer in time"),
                         End::Useless => {
                             if self.give_up("its connections break at the first call").await {
@@ -315,6 +318,10 @@ impl Driver {
                     }
                     Ended::Broken if shard.heard_since(connected) => return End::Broken,
                     Ended::Broken => return End::Useless,
+                    Ended::Demoted => {
+                        while under_way.next().await.is_some() {}
+                        return End::Demoted;
+                    }
                     Ended::Silent => return End::Silent,
                 },
                 count = self.asks.recv_many(&mut self.waiting, room), if under_way.len() < at_once && room > 0 => {

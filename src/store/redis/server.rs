@@ -75,7 +75,7 @@ pub async fn connect(
 /// Loads the scripts, looks the server over and asks its TIME, us, and whether it is one of a cluster.
 ///
 /// # Errors
-/// When it does not answer as a server that can take calls.
+/// When it does not answer as a server that can take calls, and when it is a replica. (One of a cluster sends callers on.)
 pub async fn prepare(
     connection: &mut MultiplexedConnection,
     address: &Address,
@@ -88,6 +88,9 @@ pub async fn prepare(
     pipeline.cmd("INFO").cmd("TIME");
     let (info, (seconds, micros)): (String, (u64, u64)) = pipeline.query_async(connection).await?;
     let info = Info(&info);
+    if info.is_replica() && !info.is_cluster() {
+        return Err((redis::ErrorKind::Client, "it is a replica, which counts nothing").into());
+    }
     match durability {
         Durability::Primary => look_over(&info, address),
         Durability::Replica => look_over_persistence(&info, address),

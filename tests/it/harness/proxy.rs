@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ const SILENT: u64 = u64::MAX;
 /// A proxy in front of one port. Its threads end with the connections.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
+    /// Where new connections lead to.
+    target: Arc<AtomicU16>,
     manners: Arc<Manners>,
     accepted: Arc<AtomicUsize>,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -32,12 +34,18 @@ impl Proxy {
         // Room for the descriptors to come: the kernel may take seconds to make it on busy cores.
         let _ = rustix::io::fcntl_dupfd_cloexec(&listener, 4095);
         let (manners, open) = (Arc::new(Manners::default()), Arc::new(Mutex::new(Vec::new())));
-        let accepted = Arc::new(AtomicUsize::new(0));
-        let proxy = Self { port, manners: manners.clone(), accepted: accepted.clone(), open: open.clone() };
+        let (accepted, target) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU16::new(target)));
+        let proxy = Self {
+            port,
+            target: target.clone(),
+            manners: manners.clone(),
+            accepted: accepted.clone(),
+            open: open.clone(),
+        };
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 accepted.fetch_add(1, Ordering::Relaxed);
-                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else { continue };
+                let Ok(server) = TcpStream::connect(("127.0.0.1", target.load(Ordering::Relaxed))) else { continue };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     from.set_nodelay(true).unwrap();
                     open.lock().unwrap().push(from.try_clone().unwrap());
@@ -51,6 +59,11 @@ impl Proxy {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// New connections lead to another port, as when an address moves to another server.
+    pub(crate) fn lead_to(&self, target: u16) {
+        self.target.store(target, Ordering::Relaxed);
     }
 
     /// Breaks every connection.
