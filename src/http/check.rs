@@ -1,7 +1,5 @@
 //! `POST /v1/check`, `POST /v1/check/batch` and `POST /v1/check/all`.
 
-use std::collections::HashMap;
-
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::response::Response;
@@ -10,7 +8,7 @@ use super::answer;
 use super::body::JsonBody;
 use super::error::Problem;
 use super::json::Object;
-use super::{Node, body, query, request, violations};
+use super::{Node, body, error, query, request, violations};
 use crate::engine::{Check, CheckError, Decision};
 
 /// The largest body of one check, bytes.
@@ -77,15 +75,17 @@ async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
         object.value("error", error);
         object.close();
     };
-    // What is said of a name that is not known is the same for all that have it; each time anew, it would take long.
-    let mut unknown: HashMap<&str, Problem> = HashMap::new();
+    let mut unknown = 0;
     let result = |(place, item): (usize, Result<usize, Problem>), out: &mut Vec<u8>| match item {
         Ok(at) => match &decisions[at] {
             Ok(decision) => answer::write(out, &checks[at].key, decision),
-            Err(error @ CheckError::UnknownPolicy(name)) => {
-                fault(out, unknown.entry(name).or_insert_with(|| Problem::no_decision(error, &policies, "")));
+            Err(CheckError::UnknownPolicy(_)) if unknown == error::MAX_EXPLAINED => {
+                fault(out, &Problem::one_more_unknown_policy());
             }
-            Err(error) => fault(out, &Problem::no_decision(error, &policies, &format!("/checks/{place}"))),
+            Err(error) => {
+                unknown += usize::from(matches!(error, CheckError::UnknownPolicy(_)));
+                fault(out, &Problem::no_decision(error, &policies, &format!("/checks/{place}")));
+            }
         },
         Err(error) => fault(out, &error),
     };

@@ -18,6 +18,9 @@ use crate::reload::ReloadError;
 /// Names of policies listed at most when one is not known.
 const MAX_KNOWN: usize = 100;
 
+/// Unknown policies of one call of which it is told what they may have meant, and what is known instead.
+pub(super) const MAX_EXPLAINED: usize = 8;
+
 /// Why a call, or one check of a batch, has no answer.
 #[derive(Debug)]
 pub(super) struct Problem {
@@ -167,10 +170,20 @@ impl Problem {
         }
     }
 
+    /// 404: the policy is one of many that are not known.
+    pub(super) fn one_more_unknown_policy() -> Self {
+        Self::new(Kind::UnknownPolicy, "the policy is not configured")
+    }
+
     /// What the engine refused of checks that are charged together, all of it at once; each with its place.
     pub(super) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
+        let mut unknown = 0;
         let problem = |(place, error): &(usize, CheckError)| {
-            let mut problem = Self::no_decision(error, policies, &format!("/checks/{place}"));
+            unknown += usize::from(matches!(error, CheckError::UnknownPolicy(_)));
+            let mut problem = match error {
+                CheckError::UnknownPolicy(_) if unknown > MAX_EXPLAINED => Self::one_more_unknown_policy(),
+                error => Self::no_decision(error, policies, &format!("/checks/{place}")),
+            };
             if problem.kind == Kind::UnknownPolicy {
                 problem.violations.push(Violation::new(format!("/checks/{place}/policy"), problem.detail.clone()));
             }
@@ -248,7 +261,7 @@ impl Serialize for Problem {
             status: status.as_u16(),
             detail: &self.detail,
             violations: ViolationsBody::of(self),
-            known: (self.kind == Kind::UnknownPolicy).then_some(&self.known),
+            known: (!self.known.is_empty()).then_some(&self.known),
         }
         .serialize(serializer)
     }

@@ -60,14 +60,25 @@ pub(super) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Vec<Violatio
 /// Letters that are inserted, missing, wrong or swapped in a word that was meant to be another, at most.
 const SLIPS: usize = 2;
 
-/// `: did you mean "key"?`, if one of `known` is close to `name`, else nothing.
+/// Longer words are no slips of the hand, bytes: a comparison takes its length squared.
+const LONGEST: usize = 32;
+
+/// Words that a wrong one is compared with at most: a policy may have thousands of others beside it, and whoever misspells
+/// it must not keep a thread busy with them.
+const MOST: usize = 64;
+
+/// `: did you mean "key"?`, if one of `known` is close to `name`, else nothing. Of many, those count that begin or end as
+/// it does.
 pub(super) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    // Beyond that it is no slip of the hand, and the comparison takes its length squared.
-    if name.len() > 64 {
+    if name.len() > LONGEST {
         return String::new();
     }
     let name = name.to_ascii_lowercase();
-    let known = known.filter(|known| known.len().abs_diff(name.len()) <= SLIPS);
+    let is_alike = |known: &&str| {
+        let (known, name) = (known.as_bytes(), name.as_bytes());
+        known.len().abs_diff(name.len()) <= SLIPS && (known.first() == name.first() || known.last() == name.last())
+    };
+    let known = known.filter(is_alike).take(MOST);
     let near = known.map(|known| (strsim::osa_distance(&name, known), known)).min();
     match near {
         Some((distance, known)) if distance <= SLIPS && distance * 2 < known.len() => {

@@ -72,6 +72,8 @@ pub struct Ruling {
     /// How long nothing at all will be admitted, us; 0 when a cost of 1 would be. Until then every
     /// `again_after` is final, whatever others ask.
     pub closed_for: Micros,
+    /// What each quota has left until then, after the whole list; nothing when something would be admitted.
+    pub left: QuotaStates,
 }
 
 /// What a call to a store brought.
@@ -154,7 +156,8 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
         (_, Wait::For(span)) => span,
         (_, Wait::Never) => 0,
     };
-    Ruling { verdicts, closed_for }
+    let left = verdicts.last().filter(|_| closed_for > 0).map_or_else(QuotaStates::new, |last| last.quotas.clone());
+    Ruling { verdicts, closed_for, left }
 }
 
 /// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none
@@ -171,7 +174,7 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
         let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
         (allowed && cost > 0).then(|| verdict(&room, cost, allowed, resets))
     };
-    Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed_for: 0 })
+    Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed_for: 0, left: QuotaStates::new() })
 }
 
 fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {

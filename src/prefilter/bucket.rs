@@ -57,13 +57,16 @@ impl Bucket {
     pub fn merge(&mut self, other: Self) {
         self.decided_at = self.decided_at.max(other.decided_at);
         self.believed_until = self.believed_until.max(other.believed_until);
-        for refill in other.refills {
-            if self.refill(refill.cost).is_none() {
-                if self.refills.len() == COSTS {
-                    self.refills.remove(0);
-                }
-                self.refills.push(refill);
+        other.refills.into_iter().for_each(|refill| self.add(refill));
+    }
+
+    /// Takes in one cost, if it is not known.
+    pub fn add(&mut self, refill: Refill) {
+        if self.refill(refill.cost).is_none() {
+            if self.refills.len() == COSTS {
+                self.refills.remove(0);
             }
+            self.refills.push(refill);
         }
     }
 }

@@ -25,6 +25,7 @@ use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
+use smallvec::SmallVec;
 
 use crate::limit::decision::{Ruling, Taken, Verdict, Wait};
 use crate::limit::key::{Fingerprint, FingerprintState};
@@ -194,11 +195,11 @@ impl Prefilter {
 
     /// What the answer says, if it says that nothing is left.
     fn bucket(&self, policy: &Arc<Policy>, question: Question, taken: &Taken, received: Micros) -> Option<Bucket> {
-        let Ruling { verdicts, closed_for } = &taken.ruling;
+        let Ruling { verdicts, closed_for, left } = &taken.ruling;
         let believed_until = question.sent + (*closed_for).min(self.max_denial);
         let refill = |verdict: &Verdict| {
             let Wait::For(wait @ 1..) = verdict.again_after else { return None };
-            let quota = &verdict.quotas[verdict.again_binding];
+            let quota = left.get(verdict.again_binding)?;
             Some(Refill {
                 cost: verdict.cost,
                 full_at: received + wait,
@@ -207,15 +208,16 @@ impl Prefilter {
                 reset_at: received + quota.reset_after,
             })
         };
-        let bucket = Bucket {
+        let mut bucket = Bucket {
             policy: policy.clone(),
             slot: question.slot,
             generation: question.generation,
             decided_at: taken.at,
             opens_at: taken.at + closed_for,
             believed_until,
-            refills: verdicts.iter().filter_map(refill).take(4).collect(),
+            refills: SmallVec::new(),
         };
+        verdicts.iter().filter_map(refill).for_each(|refill| bucket.add(refill));
         (received < believed_until && !bucket.refills.is_empty()).then_some(bucket)
     }
 

@@ -1,6 +1,9 @@
 //! Many checks in one call: each by itself, those for one key in order, answers in the order of the checks.
 
+use std::io::Write;
+
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 use crate::harness::{Node, http};
 
@@ -35,6 +38,42 @@ fn a_bad_item_does_not_spoil_the_others() {
     assert_eq!(fault(3), (json!(404), Value::Null));
     assert_eq!(fault(4), (json!(422), json!("/checks/4")));
     assert_eq!(fault(5), (json!(422), json!("/checks/5/colour")));
+}
+
+/// What a misspelt name may have meant is looked for, and told with what is known instead, a few times only.
+#[test]
+fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
+    let name = |number: usize| format!("{number:04}{}", "x".repeat(58));
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(file, "policies:").unwrap();
+    (0..2000).for_each(|number| writeln!(file, "  {}: {{quotas: [5 per 1h]}}", name(number)).unwrap());
+    writeln!(file, "  short: {{quotas: [5 per 1h]}}").unwrap();
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let unknown = |number: usize| json!({"policy": format!("{}y", name(number)), "key": "k"});
+    let mut checks: Vec<Value> = vec![json!({"policy": "shrot", "key": "k"}); 10];
+    checks.extend((0..990).map(unknown));
+    let results = results(&node, &json!(checks));
+    let problems: Vec<&Value> = results.as_array().unwrap().iter().map(|result| &result["error"]).collect();
+    assert_eq!(problems[0]["detail"], "the policy is not configured: did you mean \"short\"?");
+    assert!(problems.iter().all(|problem| problem["status"] == 404), "{problems:?}");
+    let explained = problems.iter().filter(|problem| problem["known"].is_array()).count();
+    assert_eq!(explained, 8);
+    let all = http::post(&node.address, "/v1/check/all", json!({"checks": checks[10..26]}).to_string());
+    assert_eq!(all.status, 404, "{all:?}");
+}
+
+/// The last of several checks of a key tells what is left, also to the pre-filter.
+#[test]
+fn what_a_batch_used_up_is_known_to_be_used_up() {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(file, "policies: {{three: {{quotas: [3 per 1h]}}}}").unwrap();
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let check = json!({"policy": "three", "key": "k"});
+    let remaining = |results: &Value| results[0]["remaining"].clone();
+    let three = results(&node, &json!([check, check, check]));
+    assert_eq!((remaining(&three), &three[2]["remaining"]), (json!(2), &json!(0)));
+    let known = results(&node, &json!([check]));
+    assert_eq!((&known[0]["source"], remaining(&known)), (&json!("prefilter"), json!(0)));
 }
 
 #[test]

@@ -12,12 +12,13 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared_store, store};
 use crate::harness::steps::{
     Step, bucket, bucket_policies, calendar_policies, fixed, fixed_policies, policies, policy, policy_of, span, steps,
     with_limits,
 };
-use crate::harness::{Node, cluster, config_on, http, unique};
+use crate::harness::{Node, cluster, config_on, http, unique, wait_until};
 
 /// Keys that are asked for at once.
 const KEYS: usize = 24;
@@ -203,4 +204,26 @@ fn a_spoilt_key_spoils_no_other() {
             assert_eq!(left(&node, policy, &keys), expected, "{policy}: {value:?}");
         }
     }
+}
+
+/// What is learned from a decision on many checks of a key at once is what was left after all of them.
+#[test]
+fn what_callers_used_up_together_is_known_to_be_used_up() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    // So that those who come meanwhile wait for each other.
+    proxy.delay(5);
+    let file = config_on(&[proxy.url()], "policies: {five: {quotas: [5 per 1h], timeout: 5s}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("together");
+    let check = json!({"policy": "five", "key": key}).to_string();
+    let ask = || http::post(&node.address, "/v1/check", check.clone()).json();
+    wait_until("the store decides", || ask()["source"] == "store");
+    let answers = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..24).map(|_| scope.spawn(ask)).collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(answers.iter().filter(|answer| answer["allowed"] == true).count(), 4, "{answers:?}");
+    let known = ask();
+    assert_eq!((&known["source"], &known["remaining"]), (&json!("prefilter"), &json!(0)), "{known}");
 }

@@ -157,11 +157,12 @@ impl Group {
             let is_lost = !is_kept && self.asks[0].work.charges() && done.is_charge();
             return self.answer_alone(kept(!is_lost, done));
         }
-        let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative }) = done else { return };
+        let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for, left }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
             let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
-            let done = Done::Taken(Taken { ruling: Ruling { verdicts, closed_for }, at, tentative });
+            let ruling = Ruling { verdicts, closed_for, left: left.clone() };
+            let done = Done::Taken(Taken { ruling, at, tentative });
             ask.answer.send(kept(is_kept || !done.is_charge(), done));
         }
     }

@@ -83,7 +83,7 @@ impl RedisStore {
             at = decided;
             verdicts.push(verdict);
         }
-        Ok(Taken { ruling: Ruling { verdicts, closed_for: 0 }, at, tentative: true })
+        Ok(Taken { ruling: Ruling { verdicts, closed_for: 0, left: QuotaStates::new() }, at, tentative: true })
     }
 
     /// One cost against each quota in turn; after a no everything is given back, and the rest is only looked at.
