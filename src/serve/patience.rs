@@ -1,9 +1,9 @@
 //! A connection whose client may not dawdle.
 //!
-//! From the first byte of a request to the answer, and from the accept to the first request, only so many ticks
-//! pass; a client that trickles its request, or says nothing at all, is then cut off. Between requests another
-//! number holds. HTTP/2 sends without being asked and has limits of its own, so its connections are left alone once
-//! they have said what they are.
+//! From the first byte of a request to the last one of the answer, and from the accept to the first request, only so many
+//! ticks pass; a client that trickles its request, reads its answer in sips, or says nothing at all, is then cut off. Between
+//! requests another number holds. HTTP/2 sends without being asked, and finds out by itself who is not there any more. So what
+//! its clients say is left alone once they have said all of what it begins with; but they as well must take what is sent.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Interval, interval};
 
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
-const HTTP2: &[u8] = b"PRI * HTTP/2";
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(super) struct Patient<S> {
     stream: S,
@@ -30,27 +30,56 @@ pub(super) struct Patient<S> {
 /// Who has to say something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// The client has not said a word.
-    First,
+    /// The client has not said more than so many bytes of what HTTP/2 begins with.
+    First(usize),
     /// A request has begun and is not answered.
     Answer,
     /// It may say something, and need not.
     Idle,
-    /// It is HTTP/2.
+    /// It is HTTP/2, and has taken what was sent.
     Exempt,
+    /// It is HTTP/2, and has to take what is sent.
+    Stuck,
 }
 
 impl Waiting {
     fn read(self, bytes: &[u8]) -> Self {
         match self {
-            Self::First if bytes.starts_with(HTTP2) => Self::Exempt,
-            Self::First | Self::Idle => Self::Answer,
-            Self::Answer | Self::Exempt => self,
+            Self::First(said) => {
+                let rest = &PREFACE[said..];
+                if bytes.starts_with(rest) {
+                    Self::Exempt
+                } else if rest.starts_with(bytes) {
+                    Self::First(said + bytes.len())
+                } else {
+                    Self::Answer
+                }
+            }
+            Self::Idle => Self::Answer,
+            Self::Answer | Self::Exempt | Self::Stuck => self,
         }
     }
 
-    fn written(self) -> Self {
-        if self == Self::Exempt { self } else { Self::Idle }
+    /// When the socket took something: `all` that there was, or some of it.
+    fn written(self, all: bool) -> Self {
+        match self {
+            Self::Exempt | Self::Stuck => Self::Exempt,
+            Self::First(_) | Self::Answer | Self::Idle => {
+                if all {
+                    Self::Idle
+                } else {
+                    Self::Answer
+                }
+            }
+        }
+    }
+
+    /// When the socket takes nothing.
+    fn blocked(self) -> Self {
+        match self {
+            Self::Exempt | Self::Stuck => Self::Stuck,
+            Self::First(_) | Self::Answer | Self::Idle => Self::Answer,
+        }
     }
 }
 
@@ -62,13 +91,15 @@ impl<S> Patient<S> {
             |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
         let mut ticks = interval(tick);
         ticks.reset();
-        Self { stream, ticks, most: [patience, idle].map(ticks_in), waiting: Waiting::First, passed: 0 }
+        Self { stream, ticks, most: [patience, idle].map(ticks_in), waiting: Waiting::First(0), passed: 0 }
     }
 
     fn wait_for(&mut self, waiting: Waiting) {
-        if self.waiting != waiting {
-            (self.waiting, self.passed) = (waiting, 0);
+        let goes_on = matches!((self.waiting, waiting), (Waiting::First(_), Waiting::First(_)));
+        if self.waiting != waiting && !goes_on {
+            self.passed = 0;
         }
+        self.waiting = waiting;
     }
 
     /// Ready when the patience is at its end.
@@ -85,19 +116,36 @@ impl<S> Patient<S> {
     fn tick(&mut self) -> bool {
         self.passed = self.passed.saturating_add(1);
         match self.waiting {
-            Waiting::First | Waiting::Answer => self.passed >= self.most[0],
+            Waiting::First(_) | Waiting::Answer | Waiting::Stuck => self.passed >= self.most[0],
             Waiting::Idle => self.passed >= self.most[1],
             Waiting::Exempt => false,
         }
     }
 
-    /// A client that does not take its answer runs out of time as well.
-    fn after_write(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if written.is_ready() {
-            self.wait_for(self.waiting.written());
-            return written;
+    /// A client that does not take its answer, `length` bytes, runs out of time as well.
+    fn after_write(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        length: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Ready(Ok(count)) => self.wait_for(self.waiting.written(*count >= length)),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => {
+                self.wait_for(self.waiting.blocked());
+                return self.poll_patience(cx).map(Err);
+            }
         }
-        self.wait_for(self.waiting.read(&[]));
+        written
+    }
+
+    /// The same of what was written before.
+    fn after_flush(&mut self, flushed: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if flushed.is_ready() {
+            return flushed;
+        }
+        self.wait_for(self.waiting.blocked());
         self.poll_patience(cx).map(Err)
     }
 }
@@ -117,21 +165,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.after_write(written, cx)
+        self.after_write(written, bytes.len(), cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_flush(cx) {
-            Poll::Pending => self.poll_patience(cx).map(Err),
-            flushed => flushed,
-        }
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.after_flush(flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_shutdown(cx) {
-            Poll::Pending => self.poll_patience(cx).map(Err),
-            shut => shut,
-        }
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.after_flush(shut, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -144,7 +188,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.after_write(written, cx)
+        self.after_write(written, slices.iter().map(|slice| slice.len()).sum(), cx)
     }
 }
 
@@ -160,10 +204,33 @@ mod tests {
             patient.wait_for(waiting);
             (1..30).find(|_| patient.tick())
         };
-        let in_time = [Waiting::First, Waiting::Answer, Waiting::Idle, Waiting::Exempt].map(&mut ticks);
-        assert_eq!(in_time, [Some(2), Some(2), Some(10), None]);
-        assert_eq!(Waiting::First.read(b"PRI * HTTP/2.0\r\n"), Waiting::Exempt);
-        assert_eq!(Waiting::Exempt.written().read(b"ping"), Waiting::Exempt);
-        assert_eq!(Waiting::First.read(b"POST /").written().read(b"P"), Waiting::Answer);
+        let in_time =
+            [Waiting::First(0), Waiting::Answer, Waiting::Idle, Waiting::Exempt, Waiting::Stuck].map(&mut ticks);
+        assert_eq!(in_time, [Some(2), Some(2), Some(10), None, Some(2)]);
+    }
+
+    #[tokio::test]
+    async fn sips_of_a_preface_are_no_new_beginning() {
+        let second = Duration::from_secs(1);
+        let mut patient = Patient::new((), 2 * second, 10 * second);
+        let ticked = PREFACE[..5].iter().map(|byte| {
+            patient.wait_for(patient.waiting.read(&[*byte]));
+            patient.tick()
+        });
+        assert_eq!(ticked.collect::<Vec<_>>(), [false, true, true, true, true]);
+    }
+
+    #[test]
+    fn what_a_client_says_tells_who_has_to_say_something() {
+        let first = Waiting::First(0);
+        assert_eq!(first.read(&PREFACE[..12]), Waiting::First(12));
+        assert_eq!(first.read(&PREFACE[..12]).read(&PREFACE[12..]), Waiting::Exempt);
+        assert_eq!(first.read(&PREFACE[..3]).read(b"NCE / HTTP/1.1"), Waiting::Answer);
+        assert_eq!(first.read(&[PREFACE, b"more"].concat()), Waiting::Exempt);
+        assert_eq!(Waiting::Exempt.written(false).read(b"ping"), Waiting::Exempt);
+        assert_eq!(Waiting::Exempt.blocked().read(b"ping"), Waiting::Stuck);
+        assert_eq!(Waiting::Exempt.blocked().written(false), Waiting::Exempt);
+        assert_eq!(first.read(b"POST /").written(true).read(b"P"), Waiting::Answer);
+        assert_eq!(Waiting::Answer.written(false).blocked(), Waiting::Answer);
     }
 }

@@ -60,6 +60,87 @@ fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
     assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
 }
 
+/// What HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn ping() -> Vec<u8> {
+    frame(6, 0, 0, b"anybody?")
+}
+
+/// The first words of HTTP/2 are no pass for those that say nothing else.
+#[test]
+fn who_says_half_of_what_http2_begins_with_is_cut_off() {
+    let (node, _file) = node("{request_timeout: 1s}");
+    let mut streams: Vec<_> = (0..20)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&node.address).unwrap();
+            stream.write_all(&PREFACE[..12]).unwrap();
+            stream
+        })
+        .collect();
+    wait_until("each is cut off", || {
+        streams.retain_mut(|stream| !trickles(stream, b""));
+        streams.is_empty()
+    });
+}
+
+#[test]
+fn what_http2_begins_with_may_come_in_pieces() {
+    let (node, _file) = node("{request_timeout: 1s}");
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    // Settings, and the word that those of the other side are taken, to which nothing is said.
+    for piece in [&PREFACE[..3], &PREFACE[3..], &frame(4, 0, 0, b""), &frame(4, 1, 0, b"")] {
+        stream.write_all(piece).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    stream.write_all(&ping()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut heard = Vec::new();
+    let mut bytes = [0; 1024];
+    while !heard.ends_with(b"anybody?") {
+        let count = stream.read(&mut bytes).expect("the connection stands");
+        assert!(count > 0, "it was cut off after {heard:?}");
+        heard.extend(&bytes[..count]);
+    }
+}
+
+/// A client of HTTP/2 that grants room for all that it asks for, and reads nothing of it.
+#[test]
+fn who_does_not_read_from_its_socket_over_http2_is_cut_off() {
+    let (node, _file) = node("{request_timeout: 1s}");
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    let room = i32::MAX.to_be_bytes();
+    let settings = [&[0, 4], &room[..]].concat();
+    let more = (i32::MAX - 65_535).to_be_bytes();
+    let hello = [PREFACE, &frame(4, 0, 0, &settings), &frame(8, 0, 0, &more)].concat();
+    stream.write_all(&hello).unwrap();
+    // GET, http, and two fields that are told in letters (RFC 7541, 6.2.2): a path and a host.
+    let head = b"\x82\x86\x04\x08/metrics\x01\x04host";
+    for call in 0..2000 {
+        let stream_id = 2 * call + 1;
+        if stream.write_all(&frame(1, 5, stream_id, head)).is_err() {
+            break;
+        }
+        if call % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let stuck =
+        |error: &std::io::Error| matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
+    wait_until("it is cut off", || {
+        std::thread::sleep(Duration::from_millis(100));
+        stream.write_all(&ping()).is_err_and(|error| !stuck(&error))
+    });
+}
+
 /// HTTP/2 lets a client ask on and on and grant no room for what it asked for.
 #[tokio::test]
 async fn who_does_not_read_a_long_answer_over_http2_is_cut_off() {
