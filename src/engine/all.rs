@@ -275,7 +275,7 @@ impl Asked {
         {
             return Decision { cost: *cost, charged: 0, ..after.decision };
         }
-        if decision.fallback.is_some() {
+        if decision.fallback.is_some() && decision.is_admitted() {
             self.engine.fallback.give_back(subject, *cost);
         }
         Decision { charged: 0, ..decision }
@@ -294,7 +294,7 @@ impl Asked {
             Ok(other) => Err(unfit(&other)),
             Err(error) => {
                 let decision = self.fall_back(part, &error)?;
-                if decision.allowed {
+                if decision.is_admitted() {
                     self.engine.fallback.give_back(subject, *cost);
                 }
                 Ok(decision)

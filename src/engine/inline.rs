@@ -21,7 +21,7 @@ pub(super) struct InlinePolicies(Cache<(usize, String), Arc<Made>>);
 #[derive(Debug)]
 struct Made {
     policy: Arc<Policy>,
-    _from: Arc<Policy>,
+    from: Arc<Policy>,
 }
 
 impl Default for InlinePolicies {
@@ -41,7 +41,50 @@ impl InlinePolicies {
         }
         let quotas = inline::quotas(policy, written).map_err(CheckError::InvalidQuotas)?;
         let name = (Arc::as_ptr(policy).addr(), inline::text(&quotas));
-        let make = || Arc::new(Made { policy: Arc::new(inline::policy(policy, quotas)), _from: policy.clone() });
+        let make = || Arc::new(Made { policy: Arc::new(inline::policy(policy, quotas)), from: policy.clone() });
         Ok(self.0.get_with(name, make).policy.clone())
+    }
+
+    /// Lets go of what was made from policies that are not in force any more, and may be large.
+    pub(super) fn keep(&self, is_in_force: impl Fn(&Arc<Policy>) -> bool) {
+        for (name, made) in &self.0 {
+            if !is_in_force(&made.from) {
+                self.0.invalidate(&*name);
+            }
+        }
+        self.0.run_pending_tasks();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::key::KeyType;
+    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
+    use crate::limit::quota::{Quota, Rule};
+
+    #[test]
+    fn a_policy_that_is_gone_is_not_kept_for_what_was_made_from_it() {
+        let quota = Quota { name: "1h".into(), limit: NonZeroU64::MIN, window: 3_600_000_000, rule: Rule::default() };
+        let policy = |name: &str| {
+            Arc::new(Policy {
+                name: name.into(),
+                algorithm: Algorithm::SlidingWindow,
+                quotas: vec![quota.clone()],
+                key_type: KeyType::Text,
+                on_store_failure: OnStoreFailure::Deny,
+                timeout: Duration::from_secs(1),
+                options: Options { inline: true, ..Options::default() },
+            })
+        };
+        let (stays, goes, inline) = (policy("stays"), policy("goes"), InlinePolicies::default());
+        let written = [Written::Text("7 per 1m".into())];
+        let made = [&stays, &goes].map(|policy| inline.policy(policy, &written).unwrap());
+        inline.keep(|policy| Arc::ptr_eq(policy, &stays));
+        assert_eq!(Arc::strong_count(&goes), 1);
+        assert!(Arc::ptr_eq(&inline.policy(&stays, &written).unwrap(), &made[0]));
     }
 }

@@ -35,7 +35,10 @@ impl Engine {
         }
         changes.removed = old.by_name.keys().filter(|name| !policies.by_name.contains_key(*name)).cloned().collect();
         self.store.set_overdue(overdue(&policies));
-        self.policies.store(Arc::new(policies));
+        let policies = Arc::new(policies);
+        self.policies.store(policies.clone());
+        self.inline
+            .keep(|from| policies.by_name.get(&*from.name).is_some_and(|policy| Arc::ptr_eq(policy, from)));
         changes
     }
 }

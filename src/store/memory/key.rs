@@ -33,6 +33,9 @@ struct Held {
 #[derive(Debug, Default)]
 struct Notes {
     records: HashMap<Arc<str>, Record>,
+    /// What the latest record was charged to, most often the same as the one before: without the rest of its policy, whose
+    /// lists may be large.
+    charged: Arc<[Quota]>,
     /// Charges made up to the first instant are forgotten; nobody asks about one from the second on. us.
     reset: Option<(Micros, Micros)>,
 }
@@ -40,7 +43,7 @@ struct Notes {
 /// A charge with an id.
 #[derive(Debug)]
 struct Record {
-    policy: Arc<Policy>,
+    charged: Arc<[Quota]>,
     verdict: Verdict,
     receipt: Receipt,
     refunded: bool,
@@ -124,15 +127,20 @@ impl KeyState {
                 return Done::Reused;
             }
             let verdict = record.verdict.clone();
-            return Done::Charged(Charged { policy: decided_by(policy, &record.policy), verdict, replayed: true });
+            return Done::Charged(Charged { policy: decided_by(policy, &record.charged), verdict, replayed: true });
         }
         let (taken, receipt) = self.charge(policy, now, cost, metas, 0);
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first().map(Verdict::as_recorded)) else {
             return Done::Taken(taken);
         };
         let until = now + record_life(policy);
-        let record = Record { policy: policy.clone(), verdict: verdict.clone(), receipt, refunded: false, until };
-        self.notes.get_or_insert_default().records.insert(id.clone(), record);
+        let notes = self.notes.get_or_insert_default();
+        if *notes.charged != *policy.quotas {
+            notes.charged = policy.quotas.clone().into();
+        }
+        let record =
+            Record { charged: notes.charged.clone(), verdict: verdict.clone(), receipt, refunded: false, until };
+        notes.records.insert(id.clone(), record);
         Done::Charged(Charged { policy: policy.clone(), verdict, replayed: false })
     }
 
@@ -160,7 +168,7 @@ impl KeyState {
         if record.until <= now || std::mem::replace(&mut record.refunded, true) {
             return None;
         }
-        let charged = &record.policy.quotas;
+        let charged = &record.charged;
         let entry = |quota: &Quota| {
             let place = charged.iter().position(|charged| same_counter(quota, charged.rule, charged.window))?;
             record.receipt.entries.get(place).copied().flatten()
@@ -233,18 +241,45 @@ fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
 }
 
 /// The present policy with the names, limits and windows by which `then` decided.
-fn decided_by(present: &Arc<Policy>, then: &Policy) -> Arc<Policy> {
-    if present.quotas == then.quotas {
+fn decided_by(present: &Arc<Policy>, then: &[Quota]) -> Arc<Policy> {
+    if *present.quotas == *then {
         return present.clone();
     }
     let rule = |name: &str| present.quotas.iter().find(|quota| quota.name == name).map(|quota| quota.rule);
     let told = |quota: &Quota| Quota { rule: rule(&quota.name).unwrap_or_default(), ..quota.clone() };
-    Arc::new(Policy { quotas: then.quotas.iter().map(told).collect(), ..Policy::clone(present) })
+    Arc::new(Policy { quotas: then.iter().map(told).collect(), ..Policy::clone(present) })
 }
 
 impl Held {
     fn expires_at(&self) -> Micros {
         let quota = Quota { name: String::new(), limit: NonZeroU64::MIN, window: self.window, rule: self.rule };
         self.state.expires_at(&quota)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::key::KeyType;
+    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
+
+    #[test]
+    fn a_record_keeps_no_policy_with_its_lists() {
+        let quota = Quota { name: "1h".into(), limit: NonZeroU64::MIN, window: 3_600_000_000, rule: Rule::default() };
+        let policy = Arc::new(Policy {
+            name: "p".into(),
+            algorithm: Algorithm::SlidingWindow,
+            quotas: vec![quota],
+            key_type: KeyType::Text,
+            on_store_failure: OnStoreFailure::Deny,
+            timeout: Duration::from_secs(1),
+            options: Options::default(),
+        });
+        let mut state = KeyState::default();
+        let work = Work::Once { id: "once".into(), cost: 1 };
+        assert!(matches!(state.run(&policy, &work, &[], 1_000_000), Done::Charged(_)));
+        assert_eq!((state.records(), Arc::strong_count(&policy)), (1, 1));
     }
 }

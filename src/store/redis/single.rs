@@ -8,7 +8,7 @@ use super::script::{By, history, named, unsigned};
 use super::sources::Script;
 use crate::limit::bucket::Terms;
 use crate::limit::policy::Policy;
-use crate::limit::quota::{Quota, Rule};
+use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::time::Micros;
 use crate::limit::window::{Grid, SlidingWindow};
 
@@ -62,14 +62,15 @@ impl Single {
                 let key = tag.state(policy.counters(), quota);
                 (Script::FIRST_PAIR_BACK, key, [at, cost, terms.price, terms.repaid].into_iter().collect())
             }
-            // It is whole again when its window ends.
             _ => {
-                let start = (at + reset_after).saturating_sub(quota.window);
-                (
-                    Script::FIRST_PAIR_BACK,
-                    tag.state(policy.counters(), quota),
-                    [start, cost, 0, 0].into_iter().collect(),
-                )
+                let start = match quota.rule {
+                    // Days, months and years are not all as long as their window says.
+                    Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.window(at).start,
+                    // It is whole again when its window ends.
+                    _ => (at + reset_after).saturating_sub(quota.window),
+                };
+                let key = tag.state(policy.counters(), quota);
+                (Script::FIRST_PAIR_BACK, key, [start, cost, 0, 0].into_iter().collect())
             }
         };
         Self { script: Some(script), key, arguments }

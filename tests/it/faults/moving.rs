@@ -117,10 +117,16 @@ fn migrate(cluster: &Cluster, slot: u16, from: u16, to: u16, most: usize) -> usi
 }
 
 /// A policy of each kind whose calls have several keys.
-const POLICIES: [(&str, &str, u64); 4] = [
+const POLICIES: [(&str, &str, u64); 5] = [
     ("sliding", "quotas: [400 per 1h]", 400),
     ("sliding-trio", "quotas: [400 per 1h, 500 per 2h, 300 per 3h]", 300),
     ("fixed", "algorithm: fixed-window, anchor: first-hit, quotas: [400 per 1h, 300 per 2h]", 300),
+    // Hardly a month there is as long as 30 days of 24 hours.
+    (
+        "calendar",
+        "algorithm: fixed-window, timezone: America/New_York, quotas: [{name: month, limit: 400, per: 1mo}, {name: year, limit: 300, per: 1y}]",
+        300,
+    ),
     (
         "bucket",
         "algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 400}, {rate: 1 per 2h, burst: 300}]",
@@ -180,6 +186,10 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
         if !name.starts_with("bucket") {
             assert_eq!(allowed + u64::try_from(more).unwrap(), limit, "{name}: what was given back is there");
         }
+    }
+    for name in ["fixed", "calendar"] {
+        let usage = http::get(&nodes[1].address, &format!("/v1/usage?policy={name}&key={key}")).json();
+        assert_eq!(usage["quotas"][0]["remaining"], 100, "of the quota before the one that denied, too: {usage}");
     }
 }
 
