@@ -93,17 +93,26 @@ impl SlidingLog {
     /// as much, since they cannot be told apart; if that is gone, what there is.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
         let from = self.entries.partition_point(|entry| entry.at < at).max(self.first(quota, now));
-        let past = self.entries.partition_point(|entry| entry.at <= at);
-        let given = match (from..past).find(|place| self.cost(*place) == cost) {
-            Some(place) => self.lower(place, cost),
-            None => self.lower_each(from, past, cost),
-        };
+        let past = self.entries.partition_point(|entry| entry.at <= at).max(from);
+        let exact = (from..past).find(|place| self.cost(*place) == cost);
+        let place = exact.unwrap_or(from);
+        let given = cost.min(self.total_before(past) - self.total_before(place));
+        let (kept, notes) = self.cut(place, given);
+        self.entries.iter_mut().skip(kept).for_each(|entry| entry.sum = entry.sum.wrapping_sub(given));
+        self.notes.iter_mut().skip(notes).for_each(|note| note.sum = note.sum.wrapping_sub(given));
         self.forget_after(quota, now, given)
     }
 
-    /// Takes back up to `cost` of what counts at `now`, the oldest first.
+    /// Takes back up to `cost` of what counts at `now`, the oldest first. Who caused what has left is forgotten by that.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
-        let given = self.lower_each(self.first(quota, now), self.entries.len(), cost);
+        let first = self.first(quota, now);
+        let given = cost.min(self.total() - self.total_before(first));
+        if given > 0 {
+            let (kept, notes) = self.cut(first, given);
+            self.entries.iter_mut().take(kept).for_each(|entry| entry.sum = entry.sum.wrapping_add(given));
+            self.before = self.before.wrapping_add(given);
+            self.notes.drain(..notes);
+        }
         self.forget_after(quota, now, given)
     }
 
@@ -115,42 +124,29 @@ impl SlidingLog {
         given
     }
 
-    fn lower_each(&mut self, mut place: usize, mut past: usize, cost: u64) -> u64 {
-        let mut given = 0;
-        while given < cost && place < past {
-            let before = self.entries.len();
-            given += self.lower(place, cost - given);
-            if self.entries.len() < before {
-                past -= 1;
-            } else {
-                place += 1;
-            }
+    /// Removes the entries from `place` on that cost no more than `given` together, and the notes of them; what the next one
+    /// costs is noted as that much less as is missing. Tells the places of the first entry and the first note behind them.
+    ///
+    /// The sums on one side of them have to move: those before up, or those behind down by `given`.
+    fn cut(&mut self, place: usize, given: u64) -> (usize, usize) {
+        let below = self.total_before(place);
+        let kept = self.entries.partition_point(|entry| self.total_of(entry) <= below + given);
+        let [from, past] = [place, kept].map(|place| {
+            self.entries.get(place).map_or(self.notes.len(), |Entry { at, sum }| {
+                let name = (*at, sum.wrapping_sub(self.before));
+                self.notes.partition_point(|note| (note.at, note.sum.wrapping_sub(self.before)) < name)
+            })
+        });
+        if let (Some(entry), Some(note)) = (self.entries.get(kept), self.notes.get(past))
+            && (note.at, note.sum) == (entry.at, entry.sum)
+        {
+            let left = self.total_of(entry) - below - given;
+            let note = &mut self.notes[past];
+            note.cost = note.cost.min(left);
         }
-        given
-    }
-
-    /// Takes up to `cost` from one entry, and the entry away when nothing is left of it. Later ones follow, and so do
-    /// the notes of who caused them.
-    fn lower(&mut self, place: usize, cost: u64) -> u64 {
-        let Entry { at, sum } = self.entries[place];
-        let (given, gone) = (self.cost(place).min(cost), self.cost(place) <= cost);
-        let note = self.notes.iter().position(|note| (note.at, note.sum) == (at, sum));
-        let later = |note: &Note| (note.at, note.sum.wrapping_sub(self.before)) > (at, sum.wrapping_sub(self.before));
-        let first_later = self.notes.iter().position(later).unwrap_or(self.notes.len());
-        self.notes.iter_mut().skip(first_later).for_each(|note| note.sum = note.sum.wrapping_sub(given));
-        self.entries.iter_mut().skip(place).for_each(|entry| entry.sum = entry.sum.wrapping_sub(given));
-        if gone {
-            self.entries.remove(place);
-        }
-        match note {
-            Some(note) if gone => drop(self.notes.remove(note)),
-            Some(note) => {
-                let note = &mut self.notes[note];
-                (note.sum, note.cost) = (note.sum.wrapping_sub(given), note.cost - given);
-            }
-            None => {}
-        }
-        given
+        self.entries.drain(place..kept);
+        self.notes.drain(from..past);
+        (place, from)
     }
 
     /// How long from `now` until `cost` fits, if nothing more is charged: until enough units, and enough entries, of

@@ -13,7 +13,7 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
-use tollgate::store::{MemoryStore, Meta, RedisStore, Subject, Taken};
+use tollgate::store::{Done, MemoryStore, Meta, RedisStore, Subject, Taken, Work};
 
 use crate::harness::cluster::add_calls;
 use crate::harness::redis::{Server, shared, shared_store};
@@ -317,4 +317,44 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     assert!(held <= MOST + 4000, "{held} metas");
     let history = runtime.block_on(redis.history_by(&subject, Some(now))).unwrap();
     assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
+}
+
+/// What is taken back from a log of 100,000 moves the sums on the shorter side: few, for a cost and for one of the latest
+/// charges; and who caused the rest is still told.
+#[test]
+fn taking_back_from_a_log_of_100_000_writes_little() {
+    const MOST: u64 = 100_000;
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = {
+        let _inside = runtime.enter();
+        server.store()
+    };
+    runtime.block_on(redis.known());
+    let mut connection = server.connection().unwrap();
+    let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));
+    for call in 0..99 {
+        let metas = vec![meta(&format!("user-{}", call % 10)); 1000];
+        runtime
+            .block_on(redis.take_noted(&subject, &[2; 1000], &metas, Some(START + call * 1_000_000)))
+            .unwrap();
+    }
+    let now = START + 98_000_001;
+    let taken_back = |work: Work| match runtime.block_on(redis.run_by(&subject, work, &[], Some(now))).unwrap() {
+        Done::Refunded(_, given) => given,
+        Done::Charged(_) => 0,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(taken_back(Work::Once { id: "late".into(), cost: 7 }), 0);
+    let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
+    assert_eq!(taken_back(Work::Refund(10_001)), 10_001);
+    assert_eq!(taken_back(Work::RefundOnce("late".into())), 7);
+    assert_eq!(taken_back(Work::Refund(100_001)), 100_001);
+    let mut calls = BTreeMap::new();
+    add_calls(&mut connection, &mut calls);
+    let all: u64 = calls.values().sum();
+    assert!(all < 500, "{calls:?}");
+    let history = runtime.block_on(redis.history_by(&subject, Some(now))).unwrap();
+    let left: u64 = history.top_metas.iter().map(|top| top.cost).sum();
+    assert_eq!(left, 198_000 - 10_001 - 100_001);
 }

@@ -5,6 +5,7 @@ use proptest::test_runner::{Config, TestRunner};
 use std::sync::Arc;
 
 use tollgate::clock::Clock;
+use tollgate::limit::decision::QuotaStates;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Rule;
@@ -95,7 +96,7 @@ fn comparable(mut done: Done) -> Done {
     match &mut done {
         Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed_for > 0,
         // Nor does what takes back tell when anything fits.
-        Done::Refunded(taken, _) => taken.ruling.closed_for = 0,
+        Done::Refunded(taken, _) => (taken.ruling.closed_for, taken.ruling.left) = (0, QuotaStates::new()),
         Done::Charged(_) | Done::Reused => {}
     }
     done

@@ -1,116 +1,145 @@
 -- What `back.lua` does with sliding logs; `back_head.lua` and `log_head.lua` precede.
+--
+-- Whoever takes units from an entry moves the sums on one side of it: those before it up, or those behind it down. What is
+-- taken as a cost comes from the oldest entries that count, so few lie before them; a charge is mostly one of the latest.
+-- Entries that cost nothing any more go.
 
 local counted, logs = KEYS, {}
 for q = 1, quotas do
   logs[q] = open(q)
 end
 
-local function cost_of(log, place)
-  local _, below = pair(log, place - 1)
+-- All costs that count, up to an entry that counts.
+local function total(log, sum)
+  return (sum - log.gone) % WHOLE
+end
+
+local function total_at(log, place)
   local _, sum = pair(log, place)
-  return (sum - below) % WHOLE
+  return total(log, sum)
 end
 
--- How much to take of which places, in ascending order. Of those of a charge's instant one that costs as much as it did,
--- since they cannot be told apart; if it is gone, or for a cost, one after the other.
-local function parts(log, from, past)
-  for place = from, made and past - 1 or from - 1 do
-    if cost_of(log, place) == cost then
-      return {{place, cost}}, cost
-    end
+-- From which entry on to take how much. Of the charges of one instant it is one that costs as much as this did, since they
+-- cannot be told apart; if that is gone, what there is.
+local function part(log, instant)
+  if not made then
+    return log.live, math.min(cost, log.units)
   end
-  local found, rest = {}, cost
+  local from = first(log.live, log.count + 1, function(place)
+    return pair(log, place) >= instant
+  end)
+  local past = first(from, log.count + 1, function(place)
+    return pair(log, place) > instant
+  end)
+  local below = total_at(log, from - 1)
+  local before = below
   for place = from, past - 1 do
-    local part = math.min(rest, cost_of(log, place))
-    if part > 0 then
-      found[#found + 1] = {place, part}
-      rest = rest - part
+    local sum = total_at(log, place)
+    if sum - before == cost then
+      return place, cost
     end
-    if rest == 0 then
-      break
-    end
+    before = sum
   end
-  return found, cost - rest
+  return from, math.min(cost, before - below)
 end
 
--- Lowers the sums from the first part on, and leaves out what costs nothing any more. Returns the old names with the new
--- ones and what was taken.
-local function lowered(log, found)
-  local kept, names, taken, part = {}, {}, 0, 1
-  local _, below = pair(log, found[1][1] - 1)
-  for place = found[1][1], log.count do
-    local at, sum = pair(log, place)
-    local here = found[part] and found[part][1] == place and found[part][2] or 0
-    if here > 0 then
-      taken, part = taken + here, part + 1
-    end
-    local now_sum = (sum - taken) % WHOLE
-    local name = now_sum ~= below and struct.pack('>I8I8', at, now_sum)
-    names[struct.pack('>I8I8', at, sum)] = {name = name, taken = here}
-    if name then
-      kept[#kept + 1] = name
-    end
-    below = now_sum
+-- The log with sums that are moved by so much, from a place on and before another.
+local function moved(log, from, past, by)
+  local bytes, pairs_of = redis.call('GETRANGE', log.key, from * PAIR, past * PAIR - 1), {}
+  for at = 1, #bytes, PAIR do
+    local instant, sum = struct.unpack('>I8I8', bytes, at)
+    pairs_of[#pairs_of + 1] = struct.pack('>I8I8', instant, (sum + by) % WHOLE)
   end
-  return table.concat(kept), names
+  return table.concat(pairs_of)
 end
 
--- Who caused the charges follows their names.
-local function rename(key, names, at_least)
-  local gone = 0
-  for from = -1, -1000000, -1000 do
-    local notes = redis.call('LRANGE', key, from - 999, from)
-    for i = #notes, 1, -1 do
-      local note = notes[i]
-      local change, at = names[string.sub(note, 1, 16)], struct.unpack('>I8', note)
-      if change and change.name then
-        local cost_now = struct.unpack('>I8', note, 17) - change.taken
-        local changed = change.name .. struct.pack('>I8', cost_now) .. string.sub(note, 25)
-        redis.call('LSET', key, from + i - #notes, changed)
-      elseif change then
-        redis.call('LSET', key, from + i - #notes, '')
-        gone = gone + 1
-      elseif at < at_least then
-        from = -1000000
-        break
+-- Who caused what: of the entries before `kept` that were taken from nobody did any more, and what is left of `kept` cost
+-- less. Notes bear the names of their entries, so they are moved with them.
+local function note_less(log, key, place, kept, given)
+  -- The first note from an entry on.
+  local function first_note(low, high, entry)
+    if entry > log.count then
+      return high
+    end
+    local instant, sum = pair(log, entry)
+    return first(low, high, function(number)
+      local at, sum_there = struct.unpack('>I8I8', redis.call('LINDEX', key, number))
+      return at > instant or at == instant and total(log, sum_there) >= total(log, sum)
+    end)
+  end
+  local length = redis.call('LLEN', key)
+  local from = first_note(0, length, place)
+  local past = first_note(from, length, kept)
+  if made then
+    local ttl, notes = redis.call('PTTL', key), {}
+    for chunk = past, length - 1, 1000 do
+      for _, note in ipairs(redis.call('LRANGE', key, chunk, chunk + 999)) do
+        local at, sum, rest = struct.unpack('>I8I8', note)
+        notes[#notes + 1] = struct.pack('>I8I8', at, (sum - given) % WHOLE) .. string.sub(note, rest)
       end
     end
-    if #notes < 1000 or from == -1000000 then
-      break
+    if from == 0 then
+      redis.call('DEL', key)
+    elseif from < length then
+      redis.call('LTRIM', key, 0, from - 1)
     end
+    for chunk = 1, #notes, 1000 do
+      redis.call('RPUSH', key, unpack(notes, chunk, math.min(chunk + 999, #notes)))
+    end
+    if ttl > 0 and #notes > 0 then
+      redis.call('PEXPIRE', key, ttl)
+    end
+    past = from
+  elseif past < length then
+    redis.call('LTRIM', key, past, -1)
+    past = 0
+  else
+    redis.call('DEL', key)
   end
-  if gone > 0 then
-    redis.call('LREM', key, -gone, '')
+  local note = redis.call('LINDEX', key, past)
+  if note and kept <= log.count then
+    local at, sum, cost_there = struct.unpack('>I8I8I8', note)
+    local instant, sum_kept = pair(log, kept)
+    local left = total(log, sum_kept) - total_at(log, place - 1) - given
+    if at == instant and sum == (sum_kept - (made and given or 0)) % WHOLE and cost_there > left then
+      note = string.sub(note, 1, 16) .. struct.pack('>I8', left) .. string.sub(note, 25)
+      redis.call('LSET', key, past, note)
+    end
   end
 end
 
 local function take_back(q)
   local log = logs[q]
-  local from, past = log.live, log.count + 1
-  if made then
-    from = first(log.live, past, function(place)
-      return pair(log, place) >= number[q]
-    end)
-    past = first(from, past, function(place)
-      return pair(log, place) > number[q]
-    end)
-  end
-  local found, given = parts(log, from, past)
+  local place, given = part(log, number[q])
   if given == 0 then
     return 0
   end
-  local start = pair(log, found[1][1])
-  local rest, names = lowered(log, found)
-  local before = redis.call('GETRANGE', log.key, 0, found[1][1] * PAIR - 1)
-  local all = before .. rest
+  -- The first that still costs something.
+  local below = total_at(log, place - 1)
+  local kept = first(place, log.count + 1, function(entry)
+    return total_at(log, entry) - below > given
+  end)
+  local all
+  if made then
+    all = redis.call('GETRANGE', log.key, 0, place * PAIR - 1) .. moved(log, kept, log.count + 1, -given)
+  else
+    -- What left long ago has no side to be on.
+    local dead = first(1, log.live, function(entry)
+      return pair(log, entry) + log.window + log.slack > now
+    end)
+    local _, base = pair(log, dead - 1)
+    local head = struct.pack('>I8I8', log.mark, (base + given) % WHOLE)
+    all = head .. moved(log, dead, log.live, given)
+      .. redis.call('GETRANGE', log.key, kept * PAIR, -1)
+  end
   local latest = #all > PAIR and struct.unpack('>I8', all, #all - PAIR + 1) or 0
+  if q == noted then
+    note_less(log, KEYS[quotas + 1], place, kept, given)
+  end
   if latest + log.window + log.slack <= now then
     redis.call('DEL', log.key)
   else
     redis.call('SET', log.key, all, 'KEEPTTL')
-  end
-  if q == noted then
-    rename(KEYS[quotas + 1], names, start)
   end
   return given
 end
@@ -123,4 +152,3 @@ local function add_states(reply)
     reply[#reply + 1] = log.latest
   end
 end
-
