@@ -1,8 +1,10 @@
 //! The command line: one file per command.
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod serve;
 
@@ -60,6 +62,22 @@ enum Command {
     Bench(bench::Args),
     /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
     Replay(replay::Args),
+}
+
+impl Cli {
+    /// Reads the command line of this process; where it is wrong, that is said and the process ends. A variable that is set
+    /// to nothing is taken for one that is not set, as where a template had nothing to fill in.
+    pub fn of_process() -> Self {
+        let read = Self::from_arg_matches(&without_empty_variables(Self::command()).get_matches());
+        read.unwrap_or_else(|error| error.exit())
+    }
+}
+
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    command
+        .mut_args(|arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg })
+        .mut_subcommands(without_empty_variables)
 }
 
 /// Does what the command line says.

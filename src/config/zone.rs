@@ -1,6 +1,6 @@
 //! `timezone`: whose days, weeks, months and years a policy counts by.
 
-use crate::limit::calendar::{Calendar, Unit, zones};
+use crate::limit::calendar::{Calendar, UTC, Unit, zones};
 use crate::limit::policy::Algorithm;
 use crate::limit::quota::{Anchor, Quota, Rule};
 
@@ -31,9 +31,10 @@ pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: Option<&Node>
 
 /// Notes a time zone that no quota depends on.
 pub(super) fn refuse_idle(member: Option<&Member>, form: Form, quotas: Option<&[Quota]>, faults: &mut Faults) {
-    let (Some(member), Form::Clock(_), Some(quotas)) = (member, form, quotas) else { return };
+    let (Some(member), Form::Clock(zone), Some(quotas)) = (member, form, quotas) else { return };
     let by_calendar = |quota: &Quota| {
-        let day = quota.window == Unit::Day.nominal();
+        // Of days in UTC there is nothing else to see.
+        let day = zone == UTC && quota.window == Unit::Day.nominal();
         matches!(quota.rule, Rule::FixedWindow(Anchor::Calendar(_))) || day
     };
     if !quotas.iter().any(by_calendar) {

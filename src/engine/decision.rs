@@ -40,11 +40,7 @@ impl Decision {
             (false, Wait::For(_)) => Reason::OverLimit,
             (false, Wait::Never) => Reason::CostExceedsLimit,
         };
-        let binding = verdict.quotas.get(verdict.binding).map(|state| Binding {
-            quota: verdict.binding,
-            remaining: state.remaining,
-            reset_after: state.reset_after,
-        });
+        let binding = binding(&verdict.quotas, verdict.binding);
         Self {
             policy,
             cost: verdict.cost,
@@ -58,6 +54,11 @@ impl Decision {
             fallback: None,
             replayed: false,
         }
+    }
+
+    /// Has the quota at that place at the top.
+    pub fn bind(&mut self, quota: usize) {
+        self.binding = binding(&self.quotas, quota);
     }
 
     /// What a list says.
@@ -120,6 +121,11 @@ pub struct Binding {
     pub remaining: u64,
     /// us.
     pub reset_after: Micros,
+}
+
+fn binding(quotas: &QuotaStates, quota: usize) -> Option<Binding> {
+    let state = quotas.get(quota)?;
+    Some(Binding { quota, remaining: state.remaining, reset_after: state.reset_after })
 }
 
 /// Who decided.

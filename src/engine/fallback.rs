@@ -85,8 +85,12 @@ fn local_decision(
         decision.reason = Reason::OverLimit;
         if subject.policy.quotas.iter().all(|quota| decision.cost <= quota.limit.get()) {
             // The cost fits the limit, though not this node's share of it: the store may be back by then.
-            let exceeded = share.quotas.iter().filter(|quota| decision.cost > quota.limit.get());
-            decision.retry_after = Wait::For(exceeded.map(|quota| quota.window).max().unwrap_or(MICROS_PER_SECOND));
+            let exceeded = share.quotas.iter().enumerate().filter(|(_, quota)| decision.cost > quota.limit.get());
+            let longest = exceeded.max_by_key(|(_, quota)| quota.window);
+            decision.retry_after = Wait::For(longest.map_or(MICROS_PER_SECOND, |(_, quota)| quota.window));
+            if let Some((place, _)) = longest {
+                decision.bind(place);
+            }
         }
     }
     decision

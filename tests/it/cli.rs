@@ -30,6 +30,19 @@ fn check_tells_by_its_exit_code() {
     assert_eq!(check(&["five-per-minute", "me", "--cost", "-1"]).0, 2);
 }
 
+/// Templates leave variables empty that they have nothing for.
+#[test]
+fn an_empty_variable_is_as_good_as_none() {
+    let node = Node::start();
+    let mut command = Command::new(TOLLGATE);
+    command.args(["health", "--url", &node.url()]);
+    for name in ["TOLLGATE_URL", "TOLLGATE_CONFIG", "TOLLGATE_CA_FILE", "TOLLGATE_CERT_FILE", "TOLLGATE_KEY_FILE"] {
+        command.env(name, "");
+    }
+    let Output { status, stderr, .. } = command.output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+}
+
 #[test]
 fn nobody_there_is_a_failure() {
     let nowhere = "http://127.0.0.1:1";

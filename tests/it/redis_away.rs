@@ -223,9 +223,18 @@ fn a_cost_beyond_the_share_is_told_to_wait_for_its_own_window() {
 fallback: {expected_nodes: 2}
 policies:
   two: {quotas: [10 per 1s, 10000 per 1d]}
+  both: {quotas: [8 per 1s, 10 per 1d]}
 ";
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], policies);
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    // Of shares that a cost is beyond, the one that it waits for longest.
+    let body = json!({"policy": "both", "key": "k", "cost": 6}).to_string();
+    let beyond_both = http::post(&node.address, "/v1/check", body).json();
+    assert_eq!(
+        (&beyond_both["quota"], &beyond_both["limit"], &beyond_both["retry_after_ms"]),
+        (&json!("1d"), &json!(5), &json!(86_400_000)),
+        "{beyond_both}"
+    );
     let ask = |cost: u64| {
         let body = json!({"policy": "two", "key": "k", "cost": cost}).to_string();
         http::post(&node.address, "/v1/check", body).json()

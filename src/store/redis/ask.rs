@@ -46,6 +46,16 @@ impl Ask {
         self.work.costs()
     }
 
+    /// Whether what it is about may be charged.
+    pub fn may_charge(&self) -> bool {
+        match &self.work {
+            _ if self.single.is_some() => true,
+            _ if self.portion.is_some() => false,
+            Work::Take(costs) => costs.iter().any(|cost| *cost > 0),
+            work => work.charges(),
+        }
+    }
+
     /// Whether it shares no call with others.
     pub fn is_alone(&self) -> bool {
         self.portion.is_some() || self.single.is_some()

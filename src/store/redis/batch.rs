@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
@@ -84,11 +86,26 @@ impl Batch {
             let sent = shard.now();
             let count = pipeline.len();
             self.0.iter().for_each(|bundle| shard.metrics.sent(bundle.checks()));
-            let replies = connection.send_packed_commands(&pipeline, 0, count);
-            let (failed, ended) = match awaited(replies, shard).await {
+            let wait = self.wait(shard);
+            // Each is sent when it is polled first, and the calls are before the other.
+            let acknowledged = acknowledged(connection.clone(), wait);
+            let mut acknowledged = pin!(acknowledged);
+            let replies = awaited(connection.send_packed_commands(&pipeline, 0, count), shard);
+            let (replies, early) = match select(pin!(replies), acknowledged.as_mut()).await {
+                Either::Left((replies, _)) => (replies, None),
+                Either::Right((is_kept, replies)) => (replies.await, Some(is_kept)),
+            };
+            let (failed, ended) = match replies {
                 Some(Ok(replies)) => {
                     let is_demoted = replies.iter().any(is_read_only);
-                    self.settle(replies, shard, sent);
+                    let charged = self.settle(replies, shard, sent, wait.is_some());
+                    if !charged.is_empty() {
+                        let is_kept = match early {
+                            Some(is_kept) => is_kept,
+                            None => acknowledged.await,
+                        };
+                        charged.into_iter().for_each(|(group, answer)| group.answer(answer, is_kept));
+                    }
                     if is_demoted {
                         self.fail(&Refusal::NotNow("ReadOnly".into()));
                         return Ended::Demoted;
@@ -107,31 +124,33 @@ impl Batch {
         Ended::Sound
     }
 
-    /// The calls; behind them, where a replica is waited for, one WAIT for them all.
+    /// The calls.
     fn pipeline(&self, shard: &Shard) -> Pipeline {
         let now = shard.shard_now();
-        let mut pipeline = Pipeline::with_capacity(self.0.len() + 1);
+        let mut pipeline = Pipeline::with_capacity(self.0.len());
         for bundle in &self.0 {
             if bundle.asking() {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
             pipeline.add_command(bundle.command(shard, now));
         }
-        if shard.durability == Durability::Replica {
-            let groups = self.0.iter().flat_map(|bundle| &bundle.groups);
-            let deadlines = groups.flat_map(|group| &group.asks).map(|ask| ask.deadline);
-            pipeline.cmd("WAIT").arg(1).arg(shard.wait_ms(deadlines.min().unwrap_or(0)));
-        }
         pipeline
     }
 
-    /// Hands out what each reply says; what must be sent again stays.
-    fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros) {
+    /// How long a replica may take to acknowledge all that is charged, ms; none where nobody waits for that.
+    fn wait(&self, shard: &Shard) -> Option<u64> {
+        let mut asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
+        let is_waited_for = shard.durability == Durability::Replica && asks.clone().any(Ask::may_charge);
+        is_waited_for.then(|| shard.wait_ms(asks.by_ref().map(|ask| ask.deadline).min().unwrap_or(0)))
+    }
+
+    /// Hands out what each reply says. What must be sent again stays; what was charged and has to be acknowledged is
+    /// returned.
+    fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<(Group, Answer)> {
         let received = shard.now();
         shard.metrics.called(received.saturating_sub(sent), self.0.len());
-        let is_kept = shard.durability == Durability::Primary || matches!(replies.last(), Some(Value::Int(1..)));
         let mut replies = replies.into_iter();
-        let (calls, mut again) = (self.0.len(), Vec::new());
+        let (calls, mut again, mut charged) = (self.0.len(), Vec::new(), Vec::new());
         for mut bundle in self.0.drain(..) {
             if bundle.asking() {
                 replies.next();
@@ -152,11 +171,14 @@ impl Batch {
                         if let Some(time) = done.at() {
                             shard.learn_offset(time, sent, received);
                         }
-                        group.answer(done, is_kept);
+                        match acknowledged && group.charged(&done) {
+                            true => charged.push((group, Answer::Done(done))),
+                            false => group.answer(Answer::Done(done), true),
+                        }
                     }
-                    Outcome::Page(page) => group.answer_alone(Ok(Answer::Page(page))),
-                    Outcome::Told(_) if !is_kept => group.answer_alone(Err(StoreError::NoReplicaAck.into())),
-                    Outcome::Told(value) => group.answer_alone(Ok(Answer::Told(value))),
+                    Outcome::Page(page) => group.answer(Answer::Page(page), true),
+                    Outcome::Told(value) if acknowledged => charged.push((group, Answer::Told(value))),
+                    Outcome::Told(value) => group.answer(Answer::Told(value), true),
                     Outcome::Elsewhen(time) => {
                         shard.learn_offset(time, sent, received);
                         elsewhen.push(group);
@@ -175,6 +197,7 @@ impl Batch {
             }
         }
         self.0 = again;
+        charged
     }
 
     /// Tells all that are left.
@@ -188,6 +211,18 @@ impl Drop for Batch {
     fn drop(&mut self) {
         self.fail(&given_up().into());
     }
+}
+
+/// Whether a replica acknowledges within `wait` ms all that was charged before on the connection; at once where nobody waits.
+///
+/// A server looks at the time now and then only (`hz`), and may say late that there was none: then it is not waited for.
+async fn acknowledged(mut connection: MultiplexedConnection, wait: Option<u64>) -> bool {
+    let Some(wait) = wait else { return true };
+    let mut command = redis::cmd("WAIT");
+    command.arg(1).arg(wait);
+    let limit = Duration::from_millis(wait) * 21 / 20;
+    let told = tokio::time::timeout(limit, connection.send_packed_command(&command)).await;
+    matches!(told, Ok(Ok(Value::Int(1..))))
 }
 
 /// The replies, or none when the server has said nothing at all for too long.

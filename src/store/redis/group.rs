@@ -143,20 +143,20 @@ impl Group {
         Outcome::of(self.call().reply(reply))
     }
 
-    /// Of a group of one ask.
-    pub fn answer_alone(mut self, answer: Result<Answer, Refusal>) {
-        if let Some(ask) = self.asks.pop() {
-            ask.answer.send(answer);
-        }
+    /// Whether anything was charged.
+    pub fn charged(&self, done: &Done) -> bool {
+        self.asks[0].work.charges() && done.is_charge()
     }
 
     /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
     /// that has gone needs none.
-    pub fn answer(self, done: Done, is_kept: bool) {
-        if self.asks.len() == 1 {
-            let is_lost = !is_kept && self.asks[0].work.charges() && done.is_charge();
-            return self.answer_alone(kept(!is_lost, done));
+    pub fn answer(mut self, answer: Answer, is_kept: bool) {
+        if self.asks.len() == 1
+            && let Some(ask) = self.asks.pop()
+        {
+            return ask.answer.send(if is_kept { Ok(answer) } else { Err(StoreError::NoReplicaAck.into()) });
         }
+        let Answer::Done(done) = answer else { return };
         let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for, left }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {

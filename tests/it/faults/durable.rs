@@ -145,6 +145,24 @@ fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
     assert_eq!(check(&node, "usual", &key)["source"], "store");
 }
 
+/// A server says that WAIT has ended when it looks at the time the next time. It is not waited for; and what charges nothing
+/// needs no replica.
+#[test]
+fn a_server_that_says_late_that_nobody_acknowledged_is_not_waited_for() {
+    let server = Server::start_with(&["--hz", "1", "--dynamic-hz", "no"]);
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("late");
+    let look = json!({"policy": "kept", "key": key, "cost": 0}).to_string();
+    for round in 1..=3 {
+        let answer = check(&node, "kept", &key);
+        assert_eq!(answer["fallback"]["cause"], "no_replica_ack", "{answer}");
+        let look = || http::post(&node.address, "/v1/check", look.clone()).json();
+        wait_until("a look is answered by the store", || look()["source"] == "store");
+        assert_eq!(look()["remaining"], 10 - round);
+    }
+}
+
 #[test]
 fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
     let server = Server::start();
