@@ -18,6 +18,9 @@ use crate::reload::ReloadError;
 /// Names of policies listed at most when one is not known.
 const MAX_KNOWN: usize = 100;
 
+/// Letters of a policy's name that are told back; longer ones there are none.
+const MAX_NAME: usize = 64;
+
 /// Unknown policies of one call of which it is told what they may have meant, and what is known instead.
 pub(super) const MAX_EXPLAINED: usize = 8;
 
@@ -27,7 +30,7 @@ pub(super) struct Problem {
     kind: Kind,
     detail: String,
     violations: Vec<Violation>,
-    known: Vec<String>,
+    known: Option<Vec<String>>,
     faults: Vec<FaultBody<'static>>,
 }
 
@@ -87,7 +90,7 @@ impl Kind {
 
 impl Problem {
     fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), violations: Vec::new(), known: Vec::new(), faults: Vec::new() }
+        Self { kind, detail: detail.into(), violations: Vec::new(), known: None, faults: Vec::new() }
     }
 
     /// 400: `detail` says where it stops being JSON.
@@ -202,8 +205,9 @@ impl Problem {
     fn unknown_policy(name: &str, policies: &Policies) -> Self {
         let names = policies.by_name.keys();
         let hint = did_you_mean(name, names.clone().map(String::as_str));
-        let known = names.take(MAX_KNOWN).cloned().collect();
-        Self { known, ..Self::new(Kind::UnknownPolicy, format!("the policy is not configured{hint}")) }
+        let known = Some(names.take(MAX_KNOWN).cloned().collect());
+        let name: String = name.chars().take(MAX_NAME).collect();
+        Self { known, ..Self::new(Kind::UnknownPolicy, format!("the policy {name:?} is not configured{hint}")) }
     }
 
     /// The violations of an invalid request, to be told together with others.
@@ -261,7 +265,7 @@ impl Serialize for Problem {
             status: status.as_u16(),
             detail: &self.detail,
             violations: ViolationsBody::of(self),
-            known: (!self.known.is_empty()).then_some(&self.known),
+            known: self.known.as_ref(),
         }
         .serialize(serializer)
     }

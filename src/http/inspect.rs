@@ -29,15 +29,20 @@ pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
 
 /// Reads a batch as `request::batch` does: faults of the envelope refuse it, faults of an item stay with it.
 pub(super) fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
-    let items = checks(body, MAX_BATCH)?;
-    let item = |(place, item)| read_check(item, &format!("/checks/{place}")).map_err(Problem::invalid);
-    Ok(items.into_iter().enumerate().map(item).collect())
+    let (items, mut violations) = checks(body, MAX_BATCH)?;
+    let items = items.into_iter().enumerate().map(|(place, item)| read_check(item, &format!("/checks/{place}")));
+    if violations.is_empty() {
+        return Ok(items.map(|item| item.map_err(Problem::invalid)).collect());
+    }
+    violations.extend(items.filter_map(Result::err).flatten().take(MAX_VIOLATIONS));
+    Err(Problem::invalid(violations))
 }
 
 /// Reads checks that are charged together as `request::all` does: the faults of all items refuse the call.
 pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
-    let (mut checks, mut violations) = (Vec::new(), Vec::new());
-    for (place, item) in self::checks(body, MAX_ALL)?.into_iter().enumerate() {
+    let (items, mut violations) = self::checks(body, MAX_ALL)?;
+    let mut checks = Vec::new();
+    for (place, item) in items.into_iter().enumerate() {
         let at = format!("/checks/{place}");
         match read_check(item, &at) {
             Ok(Check { id: Some(_), .. }) => violations.push(Violation::new(
@@ -75,12 +80,12 @@ fn read_refund(value: &RawValue) -> Result<(String, String, Given), Vec<Violatio
     members.finish((policy, key.unwrap_or_default(), given))
 }
 
-/// The items of a body that holds 1 to `most` checks.
-fn checks(body: &[u8], most: usize) -> Result<Vec<&RawValue>, Problem> {
+/// The items of a body that holds 1 to `most` checks, and what is wrong around them.
+fn checks(body: &[u8], most: usize) -> Result<(Vec<&RawValue>, Vec<Violation>), Problem> {
     let mut members = Members::open(document(body)?, "", &["checks"]).map_err(Problem::invalid)?;
     members.require("checks");
     let items = members.take("checks", |value| array(value, most));
-    members.finish(items.unwrap_or_default()).map_err(Problem::invalid)
+    Ok((items.unwrap_or_default(), members.violations))
 }
 
 /// The body as one JSON value, not read any deeper.

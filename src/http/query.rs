@@ -73,7 +73,9 @@ impl<'a> Parameters<'a> {
     }
 
     fn require(&mut self, name: &str) {
-        if !self.pairs.iter().any(|(other, _)| other == name) {
+        let pointer = format!("/{name}");
+        let is_given = self.pairs.iter().any(|(other, _)| other == name);
+        if !is_given && !self.violations.iter().any(|violation| violation.is_at(&pointer)) {
             self.violations.push(Violation::missing("", name));
         }
     }

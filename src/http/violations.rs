@@ -31,6 +31,11 @@ impl Violation {
         Self::new(member(at, name), "is given more than once")
     }
 
+    /// Whether it is about what the pointer points to.
+    pub(super) fn is_at(&self, pointer: &str) -> bool {
+        self.pointer == pointer
+    }
+
     pub(super) fn missing(at: &str, name: &str) -> Self {
         Self::new(member(at, name), "is required")
     }

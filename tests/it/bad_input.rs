@@ -248,7 +248,7 @@ fn wrong_query_strings() {
     for (query, pointers) in [
         ("", &["/key"] as &[_]),
         ("key=", &["/key"]),
-        ("key=%FF", &["/key", "/key"]),
+        ("key=%FF", &["/key"]),
         ("key=a&key=a&polcy=b", &["/key", "/polcy"]),
     ] {
         for method in ["GET", "DELETE"] {

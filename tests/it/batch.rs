@@ -54,7 +54,7 @@ fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
     checks.extend((0..990).map(unknown));
     let results = results(&node, &json!(checks));
     let problems: Vec<&Value> = results.as_array().unwrap().iter().map(|result| &result["error"]).collect();
-    assert_eq!(problems[0]["detail"], "the policy is not configured: did you mean \"short\"?");
+    assert_eq!(problems[0]["detail"], "the policy \"shrot\" is not configured: did you mean \"short\"?");
     assert!(problems.iter().all(|problem| problem["status"] == 404), "{problems:?}");
     let explained = problems.iter().filter(|problem| problem["known"].is_array()).count();
     assert_eq!(explained, 8);
@@ -86,10 +86,18 @@ fn a_bad_envelope_refuses_the_call() {
         (json!({"checks": {}}), "/checks"),
         (json!({"checks": [{"key": "a"}], "check": 1}), "/check"),
         (json!([]), ""),
+        (
+            json!({"checks": [{"key": ""}, {"key": "a", "cost": -1}], "check": 1}),
+            "/check /checks/0/key /checks/1/cost",
+        ),
         (many(1001), "/checks"),
     ] {
-        let answer = http::post(&node.address, "/v1/check/batch", body.to_string());
-        assert_eq!((answer.status, &answer.json()["violations"][0]["pointer"]), (422, &json!(pointer)));
+        for path in ["/v1/check/batch", "/v1/check/all"] {
+            let answer = http::post(&node.address, path, body.to_string());
+            let violations = answer.json()["violations"].clone();
+            let pointers = violations.as_array().unwrap().iter().map(|each| each["pointer"].as_str().unwrap());
+            assert_eq!((answer.status, pointers.collect::<Vec<_>>().join(" ")), (422, pointer.to_owned()), "{path}");
+        }
     }
     let answer = http::post(&node.address, "/v1/check/batch", many(1000).to_string());
     assert_eq!((answer.status, answer.json()["results"].as_array().map(Vec::len)), (200, Some(1000)));

@@ -53,57 +53,61 @@ local function moved(log, from, past, by)
   return table.concat(pairs_of)
 end
 
+local MOST_NOTES = 2097152
+
 -- Who caused what: of the entries before `kept` that were taken from nobody did any more, and what is left of `kept` cost
 -- less. Notes bear the names of their entries, so they are moved with them.
 local function note_less(log, key, place, kept, given)
   -- The first note from an entry on.
-  local function first_note(low, high, entry)
-    if entry > log.count then
-      return high
+  local function first_note(low, entry)
+    local instant, sum = math.huge, 0
+    if entry <= log.count then
+      instant, sum = pair(log, entry)
     end
-    local instant, sum = pair(log, entry)
-    return first(low, high, function(number)
-      local at, sum_there = struct.unpack('>I8I8', redis.call('LINDEX', key, number))
+    return first(low, MOST_NOTES, function(number)
+      local note = redis.call('LRANGE', key, number, number)[1]
+      if not note then
+        return true
+      end
+      local at, sum_there = struct.unpack('>I8I8', note)
       return at > instant or at == instant and total(log, sum_there) >= total(log, sum)
     end)
   end
-  local length = redis.call('LLEN', key)
-  local from = first_note(0, length, place)
-  local past = first_note(from, length, kept)
+  local from = first_note(0, place)
+  local past = first_note(from, kept)
   if made then
-    local ttl, notes = redis.call('PTTL', key), {}
-    for chunk = past, length - 1, 1000 do
-      for _, note in ipairs(redis.call('LRANGE', key, chunk, chunk + 999)) do
-        local at, sum, rest = struct.unpack('>I8I8', note)
-        notes[#notes + 1] = struct.pack('>I8I8', at, (sum - given) % WHOLE) .. string.sub(note, rest)
+    local notes = {}
+    for chunk = past, MOST_NOTES, 1000 do
+      local read = redis.call('LRANGE', key, chunk, chunk + 999)
+      for _, note in ipairs(read) do
+        local at, sum = struct.unpack('>I8I8', note)
+        notes[#notes + 1] = struct.pack('>I8I8', at, (sum - given) % WHOLE) .. string.sub(note, 17)
+      end
+      if #read < 1000 then
+        break
       end
     end
-    if from == 0 then
-      redis.call('DEL', key)
-    elseif from < length then
+    -- A list that is empty for a moment forgets when it ends.
+    if from > 0 then
       redis.call('LTRIM', key, 0, from - 1)
     end
     for chunk = 1, #notes, 1000 do
       redis.call('RPUSH', key, unpack(notes, chunk, math.min(chunk + 999, #notes)))
     end
-    if ttl > 0 and #notes > 0 then
-      redis.call('PEXPIRE', key, ttl)
+    if from == 0 then
+      redis.call('LTRIM', key, past + #notes, -1)
     end
-    past = from
-  elseif past < length then
-    redis.call('LTRIM', key, past, -1)
-    past = 0
   else
-    redis.call('DEL', key)
+    redis.call('LTRIM', key, past, -1)
+    from = 0
   end
-  local note = redis.call('LINDEX', key, past)
+  local note = redis.call('LRANGE', key, from, from)[1]
   if note and kept <= log.count then
     local at, sum, cost_there = struct.unpack('>I8I8I8', note)
     local instant, sum_kept = pair(log, kept)
     local left = total(log, sum_kept) - total_at(log, place - 1) - given
     if at == instant and sum == (sum_kept - (made and given or 0)) % WHOLE and cost_there > left then
-      note = string.sub(note, 1, 16) .. struct.pack('>I8', left) .. string.sub(note, 25)
-      redis.call('LSET', key, past, note)
+      redis.call('LSET', key, from, string.sub(note, 1, 16) .. struct.pack('>I8', left) .. string.sub(note, 25))
     end
   end
 end

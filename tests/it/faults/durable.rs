@@ -150,7 +150,7 @@ fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
 #[test]
 fn a_server_that_says_late_that_nobody_acknowledged_is_not_waited_for() {
     let server = Server::start_with(&["--hz", "1", "--dynamic-hz", "no"]);
-    let file = config_on(&[server.url()], POLICIES);
+    let file = config_on(&[server.url()], "policies: {kept: {quotas: [10 per 1h], durability: replica, timeout: 1s}}");
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
     let key = unique("late");
     let look = json!({"policy": "kept", "key": key, "cost": 0}).to_string();
