@@ -4,8 +4,9 @@
 //! asking. HTTP/2 knows no limit to that, so the connection is cut off when it has not taken the next piece of an answer for
 //! as long as a request may take. (Over HTTP/1 the socket is full then; see `patience.rs`.)
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,7 +14,6 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::Notify;
 use tokio::time::interval;
 
 /// An answer goes out in pieces of so many bytes: what was handed over is out of sight. Shorter ones are let go.
@@ -28,7 +28,7 @@ pub(super) struct Unread {
     /// For each, how many ticks ago its last piece went out.
     waiting: Mutex<Vec<Weak<AtomicU32>>>,
     /// There was one.
-    some: Notify,
+    some: AtomicBool,
 }
 
 impl Unread {
@@ -39,13 +39,15 @@ impl Unread {
         }
         let waited = Arc::new(AtomicU32::new(0));
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&waited));
-        self.some.notify_one();
+        self.some.store(true, Ordering::Relaxed);
         answer.map(|body| Body::new(Pieces { body, rest: Bytes::new(), waited }))
     }
 
     /// Ready when the next piece of an answer has waited for `patience`, and up to half of it more.
     pub(super) async fn is_overdue(&self, patience: Duration) {
-        self.some.notified().await;
+        // No waker is kept, which each request would cost: an answer that is to be sent wakes the connection by itself.
+        let is_some = || self.some.load(Ordering::Relaxed);
+        poll_fn(|_| if is_some() { Poll::Ready(()) } else { Poll::Pending }).await;
         let mut ticks = interval(patience / TICKS);
         ticks.reset();
         loop {
