@@ -274,10 +274,11 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     assert_eq!(history.entries.len(), 100);
 }
 
-/// A log of 100,000 is as fast as a short one: each call touches a bounded part of it.
-#[test]
-fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
-    const MOST: u64 = 100_000;
+/// Entries of the longest logs.
+const MOST: u64 = 100_000;
+
+/// A server of its own, and a subject whose log may be so long.
+fn long_logs() -> (Server, tokio::runtime::Runtime, RedisStore, Subject) {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = {
@@ -285,8 +286,15 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
         server.store()
     };
     runtime.block_on(redis.known());
-    let mut connection = server.connection().unwrap();
     let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));
+    (server, runtime, redis, subject)
+}
+
+/// A log of 100,000 is as fast as a short one: each call touches a bounded part of it.
+#[test]
+fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
+    let (server, runtime, redis, subject) = long_logs();
+    let mut connection = server.connection().unwrap();
     let key = Tag::new("ratelimit", &subject.key).state("p", &subject.policy.quotas[0]);
     let take = |costs: &[u64], meta: Meta, now: Micros| {
         let metas = vec![meta; costs.len()];
@@ -323,16 +331,8 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
 /// charges; and who caused the rest is still told.
 #[test]
 fn taking_back_from_a_log_of_100_000_writes_little() {
-    const MOST: u64 = 100_000;
-    let server = Server::start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let redis = {
-        let _inside = runtime.enter();
-        server.store()
-    };
-    runtime.block_on(redis.known());
+    let (server, runtime, redis, subject) = long_logs();
     let mut connection = server.connection().unwrap();
-    let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));
     for call in 0..99 {
         let metas = vec![meta(&format!("user-{}", call % 10)); 1000];
         runtime
