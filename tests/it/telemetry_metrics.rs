@@ -184,12 +184,10 @@ fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
         let more = |count| (0..count).for_each(|_| _ = scope.spawn(|| ask(&node, "default", "hot")));
         let depth = || value(&metrics(&node), "tollgate_lane_queue_depth", &[]);
         // The first of them are under way, and those that come later wait for them; for two seconds, then the breaker opens.
-        wait_until("some wait", || {
-            more(1);
-            depth() > 0.0
+        wait_until("thirty wait", || {
+            more(5);
+            depth() >= 30.0
         });
-        more(30);
-        wait_until("thirty more wait", || depth() > 30.0);
         server.thaw();
         wait_until("none waits", || depth() == 0.0);
     });
