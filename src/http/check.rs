@@ -6,10 +6,10 @@ use axum::response::Response;
 
 use super::answer;
 use super::body::JsonBody;
-use super::error::Problem;
+use super::error::{Problem, Problems};
 use super::json::Object;
-use super::{Node, body, error, query, request, violations};
-use crate::engine::{Check, CheckError, Decision};
+use super::{Node, body, query, request, violations};
+use crate::engine::{Check, Decision};
 
 /// The largest body of one check, bytes.
 const MAX_CHECK_BYTES: usize = 64 * 1024;
@@ -75,17 +75,11 @@ async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
         object.value("error", error);
         object.close();
     };
-    let mut unknown = 0;
+    let mut problems = Problems::new(&policies);
     let result = |(place, item): (usize, Result<usize, Problem>), out: &mut Vec<u8>| match item {
         Ok(at) => match &decisions[at] {
             Ok(decision) => answer::write(out, &checks[at].key, decision),
-            Err(CheckError::UnknownPolicy(_)) if unknown == error::MAX_EXPLAINED => {
-                fault(out, &Problem::one_more_unknown_policy());
-            }
-            Err(error) => {
-                unknown += usize::from(matches!(error, CheckError::UnknownPolicy(_)));
-                fault(out, &Problem::no_decision(error, &policies, &format!("/checks/{place}")));
-            }
+            Err(error) => fault(out, &problems.of(place, error)),
         },
         Err(error) => fault(out, &error),
     };

@@ -22,7 +22,7 @@ const MAX_KNOWN: usize = 100;
 const MAX_NAME: usize = 64;
 
 /// Unknown policies of one call of which it is told what they may have meant, and what is known instead.
-pub(super) const MAX_EXPLAINED: usize = 8;
+const MAX_EXPLAINED: usize = 8;
 
 /// Why a call, or one check of a batch, has no answer.
 #[derive(Debug)]
@@ -173,20 +173,11 @@ impl Problem {
         }
     }
 
-    /// 404: the policy is one of many that are not known.
-    pub(super) fn one_more_unknown_policy() -> Self {
-        Self::new(Kind::UnknownPolicy, "the policy is not configured")
-    }
-
     /// What the engine refused of checks that are charged together, all of it at once; each with its place.
     pub(super) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
-        let mut unknown = 0;
+        let mut problems = Problems::new(policies);
         let problem = |(place, error): &(usize, CheckError)| {
-            unknown += usize::from(matches!(error, CheckError::UnknownPolicy(_)));
-            let mut problem = match error {
-                CheckError::UnknownPolicy(_) if unknown > MAX_EXPLAINED => Self::one_more_unknown_policy(),
-                error => Self::no_decision(error, policies, &format!("/checks/{place}")),
-            };
+            let mut problem = problems.of(*place, error);
             if problem.kind == Kind::UnknownPolicy {
                 problem.violations.push(Violation::new(format!("/checks/{place}/policy"), problem.detail.clone()));
             }
@@ -213,6 +204,30 @@ impl Problem {
     /// The violations of an invalid request, to be told together with others.
     pub(super) fn into_violations(self) -> Result<Vec<Violation>, Self> {
         if self.kind == Kind::InvalidRequest { Ok(self.violations) } else { Err(self) }
+    }
+}
+
+/// What the engine refused of the checks of one call.
+pub(super) struct Problems<'a> {
+    policies: &'a Policies,
+    /// Unknown policies that may yet be explained.
+    explained: usize,
+}
+
+impl<'a> Problems<'a> {
+    pub(super) fn new(policies: &'a Policies) -> Self {
+        Self { policies, explained: MAX_EXPLAINED }
+    }
+
+    /// That of the check at `place`.
+    pub(super) fn of(&mut self, place: usize, error: &CheckError) -> Problem {
+        if let CheckError::UnknownPolicy(_) = error {
+            let Some(left) = self.explained.checked_sub(1) else {
+                return Problem::new(Kind::UnknownPolicy, "the policy is not configured");
+            };
+            self.explained = left;
+        }
+        Problem::no_decision(error, self.policies, &format!("/checks/{place}"))
     }
 }
 

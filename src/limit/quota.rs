@@ -71,8 +71,7 @@ impl Quota {
     /// The share of one of `nodes`: the limit divided, rounded down, at least 1; and the rate divided, at least one unit in
     /// its span.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
-        let divided = |units: NonZeroU64| NonZeroU64::new(units.get() / nodes).unwrap_or(NonZeroU64::MIN);
-        let limit = divided(self.limit);
+        let limit = divided(self.limit, nodes);
         let rule = match self.rule {
             Rule::TokenBucket(rate) => Rule::TokenBucket(rate.share(nodes, limit)),
             rule => rule,
@@ -88,13 +87,16 @@ impl Rate {
     /// exactly still can. Where that cannot be, because of a small burst, and where it would be less than one unit in the
     /// span, the units are divided, rounded down, at least 1.
     fn share(self, nodes: NonZeroU64, burst: NonZeroU64) -> Self {
-        let longer = self.per.checked_mul(nodes.get()).filter(|_| self.units >= nodes);
-        let exact = longer.map(|per| Self { per, ..self });
-        let divided = || NonZeroU64::new(self.units.get() / nodes).unwrap_or(NonZeroU64::MIN);
-        exact
-            .filter(|exact| Terms::of(*exact).capacity(burst).is_some())
-            .unwrap_or_else(|| Self { units: divided(), ..self })
+        let longer = self.per.checked_mul(nodes.get()).map(|per| Self { per, ..self });
+        longer
+            .filter(|longer| self.units >= nodes && Terms::of(*longer).capacity(burst).is_some())
+            .unwrap_or_else(|| Self { units: divided(self.units, nodes), ..self })
     }
+}
+
+/// Rounded down, at least 1.
+fn divided(units: NonZeroU64, nodes: NonZeroU64) -> NonZeroU64 {
+    NonZeroU64::new(units.get() / nodes).unwrap_or(NonZeroU64::MIN)
 }
 
 /// A span as the configuration writes it: `100ms`, `10s`, `1m`, `36h`, `1d`; the largest unit that divides it.

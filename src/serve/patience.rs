@@ -64,13 +64,8 @@ impl Waiting {
     fn written(self, all: bool) -> Self {
         match self {
             Self::Exempt | Self::Stuck => Self::Exempt,
-            Self::First(_) | Self::Answer | Self::Idle => {
-                if all {
-                    Self::Idle
-                } else {
-                    Self::Answer
-                }
-            }
+            Self::First(_) | Self::Answer | Self::Idle if all => Self::Idle,
+            Self::First(_) | Self::Answer | Self::Idle => Self::Answer,
         }
     }
 

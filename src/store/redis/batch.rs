@@ -139,9 +139,9 @@ impl Batch {
 
     /// How long a replica may take to acknowledge all that is charged, ms; none where nobody waits for that.
     fn wait(&self, shard: &Shard) -> Option<u64> {
-        let mut asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
-        let is_waited_for = shard.durability == Durability::Replica && asks.clone().any(Ask::may_charge);
-        is_waited_for.then(|| shard.wait_ms(asks.by_ref().map(|ask| ask.deadline).min().unwrap_or(0)))
+        let asks = || self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
+        let is_waited_for = shard.durability == Durability::Replica && asks().any(Ask::may_charge);
+        is_waited_for.then(|| shard.wait_ms(asks().map(|ask| ask.deadline).min().unwrap_or(0)))
     }
 
     /// Hands out what each reply says. What must be sent again stays; what was charged and has to be acknowledged is
