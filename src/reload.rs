@@ -27,7 +27,7 @@ pub struct Reloader {
     started: Config,
     /// Held while the file is read and put into force, so that an older reading never beats a newer one.
     reloading: Mutex<()>,
-    /// The files as they were before they were last read.
+    /// The files as they were before they were last read: those of the configuration in force, and of one with faults since.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
     access: ArcSwap<Access>,
@@ -113,7 +113,9 @@ impl Reloader {
                 put.map_err(|error| ReloadError::Faults(unread(&error)))
             }
             Err(faults) => {
-                self.watched.store(before);
+                let known = |file: &Watched| !faults.files().iter().any(|read| read.path() == file.path());
+                let others = before.into_iter().filter(known);
+                self.watched.store(Arc::new(faults.files().iter().cloned().chain(others).collect()));
                 let told: Vec<Fault> = faults.iter().cloned().collect();
                 self.last.rcu(|last| LastReload { tried_at: now, faults: told.clone(), ..LastReload::clone(last) });
                 tracing::error!(why, %faults, "the configuration has faults: the running policies stay in force");
@@ -164,11 +166,11 @@ impl Reloader {
     }
 
     /// The files as they are now. A file system that hangs holds up only who looks at it: that is done elsewhere as well.
-    async fn look_again(&self) -> Arc<Vec<Watched>> {
+    async fn look_again(&self) -> Vec<Watched> {
         let watched = self.watched.load_full();
         let known = watched.clone();
         let looked = tokio::task::spawn_blocking(move || watched.iter().map(Watched::look_again).collect());
-        looked.await.map_or(known, Arc::new)
+        looked.await.unwrap_or_else(|_| Vec::clone(&known))
     }
 }
 

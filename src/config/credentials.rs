@@ -119,31 +119,32 @@ pub(super) fn credentials(
     written: Option<Written>,
     faults: &mut Faults,
 ) -> Option<Credentials> {
-    let (place, first) = seeds.first()?;
+    let (_, first) = seeds.first()?;
     if let Some((place, _)) = seeds.iter().find(|(_, seed)| seed.tls != first.tls) {
         faults.note(*place, "`redis://` and `rediss://` together: either all URLs are with TLS or none");
         return None;
     }
-    let logins = seeds.iter().filter(|(_, seed)| seed.login.is_some());
-    if let Some((place, _)) = logins
-        .clone()
-        .find(|(_, seed)| seed.login != logins.clone().next().and_then(|(_, seed)| seed.login.clone()))
-    {
+    let of_urls = seeds.iter().find_map(|(place, seed)| Some((place, seed.login.as_ref()?)));
+    let differs =
+        |(_, seed): &&(Place, Seed)| seed.login.is_some() && seed.login.as_ref() != of_urls.map(|(_, login)| login);
+    if let Some((place, _)) = seeds.iter().find(differs) {
         faults.note(*place, "another user or password than in the URL before: all servers of a store know the same");
         return None;
     }
-    let of_urls = logins.clone().next().and_then(|(_, seed)| seed.login.clone());
     let Some(Written { place: store, username, password_file, tls }) = written else {
-        return Some(Credentials { login: of_urls, tls: first.tls.then(ClientTls::default) });
+        return Some(Credentials {
+            login: of_urls.map(|(_, login)| login.clone()),
+            tls: first.tls.then(ClientTls::default),
+        });
     };
     let login = match (of_urls, username, password_file) {
-        (of_urls, None, None) => of_urls,
+        (of_urls, None, None) => of_urls.map(|(_, login)| login.clone()),
         (None, username, Some(file)) => Some(Login { username, password: Password::File(file) }),
         (None, Some(_), None) => {
             faults.note(store, "`username` needs a password: add `password_file`");
             return None;
         }
-        (Some(_), ..) => {
+        (Some((place, _)), ..) => {
             let sentence = "a password in the URL, and `username` or `password_file` beside it: leave one of them out";
             faults.note(*place, sentence);
             return None;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::files::Watched;
+
 /// Where a fault is. Faults are told in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
@@ -38,12 +40,14 @@ impl fmt::Display for Fault {
 pub struct Faults {
     origin: String,
     found: Vec<Fault>,
+    /// The files that were read, as they were before: when one changes, its faults may be gone.
+    read: Vec<Watched>,
 }
 
 impl Faults {
     /// None yet, in what was read from `origin`.
     pub(super) fn new(origin: &str) -> Self {
-        Self { origin: origin.to_owned(), found: Vec::new() }
+        Self { origin: origin.to_owned(), found: Vec::new(), read: Vec::new() }
     }
 
     /// One fault of the source as a whole.
@@ -66,6 +70,16 @@ impl Faults {
         self.found.sort();
         debug_assert!(value.is_some() || !self.found.is_empty(), "a missing value must have a fault");
         value.filter(|_| self.found.is_empty()).ok_or(self)
+    }
+
+    /// The same, of a configuration that was read from these files.
+    pub(super) fn read_from(self, read: Vec<Watched>) -> Self {
+        Self { read, ..self }
+    }
+
+    /// The files that were read, as they were before.
+    pub fn files(&self) -> &[Watched] {
+        &self.read
     }
 
     /// The faults, by place.

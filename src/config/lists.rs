@@ -142,5 +142,6 @@ fn insert(found: &mut Matches<Written>, whom: &Whom<'_>, place: Place, quotas: V
     if let Some(first) = found.insert(pattern, Written { line, quotas }) {
         let shown = excerpt(&pattern.to_string());
         faults.note(place, format!("`{shown}` is here twice, first in line {}: keep one of them", first.line));
+        found.insert(pattern, first);
     }
 }

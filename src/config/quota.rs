@@ -195,14 +195,16 @@ fn window(text: &str, form: Form, place: Place, faults: &mut Faults) -> Option<W
     read.map_err(|message| faults.note(place, format!("the window {message}"))).ok()
 }
 
-/// Notes quotas of one window, and quotas of one name.
+/// Notes quotas of one window or rate, and quotas of one name.
 fn refuse_alike(drafts: &[&Draft<'_>], faults: &mut Faults) {
-    for (index, Draft { place, name, window, .. }) in drafts.iter().enumerate() {
+    for (index, Draft { place, name, window, units, .. }) in drafts.iter().enumerate() {
         let before = || drafts.iter().take(index);
-        if let Some(window) = window.filter(|window| before().any(|before| before.window == Some(*window))) {
-            let length = window.1.map_or_else(|| span_text(window.0), |unit| format!("1{}", unit.symbol()));
-            let sentence = format!("a second quota for a window of {length}: keep the lower one");
-            faults.note(*place, sentence);
+        let is_alike = |before: &&Draft<'_>| before.window == *window && before.units == *units;
+        if let Some((span, unit)) = window.filter(|_| before().any(is_alike)) {
+            let length = unit.map_or_else(|| span_text(span), |unit| format!("1{}", unit.symbol()));
+            let what =
+                units.map_or_else(|| format!("window of {length}"), |units| format!("rate of {units} per {length}"));
+            faults.note(*place, format!("a second quota for a {what}: keep the lower one"));
         } else if let Some(name) = name.filter(|name| before().any(|before| before.name == Some(name))) {
             faults.note(*place, format!("a second quota named `{}`: give each its own name", excerpt(name)));
         }

@@ -57,9 +57,14 @@ pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Confi
     let root = reader::read(&source.text, &mut faults);
     let mut files = Files::beside(source);
     let config = root.and_then(|root| resolve(&root, overrides, &mut files, &mut faults));
-    let config = faults.conclude(config)?;
-    let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
-    Ok(Config { policies, files: files.into_watched(), ..config })
+    let files = files.into_watched();
+    match faults.conclude(config) {
+        Ok(config) => {
+            let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
+            Ok(Config { policies, files, ..config })
+        }
+        Err(faults) => Err(faults.read_from(files)),
+    }
 }
 
 /// The configuration of a node that was given no file: `tollgate.example.yaml`.

@@ -4,8 +4,6 @@
 //! what is denied meanwhile may be open a moment later, and nobody learns from it. Giving back is the refund of
 //! exactly one charge. Nothing here ever makes a count negative or a state anew.
 
-use smallvec::SmallVec;
-
 use super::decision::{Ruling, Verdict, decide};
 use super::policy::Policy;
 use super::state::State;
@@ -19,7 +17,7 @@ pub struct Receipt {
     /// Units, at least 1.
     pub cost: u64,
     /// One per quota; of a quota that it was not charged to, nothing.
-    pub entries: SmallVec<[Option<Entry>; 3]>,
+    pub entries: Vec<Option<Entry>>,
 }
 
 /// Where the charge stands in the state of one quota. Of windows the instant says enough; this is all 0.

@@ -16,14 +16,22 @@ pub struct Lists {
     pub overrides: Matches<Entry>,
 }
 
-/// What is said of the keys of one entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What is said of the keys of one entry. Where it is written makes none different.
+#[derive(Debug, Clone)]
 pub struct Entry {
     /// By which they are answered.
     pub policy: Arc<Policy>,
     /// The line of the configuration, from 1.
     pub line: usize,
 }
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.policy == other.policy
+    }
+}
+
+impl Eq for Entry {}
 
 /// Which list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -101,13 +101,19 @@ fn divided(units: NonZeroU64, nodes: NonZeroU64) -> NonZeroU64 {
 
 /// A span as the configuration writes it: `100ms`, `10s`, `1m`, `36h`, `1d`; the largest unit that divides it.
 pub fn span_text(span: Micros) -> String {
+    let mut text = String::new();
+    push_span(&mut text, span);
+    text
+}
+
+/// Adds that to `text`. Names of keys have it, so it is written for each check, and not by a formatter.
+pub fn push_span(text: &mut String, span: Micros) {
     const UNITS: [(&str, Micros); 4] =
         [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000)];
-    let millis = || format!("{}ms", span / MICROS_PER_MILLI);
-    UNITS
-        .iter()
-        .find(|(_, unit)| span >= *unit && span.is_multiple_of(*unit))
-        .map_or_else(millis, |(name, unit)| format!("{}{name}", span / unit))
+    let divides = |(_, unit): &&(&str, Micros)| span >= *unit && span.is_multiple_of(*unit);
+    let (name, unit) = UNITS.iter().find(divides).unwrap_or(&("ms", MICROS_PER_MILLI));
+    text.push_str(itoa::Buffer::new().format(span / unit));
+    text.push_str(name);
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ impl Reloader {
         loop {
             ticks.tick().await;
             let looked = self.look_again().await;
-            if looked == *self.watched.load() {
+            if looked == **self.watched.load() {
                 changing = None;
             } else if changing.as_ref() == Some(&looked) {
                 changing = None;

@@ -62,7 +62,7 @@ pub enum Done {
     /// The verdict on a reservation, and if it was made, what is needed to give it back.
     Reserved(Taken, Option<Receipt>),
     /// The id's charge as it was decided, now or earlier.
-    Charged(Charged),
+    Charged(Box<Charged>),
     /// The id stands for a charge of another cost.
     Reused,
     /// What was taken back, the most of any quota, units; and the verdict on cost 0 after that.

@@ -178,6 +178,15 @@ fn what_is_known_of_a_policy_that_did_not_change_stays_known() {
         .json();
     assert_eq!(told["restart_needed"], json!([]));
     assert_eq!(ask(&story.node, "k", 1)["source"], "prefilter");
+    let listed = |above: &str| format!("{above}policies: {{p: {{quotas: [1 per 1h], deny: {{keys: [mallory]}}}}}}");
+    assert_eq!(story.reload(&listed("")).json()["changed"], json!(["p"]));
+    assert_eq!(ask(&story.node, "k", 1)["source"], "store");
+    let moved = story.reload(&listed("# a line above the lists\n")).json();
+    assert_eq!(
+        (&moved["changed"], &ask(&story.node, "k", 1)["source"]),
+        (&json!([]), &json!("prefilter")),
+        "{moved}"
+    );
     assert_eq!(story.reload("policies: {p: {quotas: [1 per 1h], timeout: 50ms}}").status, 200);
     let denied = ask(&story.node, "k", 1);
     assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("store")));
@@ -311,6 +320,18 @@ fn a_config_map_that_is_swapped_is_noticed() {
         point_at(name);
         wait_until(&format!("{name} is loaded"), || limit(&node) == limit_then);
     }
+}
+
+/// As when a Secret comes later than the configuration that names it.
+#[test]
+fn a_file_that_a_faulty_configuration_names_is_waited_for() {
+    let story = Story::begin(&p(5));
+    story.write(&format!("auth: {{admin_token_files: [late.tokens]}}\n{}", p(6)));
+    wait_until("the fault is told", || policies(&story.node)["last_reload"]["successful"] == false);
+    let tokens = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
+    let line = String::from_utf8(tokens).unwrap().lines().last().unwrap().to_owned();
+    std::fs::write(story.file.with_file_name("late.tokens"), line).unwrap();
+    wait_until("operators need a token", || http::get(&story.node.address, "/v1/policies").status == 401);
 }
 
 #[test]

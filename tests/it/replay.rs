@@ -234,6 +234,26 @@ fn keys_that_the_policy_refuses_are_told() {
 }
 
 #[test]
+fn lists_answer_as_those_of_a_node_do() {
+    let log = r#"{"time": "2026-11-21T10:00:00Z", "key": "K"}"#;
+    let keys = ["mallory", "10.1.2.3", "10.1.2.3", "vip", "vip", "vip", "ann", "ann"];
+    let log: String = keys.iter().map(|key| log.replace('K', key) + "\n").collect();
+    let folder = folder(&[("a.jsonl", &log)]);
+    let lists =
+        "{deny: {keys: [mallory]}, allow: {cidrs: [10.0.0.0/8]}, overrides: [{match: {key: vip}, quotas: [2 per 1h]}]";
+    std::fs::write(
+        folder.path().join("policies.yaml"),
+        format!("policies:\n  listed: {lists}, quotas: [1 per 1h]}}\n"),
+    )
+    .unwrap();
+    let report = report(&folder, "--policy listed --log a.jsonl");
+    let denied = |key| json!({"key": key, "denied": 1, "cost": 1});
+    let all = [denied("ann"), denied("mallory"), denied("vip")];
+    assert_eq!(report["policies"][0]["top_denied_keys"], json!(all), "{report}");
+    assert_eq!(verdicts(&report), (5, 3));
+}
+
+#[test]
 fn what_cannot_be_done_has_its_exit_code_and_its_reason() {
     let folder =
         folder(&[("access.log", COMMON), ("notes.txt", "one\ntwo\n"), ("empty.log", ""), ("bad.yaml", "polices: {}")]);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::tally::{Denials, Keys, MINUTE, Minute, Peaks};
 use crate::clock::Clock;
 use crate::limit::key::Fingerprinter;
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::Micros;
 use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, Subject};
@@ -66,21 +66,26 @@ impl Trial {
     }
 
     /// Decides one request at `now`, which is never before the last one's.
-    pub(super) fn ask(&mut self, now: Micros, key: &str, cost: u64) {
-        let policy = effective(&self.policy, key).clone();
-        let Ok(key) = policy.key_type.normalise(key) else {
+    pub(super) fn ask(&mut self, now: Micros, written: &str, cost: u64) {
+        let Ok(key) = self.policy.key_type.normalise(written) else {
             self.counts.refused += 1;
             return;
         };
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
-        let subject = Subject { policy, key: (&*key).into(), fingerprint };
-        let taken = self.store.take_at(&subject, &[cost], now);
-        self.make_room(now);
-        let Ok(taken) = taken else {
-            self.counts.undecided += 1;
-            return;
+        let policy = self.policy.for_key(&key, written).clone();
+        let denied = match policy.options.listed {
+            Some(listed) => listed == Listed::Deny,
+            None => {
+                let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+                let subject = Subject { policy, key: (&*key).into(), fingerprint };
+                let taken = self.store.take_at(&subject, &[cost], now);
+                self.make_room(now);
+                let Ok(taken) = taken else {
+                    self.counts.undecided += 1;
+                    return;
+                };
+                taken.ruling.verdicts.first().is_some_and(|verdict| !verdict.allowed)
+            }
         };
-        let denied = taken.ruling.verdicts.first().is_some_and(|verdict| !verdict.allowed);
         self.counts.checks += 1;
         self.counts.cost += u128::from(cost);
         if denied {
@@ -105,9 +110,4 @@ impl Trial {
             self.sweep = ((self.store.len() * 2).clamp(FEW, MAX_KEYS), now + MINUTE);
         }
     }
-}
-
-/// The policy by which a key is decided: the one place to choose another for some keys.
-fn effective<'a>(policy: &'a Arc<Policy>, _key: &str) -> &'a Arc<Policy> {
-    policy
 }

@@ -91,11 +91,11 @@ pub(super) fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[V
     let states = charged.iter().map(state).collect::<Option<QuotaStates>>()?;
     let policy =
         if policy.quotas == quotas { policy.clone() } else { Arc::new(Policy { quotas, ..Policy::clone(policy) }) };
-    Some(Done::Charged(Charged {
+    Some(Done::Charged(Box::new(Charged {
         policy,
         verdict: Verdict::of_charge(cost, states),
         replayed: word == b"replayed",
-    }))
+    })))
 }
 
 /// Of a reservation in sliding windows that had room to spare, whose states were not sent: its receipt.

@@ -16,7 +16,7 @@ use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Work};
 use crate::telemetry::traces::Waiting;
 
-/// Work for one key.
+/// Work for one key. It is moved from hand to hand, so what is rare is boxed.
 #[derive(Debug)]
 pub struct Ask {
     pub tag: Arc<Tag>,
@@ -28,13 +28,13 @@ pub struct Ask {
     /// Instead of all that, which portion of what a log tells.
     pub portion: Option<usize>,
     /// Instead of all that, a call of one key.
-    pub single: Option<Single>,
+    pub single: Option<Box<Single>>,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
     /// When its caller gives up, us by this node's clock.
     pub deadline: Micros,
     /// Where it is recorded, of a check that is traced.
-    pub trace: Option<Waiting>,
+    pub trace: Option<Box<Waiting>>,
     /// Decided by instead of the shard's TIME, us; tests only.
     pub time: Option<Micros>,
     pub answer: Return,

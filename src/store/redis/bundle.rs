@@ -123,7 +123,7 @@ impl Bundle {
             error,
         };
         let asks = self.groups.iter_mut().flat_map(|group| &mut group.asks);
-        traces::called(asks.filter_map(|ask| ask.trace.as_mut()), &call);
+        traces::called(asks.filter_map(|ask| ask.trace.as_deref_mut()), &call);
     }
 }
 

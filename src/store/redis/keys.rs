@@ -7,12 +7,15 @@
 
 use std::fmt::{self, Write};
 
-use crate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
+use crate::limit::quota::{Anchor, Quota, Rule, push_span};
 use crate::limit::slot::SLOTS;
 use crate::limit::window::Grid;
 
 /// The longest key that is written out, in bytes.
 const WRITTEN_OUT: usize = 128;
+
+/// Bytes that a quota and what follows it usually take in a name.
+const COUNTER_BYTES: usize = 40;
 
 /// Limits from here on count in u64, under other names.
 const WIDE: u64 = 1 << 32;
@@ -38,19 +41,14 @@ impl Tag {
 
     /// The name of one segment of a sliding window.
     pub fn segment(&self, policy: &str, quota: &Quota, segment: u64) -> String {
-        let mut name = self.segments(policy, quota);
-        name.push_str(itoa::Buffer::new().format(segment));
+        let mut name = self.counter(policy, quota);
+        push_number(&mut name, segment);
         name
-    }
-
-    /// What the names of all segments of a sliding window begin with; the number of the segment follows.
-    pub fn segments(&self, policy: &str, quota: &Quota) -> String {
-        format!("{}{policy}:{}:", self.0, Counter(quota))
     }
 
     /// The name of who caused the charges of a log.
     pub fn metas(&self, policy: &str, quota: &Quota) -> String {
-        format!("{}{policy}:{}:metas", self.0, Counter(quota))
+        self.counter(policy, quota) + "metas"
     }
 
     /// The name of the one state of a quota of any other algorithm.
@@ -62,7 +60,18 @@ impl Tag {
             Rule::TokenBucket(_) => "tat",
             Rule::SlidingLog(_) => "log",
         };
-        format!("{}{policy}:{}:{what}", self.0, Counter(quota))
+        self.counter(policy, quota) + what
+    }
+
+    /// What the names of all state of a quota begin with; those of segments go on with their number.
+    pub fn counter(&self, policy: &str, quota: &Quota) -> String {
+        let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
+        name.push_str(&self.0);
+        name.push_str(policy);
+        name.push(':');
+        push_counter(&mut name, quota);
+        name.push(':');
+        name
     }
 
     /// The name of the record of a check with an id. No quota's part is `id`, so it is never one of those above.
@@ -95,27 +104,39 @@ impl Write for Checksum {
     }
 }
 
-/// A quota's part in its names; see [`Counter`].
+/// A quota's part in its names: the format of what is stored and the window or rate, which it depends on; not the
+/// limit, so that a changed limit keeps its counts.
 pub(super) fn counter(quota: &Quota) -> String {
-    Counter(quota).to_string()
+    let mut name = String::new();
+    push_counter(&mut name, quota);
+    name
 }
 
-/// A quota's part in a name: the format of what is stored and the window or rate, which it depends on; not the
-/// limit, so that a changed limit keeps its counts.
-struct Counter<'a>(&'a Quota);
-
-impl fmt::Display for Counter<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.rule {
-            Rule::SlidingWindow => {
-                write!(f, "s{}-{}", counter_width(self.0.limit.get()), span_text(self.0.window))
-            }
-            Rule::FixedWindow(Anchor::Calendar(calendar)) => write!(f, "f8-{calendar}"),
-            Rule::FixedWindow(_) => write!(f, "f8-{}", span_text(self.0.window)),
-            Rule::TokenBucket(Rate { units, per }) => write!(f, "b8-{units}-per-{}", span_text(per)),
-            Rule::SlidingLog(_) => write!(f, "l16-{}", span_text(self.0.window)),
+/// Adds that. No formatter is asked, since it is written for each check.
+fn push_counter(name: &mut String, quota: &Quota) {
+    match quota.rule {
+        Rule::SlidingWindow => {
+            name.push('s');
+            push_number(name, counter_width(quota.limit.get()) as u64);
+            name.push('-');
         }
+        Rule::FixedWindow(_) => name.push_str("f8-"),
+        Rule::TokenBucket(rate) => {
+            name.push_str("b8-");
+            push_number(name, rate.units.get());
+            name.push_str("-per-");
+        }
+        Rule::SlidingLog(_) => name.push_str("l16-"),
     }
+    match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => _ = write!(name, "{calendar}"),
+        Rule::TokenBucket(rate) => push_span(name, rate.per),
+        _ => push_span(name, quota.window),
+    }
+}
+
+fn push_number(name: &mut String, number: u64) {
+    name.push_str(itoa::Buffer::new().format(number));
 }
 
 /// The width of a quota's counters in bytes; the script chooses by the same rule.

@@ -54,10 +54,10 @@ impl Target<'_> {
             work: matter.work.clone(),
             metas: matter.metas.into(),
             portion: matter.portion,
-            single: matter.single.cloned(),
+            single: matter.single.cloned().map(Box::new),
             asking: false,
             deadline,
-            trace: self.span.waiting(|| lane.now()),
+            trace: self.span.waiting(|| lane.now()).map(Box::new),
             time: matter.time,
             answer,
         }

@@ -68,7 +68,7 @@ impl Told {
         match &self.quotas {
             Quotas::Segments(segments) => {
                 for (quota, (first, last)) in quotas.iter().zip(segments) {
-                    let mut name = tag.segments(policy, quota);
+                    let mut name = tag.counter(policy, quota);
                     let start = name.len();
                     for segment in *first..=*last {
                         name.truncate(start);
