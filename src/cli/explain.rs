@@ -12,7 +12,7 @@ use crate::config::{Config, DEFAULT_KEY_PREFIX, Overrides, StoreConfig};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::lists::Found;
 use crate::limit::policy::{Listed, Policy};
-use crate::limit::quota::{Quota, Rate, Rule, span_text};
+use crate::limit::quota::{Quota, Rate, Rule};
 use crate::limit::time::millis_up;
 use crate::store::redis::keys::Tag;
 use crate::store::redis::script::Call;
@@ -86,20 +86,12 @@ fn quota(quota: &Quota) -> Value {
         "name": quota.name,
         "limit": quota.limit,
         "window_ms": millis_up(quota.window),
-        "says": says(quota),
+        "says": quota.to_string(),
     });
     if let Rule::TokenBucket(Rate { units, per }) = quota.rule {
         told["rate"] = json!({"units": units, "per_ms": millis_up(per)});
     }
     told
-}
-
-/// As the configuration would write it.
-fn says(quota: &Quota) -> String {
-    match quota.rule {
-        Rule::TokenBucket(Rate { units, per }) => format!("{units} per {}, burst {}", span_text(per), quota.limit),
-        _ => format!("{} per {}", quota.limit, span_text(quota.window)),
-    }
 }
 
 /// Where a check of now counts, or would if the policies were on a Redis.

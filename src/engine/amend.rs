@@ -8,7 +8,7 @@ use crate::deadline::within;
 use crate::limit::decision::{Taken, Verdict};
 use crate::prefilter::Prefilter;
 use crate::store::{Done, StoreError, Subject, Work};
-use crate::telemetry::traces;
+use crate::telemetry::traces::{self, Answered};
 
 /// What to take back.
 #[derive(Debug, Clone)]
@@ -50,13 +50,16 @@ impl Engine {
         Ok(self.amend_told(&subject, Work::Reset).await?.decision)
     }
 
-    /// Its decision is counted and traced as that of a check of cost 0, which it is.
+    /// Its decision is counted and traced as that of a check of cost 0, which it is. Where there is none, nobody fell back
+    /// to anything: no policy says what is told then.
     async fn amend_told(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
         let since = self.clock.now();
         let amended = self.amend(subject, work).await;
         let answer = amended.as_ref().map(|amended| &amended.decision);
-        traces::answered(|| told(subject, 0, answer));
-        self.tally(subject, &[answer.cloned().map_err(CheckError::clone)], since);
+        traces::answered(|| Answered { fallback: None, ..told(subject, 0, answer) });
+        if let Ok(decision) = answer {
+            self.tally(subject, &[Ok(decision.clone())], since);
+        }
         amended
     }
 

@@ -298,19 +298,14 @@ fn told<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckErr
             key,
             cost,
             allowed: Some(decision.allowed),
-            source: decision.source.name(),
-            reason: decision.reason.name(),
+            answer: Some((decision.source.name(), decision.reason.name())),
             fallback: decision.fallback.map(names),
         },
-        Err(error) => Answered {
-            policy,
-            key,
-            cost,
-            allowed: None,
-            source: Source::Fallback.name(),
-            reason: Reason::StoreUnavailable.name(),
-            fallback: error.fallback().map(names),
-        },
+        Err(error) => {
+            let fallback = error.fallback();
+            let answer = fallback.map(|_| (Source::Fallback.name(), Reason::StoreUnavailable.name()));
+            Answered { policy, key, cost, allowed: None, answer, fallback: fallback.map(names) }
+        }
     }
 }
 

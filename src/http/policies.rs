@@ -14,6 +14,7 @@ use crate::limit::lists::{Entry, Lists};
 use crate::limit::log::max_entries;
 use crate::limit::matches::{Counts, Matches};
 use crate::limit::policy::{Durability, Policy};
+use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 use crate::limit::time::{Micros, millis_up};
 use crate::reload::LastReload;
 
@@ -44,6 +45,12 @@ struct LastReloadBody<'a> {
 struct PolicyBody<'a> {
     name: &'a str,
     algorithm: &'static str,
+    /// Of fixed windows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    anchor: Option<&'static str>,
+    /// By which their days, weeks, months and years are those of the calendar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timezone: Option<&'static str>,
     quotas: Vec<QuotaBody<'a>>,
     /// Of a sliding log.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,6 +80,23 @@ struct QuotaBody<'a> {
     name: &'a str,
     limit: u64,
     window_ms: u64,
+    /// Of a token bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<RateBody>,
+}
+
+/// What a token bucket refills.
+#[derive(Serialize)]
+struct RateBody {
+    units: u64,
+    per_ms: u64,
+}
+
+impl RateBody {
+    fn of(quota: &Quota) -> Option<Self> {
+        let Rule::TokenBucket(Rate { units, per }) = quota.rule else { return None };
+        Some(Self { units: units.get(), per_ms: millis_up(per) })
+    }
 }
 
 #[derive(Serialize)]
@@ -110,14 +134,18 @@ impl<'a> PolicyBody<'a> {
         let quotas = policy.quotas.iter();
         let lists = policy.options.lists.as_deref();
         let counts = |list: fn(&Lists) -> &Matches<Entry>| lists.map(|lists| list(lists).counts()).into();
+        let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
         Self {
             name: &policy.name,
             algorithm: policy.algorithm.name(),
+            anchor: anchors().next().map(Anchor::name),
+            timezone: anchors().find_map(Anchor::zone),
             quotas: quotas
                 .map(|quota| QuotaBody {
                     name: &quota.name,
                     limit: quota.limit.get(),
                     window_ms: millis_up(quota.window),
+                    rate: RateBody::of(quota),
                 })
                 .collect(),
             max_entries: policy.keeps_metas().then(|| max_entries(&policy.quotas[0])),

@@ -1,5 +1,6 @@
 //! One quota: at most `limit` units in a `window`.
 
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 
 use super::bucket::Terms;
@@ -67,16 +68,45 @@ pub struct Rate {
     pub per: Micros,
 }
 
+impl Anchor {
+    /// The name in the configuration; a calendar is by the clock as well.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clock | Self::Calendar(_) => "clock",
+            Self::FirstHit => "first-hit",
+        }
+    }
+
+    /// The time zone of a calendar, by its IANA name.
+    pub fn zone(self) -> Option<&'static str> {
+        match self {
+            Self::Calendar(calendar) => Some(calendar.zone()),
+            Self::Clock | Self::FirstHit => None,
+        }
+    }
+}
+
 impl Quota {
+    /// Of a fixed window.
+    pub fn anchor(&self) -> Option<Anchor> {
+        match self.rule {
+            Rule::FixedWindow(anchor) => Some(anchor),
+            Rule::SlidingWindow | Rule::TokenBucket(_) | Rule::SlidingLog(_) => None,
+        }
+    }
+
     /// The share of one of `nodes`: the limit divided, rounded down, at least 1; and the rate divided, at least one unit in
-    /// its span.
+    /// its span. The window of a token bucket is how long that takes to fill.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
         let limit = divided(self.limit, nodes);
-        let rule = match self.rule {
-            Rule::TokenBucket(rate) => Rule::TokenBucket(rate.share(nodes, limit)),
-            rule => rule,
+        let (rule, window) = match self.rule {
+            Rule::TokenBucket(rate) => {
+                let rate = rate.share(nodes, limit);
+                (Rule::TokenBucket(rate), Terms::of(rate).fill_time(limit).unwrap_or(self.window))
+            }
+            rule => (rule, self.window),
         };
-        Self { limit, rule, ..self.clone() }
+        Self { name: self.name.clone(), limit, window, rule }
     }
 }
 
@@ -97,6 +127,21 @@ impl Rate {
 /// Rounded down, at least 1.
 fn divided(units: NonZeroU64, nodes: NonZeroU64) -> NonZeroU64 {
     NonZeroU64::new(units.get() / nodes).unwrap_or(NonZeroU64::MIN)
+}
+
+impl fmt::Display for Quota {
+    /// What the configuration says of it: `5 per 1mo`; of a token bucket `10 per 1s, burst 20`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rule {
+            Rule::TokenBucket(Rate { units, per }) => {
+                write!(out, "{units} per {}, burst {}", span_text(per), self.limit)
+            }
+            Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+                write!(out, "{} per 1{}", self.limit, calendar.unit().symbol())
+            }
+            _ => write!(out, "{} per {}", self.limit, span_text(self.window)),
+        }
+    }
 }
 
 /// A span as the configuration writes it: `100ms`, `10s`, `1m`, `36h`, `1d`; the largest unit that divides it.
@@ -159,7 +204,7 @@ mod tests {
             let share = Quota { name: "q".into(), limit: of(burst), window: DAY, rule }.share(of(nodes));
             let rate = Rate { units: of(share_units), per: share_per };
             assert_eq!((share.limit.get(), share.rule), ((burst / nodes).max(1), Rule::TokenBucket(rate)));
-            assert!(Terms::of(rate).capacity(share.limit).is_some());
+            assert_eq!(Terms::of(rate).fill_time(share.limit), Some(share.window));
         }
     }
 }

@@ -8,7 +8,7 @@ use super::Listeners;
 use crate::config::Policies;
 use crate::http::Node;
 use crate::limit::policy::Policy;
-use crate::limit::quota::{Quota, Rule, span_text};
+use crate::limit::quota::Quota;
 
 /// Policies shown by name.
 const MAX_SHOWN: usize = 5;
@@ -33,11 +33,7 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
 }
 
 fn summary(policy: &Policy) -> String {
-    let quota = |quota: &Quota| match quota.rule {
-        Rule::TokenBucket(rate) => format!("{} per {}, burst {}", rate.units, span_text(rate.per), quota.limit),
-        _ => format!("{} per {}", quota.limit, span_text(quota.window)),
-    };
-    let quotas: Vec<_> = policy.quotas.iter().map(quota).collect();
+    let quotas: Vec<_> = policy.quotas.iter().map(Quota::to_string).collect();
     let shadow = if policy.options.shadow { ", shadow" } else { "" };
     format!("{}: {} ({}{shadow})", policy.name, quotas.join(", "), policy.algorithm.name())
 }

@@ -59,6 +59,16 @@ fn an_open_loop_keeps_its_rate() {
     assert!(checks > 400 && report["failed"] == 0, "{report}");
 }
 
+/// What falls due after the last check that was to be asked is not behind.
+#[test]
+fn an_open_loop_of_so_many_checks_ends_with_the_last() {
+    let node = Node::start();
+    for batch in ["1", "10"] {
+        let report = report(&node.url(), &["--rate", "200", "--checks", "40", "-c", "2", "--batch", batch]);
+        assert_eq!((&report["checks"], &report["behind"]), (&json!(40), &json!(0)), "{report}");
+    }
+}
+
 #[test]
 fn a_batch_counts_each_of_its_checks() {
     let node = Node::start();

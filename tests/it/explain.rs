@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::redis::Server;
 use crate::harness::stores::{ask, file_with};
-use crate::harness::{Node, TOLLGATE};
+use crate::harness::{Node, TOLLGATE, http};
 
 const POLICIES: &str = r#"policies:
   per-ip:
@@ -100,6 +100,19 @@ fn a_person_can_read_it() {
     let (_, out, _) = explain(path, "login", "alice", &[]);
     assert!(out.contains("10 per 1s, burst 20") && out.contains("(shadow)"), "{out}");
     assert!(out.contains("{ratelimit:alice:}login:b8-10-per-1s:tat"), "{out}");
+}
+
+/// As the configuration reads it.
+#[test]
+fn windows_by_the_calendar_are_told_in_its_units() {
+    let policies = "policies: {sms: {algorithm: fixed-window, timezone: Europe/Berlin, quotas: [1 per 1d, 9 per 1mo]}}";
+    let file = file_with(policies);
+    let (path, node) = (file.path().to_str().unwrap(), Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let (_, out, _) = explain(path, "sms", "alice", &[]);
+    assert!(out.contains("1 per 1d\n") && out.contains("9 per 1mo\n"), "{out}");
+    assert!(node.greeting.contains("sms: 1 per 1d, 9 per 1mo (fixed-window)"), "{}", node.greeting);
+    let told = &http::get(&node.address, "/v1/policies").json()["policies"][0];
+    assert_eq!((&told["anchor"], &told["timezone"]), (&json!("clock"), &json!("Europe/Berlin")), "{told}");
 }
 
 /// The keys that it names are those that a check makes.

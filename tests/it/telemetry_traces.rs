@@ -175,6 +175,35 @@ fn a_fallback_tells_its_mode_and_cause() {
     assert_eq!(server.status.clone().unwrap().code(), StatusCode::Error);
 }
 
+/// An id that stands for another cost is the caller's fault, and what cannot be given back is nobody's fallback.
+#[test]
+fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
+    let collector = Collector::start();
+    let server = Server::start();
+    let file = config_on(&[server.url()], &format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
+    let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    let check = |cost: u64| json!({"policy": "deny", "key": "k", "id": "once", "cost": cost});
+    wait_until("it is charged by the store", || {
+        http::post(&node.address, "/v1/check", check(1).to_string()).json()["source"] == "store"
+    });
+    let (reused, unsampled, away) = (trace_id(), trace_id(), trace_id());
+    assert_eq!(traced(&node, &reused, "01", &check(2)).status, 409);
+    assert_eq!(traced(&node, &unsampled, "00", &check(2)).status, 409);
+    let refund = json!({"policy": "deny", "key": "k", "cost": 1});
+    drop(server);
+    assert_eq!(traced_to(&node, "/v1/refund", &away, "01", &refund).status, 503);
+    let spans = collector.wait("both are there", |spans| {
+        !spans.named(&reused, "POST /v1/check").is_empty() && !spans.named(&away, "POST /v1/refund").is_empty()
+    });
+    let told = ["tollgate.source", "tollgate.reason", "tollgate.fallback.mode", "http.response.status_code"];
+    assert_eq!(attributes(spans.one(&reused, "POST /v1/check"), told), ["", "", "", "409"]);
+    assert_eq!(attributes(spans.one(&away, "POST /v1/refund"), told), ["fallback", "store_unavailable", "", "503"]);
+    assert!(spans.named(&unsampled, "POST /v1/check").is_empty());
+    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let counted = |line: &&str| line.starts_with("tollgate_fallback_total{mode=\"error\"") && !line.ends_with(" 0");
+    assert_eq!(metrics.lines().find(counted), None);
+}
+
 #[test]
 fn a_store_that_does_not_answer_is_a_call_that_failed() {
     let collector = Collector::start();

@@ -105,7 +105,9 @@ async fn work(
         () = shared.abandoned() => {}
     }
     let mut tally = std::mem::replace(&mut *crew.tally(), Tally::new()?);
-    tally.behind = crew.schedule.as_ref().map_or(0, |schedule| schedule.behind(timing.counted_from)) * per_call;
+    // What falls due after the last check that was to be asked is not missing.
+    let schedule = crew.schedule.as_ref().filter(|_| !shared.is_claimed(per_call));
+    tally.behind = schedule.map_or(0, |schedule| schedule.behind(timing.counted_from)) * per_call;
     tally.close();
     Ok(tally)
 }

@@ -49,6 +49,11 @@ impl Shared {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
+    /// Whether calls of `checks` have taken all of it.
+    pub(super) fn is_claimed(&self, checks: u64) -> bool {
+        self.left.load(Ordering::Relaxed) < checks
+    }
+
     pub(super) fn note_answer(&self) {
         self.answered.fetch_add(1, Ordering::Relaxed);
     }
@@ -109,7 +114,7 @@ async fn lead(plan: Arc<Plan>) -> Result<Report, String> {
     }
     let mut signal = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let started = shared.clock.now();
-    let counted_from = started + plan.warmup;
+    let counted_from = started.saturating_add(plan.warmup);
     let until = plan.duration.map_or(Micros::MAX, |duration| counted_from.saturating_add(duration));
     let timing = Timing { started, counted_from, until };
     let tallies = hired.into_iter().map(|Hired { begin, tally, .. }| {

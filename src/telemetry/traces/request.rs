@@ -44,8 +44,8 @@ pub struct Answered<'a> {
     pub cost: u64,
     /// None when there is no decision.
     pub allowed: Option<bool>,
-    pub source: &'static str,
-    pub reason: &'static str,
+    /// Who answered, and why so; none when the check was refused as it stood.
+    pub answer: Option<(&'static str, &'static str)>,
     /// The fallback's mode and cause.
     pub fallback: Option<(&'static str, &'static str)>,
 }
@@ -232,7 +232,7 @@ pub fn answered<'a>(told: impl FnOnce() -> Answered<'a>) {
             None => {}
             Some(late) => {
                 let told = told();
-                if told.allowed != Some(true) || told.fallback.is_some() {
+                if told.answer.is_some() && (told.allowed != Some(true) || told.fallback.is_some()) {
                     let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
                     // Of several the first one: an attribute is told once.
                     if !std::mem::replace(&mut late.worth_keeping, true) {
@@ -247,12 +247,11 @@ pub fn answered<'a>(told: impl FnOnce() -> Answered<'a>) {
 impl Tracing {
     fn attributes(&self, told: &Answered<'_>) -> Vec<KeyValue> {
         let cost = i64::try_from(told.cost).unwrap_or(i64::MAX);
-        let mut attributes = vec![
-            KeyValue::new("tollgate.policy", told.policy.to_owned()),
-            KeyValue::new("tollgate.cost", cost),
-            KeyValue::new("tollgate.source", told.source),
-            KeyValue::new("tollgate.reason", told.reason),
-        ];
+        let mut attributes =
+            vec![KeyValue::new("tollgate.policy", told.policy.to_owned()), KeyValue::new("tollgate.cost", cost)];
+        if let Some((source, reason)) = told.answer {
+            attributes.extend([KeyValue::new("tollgate.source", source), KeyValue::new("tollgate.reason", reason)]);
+        }
         attributes.extend(told.allowed.map(|allowed| KeyValue::new("tollgate.allowed", allowed)));
         attributes.extend(self.keys.name(told.policy, told.key));
         if let Some((mode, cause)) = told.fallback {
