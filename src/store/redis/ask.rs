@@ -56,6 +56,15 @@ impl Ask {
         }
     }
 
+    /// Whether anything was charged for it that was answered so.
+    pub fn was_charged(&self, answer: &Answer) -> bool {
+        match answer {
+            Answer::Done(done) => self.work.charges() && done.is_charge(),
+            Answer::Told(_) => true,
+            Answer::Page(_) => false,
+        }
+    }
+
     /// Whether it shares no call with others.
     pub fn is_alone(&self) -> bool {
         self.portion.is_some() || self.single.is_some()

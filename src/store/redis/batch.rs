@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
-use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
@@ -15,6 +14,7 @@ use super::group::{Group, Outcome};
 use super::metrics::Retry;
 use super::script::By;
 use super::shard::Shard;
+use super::unconfirmed::{Unconfirmed, acknowledged, confirm, patience_ends};
 use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Durability;
@@ -77,6 +77,7 @@ impl Batch {
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
     /// of the right segments, or among others, is sent again at once.
     pub async fn exchange(mut self, mut connection: MultiplexedConnection, shard: &Shard) -> Ended {
+        let waiting = connection.clone();
         for _ in 0..ROUNDS {
             self.0.retain_mut(Bundle::is_wanted);
             if self.0.is_empty() {
@@ -86,26 +87,20 @@ impl Batch {
             let sent = shard.now();
             let count = pipeline.len();
             self.0.iter().for_each(|bundle| shard.metrics.sent(bundle.checks()));
-            let wait = self.wait(shard);
+            let until = self.waits_until(shard, sent);
+            let wait = |until| acknowledged(&waiting, shard, until);
             // Each is sent when it is polled first, and the calls are before the other.
-            let acknowledged = acknowledged(connection.clone(), wait);
-            let mut acknowledged = pin!(acknowledged);
+            let mut asked = pin!(wait(until));
             let replies = awaited(connection.send_packed_commands(&pipeline, 0, count), shard);
-            let (replies, early) = match select(pin!(replies), acknowledged.as_mut()).await {
+            let (replies, told) = match select(pin!(replies), asked.as_mut()).await {
                 Either::Left((replies, _)) => (replies, None),
-                Either::Right((is_kept, replies)) => (replies.await, Some(is_kept)),
+                Either::Right((told, replies)) => (replies.await, Some(told)),
             };
             let (failed, ended) = match replies {
                 Some(Ok(replies)) => {
                     let is_demoted = replies.iter().any(is_read_only);
-                    let charged = self.settle(replies, shard, sent, wait.is_some());
-                    if !charged.is_empty() {
-                        let is_kept = match early {
-                            Some(is_kept) => is_kept,
-                            None => acknowledged.await,
-                        };
-                        charged.into_iter().for_each(|(group, answer)| group.answer(answer, is_kept));
-                    }
+                    let charged = self.settle(replies, shard, sent, until.is_some());
+                    confirm(charged, told, asked, |until| wait(Some(until)), shard).await;
                     if is_demoted {
                         self.fail(&Refusal::NotNow("ReadOnly".into()));
                         return Ended::Demoted;
@@ -137,16 +132,16 @@ impl Batch {
         pipeline
     }
 
-    /// How long a replica may take to acknowledge all that is charged, ms; none where nobody waits for that.
-    fn wait(&self, shard: &Shard) -> Option<u64> {
-        let asks = || self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
-        let is_waited_for = shard.durability == Durability::Replica && asks().any(Ask::may_charge);
-        is_waited_for.then(|| shard.wait_ms(asks().map(|ask| ask.deadline).min().unwrap_or(0)))
+    /// How long a replica may take to acknowledge what is charged and was sent at `sent`, us; none where nobody waits for that.
+    fn waits_until(&self, shard: &Shard, sent: Micros) -> Option<Micros> {
+        let asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
+        let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.may_charge());
+        charging.map(|ask| patience_ends(ask, sent)).max()
     }
 
     /// Hands out what each reply says. What must be sent again stays; what was charged and has to be acknowledged is
     /// returned.
-    fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<(Group, Answer)> {
+    fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<Unconfirmed> {
         let received = shard.now();
         shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let mut replies = replies.into_iter();
@@ -165,20 +160,23 @@ impl Batch {
             }
             let outcomes = bundle.outcomes(&reply, &shard.address);
             let mut elsewhen = SmallVec::new();
+            let mut tell = |group: Group, answer| match acknowledged {
+                true => group.hand_out(answer, |ask, part| match ask.was_charged(&part) {
+                    true => charged.push(Unconfirmed::new(ask, part, sent)),
+                    false => ask.answer.send(Ok(part)),
+                }),
+                false => group.answer(answer),
+            };
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {
                     Outcome::Done(done) => {
                         if let Some(time) = done.at() {
                             shard.learn_offset(time, sent, received);
                         }
-                        match acknowledged && group.charged(&done) {
-                            true => charged.push((group, Answer::Done(done))),
-                            false => group.answer(Answer::Done(done), true),
-                        }
+                        tell(group, Answer::Done(done));
                     }
-                    Outcome::Page(page) => group.answer(Answer::Page(page), true),
-                    Outcome::Told(value) if acknowledged => charged.push((group, Answer::Told(value))),
-                    Outcome::Told(value) => group.answer(Answer::Told(value), true),
+                    Outcome::Page(page) => tell(group, Answer::Page(page)),
+                    Outcome::Told(value) => tell(group, Answer::Told(value)),
                     Outcome::Elsewhen(time) => {
                         shard.learn_offset(time, sent, received);
                         elsewhen.push(group);
@@ -211,18 +209,6 @@ impl Drop for Batch {
     fn drop(&mut self) {
         self.fail(&given_up().into());
     }
-}
-
-/// Whether a replica acknowledges within `wait` ms all that was charged before on the connection; at once where nobody waits.
-///
-/// A server looks at the time now and then only (`hz`), and may say late that there was none: then it is not waited for.
-async fn acknowledged(mut connection: MultiplexedConnection, wait: Option<u64>) -> bool {
-    let Some(wait) = wait else { return true };
-    let mut command = redis::cmd("WAIT");
-    command.arg(1).arg(wait);
-    let limit = Duration::from_millis(wait) * 21 / 20;
-    let told = tokio::time::timeout(limit, connection.send_packed_command(&command)).await;
-    matches!(told, Ok(Ok(Value::Int(1..))))
 }
 
 /// The replies, or none when the server has said nothing at all for too long.

@@ -143,18 +143,17 @@ impl Group {
         Outcome::of(self.call().reply(reply))
     }
 
-    /// Whether anything was charged.
-    pub fn charged(&self, done: &Done) -> bool {
-        self.asks[0].work.charges() && done.is_charge()
+    /// Gives each ask its part of the answer; a caller that has gone needs none.
+    pub fn answer(self, answer: Answer) {
+        self.hand_out(answer, |ask, part| ask.answer.send(Ok(part)));
     }
 
-    /// Gives each ask its part of the verdicts, unless it was charged and the charge is not where it must be. A caller
-    /// that has gone needs none.
-    pub fn answer(mut self, answer: Answer, is_kept: bool) {
+    /// Each ask with its part of the answer.
+    pub fn hand_out(mut self, answer: Answer, mut give: impl FnMut(Ask, Answer)) {
         if self.asks.len() == 1
             && let Some(ask) = self.asks.pop()
         {
-            return ask.answer.send(if is_kept { Ok(answer) } else { Err(StoreError::NoReplicaAck.into()) });
+            return give(ask, answer);
         }
         let Answer::Done(done) = answer else { return };
         let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for, left }, at, tentative }) = done else { return };
@@ -162,8 +161,7 @@ impl Group {
         for ask in self.asks {
             let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
             let ruling = Ruling { verdicts, closed_for, left: left.clone() };
-            let done = Done::Taken(Taken { ruling, at, tentative });
-            ask.answer.send(kept(is_kept || !done.is_charge(), done));
+            give(ask, Answer::Done(Done::Taken(Taken { ruling, at, tentative })));
         }
     }
 
@@ -172,10 +170,6 @@ impl Group {
             ask.answer.send(Err(refusal.clone()));
         }
     }
-}
-
-fn kept(is_kept: bool, done: Done) -> Result<Answer, Refusal> {
-    if is_kept { Ok(Answer::Done(done)) } else { Err(StoreError::NoReplicaAck.into()) }
 }
 
 fn malformed() -> Outcome {

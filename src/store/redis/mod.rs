@@ -53,6 +53,8 @@ mod group;
 
 mod bundle;
 
+mod unconfirmed;
+
 mod batch;
 
 mod lane;

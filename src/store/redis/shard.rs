@@ -95,11 +95,9 @@ impl Shard {
         Self::new(self.address.clone(), clock, terms, Durability::Replica, metrics)
     }
 
-    /// How long a call that was sent may wait for a replica when its caller gives up at `deadline` (us), ms: a little
-    /// less, so that the answer still comes in time, and at least 1, since 0 would mean for ever.
-    pub fn wait_ms(&self, deadline: Micros) -> u64 {
-        let left = Duration::from_micros(deadline.saturating_sub(self.now())) * 9 / 10;
-        u64::try_from(left.min(self.terms.overdue()).as_millis()).unwrap_or(0).max(1)
+    /// How long an answer may take.
+    pub fn overdue(&self) -> Duration {
+        self.terms.overdue()
     }
 
     /// How long a server may say nothing although it was asked before its connection is given up: two timeouts in

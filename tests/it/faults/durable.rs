@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{A_WHILE, TIMEOUT, tell};
 use crate::harness::chaos::{self, CLIENTS, DURABLE, Row, Service, now_ms, slot_in};
 use crate::harness::cluster::Cluster;
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, config_on, http, unique, wait_until};
 
@@ -162,6 +163,63 @@ fn a_server_that_says_late_that_nobody_acknowledged_is_not_waited_for() {
     let told = causes.iter().filter(|cause| *cause == "no_replica_ack").count();
     assert!(told >= 7, "{causes:?}");
     wait_until("a look is answered by the store behind it", || look()["source"] == "store");
+}
+
+/// A primary, its replica, and the link between them, on which bytes take a while.
+fn behind_a_slow_link(ms: u64) -> (Server, Proxy, Server) {
+    let primary = Server::start();
+    let link = Proxy::start(primary.port);
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &link.port.to_string()]);
+    let mut connection = primary.connection().unwrap();
+    wait_until("the replica is there", || {
+        let info: String = redis::cmd("INFO").arg("replication").query(&mut connection).unwrap();
+        info.contains("state=online")
+    });
+    link.delay(ms);
+    (primary, link, replica)
+}
+
+/// Who has less time than a replica takes is told so at its own time, and does not take it from the others.
+#[test]
+fn who_cannot_wait_for_the_replica_does_not_keep_others_from_waiting() {
+    let (primary, _link, _replica) = behind_a_slow_link(200);
+    let policies = "
+policies:
+  patient: {quotas: [100 per 1h], durability: replica, timeout: 20s}
+  hasty: {quotas: [100 per 1h], durability: replica, timeout: 100ms}
+";
+    let file = config_on(&[primary.url()], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    wait_until("the replica acknowledges", || check(&node, "patient", &unique("linked"))["source"] == "store");
+    let (patient, hasty) =
+        (json!({"policy": "patient", "key": unique("p")}), json!({"policy": "hasty", "key": unique("h")}));
+    for checks in [[&patient, &hasty], [&hasty, &patient]] {
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        for (place, check) in checks.into_iter().enumerate() {
+            let result = &answer["results"][place];
+            assert_eq!(result["allowed"], check["policy"] == "patient", "{answer}");
+        }
+    }
+}
+
+/// The next WAIT begins when the one before has ended, so who asked early has little time left; who asked late has enough.
+#[test]
+fn who_has_waited_long_does_not_keep_others_from_waiting() {
+    let (primary, _link, _replica) = behind_a_slow_link(300);
+    let file =
+        config_on(&[primary.url()], "policies: {kept: {quotas: [1000 per 1h], durability: replica, timeout: 1s}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    wait_until("the replica acknowledges", || check(&node, "kept", &unique("linked"))["source"] == "store");
+    let allowed = std::thread::scope(|scope| {
+        let ask = |_| {
+            sleep(Duration::from_millis(50));
+            scope.spawn(|| check(&node, "kept", &unique("steady"))["allowed"] == true)
+        };
+        let asked: Vec<_> = (0..100).map(ask).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).filter(|allowed| *allowed).count()
+    });
+    println!("{allowed} of 100 allowed");
+    assert!(allowed >= 20, "{allowed} of 100");
 }
 
 #[test]
