@@ -198,7 +198,8 @@ impl Asked {
     async fn ask_alone(&self, part: &Part) -> Answer {
         let Part { subject, cost, metas, .. } = part;
         let asking = async {
-            let answers = self.engine.decide(subject, &[*cost], metas, self.engine.clock.now()).await;
+            let answers =
+                self.engine.decide(subject, &[*cost], metas, self.engine.clock.now(), subject.policy.timeout).await;
             answers.into_iter().next().unwrap_or_else(|| Err(lost()))
         };
         part.traced(asking, |decision| decision).await

@@ -2,6 +2,7 @@
 //! store has answered or is given up: until then an answer may be on its way that was decided before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Answer, Check, CheckError, Decision, Engine, Meta, told};
 use crate::deadline::within;
@@ -68,12 +69,19 @@ impl Engine {
         self.subject(&Check { policy, key, cost: 0, meta: None, id: None, quotas: None })
     }
 
-    /// Decides one check with an id. The pre-filter is not asked, since the id may have been charged.
-    pub(super) async fn ask_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta]) -> Answer {
+    /// Decides one check with an id, within the time `left`. The pre-filter is not asked, since the id may have been charged.
+    pub(super) async fn ask_once(
+        &self,
+        subject: &Subject,
+        id: &Arc<str>,
+        cost: u64,
+        metas: &[Meta],
+        left: Duration,
+    ) -> Answer {
         let (options, since) = (&subject.policy.options, self.clock.now());
         let mut answer = match options.listed {
             Some(listed) => Ok(Decision::by_list(subject.policy.clone(), listed, cost)),
-            None => self.count_once(subject, id, cost, metas).await,
+            None => self.count_once(subject, id, cost, metas, left).await,
         };
         if options.shadow {
             answer.iter_mut().for_each(Decision::shadow);
@@ -82,9 +90,10 @@ impl Engine {
         answer
     }
 
-    async fn count_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta]) -> Answer {
+    async fn count_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta], left: Duration) -> Answer {
         let work = Work::Once { id: id.clone(), cost };
-        match self.run(subject, work, metas).await {
+        let done = within(&self.clock, left, self.run(subject, work, metas)).await;
+        match done.unwrap_or(Err(StoreError::Timeout)) {
             Ok(Done::Charged(charged)) => {
                 let replayed = charged.replayed;
                 Ok(Decision { replayed, ..Decision::by_store(charged.policy, charged.verdict) })

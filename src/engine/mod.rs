@@ -2,8 +2,10 @@
 //! the fallback answers when the store does not, and the pre-filter learns.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::clock::Clock;
@@ -147,21 +149,32 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `checks` of one subject in order: one with an id by itself, those between two of them together.
+    /// Decides `checks` of one subject in order, all within the policy's timeout. Those without an id are one question;
+    /// those with one are asked each by itself, one right behind the other.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
-        let mut answers = Answers::new();
-        for together in checks.chunk_by(|one, next| one.id().is_none() && next.id().is_none()) {
-            let metas = metas(subject, together.iter().copied());
-            match together[0].id() {
-                // Boxed, since it is larger than what most checks need.
-                Some(id) => answers.push(Box::pin(self.ask_once(subject, id, together[0].cost, &metas)).await),
-                None => {
-                    let costs: SmallVec<[u64; 1]> = together.iter().map(|check| check.cost).collect();
-                    answers.extend(self.ask(subject, &costs, &metas).await);
-                }
+        let (mut answers, since) = (Answers::new(), self.clock.now());
+        for alike in checks.chunk_by(|one, next| one.id().is_some() == next.id().is_some()) {
+            let left = self.left(subject, since);
+            if alike[0].id().is_some() {
+                let once = alike.iter().filter_map(|check| Some((check.id()?, check)));
+                let once = once.map(async |(id, check)| {
+                    let metas = metas(subject, std::iter::once(*check));
+                    self.ask_once(subject, id, check.cost, &metas, left).await
+                });
+                answers.extend(join_all(once).await);
+            } else {
+                let metas = metas(subject, alike.iter().copied());
+                let costs: SmallVec<[u64; 1]> = alike.iter().map(|check| check.cost).collect();
+                answers.extend(self.ask(subject, &costs, &metas, left).await);
             }
         }
         answers
+    }
+
+    /// What is left of the time of checks that began at `since` (us).
+    fn left(&self, subject: &Subject, since: Micros) -> Duration {
+        let took = Duration::from_micros(self.clock.now().saturating_sub(since));
+        subject.policy.timeout.saturating_sub(took)
     }
 
     /// The same as [`Engine::ask`] for one cost. Nearly all checks are such, and lists of one thing cost as much as a
@@ -172,7 +185,7 @@ impl Engine {
             Some(answer) => answer,
             None => {
                 let metas = metas(subject, std::iter::once(check));
-                one(self.ask_store(subject, &[check.cost], &metas, now).await)
+                one(self.ask_store(subject, &[check.cost], &metas, now, subject.policy.timeout).await)
             }
         };
         self.finish(subject, answer, now)
@@ -193,10 +206,11 @@ impl Engine {
         answer
     }
 
-    /// Decides `costs` for one subject, in order: one answer each; `metas` as [`Store::take_noted`] has them.
-    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Answers {
+    /// Decides `costs` for one subject, in order, within the time `left`: one answer each; `metas` as [`Store::take_noted`]
+    /// has them.
+    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta], left: Duration) -> Answers {
         let now = self.clock.now();
-        let answers = self.decide(subject, costs, metas, now).await;
+        let answers = self.decide(subject, costs, metas, now, left).await;
         self.tally(subject, &answers, now);
         answers
     }
@@ -207,11 +221,11 @@ impl Engine {
     }
 
     /// The same as [`Engine::ask`], not counted; `now` (us) is when they were asked.
-    async fn decide(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
+    async fn decide(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros, left: Duration) -> Answers {
         let policy = &subject.policy;
         let mut answers: Answers = match policy.options.listed {
             Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
-            None => self.count(subject, costs, metas, now).await,
+            None => self.count(subject, costs, metas, now, left).await,
         };
         if policy.options.shadow {
             answers.iter_mut().flatten().for_each(Decision::shadow);
@@ -221,7 +235,7 @@ impl Engine {
 
     /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
     /// since a denial charges nothing.
-    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Answers {
+    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros, left: Duration) -> Answers {
         let mut answers: SmallVec<[Option<Answer>; 1]> =
             costs.iter().map(|cost| self.known(subject, *cost, now)).collect();
         let open: SmallVec<[u64; 1]> =
@@ -233,7 +247,7 @@ impl Engine {
                 .filter(|(_, answer)| answer.is_none())
                 .map(|(meta, _)| meta.clone())
                 .collect();
-            let asked = self.ask_store(subject, &open, &metas, now).await;
+            let asked = self.ask_store(subject, &open, &metas, now, left).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
@@ -243,9 +257,16 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    async fn ask_store(&self, subject: &Subject, costs: &[u64], metas: &[Meta], sent: Micros) -> Answers {
+    async fn ask_store(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        sent: Micros,
+        left: Duration,
+    ) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = within(&self.clock, subject.policy.timeout, self.store.take_noted(subject, costs, metas)).await;
+        let taken = within(&self.clock, left, self.store.take_noted(subject, costs, metas)).await;
         self.decided(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 

@@ -103,6 +103,26 @@ fn any_characters_make_an_id() {
     });
 }
 
+/// They are asked one right behind the other, and decided in that order.
+#[test]
+fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
+    on_each_store(&policies(&[100], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-100"), unique("many"));
+            let item = |id: usize| json!({"policy": policy, "key": key, "id": id.to_string()});
+            let body = json!({"checks": (0..150).map(item).collect::<Vec<_>>()}).to_string();
+            let results = http::post(&nodes[0].address, "/v1/check/batch", body).json()["results"].clone();
+            let told =
+                |place: usize| (&results[place]["allowed"], &results[place]["source"], &results[place]["remaining"]);
+            for place in 0..150 {
+                let left = 99_usize.saturating_sub(place);
+                let expected = (&json!(place < 100), &json!("store"), &json!(left));
+                assert_eq!(told(place), expected, "{place} of {policy} on {store}: {}", results[place]);
+            }
+        }
+    });
+}
+
 #[test]
 fn checks_of_a_batch_may_have_ids_each() {
     on_each_store(&policies(&[5], ""), |nodes, store| {

@@ -202,6 +202,22 @@ policies:
     }
 }
 
+/// Each is answered within the policy's timeout, however many there are.
+#[test]
+fn many_ids_of_one_key_take_no_longer_than_one() {
+    let (primary, _link, _replica) = behind_a_slow_link(200);
+    let policies = "policies: {hasty: {quotas: [100 per 1h], durability: replica, timeout: 100ms}}";
+    let file = config_on(&[primary.url()], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let checks: Vec<_> = (0..60).map(|id| json!({"policy": "hasty", "key": "k", "id": format!("i{id}")})).collect();
+    let started = now_ms();
+    let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+    let took = now_ms() - started;
+    let sources: Vec<_> = answer["results"].as_array().unwrap().iter().map(|result| &result["source"]).collect();
+    assert_eq!(sources, [&json!("fallback"); 60], "{answer}");
+    assert!(took < 3_000, "{took} ms");
+}
+
 /// The next WAIT begins when the one before has ended, so who asked early has little time left; who asked late has enough.
 #[test]
 fn who_has_waited_long_does_not_keep_others_from_waiting() {
