@@ -114,12 +114,14 @@ impl TokenBucket {
 
     fn take_back(&mut self, terms: Terms, now: Micros, of: u64, debt: u64) -> u64 {
         let owed = self.debt_at(terms, now);
-        let given = debt.min(owed);
+        // To a clock that stepped back far, more is owed than a debt can be: then it stays written as of its instant.
+        let (at, rests) = if owed > MAX_DEBT { (self.at, self.debt) } else { (now, owed) };
+        let given = debt.min(rests);
         if given > 0 {
             if let Some(ledger) = &mut self.ledger {
                 ledger.note(now, of, given, now + owed.div_ceil(terms.repaid));
             }
-            (self.at, self.debt) = (now, owed - given);
+            (self.at, self.debt) = (at, rests - given);
         }
         given.div_ceil(terms.price)
     }

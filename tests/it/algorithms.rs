@@ -11,7 +11,7 @@ use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
-use tollgate::store::{MemoryStore, Subject};
+use tollgate::store::{Done, MemoryStore, Subject, Work};
 
 use crate::harness::redis::shared_store;
 use crate::harness::steps::{
@@ -247,4 +247,35 @@ fn row_6_neither_a_hit_nor_a_denial_prolongs_a_window() {
         }
         assert!(memory.take_at(&subject, &[1], start + 10_000_000).unwrap().ruling.verdicts[0].allowed);
     }
+}
+
+/// More is owed then than a debt can be; what is taken back must not be written as that.
+#[test]
+fn a_refund_after_the_clock_stepped_back_far_leaves_a_bucket_that_can_be_read() {
+    let (runtime, redis) = shared_store();
+    let memory = MemoryStore::new(Clock::system(), 10);
+    let policy = Arc::new(policy_of(Algorithm::TokenBucket, vec![bucket(1_000_000_000, 1_000_000_000_000, 1_000_000)]));
+    let key: Arc<str> = unique("far").into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    let subject = Subject { policy, key, fingerprint };
+    let later = START + 3 * 3_600_000_000;
+    let run = |work: Work, now| {
+        let here = memory.run_at(&subject, &work, &[], now).unwrap();
+        let there = runtime.block_on(redis.run_by(&subject, work.clone(), &[], Some(now))).unwrap();
+        match (here, there) {
+            (Done::Refunded(here, given), Done::Refunded(there, same)) => {
+                assert_eq!((&here.ruling.verdicts, given), (&there.ruling.verdicts, same));
+                given
+            }
+            (here, there) => {
+                assert_eq!(here, there);
+                u64::from(here.is_charge())
+            }
+        }
+    };
+    assert_eq!(run(Work::Take([1_000_000_000].into_iter().collect()), later), 1);
+    assert_eq!(run(Work::Refund(1), START), 1);
+    assert_eq!(run(Work::Take([1].into_iter().collect()), START), 0);
+    assert_eq!(run(Work::Take([2].into_iter().collect()), later), 0, "only one was taken back");
+    assert_eq!(run(Work::Take([1].into_iter().collect()), later), 1);
 }

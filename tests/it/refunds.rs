@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::http::{self, Connection};
 use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, reset, written};
-use crate::harness::redis::Server;
+use crate::harness::redis::{Server, shared};
 use crate::harness::{unique, wait_until};
 
 #[test]
@@ -136,6 +136,26 @@ fn a_refund_whose_caller_has_gone_ends_what_is_known() {
             usage["source"] == "store" && usage["remaining"] == 1
         });
         wait_until("the node asks again", || check(&nodes[0], &one)["allowed"] == true);
+    }
+}
+
+/// Windows of the clock are other ones than those of a first hit, though they are as long.
+#[test]
+fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
+    for store in [format!("store: {{redis: [{}]}}\n", shared().url()), String::new()] {
+        let anchored = |anchor: &str| {
+            let policy = format!("{{algorithm: fixed-window, anchor: {anchor}, quotas: [10 per 24h], timeout: 5s}}");
+            format!("{store}policies: {{p: {policy}}}\n")
+        };
+        let file = written(&anchored("first-hit"));
+        let (node, key) = (node(&file), unique("anchor"));
+        let ask = |cost: u64| check(&node, &json!({"policy": "p", "key": key, "cost": cost}))["allowed"].clone();
+        assert_eq!(check(&node, &json!({"policy": "p", "key": key, "cost": 8, "id": "a"}))["charged"], 8);
+        std::fs::write(file.path(), anchored("clock")).unwrap();
+        assert_eq!(http::post(&node.address, "/v1/reload", "").status, 200);
+        assert_eq!(ask(10), true);
+        let refund = posted(&node, "/v1/refund", &json!({"policy": "p", "key": key, "id": "a"}));
+        assert_eq!((&refund["refunded"], ask(8)), (&json!(0), json!(false)), "{store}{refund}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::keys::counter;
+use super::keys::recorded;
 use super::script::{Call, unsigned};
 use crate::limit::amend::{Entry, Receipt};
 use crate::limit::decision::{QuotaState, QuotaStates, Taken, Verdict};
@@ -42,7 +42,7 @@ pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
         }
         Work::Once { .. } => {
             for quota in quotas {
-                cmd.arg(counter(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
+                cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
             }
             let is_durable = call.policy.options.durability == Durability::Replica;
             cmd.arg(4 * quotas.len()).arg(millis_up(record_life(call.policy))).arg(u8::from(is_durable));
@@ -60,7 +60,7 @@ pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
         }
         Work::RefundOnce(_) => {
             for quota in quotas {
-                cmd.arg(counter(quota));
+                cmd.arg(recorded(quota));
             }
             cmd.arg(quotas.len()).arg("id");
         }

@@ -2,6 +2,9 @@
 
 local MOST = 32
 
+-- The most that is written, fractions; `bucket.rs` has the same.
+local MOST_OWED = 4503599627370496
+
 local function read_tail(q)
   local mark, born, last = struct.unpack('>I8I8I8', tail[q])
   local refunds = {}
@@ -55,11 +58,15 @@ end
 
 local function take_back(q)
   local debt = owed(q, first[q], second[q])
-  local given = math.min(made and left_of_charge(q) or cost * parameter(q, 2), debt)
+  local at, rests = now, debt
+  if debt > MOST_OWED then
+    at, rests = first[q], second[q]
+  end
+  local given = math.min(made and left_of_charge(q) or cost * parameter(q, 2), rests)
   if given > 0 then
     local of = made and number[q] or 0
     local rest = tail[q] and with_refund(q, of, given, now + math.ceil(debt / parameter(q, 1))) or ''
-    redis.call('SET', KEYS[q], struct.pack('>I8I8', now, debt - given) .. rest, 'KEEPTTL')
+    redis.call('SET', KEYS[q], struct.pack('>I8I8', at, rests - given) .. rest, 'KEEPTTL')
   end
   return math.ceil(given / parameter(q, 2))
 end

@@ -104,15 +104,18 @@ impl Write for Checksum {
     }
 }
 
-/// A quota's part in its names: the format of what is stored and the window or rate, which it depends on; not the
-/// limit, so that a changed limit keeps its counts.
-pub(super) fn counter(quota: &Quota) -> String {
+/// What the record of an id calls a quota: its part in its names, and where its windows begin, which those say behind it.
+pub(super) fn recorded(quota: &Quota) -> String {
     let mut name = String::new();
     push_counter(&mut name, quota);
+    if quota.rule == Rule::FixedWindow(Anchor::FirstHit) {
+        name.push_str(":first");
+    }
     name
 }
 
-/// Adds that. No formatter is asked, since it is written for each check.
+/// Adds a quota's part in its names: the format of what is stored and the window or rate, which it depends on; not the
+/// limit, so that a changed limit keeps its counts. No formatter is asked, since it is written for each check.
 fn push_counter(name: &mut String, quota: &Quota) {
     match quota.rule {
         Rule::SlidingWindow => {
