@@ -26,7 +26,7 @@ pub(super) fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     if let Work::Once { id, .. } | Work::RefundOnce(id) = call.work {
         keys.push(call.tag.record(policy, id));
     }
-    if let Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset = call.work {
+    if call.work.takes_back() || matches!(call.work, Work::Reserve { .. }) {
         keys.push(call.tag.reset(policy));
     }
     keys

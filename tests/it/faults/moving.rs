@@ -193,6 +193,41 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
     }
 }
 
+/// What could not be given back while the slot moves is not reserved: of one key, a reservation alone would be done.
+#[test]
+fn together_nothing_stays_charged_on_a_slot_that_stays_half_way() {
+    let cluster = chaos::arena();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let policies = "
+policies:
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 30d, burst: 50}], timeout: 500ms, on_store_failure: deny}
+  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [50 per 1d], timeout: 500ms, on_store_failure: deny}
+  window: {quotas: [500 per 1d], timeout: 500ms, on_store_failure: deny}
+";
+    let file = config_on(&cluster.seeds(), policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let (key, other) = (key_in(0), key_in(1));
+    let slot = chaos::slot_of(&key);
+    wait_until("the store decides", || check(&node.address, "window", &other).as_deref() == Some("store"));
+    begin(&cluster, slot, from, to);
+    for policy in ["bucket", "fixed"] {
+        for _ in 0..3 {
+            let checks = json!([
+                {"policy": policy, "key": key, "cost": 5}, {"policy": "window", "key": other, "cost": 501}
+            ]);
+            let answer = http::post(&node.address, "/v1/check/all", json!({"checks": checks}).to_string()).json();
+            assert_eq!(answer["allowed"], false, "{answer}");
+        }
+    }
+    while migrate(&cluster, slot, from, to, 100) > 0 {}
+    settle(&cluster, slot, [to, from]);
+    for policy in ["bucket", "fixed"] {
+        let usage = || http::get(&node.address, &format!("/v1/usage?policy={policy}&key={key}")).json();
+        wait_until("the store tells", || usage()["source"] == "store");
+        assert_eq!(usage()["remaining"], 50, "{}", usage());
+    }
+}
+
 /// Of the checks that share a call, one whose slot is moving is asked for alone, and the others are not charged again.
 #[test]
 fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
