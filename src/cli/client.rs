@@ -1,6 +1,5 @@
 //! A tiny client for a running node: one HTTP/1.1 call over one connection.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -11,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use super::bearer::Bearer;
 use super::tls::Tls;
 
 /// How long a whole call may take.
@@ -22,9 +22,8 @@ pub(super) struct Node {
     /// The node to ask.
     #[arg(long, value_name = "URL", env = "TOLLGATE_URL", default_value = "http://127.0.0.1:7070")]
     url: Uri,
-    /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is one.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    bearer: Bearer,
     #[command(flatten)]
     tls: Tls,
 }
@@ -78,15 +77,6 @@ impl Node {
             .map_err(|reason| format!("{}: {reason}", self.url))
     }
 
-    /// Not a flag of its own: everyone on the machine can read those.
-    fn token(&self) -> Result<Option<String>, String> {
-        let text = match &self.token_file {
-            Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
-            None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
-        };
-        Ok(text.lines().next().map(|line| line.trim().to_owned()).filter(|token| !token.is_empty()))
-    }
-
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         let (authority, encrypted) = match (self.url.scheme_str(), self.url.authority()) {
             (Some("http"), Some(authority)) => (authority, false),
@@ -115,7 +105,7 @@ impl Node {
             .map_err(|error| error.to_string())?;
         tokio::spawn(connection);
         let mut request = Request::builder().method(method);
-        if let Some(token) = self.token()? {
+        if let Some(token) = self.bearer.token()? {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request

@@ -22,6 +22,8 @@ mod health;
 
 mod token;
 
+mod bearer;
+
 mod bench;
 
 mod replay;

@@ -1,5 +1,6 @@
 //! The arguments of `tollgate bench`, as written.
 
+use crate::cli::bearer::Bearer;
 use crate::config;
 use crate::limit::quota::MAX_UNITS;
 use crate::limit::time::Micros;
@@ -22,6 +23,8 @@ pub(in crate::cli) struct Args {
         default_value = "http://127.0.0.1:7070"
     )]
     pub(super) urls: Vec<Target>,
+    #[command(flatten)]
+    pub(super) bearer: Bearer,
     /// Connections: in a closed loop so many checks (or batches) are always under way, in an open one at most.
     #[arg(long, short = 'c', value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]

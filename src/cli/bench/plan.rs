@@ -24,13 +24,15 @@ pub(super) struct Plan {
     pub(super) keys: Keys,
     pub(super) dialect: Dialect,
     pub(super) subject: Subject,
+    /// What a node is shown; a peer is not.
+    token: Option<String>,
     pub(super) seed: u64,
 }
 
 impl Plan {
     /// The request to `target`.
     pub(super) fn template(&self, target: &Target) -> Result<Template, String> {
-        Template::new(target, &self.dialect, &self.subject, self.keys.count())
+        Template::new(target, &self.dialect, &self.subject, self.keys.count(), self.token.as_deref())
     }
 
     /// us from one call to the next, of all connections together; 0 in a closed loop.
@@ -57,6 +59,7 @@ impl TryFrom<Args> for Plan {
         if args.threads > args.concurrency {
             return Err(format!("{} threads have nothing to do with --concurrency {}", args.threads, args.concurrency));
         }
+        let token = if args.peer.is_none() { args.bearer.token()? } else { None };
         let counted = args.checks.is_some();
         let plan = Self {
             targets: args.urls,
@@ -69,6 +72,7 @@ impl TryFrom<Args> for Plan {
             keys: args.keys,
             dialect,
             subject: Subject { policy: args.policy, key_prefix: args.key_prefix, cost: args.cost },
+            token,
             seed: args.seed,
         };
         plan.targets.iter().try_for_each(|target| plan.template(target).map(drop))?;

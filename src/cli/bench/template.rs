@@ -15,12 +15,19 @@ pub(super) struct Template {
 impl Template {
     /// # Errors
     /// When the service cannot be asked for this.
-    pub(super) fn new(target: &Target, dialect: &Dialect, subject: &Subject, keys: u64) -> Result<Self, String> {
+    pub(super) fn new(
+        target: &Target,
+        dialect: &Dialect,
+        subject: &Subject,
+        keys: u64,
+        token: Option<&str>,
+    ) -> Result<Self, String> {
         let digits = keys.saturating_sub(1).to_string().len();
         let body = dialect.body(subject)?.replace(HOLE, &HOLE.to_string().repeat(digits));
         let length = body.chars().map(|letter| if letter == HOLE { 1 } else { letter.len_utf8() }).sum::<usize>();
+        let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
-            "POST {}{} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
+            "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
             target.path,
             dialect.path(),
             target.authority,
@@ -64,7 +71,7 @@ mod tests {
         let target: Target = "http://[::1]:7070/inner/".parse().unwrap();
         let subject = Subject { policy: "é".into(), key_prefix: "k".into(), cost: 1 };
         let dialect = Dialect::Tollgate { batch: Some(2) };
-        let mut template = Template::new(&target, &dialect, &subject, 1000).unwrap();
+        let mut template = Template::new(&target, &dialect, &subject, 1000, None).unwrap();
         let mut next = 41;
         let text = String::from_utf8(
             template

@@ -1,0 +1,29 @@
+//! The token that a command shows.
+
+use std::path::PathBuf;
+
+/// Not a flag of its own: everyone on the machine can read those.
+#[derive(Debug, clap::Args)]
+pub(super) struct Bearer {
+    /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is one.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl Bearer {
+    /// # Errors
+    /// When the file cannot be read, or what is there can be no token.
+    pub(super) fn token(&self) -> Result<Option<String>, String> {
+        let text = match &self.token_file {
+            Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+            None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
+        };
+        let token = text.lines().next().map(str::trim).filter(|token| !token.is_empty());
+        match token {
+            Some(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                Err("a token is made of letters, digits and signs, as `tollgate token new` makes it".into())
+            }
+            token => Ok(token.map(str::to_owned)),
+        }
+    }
+}
