@@ -101,7 +101,10 @@ impl Engine {
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), first(taken)?)),
             Ok(other) => Err(unfit(&other)),
-            Err(error) => self.fall_back(subject, &[cost], &error).pop().unwrap_or_else(|| Err(lost())),
+            Err(error) => {
+                self.complain(subject, &error);
+                self.fallback.answer_once(subject, id, cost, &error)
+            }
         }
     }
 

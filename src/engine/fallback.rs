@@ -3,11 +3,12 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::{Answers, Cause, CheckError, Decision, Fallback, Reason, Source};
+use super::amend::first;
+use super::{Answer, Answers, Cause, CheckError, Decision, Fallback, Reason, Source, one};
 use crate::limit::decision::{QuotaStates, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
-use crate::store::{MemoryStore, StoreError, Subject, Work};
+use crate::store::{Done, MemoryStore, StoreError, Subject, Work};
 
 /// When to ask again after a denial for want of a store.
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
@@ -38,6 +39,28 @@ impl FallbackStore {
             // What only watches refuses nobody.
             OnStoreFailure::Error if subject.policy.options.shadow => blind(false),
             OnStoreFailure::Error => costs.iter().map(|_| Err(CheckError::StoreUnavailable(error.clone()))).collect(),
+        }
+    }
+
+    /// Answers a check with an id: retries of what this node's share was charged for are answered alike.
+    ///
+    /// # Errors
+    /// As [`Engine::check`](super::Engine::check).
+    pub fn answer_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, error: &StoreError) -> Answer {
+        if subject.policy.on_store_failure != OnStoreFailure::Local {
+            return one(self.answer(subject, &[cost], error));
+        }
+        let fallback = Fallback { mode: OnStoreFailure::Local, cause: cause(error) };
+        let share = self.share(subject);
+        match self.memory.run(&share, &Work::Once { id: id.clone(), cost }, &[]) {
+            Ok(Done::Charged(charged)) => {
+                let replayed = charged.replayed;
+                Ok(Decision { replayed, ..local_decision(&charged.policy, subject, charged.verdict, fallback) })
+            }
+            Ok(Done::Taken(taken)) => Ok(local_decision(&share.policy, subject, first(taken)?, fallback)),
+            Ok(Done::Reused) => Err(CheckError::IdReused),
+            // It is full as well.
+            Ok(_) | Err(_) => Ok(without_counter(subject, cost, false, fallback)),
         }
     }
 

@@ -291,11 +291,15 @@ impl Engine {
 
     /// What is answered without the store; the log says why.
     fn fall_back(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Answers {
+        self.complain(subject, error);
+        self.fallback.answer(subject, costs, error)
+    }
+
+    fn complain(&self, subject: &Subject, error: &StoreError) {
         if let Some(suppressed) = self.tally.complain(error, self.clock.now()) {
             let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
             tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; the fallback answers");
         }
-        self.fallback.answer(subject, costs, error)
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::http::{self, Connection};
 use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, written};
 use crate::harness::redis::Server;
-use crate::harness::{Node, unique, wait_until};
+use crate::harness::{Node, free_port, unique, wait_until};
 
 /// The same decision, whether it is told for the first time or again.
 fn without_replayed(mut decision: Value) -> Value {
@@ -101,6 +101,26 @@ fn any_characters_make_an_id() {
         }
         assert_eq!(remaining(nodes[0], "sliding-100", &key), 100 - ids.len() as u64);
     });
+}
+
+/// Also this node's share is charged once.
+#[test]
+fn a_retry_while_the_store_is_away_is_answered_alike() {
+    let away = format!("store: {{redis: [redis://127.0.0.1:{}]}}\nfallback: {{expected_nodes: 2}}\n", free_port());
+    let node = node(&written(&(away + "policies: {p: {quotas: [4 per 1h]}}\n")));
+    let once = |id: &str| check(&node, &json!({"policy": "p", "key": "k", "id": id}));
+    let told = |answer: &Value| (answer["allowed"].clone(), answer["remaining"].clone(), answer["replayed"].clone());
+    let (new, again) = (Value::Null, json!(true));
+    assert_eq!(told(&once("a")), (json!(true), json!(1), new.clone()));
+    for _ in 0..3 {
+        let answer = once("a");
+        assert_eq!(told(&answer), (json!(true), json!(1), again.clone()), "{answer}");
+        assert_eq!((&answer["source"], &answer["charged"]), (&json!("fallback"), &json!(0)), "{answer}");
+    }
+    let dearer = json!({"policy": "p", "key": "k", "id": "a", "cost": 2}).to_string();
+    assert_eq!(http::post(&node.address, "/v1/check", dearer).status, 409);
+    assert_eq!(told(&once("b")), (json!(true), json!(0), new.clone()));
+    assert_eq!(told(&once("c")), (json!(false), json!(0), new));
 }
 
 /// They are asked one right behind the other, and decided in that order.
