@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::BoxError;
@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
 
 use super::error::Problem;
+use super::shed::Growth;
 
 /// How long a body may take to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +36,8 @@ pub(super) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize)
     }
     match tokio::time::timeout(TIMEOUT, read(body, limit)).await.map_err(|_| Problem::slow_body())? {
         Ok(body) => Ok(body),
-        Err(error) if is_over_limit(&*error) => Err(Problem::too_large(limit)),
+        Err(error) if is::<LengthLimitError>(&*error) => Err(Problem::too_large(limit)),
+        Err(error) if is::<Overloaded>(&*error) => Err(Problem::overloaded()),
         Err(_) => Err(Problem::malformed("the body broke off before its end")),
     }
 }
@@ -57,9 +59,14 @@ async fn read(body: impl JsonBody, limit: usize) -> Result<Bytes, BoxError> {
     Ok(whole.into())
 }
 
-fn is_over_limit(error: &(dyn Error + 'static)) -> bool {
-    error.is::<LengthLimitError>() || error.source().is_some_and(is_over_limit)
+fn is<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
+    error.is::<E>() || error.source().is_some_and(is::<E>)
 }
+
+/// A body grew long, and there are too many such.
+#[derive(Debug, thiserror::Error)]
+#[error("too many long bodies at a time")]
+struct Overloaded;
 
 fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     // Of a field that is repeated no value is the right one.
@@ -102,25 +109,34 @@ fn is_no_foreign_charset(parameter: &str) -> bool {
 pub(super) struct Lingering {
     body: Option<Incoming>,
     lingers: bool,
+    /// Bytes.
+    read: u64,
+    growth: Option<Growth>,
 }
 
 impl Lingering {
-    pub(super) fn new(headers: &HeaderMap, body: Incoming) -> Self {
-        Self { body: Some(body), lingers: !headers.contains_key(header::EXPECT) }
+    pub(super) fn new(headers: &HeaderMap, body: Incoming, growth: Option<Growth>) -> Self {
+        Self { body: Some(body), lingers: !headers.contains_key(header::EXPECT), read: 0, growth }
     }
 }
 
 impl HttpBody for Lingering {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let frame = Pin::new(body).poll_frame(cx);
-        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-            self.body = None;
+        let frame = ready!(Pin::new(body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                self.read += frame.data_ref().map_or(0, Bytes::len) as u64;
+                if self.growth.as_ref().is_some_and(|growth| !growth.has_room(self.read)) {
+                    return Poll::Ready(Some(Err(Overloaded.into())));
+                }
+            }
+            None | Some(Err(_)) => self.body = None,
         }
-        frame
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

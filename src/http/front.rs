@@ -20,6 +20,7 @@ use tower_service::Service;
 use super::body::Lingering;
 use super::error::Problem;
 use super::lifecycle::Phase;
+use super::shed::Admitted;
 use super::{Node, Surface, access, check, error, request_id, router, trace};
 use crate::access::Reach;
 
@@ -87,7 +88,8 @@ impl Inner {
     async fn route(&self, request: Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
         let admitted = self.node.load.admit(head.uri.path(), &body);
-        let body = Lingering::new(&head.headers, body);
+        let growth = admitted.as_ref().and_then(Admitted::growth);
+        let body = Lingering::new(&head.headers, body, growth);
         let Some(_admitted) = admitted else { return Problem::overloaded().into_response() };
         if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
             return problem.into_response();

@@ -2,11 +2,11 @@
 //! grow with what waits. Health and metrics are always answered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hyper::body::Body;
 
-/// Bodies of more than this many bytes, and of unknown length, are few: batches.
+/// Bodies of more than this many bytes are few: batches.
 const LIGHT: u64 = 16 * 1024;
 
 /// Requests in flight at most, whose bodies are light and whose are not: about 256 MiB of bodies each.
@@ -41,30 +41,80 @@ impl Load {
     }
 
     /// Counts a call until what is returned is dropped; none when there are too many. `path` is its path, and `body`
-    /// what it says to be long.
+    /// what it says to be long; where that says nothing, its length shows ([`Growth`]).
     pub(super) fn admit(&self, path: &str, body: &impl Body) -> Option<Admitted<'_>> {
         if !path.starts_with("/v1/") {
-            return Some(Admitted(None));
+            return Some(Admitted { counter: None, growth: None });
         }
-        let heavy = body.size_hint().upper().is_none_or(|length| length > LIGHT);
+        let length = body.size_hint().upper();
+        let counter = self.take(length.is_some_and(|length| length > LIGHT))?;
+        let growth = length
+            .is_none()
+            .then(|| Growth(Arc::new(Grown { load: self.clone(), heavy: AtomicBool::new(false) })));
+        Some(Admitted { counter: Some(counter), growth })
+    }
+
+    /// Takes a place, which whoever has it gives back; none when there is no more, which is counted.
+    fn take(&self, heavy: bool) -> Option<&AtomicUsize> {
         let (counter, cap) = (&self.0.in_flight[usize::from(heavy)], self.0.caps[usize::from(heavy)]);
         // It is counted first, so that no two take the last place.
-        let admitted = Admitted(Some(counter));
         if counter.fetch_add(1, Ordering::Relaxed) < cap {
-            return Some(admitted);
+            return Some(counter);
         }
+        counter.fetch_sub(1, Ordering::Relaxed);
         self.0.shed.fetch_add(1, Ordering::Relaxed);
         None
     }
 }
 
 /// A place among the calls in flight, for those that need one.
-pub(super) struct Admitted<'a>(Option<&'a AtomicUsize>);
+pub(super) struct Admitted<'a> {
+    counter: Option<&'a AtomicUsize>,
+    growth: Option<Growth>,
+}
+
+impl Admitted<'_> {
+    /// Of a body whose length nobody told.
+    pub(super) fn growth(&self) -> Option<Growth> {
+        self.growth.clone()
+    }
+}
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        if let Some(counter) = self.0 {
+        if let Some(counter) = self.counter {
             counter.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A body whose length nobody told: once it is not light any more, it has a place among the heavy ones as well, as long as
+/// any of these is there.
+#[derive(Debug, Clone)]
+pub(super) struct Growth(Arc<Grown>);
+
+#[derive(Debug)]
+struct Grown {
+    load: Load,
+    heavy: AtomicBool,
+}
+
+impl Growth {
+    /// Whether there is room for `read` bytes of it.
+    pub(super) fn has_room(&self, read: u64) -> bool {
+        if read <= LIGHT || self.0.heavy.load(Ordering::Relaxed) {
+            return true;
+        }
+        let has_room = self.0.load.take(true).is_some();
+        self.0.heavy.store(has_room, Ordering::Relaxed);
+        has_room
+    }
+}
+
+impl Drop for Grown {
+    fn drop(&mut self) {
+        if *self.heavy.get_mut() {
+            self.load.0.in_flight[usize::from(true)].fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -65,6 +65,46 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
     story.await.unwrap();
 }
 
+/// A body that does not tell its length is long when more than a little has come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_unknown_length_counts_by_what_has_come() {
+    let load = Load::capped([3, 1]);
+    let address = start(load.clone()).await;
+    let story = tokio::task::spawn_blocking(move || {
+        let head = |path: &str| {
+            format!(
+                "POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+        };
+        let begin = |path: &str, body: &str| {
+            let mut connection = Connection::open(&address).unwrap();
+            connection.send(format!("{}{:x}\r\n{body}\r\n", head(path), body.len()).as_bytes()).unwrap();
+            connection
+        };
+        let post = |path: &str, body: &str| {
+            let mut connection = begin(path, body);
+            connection.send(b"0\r\n\r\n").unwrap();
+            connection.receive(true).unwrap()
+        };
+        let (check, short) = (json!({"key": "k"}).to_string(), "/v1/check");
+        let (batch, long) = (format!(r#"{{"checks": [{{"key": "k"}}]{}}}"#, " ".repeat(20_000)), "/v1/check/batch");
+        let two = [begin(short, "{"), begin(short, "{")];
+        wait_until("the third has its place", || post(short, &check).status == 200);
+        drop(two);
+        wait_until("a long one has its place", || post(long, &batch).status == 200);
+        let mut others = Vec::new();
+        wait_until("a long one has none", || {
+            others.push(begin(long, &batch[..20_000]));
+            let refused = post(long, &batch);
+            refused.status == 503 && refused.json()["type"] == "urn:tollgate:problem:overloaded"
+        });
+        drop(others);
+        wait_until("who leaves makes room", || post(long, &batch).status == 200);
+        assert_eq!(http::post(&address, short, check.as_str()).status, 200);
+    });
+    story.await.unwrap();
+}
+
 async fn start(load_cap: Load) -> String {
     let config = built_in(&Overrides::default(), 0).unwrap();
     let memory = || MemoryStore::new(Clock::system(), 1000);
