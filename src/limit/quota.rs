@@ -146,19 +146,17 @@ impl fmt::Display for Quota {
 
 /// A span as the configuration writes it: `100ms`, `10s`, `1m`, `36h`, `1d`; the largest unit that divides it.
 pub fn span_text(span: Micros) -> String {
-    let mut text = String::new();
-    push_span(&mut text, span);
-    text
+    let (count, unit) = span_in_units(span);
+    format!("{count}{unit}")
 }
 
-/// Adds that to `text`. Names of keys have it, so it is written for each check, and not by a formatter.
-pub fn push_span(text: &mut String, span: Micros) {
+/// The two parts of that.
+pub fn span_in_units(span: Micros) -> (u64, &'static str) {
     const UNITS: [(&str, Micros); 4] =
         [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000)];
     let divides = |(_, unit): &&(&str, Micros)| span >= *unit && span.is_multiple_of(*unit);
     let (name, unit) = UNITS.iter().find(divides).unwrap_or(&("ms", MICROS_PER_MILLI));
-    text.push_str(itoa::Buffer::new().format(span / unit));
-    text.push_str(name);
+    (span / unit, name)
 }
 
 #[cfg(test)]

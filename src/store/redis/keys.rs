@@ -7,8 +7,9 @@
 
 use std::fmt::{self, Write};
 
-use crate::limit::quota::{Anchor, Quota, Rule, push_span};
+use crate::limit::quota::{Anchor, Quota, Rule, span_in_units};
 use crate::limit::slot::SLOTS;
+use crate::limit::time::Micros;
 use crate::limit::window::Grid;
 
 /// The longest key that is written out, in bytes.
@@ -136,6 +137,12 @@ fn push_counter(name: &mut String, quota: &Quota) {
         Rule::TokenBucket(rate) => push_span(name, rate.per),
         _ => push_span(name, quota.window),
     }
+}
+
+fn push_span(name: &mut String, span: Micros) {
+    let (count, unit) = span_in_units(span);
+    push_number(name, count);
+    name.push_str(unit);
 }
 
 fn push_number(name: &mut String, number: u64) {

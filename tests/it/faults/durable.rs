@@ -221,21 +221,21 @@ fn many_ids_of_one_key_take_no_longer_than_one() {
 /// The next WAIT begins when the one before has ended, so who asked early has little time left; who asked late has enough.
 #[test]
 fn who_has_waited_long_does_not_keep_others_from_waiting() {
-    let (primary, _link, _replica) = behind_a_slow_link(300);
+    let (primary, _link, _replica) = behind_a_slow_link(400);
     let file =
-        config_on(&[primary.url()], "policies: {kept: {quotas: [1000 per 1h], durability: replica, timeout: 1s}}");
+        config_on(&[primary.url()], "policies: {kept: {quotas: [1000 per 1h], durability: replica, timeout: 2s}}");
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
     wait_until("the replica acknowledges", || check(&node, "kept", &unique("linked"))["source"] == "store");
     let allowed = std::thread::scope(|scope| {
         let ask = |_| {
-            sleep(Duration::from_millis(50));
+            sleep(Duration::from_millis(100));
             scope.spawn(|| check(&node, "kept", &unique("steady"))["allowed"] == true)
         };
-        let asked: Vec<_> = (0..100).map(ask).collect();
+        let asked: Vec<_> = (0..60).map(ask).collect();
         asked.into_iter().map(|asked| asked.join().unwrap()).filter(|allowed| *allowed).count()
     });
-    println!("{allowed} of 100 allowed");
-    assert!(allowed >= 20, "{allowed} of 100");
+    println!("{allowed} of 60 allowed");
+    assert!(allowed >= 25, "{allowed} of 60");
 }
 
 #[test]
