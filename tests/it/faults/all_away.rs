@@ -46,10 +46,14 @@ fn kill_all(cluster: &Cluster, primaries: [u16; 3]) {
     }
 }
 
-/// Starts all nodes, and tells when every shard takes writes; the load then runs on for a while.
+/// Starts all nodes, and tells when every shard takes writes; the load then runs on for a while. The primaries first: no replica
+/// must take over from one that comes late.
 fn returned(cluster: &Cluster, primaries: [u16; 3]) -> u64 {
     let back = std::thread::scope(|scope| {
-        scope.spawn(|| cluster.heal());
+        scope.spawn(|| {
+            primaries.iter().for_each(|number| cluster.run(&["start", &number.to_string()]));
+            cluster.heal();
+        });
         for (shard, number) in primaries.into_iter().enumerate() {
             let key = format!("{{ratelimit:{}:}}probe", key_in(shard));
             wait_until("the shard takes writes", || {
