@@ -92,7 +92,7 @@ impl Engine {
 
     async fn count_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta], left: Duration) -> Answer {
         let work = Work::Once { id: id.clone(), cost };
-        let done = within(&self.clock, left, self.run(subject, work, metas)).await;
+        let done = within(&self.clock, left, self.store.run(subject, work, metas)).await;
         match done.unwrap_or(Err(StoreError::Timeout)) {
             Ok(Done::Charged(charged)) => {
                 let replayed = charged.replayed;

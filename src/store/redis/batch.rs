@@ -160,12 +160,11 @@ impl Batch {
             }
             let outcomes = bundle.outcomes(&reply, &shard.address);
             let mut elsewhen = SmallVec::new();
-            let mut tell = |group: Group, answer| match acknowledged {
-                true => group.hand_out(answer, |ask, part| match ask.was_charged(&part) {
+            let mut tell = |group: Group, answer| {
+                group.hand_out(answer, |ask, part| match acknowledged && ask.was_charged(&part) {
                     true => charged.push(Unconfirmed::new(ask, part, sent)),
                     false => ask.answer.send(Ok(part)),
-                }),
-                false => group.answer(answer),
+                });
             };
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {

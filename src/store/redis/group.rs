@@ -143,12 +143,7 @@ impl Group {
         Outcome::of(self.call().reply(reply))
     }
 
-    /// Gives each ask its part of the answer; a caller that has gone needs none.
-    pub fn answer(self, answer: Answer) {
-        self.hand_out(answer, |ask, part| ask.answer.send(Ok(part)));
-    }
-
-    /// Each ask with its part of the answer.
+    /// Gives each ask with its part of the answer.
     pub fn hand_out(mut self, answer: Answer, mut give: impl FnMut(Ask, Answer)) {
         if self.asks.len() == 1
             && let Some(ask) = self.asks.pop()
