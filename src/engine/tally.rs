@@ -3,7 +3,7 @@
 //! A label is never taken from a caller: the policies are those that were found in the configuration, the rest are
 //! this program's own words.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -40,7 +40,7 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Tally {
     /// By name, from the first check on; those of a policy that is gone are kept, in case it comes back.
-    policies: ArcSwap<HashMap<String, Arc<PolicyTally>>>,
+    policies: ArcSwap<BTreeMap<String, Arc<PolicyTally>>>,
     /// us, by source.
     durations: [Histogram; Source::ALL.len()],
     fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],
@@ -127,7 +127,7 @@ impl Tally {
             return;
         }
         self.policies.rcu(|policies| {
-            let mut policies = HashMap::clone(policies);
+            let mut policies = BTreeMap::clone(policies);
             for name in names.clone() {
                 policies.entry(name.to_owned()).or_default();
             }

@@ -1,18 +1,20 @@
 //! Reading a body: its type, its size, its time.
 
 use std::error::Error;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::{Bytes, HttpBody};
-use axum::http::{HeaderMap, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Version, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
 
 use super::error::Problem;
 use super::shed::Growth;
+use super::wakes;
 
 /// How long a body may take to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,11 +36,20 @@ pub(super) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize)
     if body.size_hint().lower() > limit as u64 {
         return Err(Problem::too_large(limit));
     }
-    match tokio::time::timeout(TIMEOUT, read(body, limit)).await.map_err(|_| Problem::slow_body())? {
+    match in_time(read(body, limit)).await.ok_or_else(Problem::slow_body)? {
         Ok(body) => Ok(body),
         Err(error) if is::<LengthLimitError>(&*error) => Err(Problem::too_large(limit)),
         Err(error) if is::<Overloaded>(&*error) => Err(Problem::overloaded()),
         Err(_) => Err(Problem::malformed("the body broke off before its end")),
+    }
+}
+
+/// What `reading` comes to, if it comes in time. Almost every body is there already, and needs no timer.
+async fn in_time<T>(reading: impl Future<Output = T>) -> Option<T> {
+    let mut reading = pin!(reading);
+    match futures_util::poll!(reading.as_mut()) {
+        Poll::Ready(read) => Some(read),
+        Poll::Pending => tokio::time::timeout(TIMEOUT, reading).await.ok(),
     }
 }
 
@@ -109,14 +120,17 @@ fn is_no_foreign_charset(parameter: &str) -> bool {
 pub(super) struct Lingering {
     body: Option<Incoming>,
     lingers: bool,
+    /// Of HTTP/1: whoever takes its end wakes the connection for nothing.
+    wakes: bool,
     /// Bytes.
     read: u64,
     growth: Option<Growth>,
 }
 
 impl Lingering {
-    pub(super) fn new(headers: &HeaderMap, body: Incoming, growth: Option<Growth>) -> Self {
-        Self { body: Some(body), lingers: !headers.contains_key(header::EXPECT), read: 0, growth }
+    pub(super) fn new(head: &Parts, body: Incoming, growth: Option<Growth>) -> Self {
+        let lingers = !head.headers.contains_key(header::EXPECT);
+        Self { body: Some(body), lingers, wakes: head.version < Version::HTTP_2, read: 0, growth }
     }
 }
 
@@ -126,9 +140,13 @@ impl HttpBody for Lingering {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let frame = ready!(Pin::new(body).poll_frame(cx));
+        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        let ended = body.is_end_stream();
         match &frame {
             Some(Ok(frame)) => {
+                if ended && self.wakes {
+                    wakes::body_ended();
+                }
                 self.read += frame.data_ref().map_or(0, Bytes::len) as u64;
                 if self.growth.as_ref().is_some_and(|growth| !growth.has_room(self.read)) {
                     return Poll::Ready(Some(Err(Overloaded.into())));

@@ -89,7 +89,7 @@ impl Inner {
         let (head, body) = request.into_parts();
         let admitted = self.node.load.admit(head.uri.path(), &body);
         let growth = admitted.as_ref().and_then(Admitted::growth);
-        let body = Lingering::new(&head.headers, body, growth);
+        let body = Lingering::new(&head, body, growth);
         let Some(_admitted) = admitted else { return Problem::overloaded().into_response() };
         if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
             return problem.into_response();

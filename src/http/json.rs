@@ -19,7 +19,8 @@ impl<'a> Object<'a> {
         self.out.push(b'}');
     }
 
-    /// A member whose value is written to what this returns.
+    /// A member whose value is written to what this returns. Names are constants, and inlined they are a few moves each.
+    #[inline(always)]
     pub(super) fn member(&mut self, name: &str) -> &mut Vec<u8> {
         if !std::mem::replace(&mut self.is_empty, false) {
             self.out.push(b',');

@@ -43,6 +43,8 @@ mod openapi;
 
 mod body;
 
+mod wakes;
+
 mod request;
 
 mod quotas;
@@ -66,6 +68,7 @@ mod error;
 pub use front::{Caller, Front};
 pub use lifecycle::Lifecycle;
 pub use shed::Load;
+pub(crate) use wakes::quietly;
 
 /// What the handlers share.
 #[derive(Debug, Clone)]

@@ -27,21 +27,26 @@ fn taken(headers: &HeaderMap) -> Option<HeaderValue> {
 /// asking anyone, and in this process for certain, since the disguise (the finaliser of SplitMix64, Steele et al. 2014)
 /// maps no two numbers to one.
 fn made() -> HeaderValue {
-    static RANDOM: LazyLock<(u64, AtomicU64)> = LazyLock::new(|| {
+    static RANDOM: LazyLock<([u8; 16], AtomicU64)> = LazyLock::new(|| {
         let random = || RandomState::new().hash_one(0);
-        (random(), random().into())
+        (digits(random()), random().into())
     });
     let (process, next) = &*RANDOM;
-    let number = disguised(next.fetch_add(1, Ordering::Relaxed));
     let mut id = [0; 32];
-    for (pair, byte) in id.chunks_exact_mut(2).zip(process.to_be_bytes().into_iter().chain(number.to_be_bytes())) {
-        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
+    id[..16].copy_from_slice(process);
+    id[16..].copy_from_slice(&digits(disguised(next.fetch_add(1, Ordering::Relaxed))));
     // Hexadecimal digits are always a valid field value.
     HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("0"))
 }
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+/// In hexadecimal.
+fn digits(number: u64) -> [u8; 16] {
+    let mut shift = 64;
+    [0; 16].map(|_: u8| {
+        shift -= 4;
+        b"0123456789abcdef"[usize::from((number >> shift) as u8 & 15)]
+    })
+}
 
 fn disguised(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

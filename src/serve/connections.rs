@@ -23,7 +23,7 @@ use super::patience::Patient;
 use super::tls::handshake;
 use super::unread::Unread;
 use crate::config::Limits;
-use crate::http::{Caller, Front};
+use crate::http::{Caller, Front, quietly};
 use crate::reload::Reloader;
 
 /// How often an HTTP/2 client must show that it is there.
@@ -154,7 +154,7 @@ impl Conversation {
                 })
             })
         });
-        let connection = watcher.watch(protocol.serve_connection(io, service).into_owned());
+        let connection = quietly(watcher.watch(protocol.serve_connection(io, service).into_owned()));
         tokio::select! {
             biased;
             ended = connection => if let Err(error) = ended {

@@ -60,6 +60,37 @@ fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
     assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
 }
 
+/// Many requests in one write, which one turn of a connection does not answer all; the same in pieces, whose ends are anywhere; and
+/// bodies that tell no length. A connection must be run again for each of them.
+#[test]
+fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
+    const REQUESTS: usize = 100;
+    let server = Server::start();
+    let file = config_on(&[server.url()], "policies: {p: {quotas: [1000000 per 1h], timeout: 10s}}");
+    let (by_redis, (embedded, _file)) =
+        (Node::start_with(&["--config", file.path().to_str().unwrap()]), node("{request_timeout: 10s}"));
+    let check = http::json_request("/v1/check", PEEK);
+    let head =
+        "POST /v1/check HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunked = [head.as_bytes(), format!("{:x}\r\n", PEEK.len()).as_bytes(), PEEK, b"\r\n0\r\n\r\n"].concat();
+    for node in [&embedded, &by_redis] {
+        for request in [&check, &chunked] {
+            for piece in [usize::MAX, 1000, 97, 2] {
+                let mut connection = http::Connection::open(&node.address).unwrap();
+                let count = if piece < 97 { 3 } else { REQUESTS };
+                for piece in request.repeat(count).chunks(piece) {
+                    connection.send(piece).unwrap();
+                }
+                for answered in 0..count {
+                    let answer = connection.receive(true);
+                    let answer = answer.unwrap_or_else(|error| panic!("{error} after {answered}, pieces of {piece}"));
+                    assert_eq!((answer.status, &answer.json()["source"]), (200, &Value::from("store")), "{piece}");
+                }
+            }
+        }
+    }
+}
+
 /// What HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

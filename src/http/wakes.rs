@@ -1,0 +1,179 @@
+//! Wakes that a connection gives itself for nothing.
+//!
+//! Whoever takes a piece of an HTTP/1 body from hyper wakes the connection, so that it may read the next one. After the last
+//! piece there is none, and yet the runtime would run the connection once more for every request. The wake
+//! cannot be told from others by what it carries, but it can be counted: it comes from within a turn of the connection,
+//! exactly once for each body that ended in that turn. A turn with more wakes than that had another reason to be run again.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+thread_local! {
+    /// The turn that this thread is in.
+    static TURN: Cell<Turn> = const { Cell::new(Turn::NONE) };
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    /// The address of the connection's waker; 0 outside of a turn.
+    of: usize,
+    wakes: u32,
+    bodies: u32,
+}
+
+impl Turn {
+    const NONE: Self = Self { of: 0, wakes: 0, bodies: 0 };
+}
+
+/// Tells the connection whose turn it is that the last piece of an HTTP/1 body was taken, and that its length had told so.
+pub(super) fn body_ended() {
+    TURN.with(|turn| turn.set(Turn { bodies: turn.get().bodies + 1, ..turn.get() }));
+}
+
+/// Runs a connection, and hears the wakes that are for something.
+pub(crate) async fn quietly<F: Future>(connection: F) -> F::Output {
+    let mut connection = pin!(connection);
+    let mut quiet: Option<Quiet> = None;
+    poll_fn(|cx| {
+        let quiet = match &mut quiet {
+            Some(quiet) if quiet.task.task.will_wake(cx.waker()) => quiet,
+            outdated => outdated.insert(Quiet::new(cx.waker())),
+        };
+        quiet.turn(|cx| connection.as_mut().poll(cx))
+    })
+    .await
+}
+
+/// A waker of one connection, for as long as its task has the same.
+struct Quiet {
+    task: Arc<Task>,
+    waker: Waker,
+}
+
+impl Quiet {
+    fn new(task: &Waker) -> Self {
+        let task = Arc::new(Task { task: task.clone() });
+        Self { waker: Waker::from(task.clone()), task }
+    }
+
+    fn turn<T>(&self, run: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+        let entered = Entered(TURN.replace(Turn { of: self.task.address(), ..Turn::NONE }));
+        let polled = run(&mut Context::from_waker(&self.waker));
+        let turn = TURN.get();
+        drop(entered);
+        if turn.wakes > turn.bodies {
+            self.task.task.wake_by_ref();
+        }
+        polled
+    }
+}
+
+/// Goes back to the turn before, also when one panics.
+struct Entered(Turn);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        TURN.set(self.0);
+    }
+}
+
+struct Task {
+    task: Waker,
+}
+
+impl Task {
+    fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let turn = TURN.get();
+        if turn.of == self.address() {
+            TURN.set(Turn { wakes: turn.wakes + 1, ..turn });
+        } else {
+            self.task.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often a task is woken by one turn that does `what`.
+    fn woken(what: impl FnMut(&Waker)) -> u32 {
+        let count = Arc::new(Count::default());
+        let mut what = what;
+        let connection = quietly(poll_fn(move |cx| {
+            what(cx.waker());
+            Poll::<()>::Pending
+        }));
+        let waker = Waker::from(count.clone());
+        assert!(pin!(connection).poll(&mut Context::from_waker(&waker)).is_pending());
+        count.0.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn only_the_wake_of_a_body_that_ended_is_for_nothing() {
+        assert_eq!(woken(|_| {}), 0);
+        assert_eq!(woken(Waker::wake_by_ref), 1, "it yields");
+        let end = |waker: &Waker| {
+            waker.wake_by_ref();
+            body_ended();
+        };
+        assert_eq!(woken(end), 0);
+        let two_and_yield = |waker: &Waker| {
+            end(waker);
+            end(waker);
+            waker.wake_by_ref();
+        };
+        assert_eq!(woken(two_and_yield), 1);
+        assert_eq!(woken(|_| body_ended()), 0, "a body that waked nobody");
+    }
+
+    #[test]
+    fn what_comes_from_elsewhere_is_heard_at_once() {
+        let from_another_thread = |waker: &Waker| {
+            let waker = waker.clone();
+            std::thread::spawn(move || waker.wake()).join().unwrap();
+            body_ended();
+        };
+        assert_eq!(woken(from_another_thread), 1);
+
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let mut kept = None;
+        let mut connection = Box::pin(quietly(poll_fn(|cx| {
+            kept = Some(cx.waker().clone());
+            Poll::<()>::Pending
+        })));
+        assert!(connection.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(connection);
+        let kept = kept.unwrap();
+        kept.wake_by_ref();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "between turns");
+        // Another connection's turn is not its own.
+        assert_eq!(woken(move |_| kept.wake_by_ref()), 0);
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+    }
+}
