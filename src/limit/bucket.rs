@@ -94,34 +94,41 @@ impl TokenBucket {
     pub fn note(&mut self, now: Micros, mark: Micros) -> Entry {
         let ledger = self.ledger.get_or_insert_default();
         ledger.mark = ledger.mark.max(mark);
-        Entry { number: ledger.number(now), debt: self.debt }
+        Entry { number: ledger.number(now), debt: self.debt + ledger.shift }
     }
 
     /// Takes back what has not been repaid since of the charge of `cost` made at `at`; units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
         let terms = Terms::of_quota(quota);
-        let Some(ledger) = self.ledger.as_ref().filter(|ledger| entry.number >= ledger.born) else { return 0 };
+        let Some(ledger) = self.ledger.as_mut().filter(|ledger| entry.number >= ledger.born) else { return 0 };
+        ledger.pass(terms, now);
         let since = Self { at, debt: entry.debt, ledger: None };
-        let owed = since.debt_at(terms, now).saturating_sub(ledger.taken_before(entry.number));
-        self.take_back(terms, now, entry.number, owed.min(cost.saturating_mul(terms.price)))
+        let (distance, charge) =
+            (ledger.distance(entry.number, since.debt_at(terms, ledger.at)), cost.saturating_mul(terms.price));
+        self.take_back(terms, now, distance.min(charge), |ledger, given| {
+            ledger.cut(distance.saturating_sub(charge), given);
+        })
     }
 
     /// Takes back up to `cost` of what is owed; units, rounded up.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
         let terms = Terms::of_quota(quota);
-        self.take_back(terms, now, 0, cost.saturating_mul(terms.price))
+        self.take_back(terms, now, cost.saturating_mul(terms.price), Ledger::cut_oldest)
     }
 
-    fn take_back(&mut self, terms: Terms, now: Micros, of: u64, debt: u64) -> u64 {
+    fn take_back(&mut self, terms: Terms, now: Micros, debt: u64, cut: impl FnOnce(&mut Ledger, u64)) -> u64 {
         let owed = self.debt_at(terms, now);
         // To a clock that stepped back far, more is owed than a debt can be: then it stays written as of its instant.
         let (at, rests) = if owed > MAX_DEBT { (self.at, self.debt) } else { (now, owed) };
         let given = debt.min(rests);
         if given > 0 {
-            if let Some(ledger) = &mut self.ledger {
-                ledger.note(now, of, given, now + owed.div_ceil(terms.repaid));
-            }
             (self.at, self.debt) = (at, rests - given);
+            if let Some(mut ledger) = self.ledger.take() {
+                ledger.pass(terms, now);
+                cut(&mut ledger, given);
+                ledger.end(self.debt_at(terms, ledger.at));
+                self.ledger = Some(ledger);
+            }
         }
         given.div_ceil(terms.price)
     }

@@ -1,19 +1,32 @@
-//! What a token bucket remembers so that a charge can be taken back exactly: the order of such charges, and the
-//! refunds of late.
+//! What a token bucket remembers so that a charge can be taken back exactly.
 //!
-//! Debts are repaid oldest first. Of a charge that was followed by a debt D (its own share included) all that lies
-//! in D - repaid since then may still be owed; but what lay before it and was itself taken back meanwhile shortens
-//! that queue as well. So a refund is remembered until the debt that it was taken from would have been repaid.
+//! Debts are repaid oldest first. So think of them as a line: each charge adds its debt at the end, and a front that moves by
+//! what is repaid comes along it. What is right of the front is owed. A charge that is taken back leaves a hole of what
+//! was still owed of it, and the front skips holes: those who come behind it are repaid sooner. Holes with nothing owed
+//! between them are one, and one at the end is no more than a shorter line. So as many are kept as there are runs of charges
+//! that were not taken back between some that were.
 //!
-//! Charges and refunds are numbered by the instant of the store, or one more than the last number. `born` is the
+//! A place on the line is told from where the front would be at an instant if it had never skipped anything. `shift` is all
+//! that it skipped or will, so a charge that ends the line ends at the debt after it and `shift`; that, and the
+//! instant, is what its [`Entry`](super::amend::Entry) keeps. Before `shift` grows too large it begins anew, and of
+//! charges from before that `rebased` is to be taken. When that happens again, the front has skipped as much as the largest
+//! bucket holds since those, so that they are repaid. (But for holes that are together as large, which only a bucket near the
+//! bounds of what can be counted has: then nothing can be taken back of what was charged before.)
+//!
+//! Charges that can be taken back are numbered by the instant of the store, or one more than the last number. `born` is the
 //! first number since the bucket was last full: a charge from before that is repaid, whatever its instant says.
 
 use smallvec::SmallVec;
 
+use super::bucket::Terms;
 use super::time::Micros;
 
-/// Refunds remembered at most; beyond that the two oldest become one, which takes no less from anything.
-pub const REFUNDS: usize = 32;
+/// Holes remembered at most; beyond that the two with the least owed between them become one, in the place of the first.
+/// Of what lies between them as much less can be taken back, and nothing more of anything.
+pub const HOLES: usize = 32;
+
+/// The most that `shift` is, fractions: with the largest debt on top it is still exact in the doubles of Lua.
+const MAX_SHIFT: u64 = 1 << 52;
 
 /// Of one key and one quota. Debts are in the fractions of `bucket.rs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,18 +35,24 @@ pub struct Ledger {
     pub mark: Micros,
     pub born: u64,
     pub last: u64,
-    pub refunds: SmallVec<[Refund; 0]>,
+    /// The instant at which the holes lay as they are told, us.
+    pub at: Micros,
+    /// All that was skipped since `turned`, and all holes.
+    pub shift: u64,
+    /// The first number since `shift` began anew.
+    pub turned: u64,
+    /// What had been skipped then, since it had begun anew before.
+    pub rebased: u64,
+    /// In order; none at the front, none at the end.
+    pub holes: SmallVec<[Hole; 0]>,
 }
 
-/// What was taken back.
+/// What was taken back from the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refund {
-    /// The number of the charge; 0 where it is before all others.
-    pub of: u64,
-    pub number: u64,
+pub struct Hole {
+    /// What is owed before it.
+    pub behind: u64,
     pub debt: u64,
-    /// When all that was owed before it would have been repaid, us.
-    pub until: Micros,
 }
 
 impl Ledger {
@@ -41,31 +60,87 @@ impl Ledger {
     pub fn number(&mut self, now: Micros) -> u64 {
         self.last = now.max(self.last + 1);
         if self.born == 0 {
-            self.born = self.last;
+            (self.born, self.at) = (self.last, now);
         }
         self.last
     }
 
-    /// What was taken back from before the charge `number` since it was made.
-    pub fn taken_before(&self, number: u64) -> u64 {
-        let before = |refund: &&Refund| refund.of < number && number < refund.number;
-        self.refunds.iter().filter(before).map(|refund| refund.debt).sum()
+    /// Moves the front to where it is at `now`. It never goes back.
+    pub fn pass(&mut self, terms: Terms, now: Micros) {
+        let repaid = terms.repaid.saturating_mul(now.saturating_sub(self.at));
+        self.at = self.at.max(now);
+        self.advance(repaid);
     }
 
-    /// Remembers a refund, and forgets those that can shorten nothing any more.
-    pub fn note(&mut self, now: Micros, of: u64, debt: u64, until: Micros) {
-        let number = self.number(now);
-        self.refunds.retain(|refund| refund.until > now);
-        if let (true, [first, second]) = (self.refunds.len() == REFUNDS, self.refunds.get(..2).unwrap_or_default()) {
-            let merged = Refund {
-                of: first.of.min(second.of),
-                number: first.number.max(second.number),
-                debt: first.debt + second.debt,
-                until: first.until.max(second.until),
-            };
-            self.refunds.remove(0);
-            self.refunds[0] = merged;
+    /// Moves the front by so much that is owed; it skips the holes that it comes to.
+    fn advance(&mut self, by: u64) {
+        self.holes.retain(|hole| hole.behind > by);
+        self.holes.iter_mut().for_each(|hole| hole.behind -= by);
+    }
+
+    /// From the front to the end of the charge `number`, which is at `place` if the front never skips anything; the holes
+    /// between them are part of the way.
+    pub fn distance(&self, number: u64, place: u64) -> u64 {
+        let rebased = if number < self.turned { self.rebased } else { 0 };
+        place.saturating_sub(self.skipped() + rebased)
+    }
+
+    /// Since `turned`.
+    fn skipped(&self) -> u64 {
+        self.shift - self.holes.iter().map(|hole| hole.debt).sum::<u64>()
+    }
+
+    /// Takes `debt` out of the line, `distance` from the front.
+    pub fn cut(&mut self, distance: u64, debt: u64) {
+        let (mut place, mut skipped, mut behind) = (0, 0, 0);
+        while let Some(hole) = self.holes.get(place).filter(|hole| hole.behind + skipped < distance) {
+            (place, skipped, behind) = (place + 1, skipped + hole.debt, hole.behind);
         }
-        self.refunds.push(Refund { of, number, debt, until });
+        // Where two were made one, it may lie in a hole.
+        behind = behind.max(distance.saturating_sub(skipped));
+        self.holes
+            .iter_mut()
+            .skip(place)
+            .for_each(|hole| hole.behind = behind.max(hole.behind.saturating_sub(debt)));
+        self.holes.insert(place, Hole { behind, debt });
+        self.join();
+        self.skip(debt);
+        self.advance(0);
+    }
+
+    /// Takes `debt` from what is owed longest.
+    pub fn cut_oldest(&mut self, debt: u64) {
+        self.advance(debt);
+        self.skip(debt);
+    }
+
+    /// Ends the line at `owed`: a hole there is no hole.
+    pub fn end(&mut self, owed: u64) {
+        while let Some(hole) = self.holes.last().copied().filter(|hole| hole.behind >= owed) {
+            self.holes.pop();
+            self.shift -= hole.debt;
+        }
+    }
+
+    fn skip(&mut self, debt: u64) {
+        self.shift += debt;
+        if self.shift > MAX_SHIFT {
+            (self.born, self.turned, self.rebased) = (self.born.max(self.turned), self.last + 1, self.skipped());
+            self.shift -= self.rebased;
+        }
+        if self.shift > MAX_SHIFT {
+            (self.born, self.shift) = (self.turned, 0);
+            self.holes.clear();
+        }
+    }
+
+    /// Makes one of holes with nothing owed between them, and of those with the least where there are too many.
+    fn join(&mut self) {
+        let gap = |pair: &[Hole]| pair[1].behind - pair[0].behind;
+        while let Some((place, gap)) = self.holes.windows(2).map(gap).enumerate().min_by_key(|(_, gap)| *gap)
+            && (gap == 0 || self.holes.len() > HOLES)
+        {
+            self.holes[place].debt += self.holes.remove(place + 1).debt;
+        }
     }
 }

@@ -113,6 +113,34 @@ fn policy(algorithm: &str) -> Policy {
 }
 
 /// What another's open reservation denies is learned by nobody.
+/// Reservations that are open at once, more than are remembered one by one, are given back one after the other.
+#[test]
+fn however_many_are_denied_at_once_nothing_stays_charged() {
+    const AT_ONCE: usize = 128;
+    on_each_store(&policies(&[1, 140], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let open = (format!("{algorithm}-140"), unique("open"));
+            let charged = posted(nodes[0], "/v1/check", &item(&open.0, &open.1, 5));
+            assert_eq!(charged["remaining"], 135, "{charged}");
+            let mut callers: Vec<_> =
+                (0..AT_ONCE).map(|number| http::Connection::open(&nodes[number % 2].address).unwrap()).collect();
+            for _ in 0..3 {
+                // One of the nodes does not know yet that it is denied.
+                let closed = unique("closed");
+                posted(nodes[0], "/v1/check", &item("sliding-1", &closed, 1));
+                let checks = [item(&open.0, &open.1, 1), item("sliding-1", &closed, 1)];
+                let request = http::json_request("/v1/check/all", json!({"checks": checks}).to_string().as_bytes());
+                callers.iter_mut().for_each(|caller| caller.send(&request).unwrap());
+                for caller in &mut callers {
+                    let answer = caller.receive(true).unwrap().json();
+                    assert_eq!((&answer["allowed"], &answer["denied_by"]), (&json!(false), &json!([1])), "{answer}");
+                }
+                assert_eq!(remaining(nodes[0], &open.0, &open.1), 135, "{algorithm} on {store}");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_given_back() {
     let (runtime, store) = shared_store();

@@ -38,6 +38,69 @@ fn a_refund_by_id_gives_back_exactly_that_charge_once() {
     });
 }
 
+/// Others' charges are taken back before it and after it, at once or while something was charged behind them.
+#[test]
+fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
+    on_each_store(&policies(&[140], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            for (before, after) in [(0, 40), (1, 40), (20, 12), (20, 40)] {
+                let (policy, key) = (format!("{algorithm}-140"), unique("many"));
+                let charge = |id: &str, cost: u64| {
+                    let decision = check(nodes[0], &json!({"policy": policy, "key": key, "id": id, "cost": cost}));
+                    assert_eq!(decision["charged"], cost, "{policy} on {store}: {decision}");
+                };
+                let refund = |id: &str| {
+                    let answer = posted(nodes[1], "/v1/refund", &json!({"policy": policy, "key": key, "id": id}));
+                    (answer["refunded"].as_u64().unwrap(), answer["remaining"].as_u64().unwrap())
+                };
+                let others = |from: usize, count: usize| {
+                    for number in from..from + count {
+                        charge(&format!("one-{number}"), 3);
+                        charge(&format!("other-{number}"), 2);
+                        let first = if number % 3 == 0 { ["other", "one"] } else { ["one", "other"] };
+                        for of in first {
+                            assert!(refund(&format!("{of}-{number}")).0 > 1, "{policy} on {store}");
+                        }
+                    }
+                };
+                charge("kept", 5);
+                others(0, before);
+                charge("taken back", 10);
+                others(before, after);
+                assert_eq!(refund("taken back"), (10, 135), "{policy} on {store}, {before} before, {after} after");
+                assert_eq!(refund("kept"), (5, 140), "{policy} on {store}, {before} before, {after} after");
+            }
+        }
+    });
+}
+
+/// What was skipped is counted in fractions, which grow beyond what is exact: a bucket that is refilled within a year has few.
+#[test]
+fn any_number_of_refunds_leaves_a_key_that_can_be_read() {
+    on_each_store(&policies(&[140], ""), |nodes, store| {
+        let (policy, key) = ("bucket-140", unique("lasting"));
+        for number in 0..60 {
+            let id = format!("id-{number}");
+            let charge = json!({"policy": policy, "key": key, "id": id, "cost": 70});
+            assert_eq!(check(nodes[0], &charge)["charged"], 70, "{number} on {store}");
+            assert_eq!(
+                check(nodes[1], &json!({"policy": policy, "key": key}))["source"],
+                "store",
+                "{number} on {store}"
+            );
+            let refund = posted(nodes[0], "/v1/refund", &json!({"policy": policy, "key": key, "id": id}));
+            assert_eq!((&refund["refunded"], &refund["source"]), (&json!(70), &json!("store")), "{number} on {store}");
+        }
+        assert_eq!(remaining(nodes[0], policy, &key), 80);
+        for number in 0..300 {
+            let refund = posted(nodes[0], "/v1/refund", &json!({"policy": policy, "key": key, "cost": 30}));
+            assert_eq!((&refund["refunded"], &refund["source"]), (&json!(30), &json!("store")), "{number} on {store}");
+            assert_eq!(check(nodes[1], &json!({"policy": policy, "key": key, "cost": 30}))["charged"], 30, "{store}");
+        }
+        assert_eq!(remaining(nodes[0], policy, &key), 80);
+    });
+}
+
 #[test]
 fn a_refund_by_cost_never_gives_back_more_than_was_charged() {
     on_each_store(&policies(&[10], ""), |nodes, store| {

@@ -3,8 +3,8 @@
 -- was owed then, in fractions of the time in which one unit refills; see the core's `bucket.rs`.
 -- Parameters of a quota: fractions repaid in a us; fractions that a unit costs; burst.
 
-local function owed(q, at, debt)
-  return debt > 0 and math.max(0, debt - parameter(q, 1) * (now - at)) or 0
+local function owed(q, at, debt, instant)
+  return debt > 0 and math.max(0, debt - parameter(q, 1) * ((instant or now) - at)) or 0
 end
 
 local function left(q, at, debt)

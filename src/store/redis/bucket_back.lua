@@ -1,73 +1,149 @@
--- What has not been repaid since, the oldest debts first; the core's `ledger.rs` says how that is known.
+-- What has not been repaid since, the oldest debts first; the core's `ledger.rs` says how that is known, and has the same
+-- functions.
 
-local MOST = 32
+local HOLES = 32
 
--- The most that is written, fractions; `bucket.rs` has the same.
-local MOST_OWED = 4503599627370496
+local NUMBERS = '>I8I8I8I8I8I8I8'
 
-local function read_tail(q)
-  local mark, born, last = struct.unpack('>I8I8I8', tail[q])
-  local refunds = {}
-  for i = 25, #tail[q], 32 do
-    local of, number, debt, till = struct.unpack('>I8I8I8I8', tail[q], i)
-    refunds[#refunds + 1] = {of = of, number = number, debt = debt, till = till}
+-- The most that is written and the most that is skipped, fractions; `bucket.rs` and `ledger.rs` have the same.
+local MOST = 4503599627370496
+
+local function read_ledger(q)
+  local ledger = {}
+  ledger.mark, ledger.born, ledger.last, ledger.at, ledger.shift, ledger.turned, ledger.rebased = struct.unpack(NUMBERS, tail[q])
+  for i = 57, #tail[q], 16 do
+    local behind, debt = struct.unpack('>I8I8', tail[q], i)
+    ledger[#ledger + 1] = {behind = behind, debt = debt}
   end
-  return mark, born, last, refunds
+  return ledger
 end
 
--- The tail with one more refund, without those that can shorten nothing any more.
-local function with_refund(q, of, debt, till)
-  local mark, born, last, refunds = read_tail(q)
-  local kept = {}
-  for _, refund in ipairs(refunds) do
-    if refund.till > now then
-      kept[#kept + 1] = refund
-    end
+local function written(ledger)
+  local tail = {struct.pack(NUMBERS, ledger.mark, ledger.born, ledger.last, ledger.at, ledger.shift, ledger.turned, ledger.rebased)}
+  for _, hole in ipairs(ledger) do
+    tail[#tail + 1] = struct.pack('>I8I8', hole.behind, hole.debt)
   end
-  if #kept == MOST then
-    local oldest, merged = table.remove(kept, 1), kept[1]
-    merged.of, merged.number = math.min(oldest.of, merged.of), math.max(oldest.number, merged.number)
-    merged.debt, merged.till = oldest.debt + merged.debt, math.max(oldest.till, merged.till)
-  end
-  last = math.max(last + 1, now)
-  kept[#kept + 1] = {of = of, number = last, debt = debt, till = till}
-  local written = {struct.pack('>I8I8I8', mark, born, last)}
-  for _, refund in ipairs(kept) do
-    written[#written + 1] = struct.pack('>I8I8I8I8', refund.of, refund.number, refund.debt, refund.till)
-  end
-  return table.concat(written)
+  return table.concat(tail)
 end
 
--- What is left of this charge's debt.
-local function left_of_charge(q)
-  if not tail[q] then
-    return 0
+-- Moves the front by so much that is owed; it skips the holes that it comes to.
+local function advance(ledger, by)
+  while ledger[1] and ledger[1].behind <= by do
+    table.remove(ledger, 1)
   end
-  local _, born, _, refunds = read_tail(q)
-  if number[q] < born then
-    return 0
+  for _, hole in ipairs(ledger) do
+    hole.behind = hole.behind - by
   end
-  local left_over = owed(q, made, owed_then[q])
-  for _, refund in ipairs(refunds) do
-    if refund.of < number[q] and number[q] < refund.number then
-      left_over = left_over - refund.debt
+end
+
+-- Moves the front to where it is now. It never goes back.
+local function pass(q, ledger)
+  local from = ledger.at
+  ledger.at = math.max(from, now)
+  advance(ledger, parameter(q, 1) * (ledger.at - from))
+end
+
+local function skipped_of(ledger)
+  local skipped = ledger.shift
+  for _, hole in ipairs(ledger) do
+    skipped = skipped - hole.debt
+  end
+  return skipped
+end
+
+-- From the front to the end of a charge, which is at `place` if the front never skips anything; the holes between them are part
+-- of the way.
+local function distance_to(ledger, number, place)
+  local rebased = number < ledger.turned and ledger.rebased or 0
+  return math.max(0, place - skipped_of(ledger) - rebased)
+end
+
+-- Makes one of holes with nothing owed between them, and of those with the least where there are too many.
+local function join(ledger)
+  while true do
+    local place, least
+    for i = 1, #ledger - 1 do
+      local gap = ledger[i + 1].behind - ledger[i].behind
+      if not least or gap < least then
+        place, least = i, gap
+      end
+    end
+    if not least or (least > 0 and #ledger <= HOLES) then
+      return
+    end
+    ledger[place].debt = ledger[place].debt + table.remove(ledger, place + 1).debt
+  end
+end
+
+local function skip(ledger, debt)
+  ledger.shift = ledger.shift + debt
+  if ledger.shift > MOST then
+    ledger.born, ledger.turned, ledger.rebased = math.max(ledger.born, ledger.turned), ledger.last + 1, skipped_of(ledger)
+    ledger.shift = ledger.shift - ledger.rebased
+  end
+  if ledger.shift > MOST then
+    ledger.born, ledger.shift = ledger.turned, 0
+    for i = #ledger, 1, -1 do
+      ledger[i] = nil
     end
   end
-  return math.max(0, math.min(left_over, cost * parameter(q, 2)))
+end
+
+-- Takes `debt` out of the line, `distance` from the front.
+local function cut(ledger, distance, debt)
+  local place, skipped, behind = 1, 0, 0
+  while ledger[place] and ledger[place].behind + skipped < distance do
+    place, skipped, behind = place + 1, skipped + ledger[place].debt, ledger[place].behind
+  end
+  -- Where two were made one, it may lie in a hole.
+  behind = math.max(behind, distance - skipped)
+  for i = place, #ledger do
+    ledger[i].behind = math.max(behind, ledger[i].behind - debt)
+  end
+  table.insert(ledger, place, {behind = behind, debt = debt})
+  join(ledger)
+  skip(ledger, debt)
+  advance(ledger, 0)
+end
+
+-- Ends the line at what is owed: a hole there is no hole.
+local function end_line(ledger, debt)
+  while #ledger > 0 and ledger[#ledger].behind >= debt do
+    ledger.shift = ledger.shift - table.remove(ledger).debt
+  end
 end
 
 local function take_back(q)
   local debt = owed(q, first[q], second[q])
   local at, rests = now, debt
-  if debt > MOST_OWED then
+  if debt > MOST then
     at, rests = first[q], second[q]
   end
-  local given = math.min(made and left_of_charge(q) or cost * parameter(q, 2), rests)
+  local ledger = tail[q] and read_ledger(q)
+  if ledger then
+    pass(q, ledger)
+  end
+  local wanted, distance = cost * parameter(q, 2), nil
+  local given = math.min(wanted, rests)
+  if made then
+    if not ledger or number[q] < ledger.born then
+      return 0
+    end
+    distance = distance_to(ledger, number[q], owed(q, made, owed_then[q], ledger.at))
+    given = math.min(given, distance)
+  end
   if given > 0 then
-    local of = made and number[q] or 0
-    local rest = tail[q] and with_refund(q, of, given, now + math.ceil(debt / parameter(q, 1))) or ''
-    redis.call('SET', KEYS[q], struct.pack('>I8I8', at, rests - given) .. rest, 'KEEPTTL')
+    rests = rests - given
+    if ledger and made then
+      cut(ledger, math.max(0, distance - wanted), given)
+    elseif ledger then
+      advance(ledger, given)
+      skip(ledger, given)
+    end
+    if ledger then
+      end_line(ledger, owed(q, at, rests, ledger.at))
+    end
+    redis.call('SET', KEYS[q], struct.pack('>I8I8', at, rests) .. (ledger and written(ledger) or ''), 'KEEPTTL')
   end
   return math.ceil(given / parameter(q, 2))
 end
-

@@ -25,6 +25,6 @@ local function goes_on(owed, tail)
 end
 
 local function is_spoilt(state)
-  return #state ~= 16 and (#state < 40 or (#state - 40) % 32 ~= 0)
+  return #state ~= 16 and (#state < 72 or (#state - 72) % 16 ~= 0)
 end
 

@@ -32,7 +32,7 @@ end
 local tail = string.sub(state, 17)
 if price > 0 and tail ~= '' then
   local mark, _, last = struct.unpack('>I8I8I8', tail)
-  tail = struct.pack('>I8I8I8', mark, last + 1, last + 1)
+  tail = struct.pack('>I8I8I8I8I8I8I8', mark, last + 1, last + 1, 0, 0, 0, 0)
 end
 redis.call('SET', KEYS[1], struct.pack('>I8I8', a, math.max(0, b - back)) .. tail, 'KEEPTTL')
 return 1

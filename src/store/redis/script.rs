@@ -19,7 +19,7 @@ use crate::limit::amend::{Receipt, charge, is_tentative, look};
 use crate::limit::bucket::TokenBucket;
 use crate::limit::decision::{decide, decide_roomy};
 use crate::limit::fixed::FixedWindow;
-use crate::limit::ledger::{Ledger, Refund};
+use crate::limit::ledger::{Hole, Ledger};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
@@ -255,10 +255,11 @@ fn pair_state(quota: &Quota, [first, second]: &[Value; 2], tail: Option<&Value>)
 }
 
 fn ledger(numbers: &[u64]) -> Option<Ledger> {
-    let ([mark, born, last], refunds) = numbers.split_first_chunk()?;
-    let (refunds, []) = refunds.as_chunks::<4>() else { return None };
-    let refund = |[of, number, debt, until]: &[u64; 4]| Refund { of: *of, number: *number, debt: *debt, until: *until };
-    Some(Ledger { mark: *mark, born: *born, last: *last, refunds: refunds.iter().map(refund).collect() })
+    let ([mark, born, last, at, shift, turned, rebased], holes) = numbers.split_first_chunk()?;
+    let (holes, []) = holes.as_chunks::<2>() else { return None };
+    let holes = holes.iter().map(|[behind, debt]| Hole { behind: *behind, debt: *debt }).collect();
+    let (mark, born, last) = (*mark, *born, *last);
+    Some(Ledger { mark, born, last, at: *at, shift: *shift, turned: *turned, rebased: *rebased, holes })
 }
 
 /// A call that reads portion `number` of what a log tells.
