@@ -118,14 +118,14 @@ impl Engine {
         answer
     }
 
-    /// A batch's checks of one key, which are at `places`, in order.
+    /// A batch's checks of one key, which are at `places`, in order; they share one timeout.
     async fn ask_key(&self, subjects: &[Result<Subject, CheckError>], checks: &[Check], places: &[usize]) -> Answers {
-        let mut answers = Answers::new();
+        let (mut answers, since) = (Answers::new(), self.clock.now());
         // Equal but for the names of their quotas, policies share a counter, though not their answers.
         for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
             let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
             match &subjects[run[0]] {
-                Ok(subject) => answers.extend(self.ask_part(subject, &asked).await),
+                Ok(subject) => answers.extend(self.ask_part(subject, &asked, since).await),
                 Err(error) => answers.extend(asked.iter().map(|_| Err(error.clone()))),
             }
         }
@@ -133,14 +133,14 @@ impl Engine {
     }
 
     /// A batch's checks of one key and policy; in a trace they have a span of their own.
-    async fn ask_part(&self, subject: &Subject, checks: &[&Check]) -> Answers {
+    async fn ask_part(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
         let tell = |answers: &Answers| {
             // Of several for one key the last one tells most: those before it were decided first.
             if let (Some(check), Some(answer)) = (checks.last(), answers.last()) {
                 traces::answered(|| told(subject, check.cost, answer.as_ref()));
             }
         };
-        traces::part(checks.len()).within(pin!(self.ask_each(subject, checks)), tell).await
+        traces::part(checks.len()).within(pin!(self.ask_each(subject, checks, since)), tell).await
     }
 }
 

@@ -105,7 +105,7 @@ impl Engine {
         let answer = if is_plain(&subject, check) {
             self.ask_one(&subject, check).await
         } else {
-            one(Box::pin(self.ask_each(&subject, &[check])).await)
+            one(Box::pin(self.ask_each(&subject, &[check], self.clock.now())).await)
         };
         traces::answered(|| told(&subject, check.cost, answer.as_ref()));
         answer
@@ -149,10 +149,10 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `checks` of one subject in order, all within the policy's timeout. Those without an id are one question;
-    /// those with one are asked each by itself, one right behind the other.
-    async fn ask_each(&self, subject: &Subject, checks: &[&Check]) -> Answers {
-        let (mut answers, since) = (Answers::new(), self.clock.now());
+    /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us) on. Those without an id
+    /// are one question; those with one are asked each by itself, one right behind the other.
+    async fn ask_each(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
+        let mut answers = Answers::new();
         for alike in checks.chunk_by(|one, next| one.id().is_some() == next.id().is_some()) {
             let left = self.left(subject, since);
             if alike[0].id().is_some() {

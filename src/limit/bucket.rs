@@ -100,7 +100,9 @@ impl TokenBucket {
     /// Takes back what has not been repaid since of the charge of `cost` made at `at`; units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
         let terms = Terms::of_quota(quota);
-        let Some(ledger) = self.ledger.as_mut().filter(|ledger| entry.number >= ledger.born) else { return 0 };
+        let Some(ledger) = self.ledger.as_deref().filter(|ledger| entry.number >= ledger.born) else { return 0 };
+        // Where nothing is given, it does not move: a clock may step back.
+        let mut ledger = ledger.clone();
         ledger.pass(terms, now);
         let since = Self { at, debt: entry.debt, ledger: None };
         let (distance, charge) =

@@ -10,8 +10,8 @@
 //! that it skipped or will, so a charge that ends the line ends at the debt after it and `shift`; that, and the
 //! instant, is what its [`Entry`](super::amend::Entry) keeps. Before `shift` grows too large it begins anew, and of
 //! charges from before that `rebased` is to be taken. When that happens again, the front has skipped as much as the largest
-//! bucket holds since those, so that they are repaid. (But for holes that are together as large, which only a bucket near the
-//! bounds of what can be counted has: then nothing can be taken back of what was charged before.)
+//! bucket holds since those, so that they are repaid. (Holes that are together as large as that are only in a bucket near
+//! the bounds of what can be counted: there the first ones are skipped early, so that less can be taken back of what is before them.)
 //!
 //! Charges that can be taken back are numbered by the instant of the store, or one more than the last number. `born` is the
 //! first number since the bucket was last full: a charge from before that is repaid, whatever its instant says.
@@ -128,9 +128,9 @@ impl Ledger {
             (self.born, self.turned, self.rebased) = (self.born.max(self.turned), self.last + 1, self.skipped());
             self.shift -= self.rebased;
         }
-        if self.shift > MAX_SHIFT {
-            (self.born, self.shift) = (self.turned, 0);
-            self.holes.clear();
+        while self.shift > MAX_SHIFT {
+            let first = self.holes.remove(0);
+            (self.shift, self.rebased) = (self.shift - first.debt, self.rebased + first.debt);
         }
     }
 

@@ -117,6 +117,39 @@ fn an_address_that_moves_to_the_new_primary_is_connected_to_anew() {
     assert!(charged > 0, "the new primary counts");
 }
 
+/// A batch takes a timeout, however its checks of one key must be asked: by runs of those that may go together.
+#[test]
+fn a_batch_that_waits_in_vain_waits_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let file = config_on(&[proxy.url()], "policies: {p: {quotas: [1000 per 1h], timeout: 100ms, inline: true}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let answers = |checks: Vec<Value>| {
+        let began = now_ms();
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string());
+        (now_ms() - began, answer.json()["results"].as_array().unwrap().clone())
+    };
+    let is_store = |answer: &Value| answer["source"] == "store";
+    wait_until("the store decides", || answers(vec![json!({"policy": "p", "key": "k"})]).1.iter().all(is_store));
+    proxy.delay(250);
+    let (spelled, with_ids) = (unique("spelled"), unique("ids"));
+    let of = |number: usize| {
+        let name = ["a", "b"][number % 2];
+        let one = json!({"policy": "p", "key": spelled, "quotas": [{"name": name, "limit": 9, "per": "1h"}]});
+        let other = match number % 2 {
+            0 => json!({"policy": "p", "key": with_ids}),
+            _ => json!({"policy": "p", "key": with_ids, "id": format!("id-{number}")}),
+        };
+        [one, other]
+    };
+    let (took, results) = answers((0..100).flat_map(of).collect());
+    assert_eq!(results.len(), 200);
+    for answer in &results {
+        assert_eq!((&answer["fallback"]["cause"], &answer["charged"]), (&json!("timeout"), &json!(0)), "{answer}");
+    }
+    assert!(took < 3000, "{took} ms");
+}
+
 fn make_replica(replica: &Server, primary: &Server) {
     let port = primary.port.to_string();
     redis::cmd("REPLICAOF").arg(&["127.0.0.1", &port]).exec(&mut replica.connection().unwrap()).unwrap();

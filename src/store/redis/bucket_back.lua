@@ -81,11 +81,9 @@ local function skip(ledger, debt)
     ledger.born, ledger.turned, ledger.rebased = math.max(ledger.born, ledger.turned), ledger.last + 1, skipped_of(ledger)
     ledger.shift = ledger.shift - ledger.rebased
   end
-  if ledger.shift > MOST then
-    ledger.born, ledger.shift = ledger.turned, 0
-    for i = #ledger, 1, -1 do
-      ledger[i] = nil
-    end
+  while ledger.shift > MOST do
+    local first = table.remove(ledger, 1)
+    ledger.shift, ledger.rebased = ledger.shift - first.debt, ledger.rebased + first.debt
   end
 end
 
