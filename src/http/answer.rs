@@ -85,7 +85,8 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     }
     object.word("source", decision.source.name());
     object.word("reason", decision.reason.name());
-    if decision.source != Source::Prefilter {
+    // A known denial did not ask; what shadow makes of it is no denial, and has the member.
+    if decision.source != Source::Prefilter || decision.allowed {
         let states = decision.policy.quotas.iter().zip(&decision.quotas);
         object.list("quotas", states, |(quota, state), out| write_quota(out, quota, state));
     }

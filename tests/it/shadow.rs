@@ -21,6 +21,7 @@ policies:
 /// What would have been denied: allowed, not charged, and it says so.
 fn shadowed(decision: &Value) {
     assert_eq!((&decision["allowed"], &decision["reason"]), (&json!(true), &json!("shadow")), "{decision}");
+    assert!(decision["quotas"].is_array(), "{decision}");
     assert_eq!((&decision["charged"], &decision["retry_after_ms"]), (&json!(0), &json!(0)), "{decision}");
 }
 
