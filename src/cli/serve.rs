@@ -3,14 +3,20 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::{complain, descriptors, log, print};
 use crate::clock::unix_micros;
 use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
 use crate::serve::{Listeners, Server};
+
+/// What comes so soon after the first signal is the same one once more: `timeout` signals the process, and then its group.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// A flag beats its environment variable, which beats the file.
 #[derive(Debug, clap::Args)]
@@ -58,7 +64,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), String> {
-    let mut signals = Signals::new().map_err(|error| error.to_string())?;
+    let signals = Signals::new().map_err(|error| error.to_string())?;
     let hangup = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
     let listeners = Listeners::bind(&config).await.map_err(|error| error.to_string())?;
     let server = Server::open(setup, config, listeners).await.map_err(|error| error.to_string())?;
@@ -67,17 +73,24 @@ async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), Str
     let greeting = server.greeting();
     let _ = std::thread::Builder::new().name("greeting".into()).spawn(move || print(&greeting));
     let reloads = reload_on(hangup, server.reloader());
-    let (stop, stopped) = tokio::sync::oneshot::channel();
-    let second_signal = async {
-        signals.next().await;
-        let _ = stop.send(());
-        signals.next().await;
-    };
+    let (stop, stopped) = oneshot::channel();
     tokio::select! {
         () = server.run(async { drop(stopped.await) }) => Ok(()),
         () = reloads => Ok(()),
-        () = second_signal => Err("ended at once by a second signal".into()),
+        () = end_on(signals, stop) => Ok(()),
     }
+}
+
+/// Lets the node end at the first signal, and the process at once at a later one.
+async fn end_on(mut signals: Signals, stop: oneshot::Sender<()>) {
+    signals.next().await;
+    let _ = stop.send(());
+    tokio::time::sleep(ECHO).await;
+    while signals.next().now_or_never().is_some() {}
+    signals.next().await;
+    log::end(Some("ended at once by a second signal"));
+    // To drop what still runs could take as long as others like, such as a collector of traces.
+    std::process::exit(1);
 }
 
 /// Loads the configuration again at each signal. Does not end.

@@ -1,8 +1,10 @@
 //! The end of a node: what was asked is answered, and balancers are told first.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::TcpListener;
 use std::num::NonZeroU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -10,6 +12,7 @@ use tollgate::access::Access;
 use tollgate::config::{Config, Limits, Policies, PrefilterConfig, Setup, Shutdown, StoreConfig, TelemetryConfig};
 use tollgate::serve::{Listeners, Server};
 
+use crate::harness::collector::tracing_to;
 use crate::harness::{Node, http, wait_until};
 
 const PEEK: &[u8] = br#"{"key": "k", "cost": 0}"#;
@@ -35,6 +38,51 @@ fn what_is_under_way_is_answered() {
         assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     }
     assert_eq!(node.ended().code(), Some(0));
+}
+
+/// `timeout` signals the process and then its group; whoever is told twice at once is asked for one end.
+#[test]
+fn a_signal_that_comes_twice_is_one() {
+    let mut node = Node::start();
+    let request = http::json_request("/v1/check", PEEK);
+    let (most, rest) = request.split_at(request.len() - 5);
+    let mut connection = http::Connection::open(&node.address).unwrap();
+    connection.send(most).unwrap();
+    assert_eq!(http::get(&node.address, "/health/live").status, 200);
+    node.terminate();
+    wait_until("nothing is accepted any more", || http::Connection::open(&node.address).is_err());
+    node.terminate();
+    connection.send(rest).unwrap();
+    assert_eq!(connection.receive(true).unwrap().status, 200);
+    assert_eq!(node.ended().code(), Some(0));
+}
+
+/// Also where spans wait for a collector that accepts them and never says a word.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+fn a_later_signal_ends_it_at_once() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut program = tracing_to(&endpoint, &[("OTEL_TRACES_SAMPLER", "always_on")]);
+    program.stderr(File::create(log.path()).unwrap());
+    let mut node = Node::start_by(program, &[]);
+    assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
+    let mut open = http::Connection::open(&node.address).unwrap();
+    open.send(&http::json_request("/v1/check", PEEK)[..20]).unwrap();
+    assert_eq!(http::get(&node.address, "/health/live").status, 200);
+    // A delivery is under way.
+    let _delivery = silent.accept().unwrap();
+    let started = Instant::now();
+    wait_until("it has ended", || {
+        node.terminate();
+        !node.is_alive()
+    });
+    // Of itself it would end after 30 s, and the collector be waited for 5 s.
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert_eq!(node.ended().code(), Some(1));
+    let said = std::fs::read_to_string(log.path()).unwrap();
+    assert!(said.contains("ended at once by a second signal"), "{said}");
 }
 
 /// Clients that ask without pause get an answer to each request, the last one with notice of the end.
@@ -79,18 +127,6 @@ fn all_who_wait_to_be_accepted_are_answered() {
     let answered = clients.into_iter().filter_map(|mut client| client.receive(true).ok()).count();
     assert_eq!(answered, 800);
     assert_eq!(node.ended().code(), Some(0));
-}
-
-#[test]
-fn a_second_signal_ends_at_once() {
-    let mut node = Node::start();
-    let mut stuck = http::Connection::open(&node.address).unwrap();
-    stuck.send(b"POST /v1/check HTTP/1.1\r\n").unwrap();
-    assert_eq!(http::get(&node.address, "/health/live").status, 200);
-    node.terminate();
-    wait_until("nothing is accepted any more", || http::Connection::open(&node.address).is_err());
-    node.terminate();
-    assert_eq!(node.ended().code(), Some(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
