@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{complain, load, print};
 use crate::clock::unix_micros;
-use crate::config::{Config, DEFAULT_KEY_PREFIX, Overrides, StoreConfig};
+use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::lists::Found;
 use crate::limit::policy::{Listed, Policy};
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 fn explain(args: &Args) -> Result<Value, String> {
-    let config = load::config(Some(&args.file), &Overrides::default()).map_err(|faults| faults.to_string())?;
+    let config = load::config(&args.file).map_err(|faults| faults.to_string())?;
     let by_name = &config.policies.by_name;
     let policy = by_name.get(&args.policy).ok_or_else(|| {
         let known: Vec<_> = by_name.keys().map(String::as_str).collect();
@@ -136,5 +136,6 @@ fn text(told: &Value) -> String {
         lines.push(("slot", format!("{}{used}", redis["slot"])));
         lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
     }
-    lines.into_iter().map(|(name, value)| format!("{name:8}{value}\n")).collect()
+    // What is not to be seen could do anything to a terminal.
+    lines.into_iter().map(|(name, value)| format!("{name:8}{}\n", value.escape_debug())).collect()
 }

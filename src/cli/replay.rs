@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::{complain, load, print};
-use crate::config::{Overrides, Policies};
+use crate::config::Policies;
 use crate::limit::policy::Policy;
 
 mod access;
@@ -46,7 +46,7 @@ predecessor is decided at the instant of the latest so far. Give several logs in
 Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log cannot be read, or no line of it, or the command line is wrong.
 
   tollgate replay tollgate.yaml --policy per-ip --policy login --log access.log
-  zcat access.log.*.gz | tollgate replay tollgate.yaml --policy api-key --log - --key user --json")]
+  zcat $(ls -rv access.log.*.gz) | tollgate replay tollgate.yaml --policy api-key --log - --key user --json")]
 pub(super) struct Args {
     /// The configuration with the policies.
     file: PathBuf,
@@ -90,6 +90,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match replayed {
         Ok(outcome) => {
             outcome.unreadable.iter().for_each(|line| complain(line));
+            outcome.warning().iter().for_each(|warning| complain(warning));
             print(&if args.json { report::json(&outcome) } else { report::text(&outcome) });
             ExitCode::SUCCESS
         }
@@ -106,7 +107,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 /// The policies that were named, in that order.
 fn policies(args: &Args) -> Result<Vec<Arc<Policy>>, Failure> {
-    let config = load::config(Some(&args.file), &Overrides::default());
+    let config = load::config(&args.file);
     let Policies { by_name, .. } = config.map_err(|faults| Failure::Asked(faults.to_string()))?.policies;
     let known = || by_name.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let unknown = |name: &String| Failure::Asked(format!("no policy is named `{name}`: there are {}", known()));

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::{complain, load, print};
-use crate::config::Overrides;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -12,7 +11,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    match load::config(Some(&args.file), &Overrides::default()) {
+    match load::config(&args.file) {
         Ok(config) => {
             print(&format!("{}: valid, {} policies\n", args.file.display(), config.policies.by_name.len()));
             ExitCode::SUCCESS

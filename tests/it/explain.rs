@@ -163,3 +163,11 @@ fn what_cannot_be_explained_says_why() {
         assert!(code == 1 && out.is_empty() && told.contains(reason), "{code} {out} {told}");
     }
 }
+
+/// A key may come from anywhere, and a terminal obeys what it is sent.
+#[test]
+fn what_would_not_be_seen_is_escaped() {
+    let file = file_with(POLICIES);
+    let (code, out, _) = explain(file.path().to_str().unwrap(), "login", "a\u{1b}[2Jb\r", &[]);
+    assert!(code == 0 && out.contains("a\\u{1b}[2Jb\\r") && !out.contains(['\u{1b}', '\r']), "{out:?}");
+}

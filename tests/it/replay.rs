@@ -253,6 +253,53 @@ fn lists_answer_as_those_of_a_node_do() {
     assert_eq!(verdicts(&report), (5, 3));
 }
 
+/// As `zcat *.gz` gives the logs of days: the newest first.
+#[test]
+fn logs_in_the_wrong_order_are_told() {
+    let newer = COMMON.replace("21/Nov", "22/Nov");
+    let folder = folder(&[("access.log", COMMON), ("newer.log", &newer)]);
+    let order = |logs: &str| run(&folder, &format!("--policy three {logs}"));
+    assert_eq!(order("--log access.log --log newer.log").2, "");
+    let (code, out, error) = order("--log newer.log --log access.log");
+    assert!(code == 0 && out.contains("7 out of order"), "{code} {out}");
+    assert!(error.contains("7 of 14 requests are from more than 5 minutes before"), "{error}");
+}
+
+#[test]
+fn a_mark_before_the_text_is_no_part_of_it() {
+    let folder = folder(&[
+        ("access.log", &format!("\u{feff}{COMMON}")),
+        ("checks.json", "\u{feff}{\"time\":1,\"key\":\"k\"}\n"),
+    ]);
+    let told = report(&folder, "--policy three --log access.log");
+    assert_eq!(
+        told["policies"][0]["top_denied_keys"],
+        json!([{"key": "192.0.2.1", "denied": 1, "cost": 1}]),
+        "{told}"
+    );
+    assert_eq!(report(&folder, "--policy three --log checks.json")["logs"][0]["format"], "json");
+}
+
+#[test]
+fn a_log_of_which_nothing_can_be_read_is_not_passed_over() {
+    let folder = folder(&[("access.log", COMMON), ("notes.txt", "one\ntwo\n")]);
+    std::fs::write(folder.path().join("old.log.gz"), b"\x1f\x8b\x08\x00\n\n").unwrap();
+    let (code, out, error) = run(&folder, "--policy three --log old.log.gz --log access.log");
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(error.contains("old.log.gz is compressed: `zcat` it to `--log -`"), "{error}");
+    let (code, out, error) = run(&folder, "--policy three --log access.log --log notes.txt");
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(error.contains("no line of 2 can be read:\n  notes.txt:1: "), "{error}");
+}
+
+#[test]
+fn a_cost_beyond_all_numbers_is_the_greatest() {
+    let line = "{\"time\":1,\"key\":\"k\",\"cost\":1000000000000000}\n";
+    let folder = folder(&[("checks.json", &line.repeat(20_000))]);
+    let told = report(&folder, "--policy three --log checks.json");
+    assert_eq!(told["policies"][0]["top_denied_keys"], json!([{"key": "k", "denied": 20_000, "cost": u64::MAX}]));
+}
+
 #[test]
 fn what_cannot_be_done_has_its_exit_code_and_its_reason() {
     let folder =

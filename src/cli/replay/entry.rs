@@ -5,11 +5,9 @@ use std::borrow::Cow;
 use super::Failure;
 use super::access::{Access, Field};
 use super::json::Members;
+use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::quota::MAX_UNITS;
 use crate::limit::time::Micros;
-
-/// The longest key, in bytes, as for a check.
-const LONGEST_KEY: usize = 1024;
 
 /// How a log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -111,8 +109,8 @@ impl Reader {
         if entry.cost > MAX_UNITS {
             return Err(format!("a cost of {}, the most is {MAX_UNITS}", entry.cost).into());
         }
-        if entry.key.as_ref().is_some_and(|key| key.len() > LONGEST_KEY) {
-            return Err(format!("a key of more than {LONGEST_KEY} bytes").into());
+        if entry.key.as_ref().is_some_and(|key| key.len() > MAX_KEY_BYTES) {
+            return Err(format!("a key of more than {MAX_KEY_BYTES} bytes").into());
         }
         Ok(Entry { key: entry.key.filter(|key| !key.is_empty()), ..entry })
     }

@@ -21,9 +21,15 @@ impl Lines {
         Self { input: BufReader::with_capacity(CHUNK, input), line: Vec::new(), bytes: 0 }
     }
 
+    /// Whether it begins as gzip does; to be asked before the first line.
+    pub(super) fn is_compressed(&mut self) -> io::Result<bool> {
+        Ok(self.input.fill_buf()?.starts_with(b"\x1f\x8b"))
+    }
+
     /// The next line without its end, none at the end of the log; `Err` within for one that is too long.
     pub(super) fn next(&mut self) -> io::Result<Option<Result<&[u8], String>>> {
         self.line.clear();
+        let is_first = self.bytes == 0;
         let (mut length, mut ended) = (0, false);
         while !ended {
             let chunk = match self.input.fill_buf() {
@@ -49,7 +55,9 @@ impl Lines {
         if length > LONGEST {
             return Ok(Some(Err(format!("{length} bytes, the most is {LONGEST}"))));
         }
-        Ok(Some(Ok(self.line.strip_suffix(b"\r").unwrap_or(&self.line))))
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        // Some editors begin a file of UTF-8 with a mark that is no part of its text.
+        Ok(Some(Ok(line.strip_prefix(b"\xef\xbb\xbf").filter(|_| is_first).unwrap_or(line))))
     }
 }
 
@@ -73,6 +81,11 @@ mod tests {
         assert_eq!(all(b""), []);
         assert_eq!(all(b"\n"), [text("")]);
         assert_eq!(all(b"a\r\n\nb"), [text("a"), text(""), text("b")]);
+    }
+
+    #[test]
+    fn the_mark_at_the_start_of_a_file_is_no_part_of_a_line() {
+        assert_eq!(all("\u{feff}a\n\u{feff}b".as_bytes()), [Ok(b"a".to_vec()), Ok("\u{feff}b".as_bytes().to_vec())]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::limit::time::Micros;
 
 /// The report as one JSON document, with a line end.
 pub(super) fn json(outcome: &Outcome) -> String {
-    let Counts { lines, requests, unreadable, without_key, out_of_order } = outcome.counts;
+    let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = outcome.counts;
     let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
     let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
     let report = json!({
@@ -58,7 +58,7 @@ fn policy(result: &Result) -> Value {
 
 /// The report for people; every line ends.
 pub(super) fn text(outcome: &Outcome) -> String {
-    let Counts { lines, requests, unreadable, without_key, out_of_order } = outcome.counts;
+    let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = outcome.counts;
     let mut text = String::new();
     for (name, format) in &outcome.logs {
         push(&mut text, format_args!("{name}: {}", format.map_or("empty", Format::name)));

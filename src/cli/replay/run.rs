@@ -9,13 +9,16 @@ use super::Failure;
 use super::entry::{Choice, Format, Reader};
 use super::lines::Lines;
 use super::progress::Progress;
-use super::tally::{Minute, Peaks};
+use super::tally::{MINUTE, Minute, Peaks};
 use super::trial::{self, Trial};
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
 /// Lines that cannot be read of which the reason is told.
 const SHOWN: usize = 5;
+
+/// How far back a line is that no server wrote only when its request ended: us.
+const FAR: Micros = 5 * MINUTE;
 
 /// What comes of a replay.
 pub(super) struct Outcome {
@@ -40,6 +43,22 @@ pub(super) struct Counts {
     pub(super) without_key: u64,
     /// From before their predecessors.
     pub(super) out_of_order: u64,
+    /// The same by more than [`FAR`].
+    pub(super) far_back: u64,
+}
+
+impl Outcome {
+    /// A word about logs whose order makes the answer wrong.
+    pub(super) fn warning(&self) -> Option<String> {
+        let Counts { requests, far_back, .. } = self.counts;
+        // A hundredth may be a clock that was set back.
+        (far_back > requests / 100).then(|| {
+            format!(
+                "{far_back} of {requests} requests are from more than 5 minutes before their predecessors, so this is \
+                 not what would have been: give the logs in the order of their time, the oldest first"
+            )
+        })
+    }
 }
 
 struct Replay<'a> {
@@ -78,18 +97,32 @@ pub(super) fn replay(
     }
     progress.end();
     let Replay { counts, unreadable, span, peaks, trials, .. } = replay;
-    if counts.unreadable > 0 && counts.unreadable == counts.lines {
-        let reasons = unreadable.join("\n  ");
-        return Err(Failure::Log(format!("no line of {} can be read:\n  {reasons}", counts.lines)));
-    }
     let policies = trials.into_iter().map(|trial| trial.end(top)).collect();
     Ok(Outcome { logs: formats, counts, unreadable, span, peaks: peaks.top(), policies })
 }
 
 impl Replay<'_> {
-    /// Reads one log to its end; its format, by its first line unless the command line says it.
+    /// Reads one log; its format.
     fn log(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
+        let (before, told) = (self.counts, std::mem::take(&mut self.unreadable));
+        let format = self.lines(name, input, progress)?;
+        let (lines, unreadable) = (self.counts.lines - before.lines, self.counts.unreadable - before.unreadable);
+        if unreadable > 0 && unreadable == lines {
+            let reasons = self.unreadable.join("\n  ");
+            return Err(Failure::Log(format!("no line of {lines} can be read:\n  {reasons}")));
+        }
+        self.unreadable.splice(..0, told);
+        self.unreadable.truncate(SHOWN);
+        Ok(format)
+    }
+
+    /// Reads the lines to the end of the log; its format, by its first line unless the command line says it.
+    fn lines(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
         let (mut lines, mut number) = (Lines::new(input), 0u64);
+        let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
+        if lines.is_compressed().map_err(failed)? {
+            return Err(Failure::Log(format!("{name} is compressed: `zcat` it to `--log -`")));
+        }
         let mut reader: Option<(Format, Reader)> = None;
         let before = progress.position();
         loop {
@@ -97,7 +130,7 @@ impl Replay<'_> {
             let line = match lines.next() {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(reader.map(|(format, _)| format)),
-                Err(error) => return Err(Failure::Log(format!("{name} cannot be read: {error}"))),
+                Err(error) => return Err(failed(error)),
             };
             number += 1;
             if line.as_ref().is_ok_and(|line| line.trim_ascii().is_empty()) {
@@ -132,6 +165,7 @@ impl Replay<'_> {
         let (first, latest) = self.span.unwrap_or((time, time));
         self.counts.requests += 1;
         self.counts.out_of_order += u64::from(time < latest);
+        self.counts.far_back += u64::from(time.saturating_add(FAR) < latest);
         let now = time.max(latest);
         self.span = Some((first, now));
         self.peaks.add(now, false);

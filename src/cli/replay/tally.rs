@@ -31,7 +31,7 @@ impl Keys {
     pub(super) fn add(&mut self, key: &str, cost: u64) {
         if let Some(denials) = self.denials.get_mut(key) {
             denials.denied += 1;
-            denials.cost += cost;
+            denials.cost = denials.cost.saturating_add(cost);
             return;
         }
         if self.denials.len() >= KEYS {
