@@ -56,6 +56,9 @@ fn ask(args: &Args) -> Result<bool, String> {
 fn sentence(decision: &Value) -> String {
     let text = |name: &str| decision[name].as_str().unwrap_or("?");
     let mut parts = vec![match decision["allowed"].as_bool() {
+        Some(true) if decision["reason"] == "shadow" => {
+            "allowed, as the policy only watches (shadow): else denied".into()
+        }
         Some(true) => "allowed".to_owned(),
         _ => format!("denied: {}", text("reason")),
     }];
@@ -84,5 +87,7 @@ mod tests {
         assert_eq!(sentence(&decision), told);
         decision["retry_after_ms"] = Value::Null;
         assert!(sentence(&decision).contains("no wait will help"));
+        (decision["allowed"], decision["reason"]) = (json!(true), json!("shadow"));
+        assert!(sentence(&decision).starts_with("allowed, as the policy only watches (shadow)"));
     }
 }

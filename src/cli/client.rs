@@ -4,24 +4,25 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::http::uri::Authority;
-use hyper::{Method, Request, StatusCode, Uri, header};
+use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::bearer::Bearer;
+use super::target::Target;
 use super::tls::Tls;
 
 /// How long a whole call may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which node to ask.
 #[derive(Debug, clap::Args)]
 pub(super) struct Node {
     /// The node to ask.
     #[arg(long, value_name = "URL", env = "TOLLGATE_URL", default_value = "http://127.0.0.1:7070")]
-    url: Uri,
+    url: String,
     #[command(flatten)]
     bearer: Bearer,
     #[command(flatten)]
@@ -37,18 +38,37 @@ pub(super) struct Answer {
 
 impl Answer {
     /// The body as JSON; `null` when it is none.
-    pub(super) fn json(&self) -> serde_json::Value {
+    pub(super) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// What a problem document says, or at least the status.
+    /// What a problem document says, or at least the status. For an answer that is not what was asked for.
     pub(super) fn failure(&self) -> String {
         let body = self.json();
-        let part = |name: &str| body[name].as_str().map(str::to_owned);
-        part("detail")
-            .or_else(|| part("title"))
-            .unwrap_or_else(|| format!("the node answered {}", self.status))
+        let violations =
+            words(&body["violations"], |it| Some(format!("{} {}", it["pointer"].as_str()?, it["detail"].as_str()?)));
+        if !violations.is_empty() {
+            return violations.join("; ");
+        }
+        let Some(detail) = body["detail"].as_str().or_else(|| body["title"].as_str()) else {
+            return match self.status.is_success() {
+                true => "what answers there is no Tollgate".to_owned(),
+                false => format!("the node answered {}", self.status),
+            };
+        };
+        let known = words(&body["known"], |name| name.as_str().map(str::to_owned));
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                format!("{detail} (name its file by --token-file, or put it into TOLLGATE_TOKEN)")
+            }
+            _ if !known.is_empty() => format!("{detail}: there are {}", known.join(", ")),
+            _ => detail.to_owned(),
+        }
     }
+}
+
+fn words(list: &Value, word: impl Fn(&Value) -> Option<String>) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(word).collect()
 }
 
 impl Node {
@@ -69,33 +89,30 @@ impl Node {
     }
 
     fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+        let target: Target = self.url.parse()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, self.ask(method, path, body)).await });
+        let answer =
+            runtime.block_on(async { tokio::time::timeout(TIMEOUT, self.ask(&target, method, path, body)).await });
         answer
             .unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
-            .map_err(|reason| format!("{}: {reason}", self.url))
+            .map_err(|reason| format!("{target}: {reason}"))
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
-        let (authority, encrypted) = match (self.url.scheme_str(), self.url.authority()) {
-            (Some("http"), Some(authority)) => (authority, false),
-            (Some("https"), Some(authority)) => (authority, true),
-            _ => return Err("must be of the form http://host:port or https://host:port".into()),
-        };
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 }))).await;
-        let stream = stream.map_err(|error| error.to_string())?;
-        if encrypted {
-            return self.exchange(self.tls.connect(host, stream).await?, method, path, body).await;
+    async fn ask(&self, target: &Target, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+        let host = target.host.as_str();
+        let stream = TcpStream::connect((host, target.port)).await.map_err(|error| error.to_string())?;
+        if target.encrypted {
+            return self.exchange(self.tls.connect(host, stream).await?, target, method, path, body).await;
         }
-        self.exchange(stream, method, path, body).await
+        self.exchange(stream, target, method, path, body).await
     }
 
     /// Carries one call over `stream`.
     async fn exchange(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        target: &Target,
         method: Method,
         path: &str,
         body: Bytes,
@@ -109,8 +126,8 @@ impl Node {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request
-            .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
-            .header(header::HOST, self.url.authority().map_or("", Authority::as_str))
+            .uri(format!("{}{path}", target.path))
+            .header(header::HOST, &target.authority)
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;

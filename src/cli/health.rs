@@ -14,14 +14,21 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    match args.node.get("/health/ready") {
-        Ok(answer) => {
-            print(&format!("{}\n", answer.json()["status"].as_str().unwrap_or("?")));
-            if answer.status == StatusCode::OK { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+    match is_ready(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(reason) => {
             complain(&reason);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whatever else answers there is no node, also with 200.
+fn is_ready(args: &Args) -> Result<bool, String> {
+    let answer = args.node.get("/health/ready")?;
+    let body = answer.json();
+    let Some(status @ ("ok" | "degraded" | "draining")) = body["status"].as_str() else { return Err(answer.failure()) };
+    print(&format!("{status}\n"));
+    Ok(answer.status == StatusCode::OK)
 }

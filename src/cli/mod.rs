@@ -30,6 +30,8 @@ mod replay;
 
 mod client;
 
+mod target;
+
 mod tls;
 
 mod load;
@@ -60,7 +62,7 @@ enum Command {
     Health(health::Args),
     /// Make tokens for callers.
     Token(token::Args),
-    /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some failed, 2 no run.
+    /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some or all not, 2 no run.
     Bench(bench::Args),
     /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
     Replay(replay::Args),

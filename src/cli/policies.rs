@@ -16,8 +16,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     match args.node.get("/v1/policies") {
-        Ok(answer) if answer.status == StatusCode::OK => {
-            print(&table(&answer.json()));
+        Ok(answer) if answer.status == StatusCode::OK && answer.json()["policies"].is_array() => {
+            let body = answer.json();
+            print(&table(&body));
+            if body["last_reload"]["successful"] == false {
+                complain(&last_reload(&body["last_reload"]));
+            }
             ExitCode::SUCCESS
         }
         Ok(answer) => failed(&answer.failure()),
@@ -28,6 +32,19 @@ pub(super) fn run(args: &Args) -> ExitCode {
 fn failed(reason: &str) -> ExitCode {
     complain(reason);
     ExitCode::FAILURE
+}
+
+/// These are the policies of before, and why.
+fn last_reload(last: &Value) -> String {
+    let fault = |fault: &Value| {
+        let place = fault["line"].as_u64().map(|line| format!("line {line}: ")).unwrap_or_default();
+        format!("\n  {place}{}", fault["detail"].as_str().unwrap_or("?"))
+    };
+    let faults: String = last["faults"].as_array().into_iter().flatten().map(fault).collect();
+    format!(
+        "these are the policies of before: at {} the file had faults{faults}",
+        last["at"].as_str().unwrap_or("?")
+    )
 }
 
 /// One line a policy, its columns as wide as what they hold.

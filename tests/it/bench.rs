@@ -119,6 +119,30 @@ fn a_closed_connection_is_a_failure_and_is_opened_again() {
     assert_eq!((&report["allowed"], &report["failed"]), (&json!(3), &json!(3)), "{report}");
 }
 
+/// It accepts connections, as the system does for it, and says nothing: also the warm-up has no answer.
+#[test]
+fn a_run_without_any_answer_has_failed() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let output = bench(&url, &["-d", "1s", "-c", "2"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_connection_is_not_waited_for_longer_than_a_call() {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    // Whoever comes when so many wait is not answered by the system.
+    let waiting: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    let output = tokio::task::spawn_blocking(move || bench(&format!("http://{address}"), &["-n", "1", "-c", "1"]));
+    let output = output.await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("no connection within 5 seconds"), "{output:?}");
+    drop(waiting);
+}
+
 #[test]
 fn an_interrupt_ends_it_with_a_report() {
     let node = Node::start();

@@ -1,8 +1,11 @@
 //! Exit codes and output of the commands.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::{Command, Output};
 
-use crate::harness::{Node, TOLLGATE};
+use crate::harness::stores::file_with;
+use crate::harness::{Node, TOLLGATE, http};
 
 fn run(arguments: &[&str], url: &str) -> (i32, String, String) {
     let Output { status, stdout, stderr } = Command::new(TOLLGATE)
@@ -62,6 +65,113 @@ fn health_and_policies_of_a_running_node() {
         code == 0 && out.lines().any(|line| line.starts_with("five-per-minute ") && line.contains("5 per 60000 ms")),
         "{out}"
     );
+}
+
+/// Asks another service, which says 200 to everything with `body`.
+fn ask_another(body: &'static str, arguments: &[&str]) -> (i32, String, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    });
+    run(arguments, &url)
+}
+
+#[test]
+fn another_service_that_answers_is_no_node() {
+    for body in ["<html>", "{}", r#"{"status": "UP"}"#] {
+        for (arguments, expected) in [(&["health"][..], 1), (&["policies"], 1), (&["check", "default", "me"], 2)] {
+            let (code, out, reason) = ask_another(body, arguments);
+            assert_eq!((code, out.as_str()), (expected, ""), "{arguments:?} {body}");
+            assert!(reason.contains("what answers there is no Tollgate"), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn an_url_that_cannot_be_is_refused_and_not_repeated() {
+    for (url, expected) in [
+        ("http://127.0.0.1:70000/hunter2", "the port must be 1 to 65535"),
+        ("https://127.0.0.1:0/hunter2", "the port must be 1 to 65535"),
+        ("http://me:hunter2@127.0.0.1:1", "no user or password goes there"),
+        ("ftp://127.0.0.1:1/hunter2", "write http://host:port"),
+        ("hunter2 127.0.0.1", "write http://host:port"),
+    ] {
+        for (arguments, failed) in
+            [(&["health"][..], 1), (&["policies"], 1), (&["check", "default", "me"], 2), (&["bench", "-n", "1"], 2)]
+        {
+            let (code, _, reason) = run(arguments, url);
+            assert!(code == failed && reason.contains(expected), "{arguments:?} {url}: {code} {reason}");
+            assert!(!reason.contains("hunter2"), "{arguments:?}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_tells_all_that_the_node_told() {
+    let node = Node::start();
+    let id = "x".repeat(65);
+    let (_, _, reason) = run(&["check", "five-per-minute", "", "--id", &id], &node.url());
+    assert!(
+        reason.contains("/key ") && reason.contains("/id ") && !reason.contains("see violations"),
+        "{reason}"
+    );
+    let (_, _, reason) = run(&["check", "five-a-minute", "me"], &node.url());
+    assert!(reason.contains("there are ") && reason.contains("five-per-minute"), "{reason}");
+    let hash = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
+    let folder = tempfile::tempdir().unwrap();
+    let line = String::from_utf8(hash).unwrap().lines().nth(1).unwrap().to_owned();
+    std::fs::write(folder.path().join("check.tokens"), line).unwrap();
+    let config = "auth: {check_token_files: [check.tokens]}\npolicies: {default: {quotas: [5 per 1h]}}\n";
+    std::fs::write(folder.path().join("my.yaml"), config).unwrap();
+    let node = Node::start_with(&["--config", folder.path().join("my.yaml").to_str().unwrap()]);
+    let (code, _, reason) = run(&["check", "default", "me"], &node.url());
+    assert!(code == 2 && reason.contains("--token-file") && reason.contains("TOLLGATE_TOKEN"), "{code} {reason}");
+}
+
+#[test]
+fn a_denial_that_is_only_noted_is_told() {
+    let file = file_with("policies: {watched: {quotas: [1 per 1h], shadow: true}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let (code, out, _) = run(&["check", "watched", "me", "--cost", "2"], &node.url());
+    assert!(code == 0 && out.starts_with("allowed, as the policy only watches (shadow)"), "{code} {out}");
+}
+
+#[test]
+fn policies_of_before_a_reload_with_faults_are_told_to_be_that() {
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let (code, _, reason) = run(&["policies"], &node.url());
+    assert_eq!((code, reason.as_str()), (0, ""));
+    std::fs::write(file.path(), "\npolices: {}\n").unwrap();
+    http::post(&node.address, "/v1/reload", "");
+    let (code, out, reason) = run(&["policies"], &node.url());
+    assert!(code == 0 && out.contains("5 per 3600000 ms"), "{code} {out}");
+    assert!(
+        reason.contains("policies of before") && reason.contains("line 2: ") && reason.contains("polices"),
+        "{reason}"
+    );
+}
+
+/// A file of which the variables of `serve` say the rest.
+#[test]
+fn a_file_is_read_as_serve_would() {
+    let file = file_with("store: {timeout: 50ms, key_prefix: shop}\npolicies: {default: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let log = log.path().to_str().unwrap();
+    for arguments in [&["validate", path][..], &["explain", path, "default", "me"], &["replay", path, "--log", log]] {
+        let alone = Command::new(TOLLGATE).args(arguments).output().unwrap();
+        assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+        let output = Command::new(TOLLGATE)
+            .args(arguments)
+            .env("TOLLGATE_STORE", "redis://127.0.0.1:1")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,6 @@ use crate::limit::time::Micros;
 
 use super::dialect::{PeerQuota, Service};
 use super::keys::Keys;
-use super::target::Target;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A closed loop finds the highest rate, an open one (--rate) the latency at a given rate:\n  \
@@ -22,7 +21,7 @@ pub(in crate::cli) struct Args {
         value_delimiter = ',',
         default_value = "http://127.0.0.1:7070"
     )]
-    pub(super) urls: Vec<Target>,
+    pub(super) urls: Vec<String>,
     #[command(flatten)]
     pub(super) bearer: Bearer,
     /// Connections: in a closed loop so many checks (or batches) are always under way, in an open one at most.

@@ -6,8 +6,10 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::cli::client::TIMEOUT;
+use crate::cli::target::Target;
+
 use super::scan::Failure;
-use super::target::Target;
 
 /// The longest head of an answer, bytes.
 const MAX_HEAD: usize = 64 * 1024;
@@ -41,7 +43,9 @@ struct Head {
 
 impl Connection {
     pub(super) async fn open(target: &Target) -> io::Result<Self> {
-        let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
+        let connecting = TcpStream::connect((target.host.as_str(), target.port));
+        let too_late = || io::Error::new(io::ErrorKind::TimedOut, "no connection within 5 seconds");
+        let stream = tokio::time::timeout(TIMEOUT, connecting).await.map_err(|_| too_late())??;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: vec![0; 4096] })
     }

@@ -1,11 +1,11 @@
 //! What was asked for, as the run uses it.
 
+use crate::cli::target::Target;
 use crate::limit::time::Micros;
 
 use super::args::Args;
 use super::dialect::{Dialect, Subject};
 use super::keys::Keys;
-use super::target::Target;
 use super::template::Template;
 
 const SECOND: Micros = 1_000_000;
@@ -62,7 +62,7 @@ impl TryFrom<Args> for Plan {
         let token = if args.peer.is_none() { args.bearer.token()? } else { None };
         let counted = args.checks.is_some();
         let plan = Self {
-            targets: args.urls,
+            targets: args.urls.iter().map(|url| target(url)).collect::<Result<_, _>>()?,
             connections: args.concurrency,
             threads: args.threads,
             rate: args.rate,
@@ -78,4 +78,9 @@ impl TryFrom<Args> for Plan {
         plan.targets.iter().try_for_each(|target| plan.template(target).map(drop))?;
         Ok(plan)
     }
+}
+
+fn target(url: &str) -> Result<Target, String> {
+    let target: Target = url.parse()?;
+    if target.encrypted { Err("there is no TLS here: write http://host:port".into()) } else { Ok(target) }
 }

@@ -11,6 +11,7 @@ use super::dialect::Dialect;
 use super::plan::Plan;
 use super::scan::SOURCES;
 use super::tally::Tally;
+use super::watch::INTERRUPTED;
 
 /// Percentiles that are told.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
@@ -31,8 +32,13 @@ impl Report {
         Self { settings: settings(plan), tally, took, note }
     }
 
+    /// Whether all went well: something was answered, nothing failed, and only a person may have ended it early.
+    pub(super) fn is_all_answered(&self) -> bool {
+        self.failed() == 0 && self.tally.answered() > 0 && self.note.is_none_or(|note| note == INTERRUPTED)
+    }
+
     /// Checks without a decision.
-    pub(super) fn failed(&self) -> u64 {
+    fn failed(&self) -> u64 {
         self.tally.failed()
     }
 

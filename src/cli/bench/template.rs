@@ -1,7 +1,8 @@
 //! A request that is rendered once: each time only the numbers of the keys are written into it.
 
+use crate::cli::target::Target;
+
 use super::dialect::{Dialect, HOLE, Subject};
-use super::target::Target;
 
 #[derive(Debug, Clone)]
 pub(super) struct Template {

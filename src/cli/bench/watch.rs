@@ -10,6 +10,9 @@ use super::tally::Tally;
 /// How long the last answers are waited for, and how long a run without any answer goes on, us.
 const PATIENCE: Micros = 5_000_000;
 
+/// The note of a run that a person ended.
+pub(super) const INTERRUPTED: &str = "interrupted";
+
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     plan: &'a Plan,
@@ -61,7 +64,7 @@ impl<'a> Watch<'a> {
         if self.note.is_some() {
             self.shared.abandon();
         }
-        self.end_early("interrupted");
+        self.end_early(INTERRUPTED);
     }
 
     fn end_early(&mut self, note: &'static str) {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cli::target::Target;
+
 use super::connection::Connection;
 use super::crew::Crew;
 use super::keys::Random;
 use super::scan::{Failure, Verdicts, verdicts};
-use super::target::Target;
 use super::template::Template;
 
 /// So many broken connections in a row, and it gives up.

@@ -1,0 +1,63 @@
+//! Where to ask: `http://host:port` or `https://host:port`, with a path before every other if need be.
+
+use std::fmt;
+use std::str::FromStr;
+
+use hyper::Uri;
+use hyper::http::uri::Authority;
+
+const FORM: &str = "--url: write http://host:port or https://host:port";
+
+/// The service to ask.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    /// Whether by TLS.
+    pub(super) encrypted: bool,
+    /// Without the brackets of an IPv6 address.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// As the field `Host` writes it.
+    pub(super) authority: String,
+    /// Comes before every path; without a slash at its end.
+    pub(super) path: String,
+}
+
+/// What cannot be read is not repeated: it may hold a password.
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let uri: Uri = text.parse().map_err(|_| FORM)?;
+        let (Some(scheme @ ("http" | "https")), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return Err(FORM.into());
+        };
+        if authority.as_str().contains('@') {
+            return Err("--url: no user or password goes there; a token is named by --token-file".into());
+        }
+        let encrypted = scheme == "https";
+        Ok(Self {
+            encrypted,
+            host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: port(authority, if encrypted { 443 } else { 80 })?,
+            authority: authority.as_str().to_owned(),
+            path: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+/// By hand: a number that is no port is none at all to [`Authority::port_u16`].
+fn port(authority: &Authority, default: u16) -> Result<u16, String> {
+    match authority.as_str().strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')) {
+        None => Ok(default),
+        Some(digits) => match digits.parse() {
+            Ok(0) | Err(_) => Err("--url: the port must be 1 to 65535".into()),
+            Ok(port) => Ok(port),
+        },
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http{}://{}{}", if self.encrypted { "s" } else { "" }, self.authority, self.path)
+    }
+}
