@@ -140,7 +140,7 @@ impl Server {
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, surface| {
             let front = Front::new(node.clone(), surface, reach(&listener));
-            Connections::new(listener, front, node.reloader.clone(), limits)
+            Connections::new(listener, front, node.reloader.clone(), node.load.clone(), limits)
         };
         let checks = connections(checks, surface);
         let admin = admin.map(|listener| connections(listener, Surface::Admin));

@@ -12,6 +12,7 @@ use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, text};
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
     let mut metrics = node.engine.metrics();
     metrics.shed = node.load.shed_total().into();
+    metrics.connections_refused = node.load.connections_refused_total().into();
     read_reload(&node.reloader.last(), &mut metrics);
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(metrics)).into_response()
 }

@@ -21,6 +21,8 @@ struct Counters {
     caps: [usize; 2],
     in_flight: [AtomicUsize; 2],
     shed: AtomicU64,
+    /// Connections, of all listeners.
+    refused: AtomicU64,
 }
 
 impl Default for Load {
@@ -32,12 +34,27 @@ impl Default for Load {
 impl Load {
     /// With caps of its own, of requests with light and with heavy bodies.
     pub fn capped(caps: [usize; 2]) -> Self {
-        Self(Arc::new(Counters { caps, in_flight: Default::default(), shed: AtomicU64::new(0) }))
+        Self(Arc::new(Counters {
+            caps,
+            in_flight: Default::default(),
+            shed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }))
     }
 
     /// Requests that were refused so far: `tollgate_shed_total`.
     pub fn shed_total(&self) -> u64 {
         self.0.shed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a connection was closed at once, as too many are open.
+    pub fn refuse_connection(&self) {
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was so far: `tollgate_connections_refused_total`.
+    pub fn connections_refused_total(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
     }
 
     /// Counts a call until what is returned is dropped; none when there are too many. `path` is its path, and `body`

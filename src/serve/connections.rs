@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::{Request, Version};
@@ -22,9 +21,11 @@ use super::BACKLOG;
 use super::patience::Patient;
 use super::tls::handshake;
 use super::unread::Unread;
+use crate::clock::Clock;
 use crate::config::Limits;
-use crate::http::{Caller, Front, quietly};
+use crate::http::{Caller, Front, Load, quietly};
 use crate::reload::Reloader;
+use crate::telemetry::log::Limiter;
 
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -44,13 +45,21 @@ pub(super) struct Connections {
     reloader: Arc<Reloader>,
     /// One permit for each connection that may yet be opened.
     free: Arc<Semaphore>,
-    /// Whether the last one was refused, so that a flood is logged once.
-    full: AtomicBool,
+    /// Counts those that are refused.
+    load: Load,
+    complaints: Limiter,
+    clock: Clock,
     limits: Limits,
 }
 
 impl Connections {
-    pub(super) fn new(listener: TcpListener, front: Front, reloader: Arc<Reloader>, limits: Limits) -> Self {
+    pub(super) fn new(
+        listener: TcpListener,
+        front: Front,
+        reloader: Arc<Reloader>,
+        load: Load,
+        limits: Limits,
+    ) -> Self {
         let mut protocol = Builder::new(TokioExecutor::new());
         // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
         protocol.http1().header_read_timeout(None);
@@ -64,7 +73,9 @@ impl Connections {
             open: GracefulShutdown::new(),
             reloader,
             free: Arc::new(Semaphore::new(free)),
-            full: AtomicBool::new(false),
+            load,
+            complaints: Limiter::default(),
+            clock: Clock::system(),
             limits,
         }
     }
@@ -96,15 +107,16 @@ impl Connections {
     /// One connection too many is closed at once: its client can try another node, and those that are open go on.
     fn serve(&self, stream: TcpStream) {
         let Ok(permit) = self.free.clone().try_acquire_owned() else {
-            if !self.full.swap(true, Ordering::Relaxed) {
+            self.load.refuse_connection();
+            if let Some(suppressed) = self.complaints.pass(self.clock.now()) {
                 tracing::warn!(
                     max_connections = self.limits.max_connections,
+                    suppressed,
                     "connections are refused: too many are open"
                 );
             }
             return;
         };
-        self.full.store(false, Ordering::Relaxed);
         // An answer is one small write, which must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let tls = self.reloader.tls();

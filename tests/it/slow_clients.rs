@@ -231,6 +231,46 @@ fn more_connections_than_the_limit_are_refused() {
     wait_until("there is room again", || ask().is_ok_and(|answer| answer.status == 200));
 }
 
+/// Whoever can make a node say a line for each of its connections fills its disk.
+#[test]
+fn refused_connections_are_counted_and_hardly_logged() {
+    const REFUSED: usize = 30;
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    writeln!(
+        file,
+        "limits: {{max_connections: 1}}\nadmin_listen: 127.0.0.1:0\npolicies: {{p: {{quotas: [5 per 1h]}}}}"
+    )
+    .unwrap();
+    let log = NamedTempFile::new().unwrap();
+    let mut program = Command::new(crate::harness::TOLLGATE);
+    program.stderr(log.reopen().unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    let admin = node.greeting.split("http://").find_map(|rest| {
+        let address = rest.split_whitespace().next()?;
+        (address.starts_with("127.0.0.1:") && address != node.address).then(|| address.to_owned())
+    });
+    let admin = admin.unwrap_or_else(|| panic!("no second address in {}", node.greeting));
+    let peek = http::json_request("/v1/check", PEEK);
+    let mut answered = None;
+    for _ in 0..REFUSED {
+        // The one place is taken, a second client refused, and the place given up.
+        drop(answered.take());
+        wait_until("there is room", || {
+            let mut connection = http::Connection::open(&node.address).unwrap();
+            answered = connection.send(&peek).and_then(|()| connection.receive(true)).is_ok().then_some(connection);
+            answered.is_some()
+        });
+        assert!(http::try_exchange(&node.address, &peek).is_err(), "a second connection was answered");
+    }
+    let metrics = String::from_utf8(http::get(&admin, "/metrics").body).unwrap();
+    let counted = metrics.lines().find_map(|line| line.strip_prefix("tollgate_connections_refused_total "));
+    assert!(counted.unwrap().parse::<usize>().unwrap() >= REFUSED, "{metrics}");
+    let told = std::fs::read_to_string(log.path()).unwrap();
+    let lines = told.lines().filter(|line| line.contains("connections are refused")).count();
+    assert!((1..REFUSED / 3).contains(&lines), "{lines} lines of {REFUSED} refusals: {told}");
+    assert!(told.contains("suppressed"), "{told}");
+}
+
 /// Where fewer descriptors are permitted than connections, clients do not get those that lead to Redis.
 #[test]
 fn clients_leave_descriptors_for_redis() {

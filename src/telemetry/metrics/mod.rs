@@ -61,6 +61,8 @@ metrics! {
         pub fallback: Family<u64> = "tollgate_fallback",
         /// Requests that were turned away unread because too many were under way.
         pub shed: Family<u64> = "tollgate_shed",
+        /// Connections that were closed at once because too many were open.
+        pub connections_refused: Family<u64> = "tollgate_connections_refused",
         /// Lines of the log that were dropped because nobody read it in time.
         pub log_lines_dropped: Family<u64> = "tollgate_log_lines_dropped",
         /// 1 if the last attempt to load the configuration succeeded, else 0.
