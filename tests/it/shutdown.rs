@@ -13,6 +13,7 @@ use tollgate::config::{Config, Limits, Policies, PrefilterConfig, Setup, Shutdow
 use tollgate::serve::{Listeners, Server};
 
 use crate::harness::collector::tracing_to;
+use crate::harness::stores::file_with;
 use crate::harness::{Node, http, wait_until};
 
 const PEEK: &[u8] = br#"{"key": "k", "cost": 0}"#;
@@ -66,11 +67,9 @@ fn a_later_signal_ends_it_at_once() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let mut program = tracing_to(&endpoint, &[("OTEL_TRACES_SAMPLER", "always_on")]);
     program.stderr(File::create(log.path()).unwrap());
-    let mut node = Node::start_by(program, &[]);
+    let file = file_with("shutdown: {delay: 30s}\npolicies: {default: {quotas: [5 per 1h]}}");
+    let mut node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
     assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
-    let mut open = http::Connection::open(&node.address).unwrap();
-    open.send(&http::json_request("/v1/check", PEEK)[..20]).unwrap();
-    assert_eq!(http::get(&node.address, "/health/live").status, 200);
     // A delivery is under way.
     let _delivery = silent.accept().unwrap();
     let started = Instant::now();

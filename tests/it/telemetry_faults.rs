@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use crate::harness::collector::tracing_to;
-use crate::harness::{Node, config_on, free_port, http, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, free_port, http, wait_until};
 
 /// Spans that may wait, so that more are made than do.
 const QUEUE: &[(&str, &str)] = &[
@@ -119,17 +119,38 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
     assert_eq!((&line["fields"]["policy"], &line["fields"]["mode"]), (&json!("default"), &json!("local")));
 }
 
+/// The endpoint is logged when it is away.
+#[test]
+fn a_password_in_the_endpoint_is_refused_and_not_repeated() {
+    for endpoint in ["http://me:hunter2@127.0.0.1:1", "https://me:hunter2@example.com", "me:hunter2@example.com"] {
+        let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]);
+        assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: "), "{said}");
+        assert!(said.contains("without a user and password") && !said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_is_refused() {
+    for size in ["18446744073709551615", "0"] {
+        let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_BSP_MAX_QUEUE_SIZE", size)]);
+        assert!(said.contains("OTEL_BSP_MAX_QUEUE_SIZE: must be 1 to 1000000, not"), "{said}");
+    }
+}
+
 #[test]
 fn a_variable_that_cannot_be_obeyed_is_refused() {
-    let output = tracing_to("https://example.com:4317", &[])
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"),
-        "{said}"
-    );
+    let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://example.com:4317")]);
+    assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"), "{said}");
+}
+
+/// What a node says that does not start by these variables; one that does is ended.
+fn refusal(variables: &[(&str, &str)]) -> String {
+    let mut program = Command::new("timeout");
+    program.args(["20", TOLLGATE, "serve", "--listen", "127.0.0.1:0"]).envs(variables.iter().copied());
+    let output = program.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
 }
 
 /// A node whose log goes to a file.

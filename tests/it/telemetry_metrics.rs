@@ -35,6 +35,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_prefilter_evictions_total", "counter", &[]),
     ("tollgate_fallback_total", "counter", &["mode", "cause"]),
     ("tollgate_shed_total", "counter", &[]),
+    ("tollgate_connections_refused_total", "counter", &[]),
     ("tollgate_log_lines_dropped_total", "counter", &[]),
     ("tollgate_config_last_reload_successful", "gauge", &[]),
     ("tollgate_config_last_reload_success_timestamp_seconds", "gauge", &[]),
@@ -271,7 +272,7 @@ fn health(node: &Node) -> Vec<(String, bool)> {
 
 /// Promtool exits 0 and prints nothing.
 fn is_flawless(text: &str) {
-    let Some(output) = promtool(&["check", "metrics"], text) else { return };
+    let output = promtool(&["check", "metrics"], text);
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success() && said.is_empty(), "{}\n{text}", String::from_utf8_lossy(&said));
 }

@@ -1,11 +1,19 @@
 //! The standard variables of OpenTelemetry, `OTEL_*`.
 
+use std::ops::RangeInclusive;
+
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::Sampler;
 
 /// The part of the requests that are traced when nobody says otherwise.
 const DEFAULT_RATIO: f64 = 0.01;
+
+/// What waits to be delivered at most when nobody says otherwise, spans.
+const DEFAULT_QUEUE: u64 = 2048;
+
+/// What it may be told to be, spans. The SDK takes the room at the start, and without any it delivers nothing.
+const QUEUES: RangeInclusive<u64> = 1..=1_000_000;
 
 /// What is to be traced, and where it goes.
 #[derive(Debug)]
@@ -57,6 +65,11 @@ impl Settings {
             |name, common| variable(name).map(|value| (name, value)).or_else(|| Some((common, variable(common)?)));
         let endpoint = either("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT");
         let Some((source, endpoint)) = endpoint.filter(|_| !disabled) else { return Ok(None) };
+        if endpoint.contains('@') {
+            // It is logged when it is away, and what is refused is told.
+            let wrong = "must be http://host:port without a user and password".to_owned();
+            return Err(Misfit { variable: source, wrong });
+        }
         if !endpoint.starts_with("http://") {
             let wrong = format!("must be http://host:port, not `{endpoint}`; for TLS send to a collector nearby");
             return Err(Misfit { variable: source, wrong });
@@ -69,6 +82,18 @@ impl Settings {
                 return Err(Misfit { variable, wrong: format!("must be `grpc` or `http/protobuf`, not `{value}`") });
             }
         };
+        if let Some((variable, value)) =
+            either("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION")
+                .filter(|(_, value)| value != "none")
+        {
+            return Err(Misfit {
+                variable,
+                wrong: format!("must be `none`, not `{value}`: traces are not compressed"),
+            });
+        }
+        // The SDK reads both too, and takes its default for what is no number.
+        let queue = spans("OTEL_BSP_MAX_QUEUE_SIZE", variable)?.unwrap_or(DEFAULT_QUEUE);
+        spans("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", variable)?;
         let (roots, follows_parents) = sampling(variable)?;
         let sampler = Sampler::TraceIdRatioBased(roots);
         let sampler = if follows_parents { Sampler::ParentBased(Box::new(sampler)) } else { sampler };
@@ -79,13 +104,21 @@ impl Settings {
             follows_parents,
             roots,
             resource: resource(variable),
-            // The SDK reads it too, and takes its default for what is no number.
-            queue: variable("OTEL_BSP_MAX_QUEUE_SIZE").and_then(|size| size.parse().ok()).unwrap_or(2048),
+            queue,
             keep_denials: 0.0,
             record_keys: false,
             hash_secret: variable("TOLLGATE_KEY_HASH_SECRET"),
         }))
     }
+}
+
+/// A number of spans, if it is told.
+fn spans(name: &'static str, variable: &dyn Fn(&'static str) -> Option<String>) -> Result<Option<u64>, Misfit> {
+    let Some(text) = variable(name) else { return Ok(None) };
+    let number = text.parse().ok().filter(|number| QUEUES.contains(number));
+    let (least, most) = (QUEUES.start(), QUEUES.end());
+    let wrong = || Misfit { variable: name, wrong: format!("must be {least} to {most}, not `{text}`") };
+    number.map(Some).ok_or_else(wrong)
 }
 
 /// Which part of the requests is traced, and whether a caller's decision about it is final.
@@ -170,6 +203,13 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
             ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
             ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "18446744073709551615"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
+            ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "foo"),
+            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://me:secret@127.0.0.1:4317"),
         ];
         for (variable, value) in cases {
             assert_eq!(read(&[ENDPOINT, (variable, value)]).unwrap_err().variable, variable);
