@@ -11,7 +11,6 @@ const SHAPE: Shape = Shape {
     example: "{admin_token_files: [admin.tokens]}",
     known: &["check_token_files", "admin_token_files", "allow_anonymous"],
     checked: &[],
-    later: &[],
 };
 
 /// What `auth` says; nobody has a token when it is absent.

@@ -9,8 +9,7 @@ use super::section::{Section, Shape};
 use super::tls::{authorities, certificates, key};
 use super::url::Seed;
 
-const TLS: Shape =
-    Shape { example: "{ca_file: ca.pem}", known: &["ca_file", "cert_file", "key_file"], checked: &[], later: &[] };
+const TLS: Shape = Shape { example: "{ca_file: ca.pem}", known: &["ca_file", "cert_file", "key_file"], checked: &[] };
 
 /// How a node shows who it is, and knows the server: the same for all servers of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

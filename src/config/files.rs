@@ -1,5 +1,7 @@
 //! The files that a configuration is read from, and whether they have changed since.
 
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -45,12 +47,11 @@ impl Files {
     /// What the file holds that `node` names.
     pub(super) fn bytes(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Vec<u8>> {
         let path = self.path(node, what, faults)?;
-        let file = Watched::look(&path);
-        let size = file.stamp.as_ref().map_or(0, |stamp| stamp.size);
-        self.read.push(file);
-        let read = match size {
-            0..=MAX_BYTES => std::fs::read(&path).map_err(|error| error.to_string()),
-            _ => Err(format!("it is larger than {MAX_BYTES} bytes")),
+        self.read.push(Watched::look(&path));
+        // Whoever opens a pipe waits for who writes to it.
+        let read = match std::fs::metadata(&path) {
+            Ok(data) if !data.is_file() => Err("it is no file".to_owned()),
+            _ => bounded(&path, MAX_BYTES),
         };
         read.map_or_else(|error| node.complain(&format!("cannot be read: {error}"), faults), Some)
     }
@@ -59,6 +60,16 @@ impl Files {
     pub(super) fn text(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<String> {
         let bytes = self.bytes(node, what, faults)?;
         String::from_utf8(bytes).ok().or_else(|| node.complain("is not UTF-8", faults))
+    }
+}
+
+/// What can be read at `path` if that is at most so many bytes; some that say they are empty never end.
+pub(super) fn bounded(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
+    match read.map_err(|error| error.to_string())? as u64 > most {
+        true => Err(format!("it is larger than {most} bytes")),
+        false => Ok(bytes),
     }
 }
 

@@ -11,7 +11,6 @@ const SHAPE: Shape = Shape {
     example: "{max_connections: 10000}",
     known: &["max_connections", "request_timeout", "idle_timeout"],
     checked: &[],
-    later: &[],
 };
 
 const SECOND: u64 = 1_000_000;

@@ -15,17 +15,12 @@ use super::raw::{Member, Node};
 use super::scalar::excerpt;
 use super::section::{Section, Shape};
 
-const LIST: Shape =
-    Shape { example: "{cidrs: [192.0.2.0/24]}", known: &["keys", "prefixes", "cidrs"], checked: &[], later: &[] };
+const LIST: Shape = Shape { example: "{cidrs: [192.0.2.0/24]}", known: &["keys", "prefixes", "cidrs"], checked: &[] };
 
-const OVERRIDE: Shape = Shape {
-    example: "{match: {key: alice}, quotas: [5 per 1s]}",
-    known: &["match", "quotas"],
-    checked: &[],
-    later: &[],
-};
+const OVERRIDE: Shape =
+    Shape { example: "{match: {key: alice}, quotas: [5 per 1s]}", known: &["match", "quotas"], checked: &[] };
 
-const MATCH: Shape = Shape { example: "{key: alice}", known: &["key", "prefix", "cidr"], checked: &[], later: &[] };
+const MATCH: Shape = Shape { example: "{key: alice}", known: &["key", "prefix", "cidr"], checked: &[] };
 
 /// The lists as written.
 pub(super) struct Draft {

@@ -39,10 +39,9 @@ const SHAPE: Shape = Shape {
         "durability",
     ],
     checked: &[],
-    later: &[],
 };
 
-const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[], later: &[] };
+const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[] };
 
 /// The network that commonly belongs to one host or household, in bits.
 const DEFAULT_IPV6_PREFIX: u8 = 64;

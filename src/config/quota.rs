@@ -13,20 +13,16 @@ use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
 use super::scalar::{digits, excerpt};
 use super::section::{Section, Shape};
+use super::zone::is_utc;
 
 const SHAPE: Shape = Shape {
     example: "{name: burst, limit: 20, per: 1s}",
     known: &["name", "limit", "per"],
     checked: &["rate", "burst"],
-    later: &[],
 };
 
-const BUCKET_SHAPE: Shape = Shape {
-    example: "{rate: 10 per 1s, burst: 20}",
-    known: &["name", "rate", "burst"],
-    checked: &["limit", "per"],
-    later: &[],
-};
+const BUCKET_SHAPE: Shape =
+    Shape { example: "{rate: 10 per 1s, burst: 20}", known: &["name", "rate", "burst"], checked: &["limit", "per"] };
 
 /// How the quotas of a policy are written, and what they become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +57,7 @@ pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec
         faults.note(node.place, format!("a policy has 1 to {MAX_QUOTAS} quotas, not {}", items.len()));
     }
     let drafts: Vec<Option<Draft<'_>>> = items.iter().map(|item| draft(item, form, faults)).collect();
-    refuse_alike(&drafts.iter().flatten().collect::<Vec<_>>(), faults);
+    refuse_alike(&drafts.iter().flatten().collect::<Vec<_>>(), form, faults);
     drafts.into_iter().map(|draft| draft?.quota(form, faults)).collect()
 }
 
@@ -196,10 +192,15 @@ fn window(text: &str, form: Form, place: Place, faults: &mut Faults) -> Option<W
 }
 
 /// Notes quotas of one window or rate, and quotas of one name.
-fn refuse_alike(drafts: &[&Draft<'_>], faults: &mut Faults) {
+fn refuse_alike(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
+    // Days of UTC by another name are windows of 24 hours, too.
+    let counted = |window: Option<Window>| match (form, window) {
+        (Form::Clock(zone), Some((span, Some(Unit::Day)))) if is_utc(zone) => Some((span, None)),
+        (_, window) => window,
+    };
     for (index, Draft { place, name, window, units, .. }) in drafts.iter().enumerate() {
         let before = || drafts.iter().take(index);
-        let is_alike = |before: &&Draft<'_>| before.window == *window && before.units == *units;
+        let is_alike = |before: &&Draft<'_>| counted(before.window) == counted(*window) && before.units == *units;
         if let Some((span, unit)) = window.filter(|_| before().any(is_alike)) {
             let length = unit.map_or_else(|| span_text(span), |unit| format!("1{}", unit.symbol()));
             let what =

@@ -5,6 +5,8 @@
 //! document.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, StructureStyle, Tag};
 
@@ -97,15 +99,17 @@ impl<'text> Reader<'text, '_> {
     }
 
     fn members(&mut self) -> Option<Vec<Member>> {
-        let mut members: Vec<Member> = Vec::new();
+        let (mut members, mut first) = (Vec::new(), HashMap::new());
         loop {
             match self.next()? {
                 (Event::MappingEnd, _) => return Some(members),
                 (event, place) => {
                     let key = self.node(event, place, "a key".to_owned())?;
                     let member = self.member(key)?;
-                    self.refuse_second(&member, &members);
-                    members.extend(Some(member).filter(|member| !member.key.is_empty()));
+                    if !member.key.is_empty() {
+                        self.refuse_second(&member, &mut first);
+                        members.push(member);
+                    }
                 }
             }
         }
@@ -134,12 +138,15 @@ impl<'text> Reader<'text, '_> {
     }
 
     /// Notes a key that is there already. Both members stay, so that the faults of both are told.
-    fn refuse_second(&mut self, member: &Member, before: &[Member]) {
+    fn refuse_second(&mut self, member: &Member, first: &mut HashMap<String, Place>) {
         let Member { place, key, .. } = member;
-        let first = before.iter().find(|first| first.key == *key);
-        if let Some(Member { place: Place::At { line, .. }, .. }) = first {
-            self.faults
-                .note(*place, format!("`{}` is here twice, first in line {line}: keep one of them", excerpt(key)));
+        match first.entry(key.clone()) {
+            Entry::Vacant(entry) => drop(entry.insert(*place)),
+            Entry::Occupied(entry) => {
+                let Place::At { line, .. } = entry.get() else { return };
+                let sentence = format!("`{}` is here twice, first in line {line}: keep one of them", excerpt(key));
+                self.faults.note(*place, sentence);
+            }
         }
     }
 }

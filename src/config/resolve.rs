@@ -33,18 +33,16 @@ const ROOT: Shape = Shape {
         "policies",
     ],
     checked: &[],
-    later: &[],
 };
 
-const PREFILTER: Shape =
-    Shape { example: "{max_keys: 1000000}", known: &["max_keys", "max_denial"], checked: &[], later: &[] };
+const PREFILTER: Shape = Shape { example: "{max_keys: 1000000}", known: &["max_keys", "max_denial"], checked: &[] };
 
-const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expected_nodes"], checked: &[], later: &[] };
+const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expected_nodes"], checked: &[] };
 
-const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], checked: &[], later: &[] };
+const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], checked: &[] };
 
 const TELEMETRY: Shape =
-    Shape { example: "{keep_denials: 0.1}", known: &["record_keys", "keep_denials"], checked: &[], later: &[] };
+    Shape { example: "{keep_denials: 0.1}", known: &["record_keys", "keep_denials"], checked: &[] };
 
 const SECOND: Micros = 1_000_000;
 

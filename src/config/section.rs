@@ -1,4 +1,4 @@
-//! The members of one mapping: which are known, which are not built yet, which are slips.
+//! The members of one mapping: which are known, and which are slips.
 
 use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
@@ -13,8 +13,6 @@ pub(super) struct Shape {
     pub known: &'static [&'static str],
     /// Refused, or partly, by whoever reads the mapping, who says why.
     pub checked: &'static [&'static str],
-    /// Announced in the documentation, but not built yet.
-    pub later: &'static [&'static str],
 }
 
 /// A mapping of which every member is known or has its fault.
@@ -67,11 +65,8 @@ impl<'a> Section<'a> {
 }
 
 fn stranger(key: &str, shape: &Shape) -> String {
-    if shape.later.contains(&key) {
-        return format!("`{key}` is not yet supported");
-    }
     let shown = excerpt(key);
-    match nearest(key, shape.known.iter().chain(shape.checked).chain(shape.later).copied()) {
+    match nearest(key, shape.known.iter().chain(shape.checked).copied()) {
         Some(meant) => format!("unknown member `{shown}`: did you mean `{meant}`?"),
         None => format!("unknown member `{shown}`: expected {}", listed(shape.known)),
     }

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use super::fault::{Faults, Place};
-use super::files::Watched;
+use super::files::{Watched, bounded};
+
+/// What a configuration may hold, bytes: far more than any needs, and a bound for what is named by mistake.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A configuration as text.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +40,8 @@ impl Source {
         let origin = path.display().to_string();
         let mut faults = Faults::new(&origin);
         let file = Some(Watched::look(path));
-        let bytes = std::fs::read(path).map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
+        let bytes =
+            bounded(path, MAX_BYTES).map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
         let text = bytes.ok().and_then(|bytes| utf8(bytes, &mut faults));
         faults.conclude(text).map(|text| Self { origin, text, file })
     }

@@ -24,7 +24,6 @@ const SHAPE: Shape = Shape {
     example: "{redis: [redis://127.0.0.1:7001]}",
     known: &["redis", "timeout", "key_prefix", "username", "password_file", "tls"],
     checked: &[],
-    later: &[],
 };
 
 const FLAG: Place = Place::Flag("--store or TOLLGATE_STORE");

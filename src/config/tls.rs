@@ -18,7 +18,6 @@ const SHAPE: Shape = Shape {
     example: "{cert_file: node.pem, key_file: node.key}",
     known: &["cert_file", "key_file", "client_ca_file"],
     checked: &[],
-    later: &[],
 };
 
 const CERTIFICATE: &str = "a file with certificates in PEM, such as `node.pem`";

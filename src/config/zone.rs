@@ -10,6 +10,32 @@ use super::raw::{Member, Node};
 use super::scalar::excerpt;
 use super::suggest::nearest;
 
+/// Other names of UTC, and of what has been the same since 1970.
+const LIKE_UTC: [&str; 17] = [
+    "Etc/UTC",
+    "Etc/UCT",
+    "Etc/Universal",
+    "Etc/Zulu",
+    "UCT",
+    "Universal",
+    "Zulu",
+    "Etc/GMT",
+    "Etc/GMT0",
+    "Etc/GMT+0",
+    "Etc/GMT-0",
+    "Etc/Greenwich",
+    "GMT",
+    "GMT0",
+    "GMT+0",
+    "GMT-0",
+    "Greenwich",
+];
+
+/// Whether days there are those of UTC.
+pub(super) fn is_utc(zone: &str) -> bool {
+    zone == UTC || LIKE_UTC.contains(&zone)
+}
+
 /// The form with the time zone that `node` names, if it can have one.
 pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: Option<&Node>, faults: &mut Faults) -> Form {
     let Some(node) = node else { return form };

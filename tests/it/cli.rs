@@ -180,6 +180,22 @@ fn validate_refuses_what_is_not_there() {
     assert!(code == 1 && reason.contains("no-such-file.yaml"), "{code} {reason}");
 }
 
+/// What is named by mistake neither fills the memory nor is waited for.
+#[test]
+fn what_never_ends_is_no_configuration() {
+    let (code, _, reason) = run(&["validate", "/dev/zero"], "");
+    assert!(code == 1 && reason.contains("/dev/zero: cannot be read: it is larger than"), "{code} {reason}");
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for named in ["/dev/zero", pipe.to_str().unwrap()] {
+        let config = format!("auth: {{check_token_files: [{named}]}}\npolicies: {{default: {{quotas: [5 per 1h]}}}}");
+        let file = file_with(&config);
+        let (code, _, reason) = run(&["validate", file.path().to_str().unwrap()], "");
+        assert!(code == 1 && reason.contains("cannot be read: it is no file"), "{code} {reason}");
+    }
+}
+
 #[test]
 fn an_address_in_use_is_told() {
     let node = Node::start();
