@@ -92,6 +92,11 @@ impl<'a> Parameters<'a> {
 
 /// As forms write it: `+` is a space, `%XX` a byte of UTF-8.
 fn decoded(text: &str) -> Option<Cow<'_, str>> {
+    let is_escape =
+        |rest: &str| matches!(rest.as_bytes(), [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());
+    if !text.split('%').skip(1).all(is_escape) {
+        return None;
+    }
     if text.contains('+') {
         let spaced = text.replace('+', " ");
         return percent_decode(spaced.as_bytes()).decode_utf8().ok().map(|text| Cow::Owned(text.into_owned()));
@@ -125,5 +130,8 @@ mod tests {
         );
         assert!(none(Some("a=1")).is_err() && none(Some("")).is_ok());
         assert!(deny_status(Some("deny_status=200")).is_err());
+        for key in ["%", "%z", "%zz", "a%4", "%%41", "%+41"] {
+            assert!(usage(Some(&format!("key={key}"))).is_err(), "{key}");
+        }
     }
 }

@@ -249,6 +249,8 @@ fn wrong_query_strings() {
         ("", &["/key"] as &[_]),
         ("key=", &["/key"]),
         ("key=%FF", &["/key"]),
+        ("key=%zz", &["/key"]),
+        ("key=a%4", &["/key"]),
         ("key=a&key=a&polcy=b", &["/key", "/polcy"]),
     ] {
         for method in ["GET", "DELETE"] {
