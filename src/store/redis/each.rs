@@ -94,12 +94,10 @@ impl RedisStore {
         refused: Option<(Refusal, Lane)>,
     ) -> (usize, Result<Taken, StoreError>) {
         let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
-        let span = StoreSpan::none();
-        let target = self.target(wanted.subject, &span);
         let mut asking = None;
         if let Some((refusal, lane)) = refused {
             let waiting = Waiting::new(&lane, 1);
-            let next = self.after(refusal, target.slot, &lane, &mut patience).await;
+            let next = self.after(refusal, self.slot(wanted.subject), &lane, &mut patience).await;
             waiting.over(&next);
             match next {
                 Ok(Next::Asking(address)) => asking = Some(address),
@@ -107,7 +105,8 @@ impl RedisStore {
                 _ => {}
             }
         }
-        let answer = self.ask_patiently(&target, &wanted.matter(), &mut patience, asking).await;
+        let mut span = StoreSpan::none();
+        let answer = self.ask_patiently(wanted.subject, &mut span, &wanted.matter(), &mut patience, asking).await;
         (place, answer.and_then(|answer| answer.done()?.taken()))
     }
 }

@@ -78,12 +78,12 @@ use topology::{Kind, Topology};
 const PORTIONS: usize = 256;
 
 /// The store on one or more Redis servers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
     terms: Terms,
-    moving: Moving,
+    moving: Arc<Moving>,
 }
 
 impl RedisStore {
@@ -101,7 +101,7 @@ impl RedisStore {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
         let terms = Terms::new(config.credentials.clone(), timeout);
         let topology = Topology::open(seeds, clock, terms.clone(), generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone(), terms, moving: Moving::default() })
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), terms, moving: Arc::default() })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
@@ -206,10 +206,10 @@ impl RedisStore {
     }
 
     async fn ask(&self, subject: &Subject, matter: &Matter<'_>) -> Result<Answer, StoreError> {
-        let span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
+        let mut span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
         let clock = self.topology.clock();
         let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.ask_patiently(&self.target(subject, &span), matter, &mut patience, None).await;
+        let answer = self.ask_patiently(subject, &mut span, matter, &mut patience, None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }

@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::Value;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
 
 use super::RedisStore;
-use super::ask::{Answer, Refusal};
+use super::ask::{Answer, Refusal, given_up};
 use super::patience::Patience;
-use super::route::{Matter, Target};
+use super::route::{Matter, Next, Target, Waiting};
 use super::single::{Charged, Single, charged, window};
 use crate::limit::decision::{QuotaState, QuotaStates, Ruling, Verdict, Wait};
 use crate::limit::policy::Policy;
@@ -25,6 +27,7 @@ use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::limit::window::Grid;
 use crate::store::{Done, StoreError, Subject, Taken, Work};
+use crate::telemetry::traces::StoreSpan;
 
 /// How often the segment may turn out to be another one.
 const ROUNDS: usize = 4;
@@ -68,18 +71,64 @@ pub fn can_charge_first(policy: &Policy) -> bool {
 }
 
 impl RedisStore {
-    /// Decides costs in order, by calls of one key each.
+    /// Decides costs in order, by calls of one key each, until `deadline` (us). A task of its own does it, so that what is
+    /// charged is given back although the caller has gone.
     pub(super) async fn charge_first(
         &self,
-        target: &Target<'_>,
+        subject: &Subject,
         costs: &[u64],
-        matter: &Matter<'_>,
-        patience: &mut Patience<'_>,
+        span: &mut StoreSpan,
+        time: Option<Micros>,
+        deadline: Micros,
     ) -> Result<Taken, StoreError> {
+        let lane = self.owner(self.slot(subject))?;
+        let waiting = Waiting::new(&lane, costs.len());
+        let (caller, told) = oneshot::channel();
+        let (store, subject, lent) = (self.clone(), subject.clone(), std::mem::replace(span, StoreSpan::none()));
+        let first = First { store, subject, span: lent, time, deadline, charged: Vec::new() };
+        tokio::spawn(first.run(costs.into(), caller));
+        let told = told.await;
+        waiting.over(&Ok(Next::Owner));
+        let (taken, lent) = told.map_err(|_| given_up())?;
+        *span = lent;
+        taken
+    }
+}
+
+/// What the caller is told, and the span that it has lent.
+type Told = (Result<Taken, StoreError>, StoreSpan);
+
+/// A check that charges first.
+struct First {
+    store: RedisStore,
+    subject: Subject,
+    span: StoreSpan,
+    /// Decided by instead of the shard's TIME, us; tests only.
+    time: Option<Micros>,
+    /// When its caller gives up, us.
+    deadline: Micros,
+    /// What was charged so far, as the calls that give it back; nothing for what cannot be given back.
+    charged: Vec<Option<Single>>,
+}
+
+impl First {
+    async fn run(mut self, costs: SmallVec<[u64; 2]>, caller: oneshot::Sender<Told>) {
+        let taken = match self.decide(&costs, &caller).await {
+            Ok(taken) => Ok(taken),
+            Err(error) => Err(self.without(error).await),
+        };
+        let lent = std::mem::replace(&mut self.span, StoreSpan::none());
+        if caller.send((taken, lent)).is_err() {
+            // Nobody was told, so there is nobody to tell that something stays.
+            let _ = self.give_back(0).await;
+        }
+    }
+
+    async fn decide(&mut self, costs: &[u64], caller: &oneshot::Sender<Told>) -> Result<Taken, StoreError> {
         let mut verdicts = Vec::with_capacity(costs.len());
         let mut at = 0;
         for &cost in costs {
-            let (verdict, decided) = self.charge_quotas(target, cost, matter, patience).await?;
+            let (verdict, decided) = self.charge_quotas(cost, caller).await?;
             at = decided;
             verdicts.push(verdict);
         }
@@ -88,85 +137,65 @@ impl RedisStore {
 
     /// One cost against each quota in turn; after a no everything is given back, and the rest is only looked at.
     async fn charge_quotas(
-        &self,
-        target: &Target<'_>,
+        &mut self,
         cost: u64,
-        matter: &Matter<'_>,
-        patience: &mut Patience<'_>,
+        caller: &oneshot::Sender<Told>,
     ) -> Result<(Verdict, Micros), StoreError> {
-        let policy = &target.subject.policy;
+        let policy = self.subject.policy.clone();
         let mut words: Vec<Word> = Vec::with_capacity(policy.quotas.len());
-        let mut denied = None;
+        let (before, mut denied) = (self.charged.len(), None);
         for (place, quota) in policy.quotas.iter().enumerate() {
+            if caller.is_closed() {
+                return Err(StoreError::Timeout);
+            }
             let asked = if denied.is_none() { cost } else { 0 };
             let word = match quota.rule {
-                Rule::SlidingWindow => self.charge_window(target, quota, asked, matter, patience).await,
-                _ => self.charge_state(target, quota, asked, matter, patience).await,
+                Rule::SlidingWindow => self.charge_window(quota, asked).await?,
+                _ => self.charge_state(quota, asked).await?,
             };
-            let failed = word.is_err();
-            if failed || word.as_ref().is_ok_and(|word| word.retry_after != Wait::NONE) {
-                if denied.is_none() && cost > 0 {
-                    self.give_back(target, &words, cost, matter, patience).await;
-                }
+            if denied.is_none() && word.retry_after != Wait::NONE {
                 denied = Some(place);
+                self.give_back(before).await?;
             }
-            words.push(word?);
+            words.push(word);
         }
         let at = words.last().map_or(0, |word| word.at);
         Ok((verdict(cost, denied, words), at))
     }
 
     /// A quota whose state is one key: the usual call, for this quota alone.
-    async fn charge_state(
-        &self,
-        target: &Target<'_>,
-        quota: &Quota,
-        cost: u64,
-        matter: &Matter<'_>,
-        patience: &mut Patience<'_>,
-    ) -> Result<Word, StoreError> {
-        let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&target.subject.policy) });
-        let alone = Subject { policy, ..target.subject.clone() };
-        let alone = Target { subject: &alone, tag: target.tag.clone(), ..*target };
-        let work = Work::Take([cost].into_iter().collect());
-        let matter = Matter { work, metas: &[], portion: None, single: None, ..*matter };
-        let Answer::Done(Done::Taken(taken)) =
-            self.ask_routed(&alone, &matter, patience, None).await.map_err(Refusal::into_error)?
-        else {
+    async fn charge_state(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
+        let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&self.subject.policy) });
+        let alone = Subject { policy, ..self.subject.clone() };
+        let target = self.store.target(&alone, &self.span);
+        let matter = Matter::of(Work::Take([cost].into_iter().collect()), &[], self.time);
+        let Answer::Done(Done::Taken(taken)) = self.ask(&target, &matter, self.deadline).await? else {
             return Err(strange());
         };
         let verdict = taken.ruling.verdicts.into_iter().next().ok_or_else(strange)?;
         let state = verdict.quotas.first().copied().ok_or_else(strange)?;
+        if cost > 0 && verdict.retry_after == Wait::NONE {
+            self.charged
+                .push(Single::back(&target.tag, &alone.policy, quota, taken.at, cost, state.reset_after));
+        }
         Ok(Word { at: taken.at, retry_after: verdict.retry_after, state })
     }
 
-    /// A quota of segments: charges the current one, reads the one before, and gives back if that was too much.
-    async fn charge_window(
-        &self,
-        target: &Target<'_>,
-        quota: &Quota,
-        cost: u64,
-        matter: &Matter<'_>,
-        patience: &mut Patience<'_>,
-    ) -> Result<Word, StoreError> {
-        let (policy, tag, limit) = (&target.subject.policy, &target.tag, quota.limit.get());
-        let asked = self.topology.clock().now();
-        let (at, charged, current) = self.charge_segment(target, quota, cost, matter, patience).await?;
-        let before = Single::previous(tag, policy, quota, at);
-        let previous = self.ask_single(target, before, matter, patience).await?;
-        let late = self.topology.clock().now() > asked + SOON;
-        let grid = Grid::new(quota.window);
-        let mut window = window(quota, at, previous, current).ok_or_else(strange)?;
-        let fits = window.counted(grid, at).saturating_add(cost) <= limit;
-        if charged && (late || !fits) {
-            let back = Single::back(tag, policy, quota, at, cost, 0);
-            self.ask_single(target, back, matter, patience).await?;
-        }
-        if late {
+    /// A quota of segments: charges the current one and reads the one before. If that was too much, the answer is a no.
+    async fn charge_window(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
+        let clock = self.store.topology.clock().clone();
+        let (limit, asked) = (quota.limit.get(), clock.now());
+        let (at, charged, current) = self.charge_segment(quota, cost).await?;
+        let target = self.store.target(&self.subject, &self.span);
+        let before = Single::previous(&target.tag, &self.subject.policy, quota, at);
+        let previous = self.ask_single(&target, before, self.deadline).await?;
+        if clock.now() > asked + SOON {
             return Err(StoreError::Timeout);
         }
+        let grid = Grid::new(quota.window);
+        let mut window = window(quota, at, previous, current).ok_or_else(strange)?;
         let mut retry_after = Wait::NONE;
-        if charged && fits {
+        if charged && window.counted(grid, at).saturating_add(cost) <= limit {
             window.charge(grid, at, cost);
         } else if cost > 0 {
             // At least 1 us: what the segment alone had no room for may be given back by now.
@@ -177,57 +206,67 @@ impl RedisStore {
     }
 
     /// When it was, whether the segment had room for it, and the segment before that.
-    async fn charge_segment(
-        &self,
-        target: &Target<'_>,
-        quota: &Quota,
-        cost: u64,
-        matter: &Matter<'_>,
-        patience: &mut Patience<'_>,
-    ) -> Result<(Micros, bool, Value), StoreError> {
-        let tag = &target.tag;
-        let mut now = matter.time.unwrap_or(self.owner(target.slot)?.shard_now());
+    async fn charge_segment(&mut self, quota: &Quota, cost: u64) -> Result<(Micros, bool, Value), StoreError> {
+        let target = self.store.target(&self.subject, &self.span);
+        let (tag, policy) = (&target.tag, &self.subject.policy);
+        let mut now = self.time.unwrap_or(self.store.owner(target.slot)?.shard_now());
         for _ in 0..ROUNDS {
-            let charge = Single::charge(tag, &target.subject.policy, quota, now, cost);
-            let told = self.ask_single(target, charge, matter, patience).await?;
+            let charge = Single::charge(tag, policy, quota, now, cost);
+            let told = self.ask_single(&target, charge, self.deadline).await?;
             match charged(told).ok_or_else(strange)? {
                 Charged::Elsewhen(time) => now = time,
-                Charged::Here { at, charged, segment } => return Ok((at, charged, segment)),
+                Charged::Here { at, charged, segment } => {
+                    if charged {
+                        self.charged.push(Single::back(tag, policy, quota, at, cost, 0));
+                    }
+                    return Ok((at, charged, segment));
+                }
             }
         }
         Err(StoreError::Refused("the shard's clock could not be followed".into()))
     }
 
-    /// What cannot be given back stays charged: never too much is admitted.
-    async fn give_back(
-        &self,
-        target: &Target<'_>,
-        words: &[Word],
-        cost: u64,
-        matter: &Matter<'_>,
-        patience: &mut Patience<'_>,
-    ) {
-        let (policy, tag) = (&target.subject.policy, &target.tag);
-        for (quota, word) in policy.quotas.iter().zip(words) {
-            let back = Single::back(tag, policy, quota, word.at, cost, word.state.reset_after);
-            if let Err(error) = self.ask_single(target, back, matter, patience).await {
-                tracing::debug!(%error, "a charge stays although another quota denied");
-            }
+    /// The error of a check that ends with it: what was charged is given back, or may be there still.
+    async fn without(&mut self, error: StoreError) -> StoreError {
+        match self.give_back(0).await {
+            Ok(()) => error,
+            Err(stays) => StoreError::Unknown(format!("{error}; {stays}")),
         }
     }
 
-    async fn ask_single(
-        &self,
-        target: &Target<'_>,
-        single: Single,
-        matter: &Matter<'_>,
-        patience: &mut Patience<'_>,
-    ) -> Result<Value, StoreError> {
-        let matter = Matter { work: Work::Look(0), metas: &[], portion: None, single: Some(&single), ..*matter };
-        match self.ask_routed(target, &matter, patience, None).await.map_err(Refusal::into_error)? {
+    /// Gives back what was charged behind the first `kept` charges, in a time of its own. What cannot be given back stays
+    /// charged: never too much is admitted.
+    async fn give_back(&mut self, kept: usize) -> Result<(), StoreError> {
+        let back = self.charged.split_off(kept);
+        let target = self.store.target(&self.subject, &self.span);
+        let until =
+            Patience::new(self.store.topology.clock(), self.store.topology.clock().now(), self.subject.policy.timeout);
+        let mut stays = None;
+        for back in back {
+            let given = match back {
+                Some(back) => self.ask_single(&target, back, until.deadline()).await,
+                None => Err(StoreError::Refused("there is no call for it".into())),
+            };
+            if let Err(error) = given {
+                tracing::debug!(%error, "a charge stays although its check has none");
+                stays = Some(error);
+            }
+        }
+        stays.map_or(Ok(()), |error| Err(StoreError::Unknown(format!("what was charged stays: {error}"))))
+    }
+
+    async fn ask_single(&self, target: &Target<'_>, single: Single, deadline: Micros) -> Result<Value, StoreError> {
+        let matter = Matter { single: Some(&single), ..Matter::of(Work::Look(0), &[], self.time) };
+        match self.ask(target, &matter, deadline).await? {
             Answer::Told(value) => Ok(value),
             _ => Err(strange()),
         }
+    }
+
+    /// Each call has the redirections and pauses of a call: one of them is the rule while a slot moves.
+    async fn ask(&self, target: &Target<'_>, matter: &Matter<'_>, deadline: Micros) -> Result<Answer, StoreError> {
+        let mut patience = Patience::until(self.store.topology.clock(), deadline);
+        self.store.ask_routed(target, matter, &mut patience, None).await.map_err(Refusal::into_error)
     }
 }
 

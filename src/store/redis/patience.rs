@@ -9,7 +9,7 @@ use crate::store::StoreError;
 /// How long to wait before asking again: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
-/// Redirections that are followed at once; servers that send a check to and fro do not agree yet.
+/// Redirections in a row that are followed at once; servers that send a check to and fro do not agree yet.
 const AT_ONCE: u32 = 4;
 
 /// The time of one check.
@@ -30,21 +30,33 @@ impl<'a> Patience<'a> {
         Self { clock, young_until, deadline, pause: PAUSE.0, redirections: 0 }
     }
 
+    /// For one of several calls that a check is made of, which is given up at `deadline`, us: what the calls before it met
+    /// costs it no time.
+    pub fn until(clock: &'a Clock, deadline: Micros) -> Self {
+        Self { clock, young_until: 0, deadline, pause: PAUSE.0, redirections: 0 }
+    }
+
     /// When the check's caller gives up, us.
     pub fn deadline(&self) -> Micros {
         self.deadline
     }
 
-    /// Whether the check has two thirds of its time left.
+    /// Whether the check will have two thirds of its time left after a pause.
     pub fn is_young(&self) -> bool {
-        self.clock.now() < self.young_until
+        let after = self.clock.now() + u64::try_from(self.pause.as_micros()).unwrap_or(Micros::MAX / 2);
+        after < self.young_until
     }
 
-    /// Waits a little, longer each time.
+    /// Waits a little, longer each time. What is asked then may be redirected anew.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for the reason `why`, when the check's time would be up.
     pub async fn pause(&mut self, why: String) -> Result<(), StoreError> {
+        self.redirections = 0;
+        self.wait(why).await
+    }
+
+    async fn wait(&mut self, why: String) -> Result<(), StoreError> {
         let left = Duration::from_micros(self.deadline.saturating_sub(self.clock.now()));
         if left <= self.pause {
             return Err(StoreError::Refused(why));
@@ -61,6 +73,6 @@ impl<'a> Patience<'a> {
     /// As [`Patience::pause`].
     pub async fn redirected(&mut self) -> Result<(), StoreError> {
         self.redirections += 1;
-        if self.redirections <= AT_ONCE { Ok(()) } else { self.pause("redirected to and fro".into()).await }
+        if self.redirections <= AT_ONCE { Ok(()) } else { self.wait("redirected to and fro".into()).await }
     }
 }

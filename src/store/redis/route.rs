@@ -74,19 +74,21 @@ impl RedisStore {
     /// Asks whoever owns the slot, or `asking` behind ASKING; by calls of one key each while the slot moves.
     pub(super) async fn ask_patiently(
         &self,
-        target: &Target<'_>,
+        subject: &Subject,
+        span: &mut StoreSpan,
         matter: &Matter<'_>,
         patience: &mut Patience<'_>,
         mut asking: Option<Address>,
     ) -> Result<Answer, StoreError> {
+        let target = self.target(subject, span);
         let (clock, slot) = (self.topology.clock(), target.slot);
         let costs: &[u64] = match &matter.work {
-            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&target.subject.policy) => costs,
+            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&subject.policy) => costs,
             _ => &[],
         };
         let can_charge_first = !costs.is_empty();
         while !(can_charge_first && self.moving.is(slot, clock.now())) {
-            match self.ask_routed(target, matter, patience, asking.take()).await {
+            match self.ask_routed(&target, matter, patience, asking.take()).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.
                 Err(Refusal::TryAgain) => {
@@ -102,7 +104,7 @@ impl RedisStore {
             }
         }
         // Boxed, since it is large and rare: the state of a check is moved and kept for as long as it waits.
-        let taken = Box::pin(self.charge_first(target, costs, matter, patience)).await?;
+        let taken = Box::pin(self.charge_first(subject, costs, span, matter.time, patience.deadline())).await?;
         Ok(Answer::Done(Done::Taken(taken)))
     }
 

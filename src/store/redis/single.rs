@@ -48,8 +48,9 @@ impl Single {
         Self { script: None, key: tag.segment(policy.counters(), quota, segment), arguments: SmallVec::new() }
     }
 
-    /// Gives back what was charged to `quota` at `at`. `reset_after` is what the charge's answer said of it.
-    pub fn back(tag: &Tag, policy: &Policy, quota: &Quota, at: Micros, cost: u64, reset_after: Micros) -> Self {
+    /// Gives back what was charged to `quota` at `at`, unless that is a log. `reset_after` is what the charge's answer said
+    /// of it.
+    pub fn back(tag: &Tag, policy: &Policy, quota: &Quota, at: Micros, cost: u64, reset_after: Micros) -> Option<Self> {
         let grid = Grid::new(quota.window);
         let (script, key, arguments) = match quota.rule {
             Rule::SlidingWindow => {
@@ -62,7 +63,8 @@ impl Single {
                 let key = tag.state(policy.counters(), quota);
                 (Script::FIRST_PAIR_BACK, key, [at, cost, terms.price, terms.repaid].into_iter().collect())
             }
-            _ => {
+            Rule::SlidingLog(_) => return None,
+            Rule::FixedWindow(_) => {
                 let start = match quota.rule {
                     // Days, months and years are not all as long as their window says.
                     Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.window(at).start,
@@ -73,7 +75,7 @@ impl Single {
                 (Script::FIRST_PAIR_BACK, key, [start, cost, 0, 0].into_iter().collect())
             }
         };
-        Self { script: Some(script), key, arguments }
+        Some(Self { script: Some(script), key, arguments })
     }
 
     /// What a person calls it.

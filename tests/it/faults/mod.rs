@@ -22,6 +22,8 @@ mod durable;
 
 mod moving;
 
+mod charging;
+
 mod batches;
 
 mod denials;

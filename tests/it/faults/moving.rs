@@ -79,15 +79,23 @@ pub(super) fn move_slot(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     settle(cluster, slot, [to, from]);
 }
 
-fn begin(cluster: &Cluster, slot: u16, from: u16, to: u16) {
+pub(super) fn begin(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     set_slot(cluster, to, slot, "IMPORTING", &id(cluster, from));
     set_slot(cluster, from, slot, "MIGRATING", &id(cluster, to));
 }
 
 /// The first of `owners` is told first that it owns the slot.
-fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
+pub(super) fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
     let id = id(cluster, owners[0]);
     owners.iter().for_each(|number| set_slot(cluster, *number, slot, "NODE", &id));
+    // A node that takes the slot back before it has heard of the new owner's epoch claims it with an older one: as soon as it
+    // does hear, each of the two holds the other for the owner, for good.
+    let epoch = |number: u16, name: &str| -> u64 {
+        let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut cluster.connection(number)).unwrap();
+        info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
+    };
+    let mine = epoch(owners[0], "cluster_my_epoch:");
+    wait_until("the former owner has heard of it", || epoch(owners[1], "cluster_current_epoch:") >= mine);
 }
 
 fn set_slot(cluster: &Cluster, number: u16, slot: u16, state: &str, id: &str) {
@@ -100,7 +108,7 @@ fn id(cluster: &Cluster, number: u16) -> String {
 }
 
 /// Moves some keys of the slot; how many.
-fn migrate(cluster: &Cluster, slot: u16, from: u16, to: u16, most: usize) -> usize {
+pub(super) fn migrate(cluster: &Cluster, slot: u16, from: u16, to: u16, most: usize) -> usize {
     let mut source = cluster.connection(from);
     let keys = redis::cmd("CLUSTER")
         .arg("GETKEYSINSLOT")

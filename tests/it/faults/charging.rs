@@ -1,0 +1,126 @@
+//! Checks that charge first, while their slot moves: what Redis counts in the end is what was answered as charged.
+
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::moving::{begin, migrate, move_slot, settle};
+use crate::harness::chaos::{self, key_in, slot_in, slot_of};
+use crate::harness::cluster::Cluster;
+use crate::harness::dice::Dice;
+use crate::harness::http::{self, Connection};
+use crate::harness::{Node, config_on, wait_until};
+
+fn check(node: &Node, policy: &str, key: &str, cost: u64) -> Value {
+    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key, "cost": cost}).to_string()).json()
+}
+
+/// What the store says is left of each quota.
+fn left(node: &Node, policy: &str, key: &str) -> Option<Vec<u64>> {
+    let usage = http::get(&node.address, &format!("/v1/usage?policy={policy}&key={key}")).json();
+    let quotas = usage["quotas"].as_array().filter(|_| usage["source"] == "store")?;
+    Some(quotas.iter().map(|quota| quota["remaining"].as_u64().unwrap()).collect())
+}
+
+/// Moves what has come to a slot that was half-way, and then all of it back.
+fn bring_back(cluster: &Cluster, slot: u16, from: u16, to: u16) {
+    while migrate(cluster, slot, from, to, 100) > 0 {}
+    settle(cluster, slot, [to, from]);
+    move_slot(cluster, slot, to, from);
+}
+
+/// Policies of 1, 3 and 8 quotas, of which each has room for 100 at least.
+fn policies() -> String {
+    let windows = |count: u64| (1..=count).map(|hours| format!("{} per {hours}h", 99 + hours)).collect::<Vec<_>>();
+    let rates =
+        |count: u64| (1..=count).map(|n| format!("{{rate: 1 per {n}d, burst: {}}}", 99 + n)).collect::<Vec<_>>();
+    let sliding = [1, 3, 8].map(|count| {
+        format!("  w{count}: {{quotas: [{}], on_store_failure: deny, timeout: 100ms}}\n", windows(count).join(", "))
+    });
+    format!(
+        "policies:\n{}  f3: {{algorithm: fixed-window, anchor: first-hit, quotas: [{}], on_store_failure: deny, timeout: 100ms}}
+  b3: {{algorithm: token-bucket, quotas: [{}], on_store_failure: deny, timeout: 100ms}}\n",
+        sliding.concat(),
+        windows(3).join(", "),
+        rates(3).join(", ")
+    )
+}
+
+/// Rounds of a new key on a slot that nobody knows to be moving.
+const ROUNDS: usize = 6;
+
+/// A slot is MIGRATING and none of its keys has moved, and the first check of a key comes: as once a second, since so long it
+/// is remembered that the slot moves. It is decided in time, and what is not answered as charged does not stay charged.
+#[test]
+fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
+    let cluster = chaos::arena();
+    let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
+    let file = config_on(&cluster.seeds(), &policies());
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    wait_until("the store decides", || check(&node, "w1", &key_in(0), 0)["source"] == "store");
+    let mut moving = BTreeSet::new();
+    let mut asked = Vec::new();
+    for (policy, quotas) in [("w1", 1), ("w3", 3), ("f3", 3), ("b3", 3), ("w8", 8)] {
+        let mut allowed = 0;
+        for _ in 0..ROUNDS {
+            let key = std::iter::repeat_with(|| key_in(0)).find(|key| !moving.contains(&slot_of(key))).unwrap();
+            begin(&cluster, slot_of(&key), owners[0], owners[1]);
+            moving.insert(slot_of(&key));
+            let answer = check(&node, policy, &key, 16);
+            allowed += usize::from(answer["source"] == "store" && answer["allowed"] == true);
+            asked.push((policy, quotas, key, answer));
+        }
+        // Eight quotas take 16 calls of two trips each, which a busy machine does not do in time.
+        let most = if quotas == 8 { 0 } else { ROUNDS / 2 };
+        assert!(allowed >= if chaos::strict() { ROUNDS } else { most }, "{policy}: {allowed} of {ROUNDS}: {asked:?}");
+    }
+    moving.iter().for_each(|slot| bring_back(&cluster, *slot, owners[0], owners[1]));
+    for (policy, quotas, key, answer) in asked {
+        let charged = answer["charged"].as_u64().unwrap();
+        let expected: Vec<u64> = (1..=quotas).map(|n| 99 + n - charged).collect();
+        let mut told = None;
+        wait_until("the store tells", || {
+            told = left(&node, policy, &key);
+            told.is_some()
+        });
+        assert_eq!(told.as_ref(), Some(&expected), "{answer}");
+    }
+}
+
+/// Callers that hang up while their check is being denied leave nothing charged.
+#[test]
+fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
+    let cluster = chaos::arena();
+    let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
+    let policies = "policies:
+  window: {quotas: [1000 per 1h, 5 per 2h], on_store_failure: deny, timeout: 2s}
+  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [1000 per 1h, 5 per 2h], on_store_failure: deny, timeout: 2s}
+";
+    let file = config_on(&cluster.seeds(), policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    wait_until("the store decides", || check(&node, "window", &key_in(0), 0)["source"] == "store");
+    let (key, mut dice) = (key_in(0), Dice::new(7));
+    begin(&cluster, slot_of(&key), owners[0], owners[1]);
+    for policy in ["window", "fixed"] {
+        assert_eq!(check(&node, policy, &key, 5)["allowed"], true);
+    }
+    for number in 0..300 {
+        if number % 60 == 0 {
+            assert_eq!(check(&node, "window", &key, 5)["allowed"], false);
+        }
+        let policy = ["window", "fixed"][number % 2];
+        let body = json!({"policy": policy, "key": key, "cost": 5}).to_string();
+        let mut connection = Connection::over(TcpStream::connect(&node.address).unwrap());
+        connection.send(&http::json_request("/v1/check", body.as_bytes())).unwrap();
+        sleep(Duration::from_micros(300 + dice.below(2700)));
+    }
+    bring_back(&cluster, slot_of(&key), owners[0], owners[1]);
+    for policy in ["window", "fixed"] {
+        let told = || left(&node, policy, &key);
+        wait_until("the store tells", || told().is_some());
+        assert_eq!(told(), Some(vec![995, 0]), "{policy}");
+    }
+}
