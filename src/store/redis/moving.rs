@@ -6,7 +6,8 @@
 //! now: quota by quota, the cost is added to the current segment, the previous one is read, and if that was too much, or
 //! a later quota says no, what was charged is given back. So never too much is admitted. But a check may be denied for
 //! what a competing one gives back a moment later, and so nothing is learned from these answers: they say that no
-//! denial is final (`closed_for` is 0).
+//! denial is final (`closed_for` is 0). What is charged so is a reservation and marks its key, so that nobody else learns
+//! from it either.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use super::RedisStore;
 use super::ask::{Answer, Refusal, given_up};
 use super::patience::Patience;
 use super::route::{Matter, Next, Target, Waiting};
+use super::script::{Call, Reply};
 use super::single::{Charged, Single, charged, window};
 use crate::limit::decision::{QuotaState, QuotaStates, Ruling, Verdict, Wait};
 use crate::limit::policy::Policy;
@@ -61,6 +63,15 @@ struct Word {
     /// [`Wait::NONE`] when it was charged, or is a peek.
     retry_after: Wait,
     state: QuotaState,
+}
+
+impl Word {
+    /// What was said of one cost and one quota.
+    fn of(taken: Taken) -> Result<Self, StoreError> {
+        let verdict = taken.ruling.verdicts.into_iter().next().ok_or_else(strange)?;
+        let state = verdict.quotas.first().copied().ok_or_else(strange)?;
+        Ok(Self { at: taken.at, retry_after: verdict.retry_after, state })
+    }
 }
 
 /// Whether the calls for a policy have several keys, and whether they can be made one by one.
@@ -151,7 +162,8 @@ impl First {
             let asked = if denied.is_none() { cost } else { 0 };
             let word = match quota.rule {
                 Rule::SlidingWindow => self.charge_window(quota, asked).await?,
-                _ => self.charge_state(quota, asked).await?,
+                Rule::SlidingLog(_) => self.charge_log(quota, asked).await?,
+                _ => self.charge_pair(quota, asked).await?,
             };
             if denied.is_none() && word.retry_after != Wait::NONE {
                 denied = Some(place);
@@ -163,22 +175,59 @@ impl First {
         Ok((verdict(cost, denied, words), at))
     }
 
-    /// A quota whose state is one key: the usual call, for this quota alone.
-    async fn charge_state(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
-        let policy = Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&self.subject.policy) });
-        let alone = Subject { policy, ..self.subject.clone() };
+    /// A quota whose state is a pair, which is one key: a reservation in this quota alone.
+    async fn charge_pair(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
+        let target = self.store.target(&self.subject, &self.span);
+        let (tag, policy, hold) = (&target.tag, self.alone(quota), self.hold());
+        let work = Work::Reserve { cost, hold };
+        let call = Call { tag, policy: &policy, work: &work, costs: &[cost], metas: &[] };
+        let mut now = self.shard_now(&target)?;
+        for _ in 0..ROUNDS {
+            let charge = Single::charge_pair(tag, &policy, quota, now, cost, hold);
+            let taken = match call.reply(&self.ask_single(&target, charge, self.deadline).await?) {
+                Reply::NotCovered { time } => {
+                    now = time;
+                    continue;
+                }
+                Reply::Done(Done::Reserved(taken, _)) => taken,
+                _ => return Err(strange()),
+            };
+            let word = Word::of(taken)?;
+            if cost > 0 && word.retry_after == Wait::NONE {
+                let back = Single::back(tag, &policy, quota, word.at, cost, word.state.reset_after);
+                self.charged.push(back);
+            }
+            return Ok(word);
+        }
+        Err(unfollowed())
+    }
+
+    /// The only quota of a policy, a log: the usual call.
+    async fn charge_log(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
+        let alone = Subject { policy: self.alone(quota), ..self.subject.clone() };
         let target = self.store.target(&alone, &self.span);
         let matter = Matter::of(Work::Take([cost].into_iter().collect()), &[], self.time);
-        let Answer::Done(Done::Taken(taken)) = self.ask(&target, &matter, self.deadline).await? else {
-            return Err(strange());
-        };
-        let verdict = taken.ruling.verdicts.into_iter().next().ok_or_else(strange)?;
-        let state = verdict.quotas.first().copied().ok_or_else(strange)?;
-        if cost > 0 && verdict.retry_after == Wait::NONE {
-            self.charged
-                .push(Single::back(&target.tag, &alone.policy, quota, taken.at, cost, state.reset_after));
+        let word = Word::of(self.ask(&target, &matter, self.deadline).await?.done()?.taken()?)?;
+        if cost > 0 && word.retry_after == Wait::NONE {
+            self.charged.push(None);
         }
-        Ok(Word { at: taken.at, retry_after: verdict.retry_after, state })
+        Ok(word)
+    }
+
+    /// The policy with this quota alone.
+    fn alone(&self, quota: &Quota) -> Arc<Policy> {
+        Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&self.subject.policy) })
+    }
+
+    /// How long what is charged may be given back, us: deciding ends within the timeout, and giving back within the same
+    /// again.
+    fn hold(&self) -> Micros {
+        2 * Micros::try_from(self.subject.policy.timeout.as_micros()).unwrap_or(Micros::MAX / 4)
+    }
+
+    /// Where the shard's TIME is believed to be, us.
+    fn shard_now(&self, target: &Target<'_>) -> Result<Micros, StoreError> {
+        Ok(self.time.unwrap_or(self.store.owner(target.slot)?.shard_now()))
     }
 
     /// A quota of segments: charges the current one and reads the one before. If that was too much, the answer is a no.
@@ -209,21 +258,22 @@ impl First {
     async fn charge_segment(&mut self, quota: &Quota, cost: u64) -> Result<(Micros, bool, Value), StoreError> {
         let target = self.store.target(&self.subject, &self.span);
         let (tag, policy) = (&target.tag, &self.subject.policy);
-        let mut now = self.time.unwrap_or(self.store.owner(target.slot)?.shard_now());
+        let mut now = self.shard_now(&target)?;
         for _ in 0..ROUNDS {
-            let charge = Single::charge(tag, policy, quota, now, cost);
+            let charge = Single::charge(tag, policy, quota, now, cost, self.hold());
             let told = self.ask_single(&target, charge, self.deadline).await?;
             match charged(told).ok_or_else(strange)? {
                 Charged::Elsewhen(time) => now = time,
                 Charged::Here { at, charged, segment } => {
                     if charged {
-                        self.charged.push(Single::back(tag, policy, quota, at, cost, 0));
+                        let back = Single::back(tag, policy, quota, at, cost, 0);
+                        self.charged.push(back);
                     }
                     return Ok((at, charged, segment));
                 }
             }
         }
-        Err(StoreError::Refused("the shard's clock could not be followed".into()))
+        Err(unfollowed())
     }
 
     /// The error of a check that ends with it: what was charged is given back, or may be there still.
@@ -284,6 +334,10 @@ fn verdict(cost: u64, denied: Option<usize>, words: Vec<Word>) -> Verdict {
         binding,
         quotas,
     }
+}
+
+fn unfollowed() -> StoreError {
+    StoreError::Refused("the shard's clock could not be followed".into())
 }
 
 fn strange() -> StoreError {

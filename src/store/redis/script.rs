@@ -125,12 +125,8 @@ impl<'a> Call<'a> {
 
     fn pair_arguments(&self, cmd: &mut Cmd, pairs: &[[u64; 5]]) {
         cmd.arg(pairs.len());
-        for (quota, [first, second, kind, edge, last]) in self.policy.quotas.iter().zip(pairs) {
-            cmd.arg(first).arg(second);
-            match quota.rule {
-                Rule::FixedWindow(Anchor::Calendar(_)) => cmd.arg(format!("{edge} {last}")),
-                _ => cmd.arg(kind),
-            };
+        for (quota, numbers) in self.policy.quotas.iter().zip(pairs) {
+            cmd.arg(&parameters(quota, *numbers));
         }
     }
 
@@ -228,6 +224,15 @@ impl<'a> Call<'a> {
 }
 
 type States = SmallVec<[State; 3]>;
+
+/// What `pair_head.lua` is told of a quota.
+pub(super) fn parameters(quota: &Quota, [first, second, kind, edge, last]: [u64; 5]) -> [String; 3] {
+    let third = match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(_)) => format!("{edge} {last}"),
+        _ => kind.to_string(),
+    };
+    [first.to_string(), second.to_string(), third]
+}
 
 /// A state that is a pair of numbers, and where charges may be taken back, a tail.
 fn pair_state(quota: &Quota, [first, second]: &[Value; 2], tail: Option<&Value>) -> Option<State> {

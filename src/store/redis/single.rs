@@ -1,11 +1,11 @@
 //! Calls of one key, for slots that move.
 
 use redis::{Cmd, Value};
-use smallvec::SmallVec;
 
 use super::keys::{Tag, counter_width};
-use super::script::{By, history, named, unsigned};
+use super::script::{By, history, named, parameters, unsigned};
 use super::sources::Script;
+use super::told::pair_numbers;
 use crate::limit::bucket::Terms;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Anchor, Quota, Rule};
@@ -18,7 +18,7 @@ pub struct Single {
     /// None for GET.
     script: Option<Script>,
     key: String,
-    arguments: SmallVec<[u64; 4]>,
+    arguments: Vec<String>,
 }
 
 /// What charging a segment brought.
@@ -31,21 +31,34 @@ pub enum Charged {
 }
 
 impl Single {
-    /// Charges `cost` to the segment of `quota` that `now` lies in, as far as this alone does not exceed the limit.
-    pub fn charge(tag: &Tag, policy: &Policy, quota: &Quota, now: Micros, cost: u64) -> Self {
+    /// Charges `cost` to the segment of `quota` that `now` lies in, as far as this alone does not exceed the limit. For
+    /// `hold` us it may be given back.
+    pub fn charge(tag: &Tag, policy: &Policy, quota: &Quota, now: Micros, cost: u64, hold: Micros) -> Self {
         let grid = Grid::new(quota.window);
         let start = grid.segment_at(now) * grid.bucket() * 64;
         Self {
             script: Some(Script::FIRST_WINDOW),
             key: tag.segment(policy.counters(), quota, grid.segment_at(now)),
-            arguments: [start, grid.bucket(), quota.limit.get(), cost].into_iter().collect(),
+            arguments: texts([start, grid.bucket(), quota.limit.get(), cost, hold]),
+        }
+    }
+
+    /// The same of a quota whose state is a pair. The reply is that to a reservation.
+    pub fn charge_pair(tag: &Tag, policy: &Policy, quota: &Quota, now: Micros, cost: u64, hold: Micros) -> Self {
+        let is_bucket = matches!(quota.rule, Rule::TokenBucket(_));
+        let [first, second, third] = parameters(quota, pair_numbers(quota, now));
+        Self {
+            script: Some(if is_bucket { Script::FIRST_BUCKET } else { Script::FIRST_FIXED }),
+            key: tag.state(policy.counters(), quota),
+            // Of one quota, and one cost, once.
+            arguments: vec![hold.to_string(), "1".into(), first, second, third, cost.to_string(), "1".into()],
         }
     }
 
     /// Reads the segment before the one that `now` lies in.
     pub fn previous(tag: &Tag, policy: &Policy, quota: &Quota, now: Micros) -> Self {
         let segment = Grid::new(quota.window).segment_at(now).saturating_sub(1);
-        Self { script: None, key: tag.segment(policy.counters(), quota, segment), arguments: SmallVec::new() }
+        Self { script: None, key: tag.segment(policy.counters(), quota, segment), arguments: Vec::new() }
     }
 
     /// Gives back what was charged to `quota` at `at`, unless that is a log. `reset_after` is what the charge's answer said
@@ -56,12 +69,12 @@ impl Single {
             Rule::SlidingWindow => {
                 let bucket = at / grid.bucket() % 64;
                 let key = tag.segment(policy.counters(), quota, grid.segment_at(at));
-                (Script::FIRST_WINDOW_BACK, key, [quota.limit.get(), bucket, cost].into_iter().collect())
+                (Script::FIRST_WINDOW_BACK, key, texts([quota.limit.get(), bucket, cost]))
             }
             Rule::TokenBucket(rate) => {
                 let terms = Terms::of(rate);
                 let key = tag.state(policy.counters(), quota);
-                (Script::FIRST_PAIR_BACK, key, [at, cost, terms.price, terms.repaid].into_iter().collect())
+                (Script::FIRST_PAIR_BACK, key, texts([at, cost, terms.price, terms.repaid]))
             }
             Rule::SlidingLog(_) => return None,
             Rule::FixedWindow(_) => {
@@ -72,7 +85,7 @@ impl Single {
                     _ => (at + reset_after).saturating_sub(quota.window),
                 };
                 let key = tag.state(policy.counters(), quota);
-                (Script::FIRST_PAIR_BACK, key, [start, cost, 0, 0].into_iter().collect())
+                (Script::FIRST_PAIR_BACK, key, texts([start, cost, 0, 0]))
             }
         };
         Some(Self { script: Some(script), key, arguments })
@@ -82,7 +95,7 @@ impl Single {
     pub fn name(&self) -> &'static str {
         match self.script {
             None => "previous segment",
-            Some(Script::FIRST_WINDOW) => "charge first",
+            Some(Script::FIRST_WINDOW | Script::FIRST_FIXED | Script::FIRST_BUCKET) => "charge first",
             Some(_) => "give back",
         }
     }
@@ -96,14 +109,16 @@ impl Single {
         };
         let mut cmd = named(by, script);
         cmd.arg(1).arg(&self.key);
-        for argument in &self.arguments {
-            cmd.arg(*argument);
-        }
+        cmd.arg(&self.arguments);
         if let Some(time) = time.filter(|_| script != Script::FIRST_WINDOW_BACK) {
             cmd.arg(time);
         }
         cmd
     }
+}
+
+fn texts<const COUNT: usize>(numbers: [u64; COUNT]) -> Vec<String> {
+    numbers.map(|number| number.to_string()).into()
 }
 
 /// Reads the reply to [`Single::charge`].

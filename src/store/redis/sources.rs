@@ -20,39 +20,56 @@ macro_rules! scripts {
     };
 }
 
+/// What charges a quota whose state is a pair first.
+macro_rules! first_pair {
+    ($pair:literal, $noted:literal) => {
+        concat!(
+            include_str!("first_pair.lua"),
+            include_str!("pair_head.lua"),
+            include_str!($pair),
+            include_str!("pair_read.lua"),
+            include_str!("pair.lua"),
+            include_str!($noted),
+            include_str!("hold.lua")
+        )
+    };
+}
+
 /// By algorithm, and then: reserving, charging once, taking back, checking. Those that are by no algorithm come last.
-const SOURCES: [[&str; 4]; 5] = [
-    scripts!(
+const SOURCES: [&[&str]; 5] = [
+    &scripts!(
         take: ["window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
         back: ["window_head.lua", "window_back.lua"],
         check: ["check_head.lua", "window_check.lua"]
     ),
-    scripts!(
+    &scripts!(
         take: ["pair_head.lua", "fixed.lua", "pair_read.lua", "pair.lua"],
         noted: ["fixed_noted.lua"],
         back: ["pair_head.lua", "fixed.lua", "pair_read.lua", "fixed_back.lua", "pair_back.lua"],
         check: ["check_head.lua", "fixed_check.lua", "pair_check.lua"]
     ),
-    scripts!(
+    &scripts!(
         take: ["pair_head.lua", "bucket.lua", "pair_read.lua", "pair.lua"],
         noted: ["bucket_noted.lua"],
         back: ["pair_head.lua", "bucket.lua", "pair_read.lua", "bucket_back.lua", "pair_back.lua"],
         check: ["check_head.lua", "bucket_check.lua", "pair_check.lua"]
     ),
-    scripts!(
+    &scripts!(
         take: ["log_head.lua", "log.lua"],
         noted: ["log_noted.lua"],
         back: ["log_head.lua", "log_back.lua"],
         check: ["log_head.lua", "log.lua"]
     ),
-    [
+    &[
         // What a log tells people.
         include_str!("log_read.lua"),
         // What charges first, and gives back, while a slot moves.
         include_str!("first_window.lua"),
         include_str!("first_window_back.lua"),
         include_str!("first_pair_back.lua"),
+        first_pair!("fixed.lua", "fixed_noted.lua"),
+        first_pair!("bucket.lua", "bucket_noted.lua"),
     ],
 ];
 
@@ -64,7 +81,7 @@ const SHARING: usize = 3;
 
 /// The same with their SHA-1.
 static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
-    let mut sources = SOURCES.map(|scripts| scripts.map(str::to_owned).to_vec()).to_vec();
+    let mut sources = SOURCES.map(|scripts| scripts.iter().map(|source| (*source).to_owned()).collect::<Vec<_>>());
     for scripts in &mut sources[..SHARING] {
         let check = scripts.split_off(CHECK).concat();
         scripts.extend((1..=MAX_QUOTAS).map(|quotas| written_out(&check, quotas)));
@@ -123,6 +140,8 @@ impl Script {
     pub const FIRST_WINDOW: Self = Self(4, 1);
     pub const FIRST_WINDOW_BACK: Self = Self(4, 2);
     pub const FIRST_PAIR_BACK: Self = Self(4, 3);
+    pub const FIRST_FIXED: Self = Self(4, 4);
+    pub const FIRST_BUCKET: Self = Self(4, 5);
 
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let algorithm = match policy.algorithm {

@@ -98,7 +98,7 @@ fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
     [window, calendar.window(window.end)]
 }
 
-fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 5] {
+pub fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 5] {
     let limit = quota.limit.get();
     match quota.rule {
         Rule::TokenBucket(rate) => {

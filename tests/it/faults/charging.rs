@@ -124,3 +124,34 @@ fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
         assert_eq!(told(), Some(vec![995, 0]), "{policy}");
     }
 }
+
+/// What is charged first may be given back a moment later, so another node does not learn from it.
+#[test]
+fn nobody_learns_from_what_is_charged_first() {
+    let cluster = chaos::arena();
+    let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
+    let policies = "policies:
+  window: {quotas: [5 per 1h], timeout: 10s}
+  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [5 per 1h], timeout: 10s}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 5}], timeout: 10s}
+";
+    let file = config_on(&cluster.seeds(), policies);
+    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    for node in &nodes {
+        wait_until("the store decides", || check(node, "window", &key_in(0), 0)["source"] == "store");
+    }
+    let key = key_in(0);
+    begin(&cluster, slot_of(&key), owners[0], owners[1]);
+    for policy in ["window", "fixed", "bucket"] {
+        // The first one tells this node that the slot moves: for a second all its checks charge first.
+        let answer = check(&nodes[0], policy, &key, 5);
+        assert_eq!((&answer["allowed"], &answer["source"]), (&json!(true), &json!("store")), "{policy}: {answer}");
+    }
+    bring_back(&cluster, slot_of(&key), owners[0], owners[1]);
+    for policy in ["window", "fixed", "bucket"] {
+        for _ in 0..2 {
+            let answer = check(&nodes[1], policy, &key, 1);
+            assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("store")), "{policy}: {answer}");
+        }
+    }
+}
