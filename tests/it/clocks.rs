@@ -24,9 +24,13 @@ const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_
 
 /// A store whose node has the clock that `hand` moves.
 fn store(hand: &Arc<AtomicU64>) -> RedisStore {
+    store_with(hand, Arc::default())
+}
+
+fn store_with(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
     let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());
-    RedisStore::open(&config, clock, Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
+    RedisStore::open(&config, clock, Duration::from_secs(5), generations).unwrap()
 }
 
 #[test]
@@ -71,6 +75,35 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
             Ok(())
         })
         .unwrap();
+}
+
+/// Denials that were learned by the instants of a clock that has stepped are about other instants now, and so are
+/// admissions that denials are compared with.
+#[test]
+fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
+    let (hand, generations) = (Arc::new(AtomicU64::new(START)), Arc::new(Generations::default()));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    let store = store_with(&hand, generations.clone());
+    runtime.block_on(store.known());
+    let policy = Arc::new(policy(&[(7, 3_600_000_000)]));
+    let subject = |key: String| {
+        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+        Subject { policy: policy.clone(), key: key.into(), fingerprint }
+    };
+    let (known, other) = (subject(unique("stepped")), subject(unique("stepped")));
+    let slot = store.slot(&known);
+    // What comes first is where the clock is.
+    runtime.block_on(store.take(&other, &[1])).unwrap();
+    // The shard's clock steps as seen from here: this node's own goes the other way.
+    for step in [10_800_000_000, -10_800_000_000] {
+        generations.allowed(slot, START);
+        let before = generations.current(slot);
+        hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(step), Ordering::SeqCst);
+        runtime.block_on(store.take(&other, &[1])).unwrap();
+        assert_ne!(generations.current(slot), before, "{step} us");
+        assert_eq!(generations.allowed_at(slot), 0, "{step} us");
+    }
 }
 
 /// The real program under Debian's libfaketime, which shifts its wall clock and its monotonic one. The command

@@ -33,6 +33,7 @@ use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
+use crate::limit::slot::Generations;
 use crate::limit::time::Micros;
 use crate::store::{ShardReading, StoreError};
 
@@ -80,8 +81,16 @@ struct Entry {
 
 impl Lane {
     /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
-    pub fn open(address: Address, clock: Clock, terms: Terms, doubt: Arc<Notify>, metrics: ShardMetrics) -> Self {
-        let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary, Arc::new(metrics)));
+    pub fn open(
+        address: Address,
+        clock: Clock,
+        terms: Terms,
+        doubt: Arc<Notify>,
+        metrics: ShardMetrics,
+        generations: Arc<Generations>,
+    ) -> Self {
+        let metrics = Arc::new(metrics);
+        let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary, metrics, generations));
         let queue = Driver::start(shard.clone(), doubt.clone());
         Self(Arc::new(Entry { queue, shard, durable: OnceLock::new(), doubt }))
     }

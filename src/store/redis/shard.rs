@@ -8,9 +8,11 @@ use super::check::Declared;
 use super::metrics::ShardMetrics;
 use super::server::Address;
 use super::terms::Terms;
+use super::told::TOLERANCE;
 use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::policy::Durability;
+use crate::limit::slot::{Generations, SLOTS};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 /// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
@@ -36,6 +38,8 @@ pub struct Shard {
     /// What the calls of this lane wait for.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
+    /// What is known of keys by its TIME.
+    generations: Arc<Generations>,
 }
 
 impl Shard {
@@ -46,10 +50,11 @@ impl Shard {
         terms: Terms,
         durability: Durability,
         metrics: Arc<ShardMetrics>,
+        generations: Arc<Generations>,
     ) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
         let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { address, clock, up, offset, heard, cluster, parted, terms, durability, metrics }
+        Self { address, clock, up, offset, heard, cluster, parted, terms, durability, metrics, generations }
     }
 
     pub fn is_up(&self) -> bool {
@@ -92,7 +97,7 @@ impl Shard {
     /// The same for a policy that waits for a replica; both count together.
     pub fn durable_twin(&self) -> Self {
         let (clock, terms, metrics) = (self.clock.clone(), self.terms.clone(), self.metrics.clone());
-        Self::new(self.address.clone(), clock, terms, Durability::Replica, metrics)
+        Self::new(self.address.clone(), clock, terms, Durability::Replica, metrics, self.generations.clone())
     }
 
     /// How long an answer may take.
@@ -143,7 +148,18 @@ impl Shard {
         let (low, high) = (time.cast_signed() - received.cast_signed(), time.cast_signed() - sent.cast_signed());
         let offset = self.offset.load(Ordering::Relaxed);
         if offset < low || offset > high {
-            self.offset.store(offset.clamp(low.min(high), high), Ordering::Relaxed);
+            let learned = offset.clamp(low.min(high), high);
+            self.offset.store(learned, Ordering::Relaxed);
+            // Before it has answered, its clock was only believed to be this node's.
+            if self.heard_since(1) && learned.abs_diff(offset) > TOLERANCE {
+                self.step();
+            }
         }
+    }
+
+    /// Its clock has stepped: what is known by its instants, and what they are compared with, ends. Which slots are its own
+    /// it does not know; of the others' keys the store is asked once more.
+    fn step(&self) {
+        (0..SLOTS).for_each(|slot| self.generations.raise(slot));
     }
 }

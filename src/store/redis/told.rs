@@ -16,7 +16,7 @@ use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::limit::window::Grid;
 
 /// How far the shard's clock may be from where the caller believes it, us.
-const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
+pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// What is told of a key.
 pub struct Told {

@@ -212,8 +212,8 @@ impl Topology {
     }
 
     fn open_lane(&self, address: &Address) -> Lane {
-        let metrics = ShardMetrics::new(self.checks_per_call.clone());
-        Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics)
+        let (metrics, generations) = (ShardMetrics::new(self.checks_per_call.clone()), self.generations.clone());
+        Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics, generations)
     }
 
     /// Replaces the table by what a server told; lanes that own nothing any more end.
