@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::json;
 
+use crate::harness::chaos;
 use crate::harness::cluster::Cluster;
 use crate::harness::http::{self, Connection};
-use crate::harness::{Node, config_on, unique};
+use crate::harness::redis::{Server, bus_port};
+use crate::harness::{Node, config_on, unique, wait_until};
 
 /// Clients at once.
 const CLIENTS: usize = 192;
@@ -76,6 +78,48 @@ fn disturb(cluster: &Cluster) {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut cluster.connection(number)).unwrap();
     }
     std::thread::sleep(std::time::Duration::from_millis(500));
+}
+
+/// While its first slot moves to it a primary owns none, and the checks of that slot go to it all the same.
+#[test]
+fn a_primary_without_slots_is_connected_to_once() {
+    let servers = [(); 2].map(|()| Server::start_on(bus_port(), &["--cluster-enabled", "yes"]));
+    let [mut full, mut empty] = servers.each_ref().map(|server| server.connection().unwrap());
+    redis::cmd("CLUSTER").arg("ADDSLOTS").arg((0..16384).collect::<Vec<u16>>()).exec(&mut full).unwrap();
+    redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(servers[0].port).exec(&mut empty).unwrap();
+    let info =
+        |connection: &mut redis::Connection| -> String { redis::cmd("CLUSTER").arg("INFO").query(connection).unwrap() };
+    wait_until("they are one", || {
+        [&mut full, &mut empty].into_iter().all(|connection| {
+            let told = info(connection);
+            told.contains("cluster_state:ok") && told.contains("cluster_known_nodes:2")
+        })
+    });
+    let key = unique("empty");
+    let slot = chaos::slot_of(&key);
+    let ids = [&mut full, &mut empty].map(|connection| redis::cmd("CLUSTER").arg("MYID").query::<String>(connection));
+    for (here, state, there) in [(&mut empty, "IMPORTING", &ids[0]), (&mut full, "MIGRATING", &ids[1])] {
+        let there = there.as_ref().unwrap();
+        redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(there).exec(here).unwrap();
+    }
+    let file = config_on(&[servers[0].url()], "policies: {p: {quotas: [1000 per 1h], timeout: 1s}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let mut ask = || {
+        let answer = http::post(&node.address, "/v1/check", json!({"policy": "p", "key": key}).to_string()).json();
+        let stats: String = redis::cmd("INFO").arg("stats").query(&mut empty).unwrap();
+        let told = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        (answer["source"] == "store", told.trim().parse::<u64>().unwrap())
+    };
+    wait_until("the store decides", || ask().0);
+    let (_, before) = ask();
+    // The topology is asked for every second.
+    let end = chaos::now_ms() + 5000;
+    while chaos::now_ms() < end {
+        let (by_store, connections) = ask();
+        assert!(by_store);
+        assert!(connections <= before + 1, "{connections} connections after {before}: one to ask who owns what");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 /// The tests' own clusters leave nothing running.

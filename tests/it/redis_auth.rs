@@ -2,14 +2,13 @@
 //! node knows of a password it never tells.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::redis::Server;
+use crate::harness::redis::{Server, bus_port};
 use crate::harness::tls::Authority;
 use crate::harness::{Node, TOLLGATE, free_port, http, unique, wait_until};
 
@@ -110,16 +109,9 @@ fn a_changed_password_is_read_when_a_connection_is_made() {
     }
 }
 
-/// A free port with another one 10,000 above, for the bus of a cluster.
-fn low_port() -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut ports = std::iter::repeat_with(|| 32_768 + free_port() % 20_000).take(100);
-    ports.find(|port| free(*port) && free(port + 10_000)).expect("a free port")
-}
-
 /// A server with TLS beside its plain port, which only the test uses.
 fn encrypted(authority: &Authority, options: &[&str]) -> (Server, u16) {
-    let port = low_port();
+    let port = bus_port();
     let (ca, certificate, key) = (authority.text("ca.pem"), authority.text("server.pem"), authority.text("server.key"));
     let port_text = port.to_string();
     let tls =

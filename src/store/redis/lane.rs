@@ -16,6 +16,7 @@
 //! so at once, the topology is asked for, and the driver probes by connecting until the server answers again: a connect is
 //! not enough, a call must have been answered. A server that is asked nothing shows by its TIME, once a second, that it is there.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ use crate::clock::Clock;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::{ShardReading, StoreError};
 
 /// Asks that wait at most; beyond that they are refused at once.
@@ -65,6 +66,9 @@ const RECONNECT: Duration = Duration::from_millis(50);
 /// How long a lane may be idle before the server must show that it is there.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// How long a lane towards a primary that owns no slots is kept after it was asked about one that is moving there, us.
+const KEPT: Micros = 60 * MICROS_PER_SECOND;
+
 /// The near end of a lane. The driver ends when the last one is dropped. Each check takes one, so it is one pointer.
 #[derive(Debug, Clone)]
 pub struct Lane(Arc<Entry>);
@@ -77,6 +81,8 @@ struct Entry {
     /// on its connection, and it is about the charges of that connection only.
     durable: OnceLock<mpsc::Sender<Ask>>,
     doubt: Arc<Notify>,
+    /// Until when it is kept although its primary may own no slots yet, us by this node's clock.
+    kept_until: AtomicU64,
 }
 
 impl Lane {
@@ -92,7 +98,7 @@ impl Lane {
         let metrics = Arc::new(metrics);
         let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary, metrics, generations));
         let queue = Driver::start(shard.clone(), doubt.clone());
-        Self(Arc::new(Entry { queue, shard, durable: OnceLock::new(), doubt }))
+        Self(Arc::new(Entry { queue, shard, durable: OnceLock::new(), doubt, kept_until: AtomicU64::new(0) }))
     }
 
     /// Queues an ask; its answer comes over its channel.
@@ -100,6 +106,9 @@ impl Lane {
     /// # Errors
     /// [`StoreError::QueueFull`].
     pub fn ask(&self, ask: Ask) -> Result<(), StoreError> {
+        if ask.asking {
+            self.0.kept_until.store(self.now() + KEPT, Ordering::Relaxed);
+        }
         let start = || Driver::start(Arc::new(self.0.shard.durable_twin()), self.0.doubt.clone());
         let queue = match ask.policy.options.durability {
             Durability::Primary => &self.0.queue,
@@ -122,6 +131,11 @@ impl Lane {
 
     pub fn is_up(&self) -> bool {
         self.0.shard.is_up()
+    }
+
+    /// Whether slots are moving to its primary, as far as it was asked lately.
+    pub fn is_kept(&self) -> bool {
+        self.0.kept_until.load(Ordering::Relaxed) > self.now()
     }
 
     /// Whether its driver is there, which only a fault of this program could end.

@@ -216,7 +216,7 @@ impl Topology {
         Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics, generations)
     }
 
-    /// Replaces the table by what a server told; lanes that own nothing any more end.
+    /// Replaces the table by what a server told; lanes that own nothing any more end, unless slots are moving there.
     fn learn(&self, kind: Kind, ranges: &[(u16, u16, Address)]) {
         let _writing = self.lock();
         let old = self.table.load_full();
@@ -245,6 +245,9 @@ impl Topology {
 }
 
 /// The task that keeps the topology current; it ends with the store.
+        for lane in old.lanes.iter().filter(|lane| lane.is_kept() && lane.is_driven()) {
+            table.place(lane.address(), || lane.clone());
+        }
 struct Watcher {
     topology: std::sync::Weak<Topology>,
     /// Those that answered when they were last asked.

@@ -1,5 +1,6 @@
 //! Redis servers of the tests' own. `REDIS_SERVER` chooses another binary.
 
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -84,6 +85,13 @@ fn process_id(port: u16) -> redis::RedisResult<i32> {
     let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
     let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut connection)?;
     info.get("process_id").ok_or_else(|| (redis::ErrorKind::Client, "INFO tells no process_id").into())
+}
+
+/// A free port with another one 10,000 above, for the bus of a cluster.
+pub fn bus_port() -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut ports = std::iter::repeat_with(|| 32_768 + free_port() % 20_000).take(100);
+    ports.find(|port| free(*port) && free(port + 10_000)).expect("a free port")
 }
 
 /// A store on the servers that `seeds` lead to. Needs a tokio runtime around it.
