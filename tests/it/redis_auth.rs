@@ -89,6 +89,27 @@ fn a_wrong_password_is_told_and_tried_again() {
 }
 
 /// The password changes, and later the connections break: the new ones log in by the new password.
+/// A store that cannot be reached for another reason than before says so, to the log and to who asks.
+#[test]
+fn another_reason_why_nobody_answers_is_told_as_well() {
+    let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
+    let node = node(folder.path(), &format!("{{redis: ['redis://:wr0ng-one@127.0.0.1:{port}']}}"));
+    assert_eq!(source(&node), "fallback");
+    let first = logged(folder.path());
+    assert!(first.contains(&format!("127.0.0.1:{port}")) && first.contains("Connection refused"), "{first}");
+    let server = Server::start_on(port, &[]);
+    let mut connection = server.connection().unwrap();
+    redis::cmd("CONFIG").arg(&["SET", "requirepass", "right-one"]).exec(&mut connection).unwrap();
+    // Every 10 s a line may pass.
+    wait_until("the new reason is told", || {
+        source(&node);
+        logged(folder.path()).matches("Password authentication failed").count() > 1
+    });
+    let told = logged(folder.path());
+    assert!(!told.contains("is known to own slot"), "{told}");
+    assert!(!told.contains("wr0ng-one"), "{told}");
+}
+
 #[test]
 fn a_changed_password_is_read_when_a_connection_is_made() {
     let server = guarded("first-one");

@@ -219,6 +219,8 @@ struct Driver {
     shard: Arc<Shard>,
     doubt: Arc<Notify>,
     breaker: Breaker,
+    /// Why it was opened last.
+    why: String,
     /// What may go out, and waits for others to ask.
     waiting: Vec<Ask>,
     /// What waits for a call of its key; at most [`BATCH`] together with those.
@@ -233,7 +235,8 @@ impl Driver {
     fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
         let (waiting, held) = (Vec::with_capacity(BATCH), Vec::new());
-        let driver = Self { asks, shard, doubt, breaker: Breaker::Closed, waiting, held, noted: 0, connect: CONNECT.0 };
+        let (breaker, why, connect) = (Breaker::Closed, String::new(), CONNECT.0);
+        let driver = Self { asks, shard, doubt, breaker, why, waiting, held, noted: 0, connect };
         tokio::spawn(driver.run());
         queue
     }
@@ -284,6 +287,7 @@ impl Driver {
     fn open_breaker(&mut self, why: &str) {
         self.waiting.drain(..).chain(self.held.drain(..)).for_each(|ask| refuse(ask, why));
         self.note_held();
+        why.clone_into(&mut self.why);
         if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
             tracing::warn!(
                 shard = %self.shard.address, why,
@@ -306,7 +310,7 @@ impl Driver {
         loop {
             tokio::select! {
                 connected = &mut connecting => return connected,
-                Some(ask) = self.asks.recv(), if self.breaker == Breaker::Open => refuse(ask, "connecting"),
+                Some(ask) = self.asks.recv(), if self.breaker == Breaker::Open => refuse(ask, &self.why),
             }
         }
     }

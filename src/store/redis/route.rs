@@ -188,7 +188,7 @@ impl RedisStore {
     pub(super) fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
         let unknown = || {
             self.topology.doubt();
-            StoreError::Unreachable(format!("no node is known to own slot {slot}"))
+            StoreError::Unreachable(self.topology.nobody(slot))
         };
         self.topology.owner(slot).ok_or_else(unknown)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 
@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::store::{ShardHealth, ShardReading};
 use crate::telemetry::instrument::Histogram;
+use crate::telemetry::log::Limiter;
 use crate::telemetry::metrics::Distribution;
 
 /// How often the topology is asked for when nothing looks wrong.
@@ -60,6 +61,8 @@ pub struct Topology {
     doubt: Arc<Notify>,
     /// Whether the topology has been learned at least once.
     known: watch::Sender<bool>,
+    /// Why the node that was asked last did not tell it.
+    trouble: ArcSwapOption<String>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -117,6 +120,7 @@ impl Topology {
             checks_per_call: metrics::checks_per_call(),
             doubt: Arc::default(),
             known: watch::Sender::new(false),
+            trouble: ArcSwapOption::empty(),
         });
         tokio::spawn(Watcher { topology: Arc::downgrade(&topology), connections: HashMap::new(), turn: 0 }.run());
         topology
@@ -171,6 +175,14 @@ impl Topology {
         }
         self.table.store(Arc::new(table));
         self.generations.raise(slot);
+    }
+
+    /// Why nobody is known to own a slot.
+    pub fn nobody(&self, slot: u16) -> String {
+        let trouble = self.trouble.load();
+        trouble
+            .as_ref()
+            .map_or_else(|| format!("no node is known to own slot {slot}"), |why| why.to_string())
     }
 
     /// Has the topology asked for soon.
@@ -233,6 +245,9 @@ impl Topology {
                 table.owners[usize::from(slot)] = place;
             }
         }
+        for lane in old.lanes.iter().filter(|lane| lane.is_kept() && lane.is_driven()) {
+            table.place(lane.address(), || lane.clone());
+        }
         for slot in 0..SLOTS {
             if old.owner(slot).map(Lane::address) != table.owner(slot).map(Lane::address) {
                 self.generations.raise(slot);
@@ -245,9 +260,6 @@ impl Topology {
 }
 
 /// The task that keeps the topology current; it ends with the store.
-        for lane in old.lanes.iter().filter(|lane| lane.is_kept() && lane.is_driven()) {
-            table.place(lane.address(), || lane.clone());
-        }
 struct Watcher {
     topology: std::sync::Weak<Topology>,
     /// Those that answered when they were last asked.
@@ -258,16 +270,20 @@ struct Watcher {
 
 impl Watcher {
     async fn run(mut self) {
-        let mut complained = false;
+        let complaints = Limiter::default();
         let mut doubted = true;
         while let Some(topology) = self.topology.upgrade() {
             let address = self.next(&topology);
             let asked = self.ask(&topology, &address, doubted).await;
+            let trouble = asked.as_ref().err().map(|error| Arc::new(format!("{address}: {error}")));
+            topology.trouble.store(trouble);
             if let Err(error) = &asked {
                 self.connections.remove(&address);
                 self.turn += 1;
-                if topology.kind() == Kind::Unknown && !std::mem::replace(&mut complained, true) {
-                    tracing::warn!(%error, "no node of the store answers yet; trying on");
+                if topology.kind() == Kind::Unknown
+                    && let Some(suppressed) = complaints.pass(topology.clock.now())
+                {
+                    tracing::warn!(%address, %error, suppressed, "no node of the store answers yet; trying on");
                 }
             }
             let well = asked.is_ok() && topology.table.load().primaries().all(Lane::is_up);
