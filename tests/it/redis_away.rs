@@ -1,14 +1,16 @@
 //! A node whose Redis is not there, or does not answer, answers all the same, says so, and joins it when it comes.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::harness::chaos::now_ms;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
-use crate::harness::{Node, config_on, free_port, http, unique, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, free_port, http, unique, wait_until};
 
 const POLICIES: &str = "
 fallback: {expected_nodes: 2}
@@ -69,6 +71,27 @@ fn a_frozen_redis_holds_up_no_answer_and_is_used_again_when_it_thaws() {
     server.thaw();
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
     wait_until("health tells the truth again", || health(&node)["status"] == "ok");
+}
+
+/// Nobody asks, and the server hangs up: it is connected to anew, and nobody is told that it does not answer.
+#[test]
+fn a_connection_that_breaks_while_idle_is_made_anew_at_once() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let file = config_on(&[server.url()], POLICIES);
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(File::create(folder.path().join("log")).unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    let key = unique("idle");
+    wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
+    let mut connection = server.connection().unwrap();
+    let logged = || std::fs::read_to_string(folder.path().join("log")).unwrap();
+    redis::cmd("CLIENT")
+        .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .exec(&mut connection)
+        .unwrap();
+    wait_until("it is noticed", || logged().contains("connection lost") || logged().contains("breaker opened"));
+    assert_eq!(ask(&node, "deny", &key).json()["source"], "store", "{}", logged());
+    assert!(!logged().contains("breaker opened"), "{}", logged());
 }
 
 /// Of a server and its replica as seeds, in whichever order, the server keeps the counts.

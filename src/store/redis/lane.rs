@@ -364,8 +364,8 @@ impl Driver {
                 }
                 () = tokio::task::yield_now(), if is_due => gathering.quiet += 1,
                 () = tokio::time::sleep(IDLE), if idle && !is_due => {
-                    if !self.answers(&mut connection).await {
-                        return End::Silent;
+                    if let Some(end) = self.look(&mut connection).await {
+                        return end;
                     }
                 }
             }
@@ -381,16 +381,17 @@ impl Driver {
         }
     }
 
-    /// Whether the server still tells its TIME.
-    async fn answers(&mut self, connection: &mut MultiplexedConnection) -> bool {
+    /// How the connection has ended, unless the server still tells its TIME.
+    async fn look(&mut self, connection: &mut MultiplexedConnection) -> Option<End> {
         let sent = self.shard.now();
-        let told = within(self.shard.patience(), server::time(connection)).await;
-        if let Ok(time) = &told {
-            self.shard.hear();
-            self.close_breaker();
-            self.shard.learn_offset(*time, sent, self.shard.now());
-        }
-        told.is_ok()
+        let Ok(told) = tokio::time::timeout(self.shard.patience(), server::time(connection)).await else {
+            return Some(End::Silent);
+        };
+        let Ok(time) = told else { return Some(End::Broken) };
+        self.shard.hear();
+        self.close_breaker();
+        self.shard.learn_offset(time, sent, self.shard.now());
+        None
     }
 
     /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can
