@@ -189,7 +189,7 @@ fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
     let (reused, away) = (trace_id(), trace_id());
     assert_eq!(traced(&node, &reused, "01", &check(2)).status, 409);
     let refund = json!({"policy": "deny", "key": "k", "cost": 1});
-    drop(server);
+    server.end();
     assert_eq!(traced_to(&node, "/v1/refund", &away, "01", &refund).status, 503);
     let spans = collector.wait("both are there", |spans| {
         !spans.named(&reused, "POST /v1/check").is_empty() && !spans.named(&away, "POST /v1/refund").is_empty()

@@ -11,7 +11,7 @@ use tollgate::config::RedisConfig;
 use tollgate::limit::slot::Generations;
 use tollgate::store::RedisStore;
 
-use super::free_port;
+use super::{free_port, wait_until};
 
 /// One server without persistence. It ends with the test process, however that ends: its keeper waits for the
 /// pipe to close, and then kills it.
@@ -59,6 +59,12 @@ impl Server {
     /// SIGCONT.
     pub fn thaw(&self) {
         self.signal(rustix::process::Signal::CONT);
+    }
+
+    /// Ends it, which dropping it only begins to do: nothing is answered after this.
+    pub fn end(self) {
+        self.signal(rustix::process::Signal::KILL);
+        wait_until("it is gone", || self.connection().is_err());
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
