@@ -5,6 +5,11 @@ use std::path::Path;
 use crate::clock::unix_micros;
 use crate::config::{Config, Faults, Overrides, Setup};
 
+/// The variables that say what a flag of `serve` does, and beat a file.
+pub(super) const LISTEN: &str = "TOLLGATE_LISTEN";
+pub(super) const ADMIN_LISTEN: &str = "TOLLGATE_ADMIN_LISTEN";
+pub(super) const STORE: &str = "TOLLGATE_STORE";
+
 /// Reads `file`; the variables that `serve` reads beat what it says.
 ///
 /// # Errors
@@ -12,9 +17,9 @@ use crate::config::{Config, Faults, Overrides, Setup};
 pub(super) fn config(file: &Path) -> Result<Config, Faults> {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let overrides = Overrides {
-        listen: variable("TOLLGATE_LISTEN"),
-        admin_listen: variable("TOLLGATE_ADMIN_LISTEN"),
-        store: variable("TOLLGATE_STORE").into_iter().collect(),
+        listen: variable(LISTEN),
+        admin_listen: variable(ADMIN_LISTEN),
+        store: variable(STORE).into_iter().collect(),
     };
     Setup { file: Some(file.to_owned()), overrides }.load(unix_micros())
 }

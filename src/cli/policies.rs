@@ -16,15 +16,17 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     match args.node.get("/v1/policies") {
-        Ok(answer) if answer.status == StatusCode::OK && answer.json()["policies"].is_array() => {
+        Ok(answer) => {
             let body = answer.json();
+            if answer.status != StatusCode::OK || !body["policies"].is_array() {
+                return failed(&answer.failure());
+            }
             print(&table(&body));
             if body["last_reload"]["successful"] == false {
                 complain(&last_reload(&body["last_reload"]));
             }
             ExitCode::SUCCESS
         }
-        Ok(answer) => failed(&answer.failure()),
         Err(reason) => failed(&reason),
     }
 }

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::{complain, descriptors, log, print};
+use super::{complain, descriptors, load, log, print};
 use crate::clock::unix_micros;
 use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
@@ -25,13 +25,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
     /// Where to answer checks.
-    #[arg(long, value_name = "ADDR", env = "TOLLGATE_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = load::LISTEN)]
     listen: Option<String>,
     /// Where to answer operators, if not there as well.
-    #[arg(long, value_name = "ADDR", env = "TOLLGATE_ADMIN_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = load::ADMIN_LISTEN)]
     admin_listen: Option<String>,
     /// One or more nodes of Redis: `redis://host:port`, also separated by commas.
-    #[arg(long, value_name = "URL", env = "TOLLGATE_STORE", num_args = 1..)]
+    #[arg(long, value_name = "URL", env = load::STORE, num_args = 1..)]
     store: Vec<String>,
 }
 

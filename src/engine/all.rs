@@ -219,7 +219,7 @@ impl Asked {
     /// Reserves in order, up to the first no.
     async fn reserve(&self) -> (Vec<Reserved>, Option<Answer>) {
         let longest = self.parts.iter().map(|part| part.subject.policy.timeout).max().unwrap_or_default();
-        let hold = 2 * Micros::try_from(longest.as_micros()).unwrap_or(Micros::MAX / 4);
+        let hold = Work::hold(longest);
         let until = self.engine.clock.now() + hold / 2;
         let mut reserved = Vec::with_capacity(self.parts.len());
         for part in self.parts.iter() {

@@ -121,9 +121,8 @@ mod tests {
     }
 
     /// How often a task is woken by one turn that does `what`.
-    fn woken(what: impl FnMut(&Waker)) -> u32 {
+    fn woken(mut what: impl FnMut(&Waker)) -> u32 {
         let count = Arc::new(Count::default());
-        let mut what = what;
         let connection = quietly(poll_fn(move |cx| {
             what(cx.waker());
             Poll::<()>::Pending

@@ -23,7 +23,7 @@ use super::time::Micros;
 
 /// Holes remembered at most; beyond that the two with the least owed between them become one, in the place of the first.
 /// Of what lies between them as much less can be taken back, and nothing more of anything.
-pub const HOLES: usize = 32;
+const HOLES: usize = 32;
 
 /// The most that `shift` is, fractions: with the largest debt on top it is still exact in the doubles of Lua.
 const MAX_SHIFT: u64 = 1 << 52;

@@ -1,6 +1,7 @@
 //! What a store can be asked to do with the counts of one key, and what it says then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -33,6 +34,11 @@ pub enum Work {
 }
 
 impl Work {
+    /// How long a reservation may be given back, us: whoever decides within `timeout` gives back within the same again.
+    pub fn hold(timeout: Duration) -> Micros {
+        2 * Micros::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 4)
+    }
+
     /// What the script is told to charge; a look charges nothing.
     pub fn costs(&self) -> &[u64] {
         match self {

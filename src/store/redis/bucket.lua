@@ -3,6 +3,9 @@
 -- was owed then, in fractions of the time in which one unit refills; see the core's `bucket.rs`.
 -- Parameters of a quota: fractions repaid in a us; fractions that a unit costs; burst.
 
+-- The numbers at the start of a tail.
+local NUMBERS = '>I8I8I8I8I8I8I8'
+
 local function owed(q, at, debt, instant)
   return debt > 0 and math.max(0, debt - parameter(q, 1) * ((instant or now) - at)) or 0
 end

@@ -3,8 +3,6 @@
 
 local HOLES = 32
 
-local NUMBERS = '>I8I8I8I8I8I8I8'
-
 -- The most that is written and the most that is skipped, fractions; `bucket.rs` and `ledger.rs` have the same.
 local MOST = 4503599627370496
 

@@ -4,10 +4,10 @@
 local function note(q, till)
   local marked, born, last, at, shift, turned, rebased = 0, nil, 0, now, 0, 0, 0
   if tail[q] then
-    marked, born, last, at, shift, turned, rebased = struct.unpack('>I8I8I8I8I8I8I8', tail[q])
+    marked, born, last, at, shift, turned, rebased = struct.unpack(NUMBERS, tail[q])
   end
   local number = math.max(last + 1, now)
-  local ledger = struct.pack('>I8I8I8I8I8I8I8', math.max(marked, till), born or number, number, at, shift, turned, rebased)
+  local ledger = struct.pack(NUMBERS, math.max(marked, till), born or number, number, at, shift, turned, rebased)
   redis.call('SETRANGE', KEYS[q], 16, ledger)
   return number, shift
 end

@@ -219,10 +219,9 @@ impl First {
         Arc::new(Policy { quotas: vec![quota.clone()], ..Policy::clone(&self.subject.policy) })
     }
 
-    /// How long what is charged may be given back, us: deciding ends within the timeout, and giving back within the same
-    /// again.
+    /// How long what is charged may be given back, us.
     fn hold(&self) -> Micros {
-        2 * Micros::try_from(self.subject.policy.timeout.as_micros()).unwrap_or(Micros::MAX / 4)
+        Work::hold(self.subject.policy.timeout)
     }
 
     /// Where the shard's TIME is believed to be, us.
@@ -289,12 +288,12 @@ impl First {
     async fn give_back(&mut self, kept: usize) -> Result<(), StoreError> {
         let back = self.charged.split_off(kept);
         let target = self.store.target(&self.subject, &self.span);
-        let until =
-            Patience::new(self.store.topology.clock(), self.store.topology.clock().now(), self.subject.policy.timeout);
+        let clock = self.store.topology.clock();
+        let until = Patience::new(clock, clock.now(), self.subject.policy.timeout).deadline();
         let mut stays = None;
         for back in back {
             let given = match back {
-                Some(back) => self.ask_single(&target, back, until.deadline()).await,
+                Some(back) => self.ask_single(&target, back, until).await,
                 None => Err(StoreError::Refused("there is no call for it".into())),
             };
             if let Err(error) = given {
