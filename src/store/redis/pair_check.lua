@@ -14,17 +14,29 @@
 
 local EXACT = 9007199254740992
 
+-- The numbers of a check, with its first run of costs.
+local NUMBERS = '<dd'
+-- each
+  .. 'ddddd'
+-- end each
+  .. 'dd'
+
 for _ = 1, checks do
-  local keys, ends
-  keys, ends, at = read_at('<dd', numbers, at)
+  local keys, ends, cost, times
+  -- each
+  local a_q, b_q, c_q, d_q, e_q
+  -- end each
+  keys, ends,
+  -- each
+    a_q, b_q, c_q, d_q, e_q,
+  -- end each
+    cost, times, at = read_at(NUMBERS, numbers, at)
   local read = call('MGET', unpack(names, base + 1, base + keys))
   local failed, spoilt, tailed, room = false, false, false, math.huge
   if read.err then
     reply[#reply + 1], at, base = false, ends, base + keys
   else
     -- each
-    local a_q, b_q, c_q, d_q, e_q
-    a_q, b_q, c_q, d_q, e_q, at = read_at('<ddddd', numbers, at)
     base = base + 1
     local key_q, state_q, first_q, second_q, tail_q = names[base], read[_q], 0, 0, ''
     if state_q then
@@ -46,9 +58,7 @@ for _ = 1, checks do
 
     -- Decide the costs in order; each is charged to all quotas or to none.
     local charged = 0
-    while at < ends do
-      local cost, times
-      cost, times, at = read_at('<dd', numbers, at)
+    while true do
       if cost > 0 then
         local left = room - charged
         local fit = (left - left % cost) / cost
@@ -59,6 +69,10 @@ for _ = 1, checks do
           charged = charged + fit * cost
         end
       end
+      if at == ends then
+        break
+      end
+      cost, times, at = read_at('<dd', numbers, at)
     end
 
     if charged > 0 and not spoilt then

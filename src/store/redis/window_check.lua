@@ -13,23 +13,35 @@
 
 local HEADER = 8
 
+-- The numbers of a check, with its first run of costs.
+local NUMBERS = '<dd'
+-- each
+  .. 'dddd'
+-- end each
+  .. 'dd'
+
 -- Whether somebody else wrote it.
 local function is_spoilt(segment, width)
-  local sums = segment and #segment - HEADER
-  return sums and (sums <= 0 or sums > 64 * width or sums % width ~= 0)
+  local sums = #segment - HEADER
+  return sums <= 0 or sums > 64 * width or sums % width ~= 0
 end
 
 for _ = 1, checks do
-  local segments, ends
-  segments, ends, at = read_at('<dd', numbers, at)
+  local segments, ends, cost, times
+  -- each
+  local length_q, limit_q, shift_q, last_q
+  -- end each
+  segments, ends,
+  -- each
+    length_q, limit_q, shift_q, last_q,
+  -- end each
+    cost, times, at = read_at(NUMBERS, numbers, at)
   local read = call('MGET', unpack(names, base + 1, base + segments))
   local failed, spoilt, stepped, room = false, false, false, math.huge
   if read.err then
     reply[#reply + 1], at = false, ends
   else
     -- each
-    local length_q, limit_q, shift_q, last_q
-    length_q, limit_q, shift_q, last_q, at = read_at('<dddd', numbers, at)
     local bucket_q = now % (length_q * 64)
     local segment_q = (now - bucket_q) / (length_q * 64)
     bucket_q = (bucket_q - bucket_q % length_q) / length_q
@@ -39,7 +51,8 @@ for _ = 1, checks do
     if limit_q >= 4294967296 then
       format_q, width_q = '>I8', 8
     end
-    if is_spoilt(before_q, width_q) or is_spoilt(current_q, width_q) or is_spoilt(after_q, width_q) then
+    if before_q and is_spoilt(before_q, width_q) or current_q and is_spoilt(current_q, width_q)
+      or after_q and is_spoilt(after_q, width_q) then
       spoilt, before_q, current_q, after_q = true, false, false, false
     end
     local total_q, filled_q = 0, 0
@@ -66,9 +79,7 @@ for _ = 1, checks do
 
     -- Decide the costs in order; each is charged to all quotas or to none.
     local charged, dearest, tell = 0, 0, stepped
-    while at < ends do
-      local cost, times
-      cost, times, at = read_at('<dd', numbers, at)
+    while true do
       if cost == 0 then
         tell = true
       else
@@ -84,6 +95,10 @@ for _ = 1, checks do
           dearest = cost
         end
       end
+      if at == ends then
+        break
+      end
+      cost, times, at = read_at('<dd', numbers, at)
     end
     tell = tell or charged + dearest > room
 
@@ -96,20 +111,21 @@ for _ = 1, checks do
           -- A segment matters until its last bucket has left the window; one second more spares the edge.
           local life = (segment_q + 2) * length_q * 64 - now
           local ttl = text('%.0f', math.ceil(life / 1000) + 1000)
-          wrote = call('SET', key, string.rep('\0', HEADER + bucket_q * width_q) .. sum, 'PX', ttl)
+          wrote = not call('SET', key, string.rep('\0', HEADER + bucket_q * width_q) .. sum, 'PX', ttl).err
         elseif filled_q <= bucket_q then
-          wrote = call('APPEND', key, string.rep(pack(format_q, total_q), bucket_q - filled_q) .. sum)
+          local skipped = string.rep(pack(format_q, total_q), bucket_q - filled_q)
+          wrote = call('APPEND', key, skipped .. sum) == HEADER + (bucket_q + 1) * width_q
         elseif filled_q == bucket_q + 1 then
-          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), sum)
+          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), sum) == #current_q
         else
           -- After a step back, all later buckets of the segment as well.
           local sums = {}
           for j = bucket_q, filled_q - 1 do
             sums[#sums + 1] = pack(format_q, read_at(format_q, current_q, HEADER + j * width_q + 1) + charged)
           end
-          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), table.concat(sums))
+          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), table.concat(sums)) == #current_q
         end
-        if type(wrote) == 'table' and wrote.err then
+        if not wrote then
           failed, spoilt = true, written
         end
         written = true
