@@ -72,8 +72,7 @@ impl Engine {
         parts.sort_by(|a, b| order(&a.subject).cmp(&order(&b.subject)));
         let asked = Asked { engine: self.clone(), parts: Arc::new(parts) };
         let parts = asked.parts.clone();
-        let lost = |_| vec![Err(CheckError::StoreUnavailable(StoreError::Timeout))];
-        let answers = tokio::spawn(traces::carried(asked.answer(since))).await.unwrap_or_else(lost);
+        let answers = tokio::spawn(traces::carried(asked.answer(since))).await.unwrap_or_else(|_| vec![Err(lost())]);
         spread(checks, &parts, answers)
     }
 
@@ -146,8 +145,8 @@ fn spread(checks: &[Check], parts: &[Part], answers: Vec<Answer>) -> Result<All,
             decisions[*place] = Some(Decision { cost, charged, ..decision.clone() });
         }
     }
-    let missing = || vec![(0, CheckError::StoreUnavailable(StoreError::Timeout))];
-    Ok(All { allowed, decisions: decisions.into_iter().collect::<Option<_>>().ok_or_else(missing)? })
+    let decisions: Option<_> = decisions.into_iter().collect();
+    Ok(All { allowed, decisions: decisions.ok_or_else(|| vec![(0, lost())])? })
 }
 
 /// A call under way, which outlives its caller.
@@ -261,7 +260,7 @@ impl Asked {
             .map(async |(part, (decision, receipt))| Ok(self.give_back(part, decision, receipt).await));
         let looking = after.iter().map(async |part| match without {
             // The call fails in any case.
-            true => Err(CheckError::StoreUnavailable(StoreError::Timeout)),
+            true => Err(lost()),
             false => part.traced(self.look(part), |decision| decision).await,
         });
         let (given, looked) = futures_util::future::join(join_all(giving), join_all(looking)).await;

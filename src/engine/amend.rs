@@ -14,7 +14,7 @@ use crate::telemetry::traces::{self, Answered};
 /// What to take back.
 #[derive(Debug, Clone)]
 pub enum Given {
-    /// So many units, 1 to 10^15, from the oldest charge upward.
+    /// So many units, 0 to 10^15, from the oldest charge upward.
     Cost(u64),
     /// The charge of the check with this id, 1 to 64 bytes.
     Id(Arc<str>),
@@ -155,6 +155,7 @@ pub(super) fn unfit(done: &Done) -> CheckError {
     CheckError::StoreUnavailable(StoreError::Unknown(format!("the work was answered by {done:?}")))
 }
 
+/// The failure of what has no answer.
 pub(super) fn lost() -> CheckError {
     CheckError::StoreUnavailable(StoreError::Timeout)
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures_util::future::{join, join_all};
 use smallvec::{SmallVec, smallvec};
 
+use super::amend::lost;
 use super::{Answer, Answers, Check, CheckError, Engine, is_plain, metas, one, told};
 use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
@@ -64,7 +65,7 @@ impl Engine {
             places.into_iter().zip(of_key).for_each(|(place, answer)| answers[place] = Some(answer));
         }
         let unasked = |subject: &Result<Subject, CheckError>| match subject {
-            Ok(_) => Err(CheckError::StoreUnavailable(StoreError::Timeout)),
+            Ok(_) => Err(lost()),
             Err(error) => Err(error.clone()),
         };
         answers

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::amend::first;
 use super::{Answer, Answers, Cause, CheckError, Decision, Fallback, Reason, Source, one};
-use crate::limit::decision::{QuotaStates, Wait};
+use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::store::{Done, MemoryStore, StoreError, Subject, Work};
@@ -86,20 +86,13 @@ impl FallbackStore {
         let decision = |verdict| Ok(local_decision(&share.policy, subject, verdict, fallback));
         taken.ruling.verdicts.into_iter().map(decision).collect()
     }
-}
 
-impl FallbackStore {
     fn share(&self, subject: &Subject) -> Subject {
         Subject { policy: Arc::new(subject.policy.share(self.expected_nodes)), ..subject.clone() }
     }
 }
 
-fn local_decision(
-    share: &Arc<Policy>,
-    subject: &Subject,
-    verdict: crate::limit::decision::Verdict,
-    fallback: Fallback,
-) -> Decision {
+fn local_decision(share: &Arc<Policy>, subject: &Subject, verdict: Verdict, fallback: Fallback) -> Decision {
     let mut decision = Decision::by_store(share.clone(), verdict);
     decision.charged = 0;
     decision.source = Source::Fallback;

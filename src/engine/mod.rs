@@ -310,7 +310,7 @@ fn is_plain(subject: &Subject, check: &Check) -> bool {
 
 /// The answer to one check; that there is one for each is the contract of what asks.
 fn one(mut answers: Answers) -> Answer {
-    answers.pop().unwrap_or_else(|| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
+    answers.pop().unwrap_or_else(|| Err(amend::lost()))
 }
 
 /// What a trace tells of an answer.

@@ -122,12 +122,14 @@ const RECORD: (Micros, Micros) = (300_000_000, 86_400_000_000);
 
 /// How long the record of an id is kept, us.
 pub fn record_life(policy: &Policy) -> Micros {
-    let longest = policy.quotas.iter().map(|quota| quota.window).max();
-    longest.unwrap_or_default().clamp(RECORD.0, RECORD.1)
+    longest_window(policy).clamp(RECORD.0, RECORD.1)
 }
 
 /// How long a charge can count at most, us: until then a reset must be known.
 pub fn longest_life(policy: &Policy) -> Micros {
-    let longest = policy.quotas.iter().map(|quota| quota.window).max();
-    2 * longest.unwrap_or_default() + 1_000_000
+    2 * longest_window(policy) + 1_000_000
+}
+
+fn longest_window(policy: &Policy) -> Micros {
+    policy.quotas.iter().map(|quota| quota.window).max().unwrap_or_default()
 }

@@ -172,7 +172,7 @@ fn token_buckets_admit_no_more_than_burst_and_rate() {
 /// reset_after (whole seconds; -1 when allowed), worked out by hand; each row asks a key anew after `used` units
 /// were taken at once, `later` ms ago.
 #[test]
-fn row_7_the_same_five_numbers_as_cl_throttle() {
+fn the_same_five_numbers_as_cl_throttle() {
     // max_burst, count, period s, used, later ms, quantity -> limited, limit, remaining, retry_after, reset_after
     let rows: [([u64; 6], [i64; 5]); 22] = [
         ([15, 30, 60, 0, 0, 1], [0, 16, 15, -1, 2]),
@@ -226,7 +226,7 @@ fn row_7_the_same_five_numbers_as_cl_throttle() {
 
 /// Fault 6 and rows 6 and 9: the end of a window is set when it begins; neither hits nor denials move it.
 #[test]
-fn row_6_neither_a_hit_nor_a_denial_prolongs_a_window() {
+fn neither_a_hit_nor_a_denial_prolongs_a_window() {
     let (runtime, redis) = shared_store();
     let memory = MemoryStore::new(Clock::system(), 10);
     for anchor in [Anchor::Clock, Anchor::FirstHit] {

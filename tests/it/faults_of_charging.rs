@@ -11,7 +11,7 @@ use crate::harness::unique;
 
 /// Tokens went negative by denied calls, and the caller was locked out longer and longer.
 #[test]
-fn fault_3_a_denied_call_deducts_nothing() {
+fn a_denied_call_deducts_nothing() {
     on_each_store(&policies(&[3], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-3"), unique("fault-3"));
@@ -41,7 +41,7 @@ fn fault_3_a_denied_call_deducts_nothing() {
 
 /// Every path that writes, in odd orders; then every key must have an end.
 #[test]
-fn fault_4_no_path_leaves_a_key_without_a_ttl() {
+fn no_path_leaves_a_key_without_a_ttl() {
     let server = Server::start();
     let store = format!("store: {{redis: ['{}']}}\n", server.url());
     let node = node(&written(&(store + &policies(&[3, 5], ""))));
@@ -83,7 +83,7 @@ fn fault_4_no_path_leaves_a_key_without_a_ttl() {
 
 /// A counter that several rules share was charged by the rule that allowed although another denied.
 #[test]
-fn fault_11_what_one_rule_allows_is_not_charged_when_another_denies() {
+fn what_one_rule_allows_is_not_charged_when_another_denies() {
     let rules = "
 policies:
   both: {quotas: [2 per 1h, 5 per 1d], timeout: 5s}

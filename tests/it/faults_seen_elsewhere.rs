@@ -9,7 +9,7 @@ use crate::harness::{cluster, http, unique};
 
 /// A cost beyond the burst was told a wait, though it can never pass; a wait below a second was told as 0.
 #[test]
-fn fault_2_never_is_no_wait_and_a_short_wait_is_not_zero() {
+fn never_is_no_wait_and_a_short_wait_is_not_zero() {
     let policies = "
 policies:
   bucket: {algorithm: token-bucket, quotas: [{rate: 5 per 1s, burst: 10}]}
@@ -46,7 +46,7 @@ policies:
 
 /// Several keys in one call without a hash tag are refused by a cluster: CROSSSLOT.
 #[test]
-fn fault_5_several_quotas_are_one_call_on_a_cluster() {
+fn several_quotas_are_one_call_on_a_cluster() {
     let seeds = cluster::shared().seeds().join(", ");
     let node = node_with(&format!(
         "store: {{timeout: 5s, redis: [{seeds}]}}
@@ -70,7 +70,7 @@ policies:
 
 /// What was known to be denied was denied again for a smaller cost.
 #[test]
-fn fault_12_a_known_denial_is_none_for_a_cheaper_request() {
+fn a_known_denial_is_none_for_a_cheaper_request() {
     let policies = "
 policies:
   window: {quotas: [10 per 1h]}
@@ -93,7 +93,7 @@ policies:
 
 /// What was known to be denied was denied again under a higher limit.
 #[test]
-fn fault_12_a_known_denial_is_none_under_a_raised_limit() {
+fn a_known_denial_is_none_under_a_raised_limit() {
     let policies = "policies: {own: {quotas: [2 per 1h], inline: true}}";
     on_each_store(policies, |node| {
         let key = unique("fault-12");

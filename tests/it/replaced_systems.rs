@@ -68,7 +68,7 @@ fn counter(node: &Node, policy: &str, limit: u64) {
 }
 
 #[test]
-fn row_1_one_counter_per_api_five_a_minute() {
+fn one_counter_per_api_five_a_minute() {
     on_each_store(|node| {
         counter(node, "row1", 5);
         counter(node, "row1-fixed", 5);
@@ -76,7 +76,7 @@ fn row_1_one_counter_per_api_five_a_minute() {
 }
 
 #[test]
-fn row_2_a_rolling_window_takes_costs() {
+fn a_rolling_window_takes_costs() {
     on_each_store(|node| {
         let key = unique("row2");
         assert_eq!(ask(node, "row2", &key, 3)["remaining"], 2);
@@ -93,7 +93,7 @@ fn row_2_a_rolling_window_takes_costs() {
 }
 
 #[test]
-fn row_3_two_hits_at_one_instant_count_twice() {
+fn two_hits_at_one_instant_count_twice() {
     on_each_store(|node| {
         let key = unique("row3");
         let checks: Vec<Value> = (0..7).map(|_| json!({"policy": "row3", "key": key})).collect();
@@ -109,12 +109,12 @@ fn row_3_two_hits_at_one_instant_count_twice() {
 }
 
 #[test]
-fn row_4_twenty_per_user_and_refused_ones_do_not_count() {
+fn twenty_per_user_and_refused_ones_do_not_count() {
     on_each_store(|node| counter(node, "row4", 20));
 }
 
 #[test]
-fn row_5_ten_at_once_on_five_per_ten_seconds_give_five() {
+fn ten_at_once_on_five_per_ten_seconds_give_five() {
     on_each_store(|node| {
         // The ten may fall on both sides of an edge, where five more are right: then once more.
         let exact = (0..3).any(|_| allowed_at_once(node, "row5", &unique("row5"), 10) == 5);
@@ -123,7 +123,7 @@ fn row_5_ten_at_once_on_five_per_ten_seconds_give_five() {
 }
 
 #[test]
-fn row_6_a_hit_or_a_denial_never_moves_the_end_of_a_window() {
+fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
     on_each_store(|node| {
         let key = unique("row6");
         let reset = |decision: &Value| decision["reset_after_ms"].as_u64().unwrap();
@@ -142,7 +142,7 @@ fn row_6_a_hit_or_a_denial_never_moves_the_end_of_a_window() {
 /// limited, limit, remaining, retry_after, reset_after of CL.THROTTLE, by seconds rounded up; the table of all cases is in
 /// `algorithms.rs`.
 #[test]
-fn row_7_the_five_numbers_of_cl_throttle_from_a_node() {
+fn the_five_numbers_of_cl_throttle_from_a_node() {
     on_each_store(|node| {
         let seconds = |value: &Value| value.as_u64().unwrap().div_ceil(1000);
         // One unit in 120 s: used before, quantity -> limited, remaining, retry_after, reset_after, s.
@@ -174,7 +174,7 @@ fn row_7_the_five_numbers_of_cl_throttle_from_a_node() {
 }
 
 #[test]
-fn row_8_a_token_bucket_with_costs_and_many_callers() {
+fn a_token_bucket_with_costs_and_many_callers() {
     on_each_store(|node| {
         assert_eq!(allowed_at_once(node, "row8", &unique("row8"), 30), 10);
         let key = unique("row8");
@@ -189,12 +189,12 @@ fn row_8_a_token_bucket_with_costs_and_many_callers() {
 }
 
 #[test]
-fn row_9_ten_means_ten_and_not_eleven() {
+fn ten_means_ten_and_not_eleven() {
     on_each_store(|node| assert_eq!(allowed_at_once(node, "row9", &unique("row9"), 20), 10));
 }
 
 #[test]
-fn row_10_one_sees_at_once_who_caused_the_denial() {
+fn one_sees_at_once_who_caused_the_denial() {
     on_each_store(|node| {
         let key = unique("row10");
         let ask = |meta: &str, cost: u64| {
@@ -228,7 +228,7 @@ fn row_10_one_sees_at_once_who_caused_the_denial() {
 }
 
 #[test]
-fn row_11_bursts_pass_and_sustained_load_does_not() {
+fn bursts_pass_and_sustained_load_does_not() {
     on_each_store(|node| {
         let key = unique("row11");
         assert_eq!(ask(node, "row11", &key, 1000)["allowed"], true);
@@ -239,7 +239,7 @@ fn row_11_bursts_pass_and_sustained_load_does_not() {
 }
 
 #[test]
-fn fault_1_a_bucket_of_burst_one_limits() {
+fn a_bucket_of_burst_one_limits() {
     on_each_store(|node| {
         let key = unique("one");
         assert_eq!(ask(node, "burst-of-one", &key, 1)["allowed"], true);

@@ -5,7 +5,7 @@
 --
 -- For `hold` us it is a reservation: it marks the segment, and nobody takes a denial for final.
 --
--- KEYS  the segment; window.lua says how it is kept
+-- KEYS  the segment; window_head.lua says how it is kept
 -- ARGV  its first instant, us; length of a bucket, us; limit; cost (0: only look); hold
 --       [now]           instead of TIME, us; tests only
 --

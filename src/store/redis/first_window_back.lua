@@ -1,6 +1,6 @@
 -- Sliding window while its slot moves: gives back what first_window.lua charged, only to a segment that still exists.
 --
--- KEYS  the segment; window.lua says how it is kept
+-- KEYS  the segment; window_head.lua says how it is kept
 -- ARGV  limit; the bucket that was charged, 0 to 63; cost
 --
 -- Reply 1 if it was given back, else 0

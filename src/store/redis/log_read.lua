@@ -1,4 +1,4 @@
--- Sliding log: what it tells people. It only reads; `log.lua` says what lies where.
+-- Sliding log: what it tells people. It only reads; `log_head.lua` says what lies where.
 --
 -- KEYS  a log, its metas
 -- ARGV  which 1000 of the metas, from the newest on: 0, 1 ...

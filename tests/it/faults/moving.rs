@@ -177,8 +177,13 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
         .map(|(name, n)| (name, n.load(Ordering::Relaxed)));
     let told: Vec<(&str, u64)> = told.collect();
     println!(
-        "ROW-MOVING | a slot MIGRATING for {} s | allowed of {POLICIES:?} | {told:?} |",
-        lasts(10_000).as_secs()
+        "ROW-MOVING | a slot MIGRATING for {} s: allowed | {} |",
+        lasts(10_000).as_secs(),
+        told.iter()
+            .zip(POLICIES)
+            .map(|((name, allowed), (_, _, limit))| format!("{name} {allowed} of {limit}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     );
     for ((name, allowed), (_, _, limit)) in told.iter().zip(POLICIES) {
         assert!(*allowed <= limit, "{name}: {allowed} of {limit}");
