@@ -97,12 +97,16 @@ fn ask_everything(node: &Node) {
     long_logs(node);
 }
 
-/// A log of many charges, one of which a part is taken back, and one whose charges leave while others come.
+/// A log of many charges, of which one of the first and a part of one are taken back, and one whose charges leave while
+/// others come.
 fn long_logs(node: &Node) {
     let key = unique("acl");
     let check = json!({"policy": "log", "key": key, "meta": "m"});
+    post(node, "/v1/check", &check);
+    post(node, "/v1/check", &json!({"policy": "log", "key": key, "meta": "m", "id": "early"}));
     post(node, "/v1/check/batch", &json!({"checks": vec![check.clone(); 300]}));
     post(node, "/v1/check", &check);
+    post(node, "/v1/refund", &json!({"policy": "log", "key": key, "id": "early"}));
     post(node, "/v1/refund", &json!({"policy": "log", "key": key, "cost": 200}));
     let dear = unique("acl");
     post(node, "/v1/check", &json!({"policy": "log", "key": dear, "meta": "m", "cost": 3}));

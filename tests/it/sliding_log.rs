@@ -252,6 +252,41 @@ fn both_stores_tell_the_same_of_who_caused_what() {
     runner(60).run(&histories(40), property).unwrap();
 }
 
+/// One charge with an id or what is taken back, and after how long, us.
+fn charges_and_refunds() -> impl Strategy<Value = Vec<(Micros, Result<(u64, Option<u8>), Result<usize, u64>>)>> {
+    let charge = (1_u64..6, proptest::option::of(0_u8..4)).prop_map(Ok);
+    let by_id = (0_usize..60).prop_map(|place| Err(Ok(place)));
+    let by_cost = (1_u64..20).prop_map(|cost| Err(Err(cost)));
+    let step = (0_u64..600_000, prop_oneof![6 => charge, 3 => by_id, 1 => by_cost]);
+    proptest::collection::vec(step, 60)
+}
+
+#[test]
+fn who_caused_what_stays_told_while_charges_are_taken_back() {
+    let both = Both::new();
+    let property = |steps: Vec<(Micros, Result<(u64, Option<u8>), Result<usize, u64>>)>| {
+        let subject = subject(logs(&[(150, WINDOW), (90, WINDOW / 2)], 200));
+        let mut now = START;
+        for (number, (later, step)) in steps.into_iter().enumerate() {
+            now += later;
+            let (work, metas) = match step {
+                Ok((cost, user)) => {
+                    let metas = user.map(|user| meta(&format!("user-{user}")));
+                    (Work::Once { id: number.to_string().into(), cost }, metas.into_iter().collect::<Vec<_>>())
+                }
+                Err(Ok(place)) => (Work::RefundOnce(place.to_string().into()), Vec::new()),
+                Err(Err(cost)) => (Work::Refund(cost), Vec::new()),
+            };
+            let here = both.memory.run_at(&subject, &work, &metas, now);
+            let there = both.runtime.block_on(both.redis.run_by(&subject, work, &metas, Some(now)));
+            prop_assert_eq!(here.unwrap(), there.unwrap());
+            both.history(&subject, now);
+        }
+        Ok(())
+    };
+    runner(60).run(&charges_and_refunds(), property).unwrap();
+}
+
 #[test]
 fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     let (runtime, redis) = shared_store();
@@ -327,13 +362,20 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
 }
 
-/// What is taken back from a log of 100,000 moves the sums on the shorter side: few, for a cost and for one of the latest
-/// charges; and who caused the rest is still told.
+/// What is taken back from a log of 100,000 moves the sums on the shorter side: few, for a cost and for one of the oldest or
+/// latest charges; and who caused the rest is still told.
 #[test]
 fn taking_back_from_a_log_of_100_000_writes_little() {
     let (server, runtime, redis, subject) = long_logs();
     let mut connection = server.connection().unwrap();
+    let once = |id: &str, now: Micros| {
+        let work = Work::Once { id: id.into(), cost: 7 };
+        runtime.block_on(redis.run_by(&subject, work, &[meta("once")], Some(now))).unwrap()
+    };
     for call in 0..99 {
+        if call == 2 {
+            once("early", START + call * 1_000_000);
+        }
         let metas = vec![meta(&format!("user-{}", call % 10)); 1000];
         runtime
             .block_on(redis.take_noted(&subject, &[2; 1000], &metas, Some(START + call * 1_000_000)))
@@ -342,11 +384,11 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
     let now = START + 98_000_001;
     let taken_back = |work: Work| match runtime.block_on(redis.run_by(&subject, work, &[], Some(now))).unwrap() {
         Done::Refunded(_, given) => given,
-        Done::Charged(_) => 0,
         other => panic!("{other:?}"),
     };
-    assert_eq!(taken_back(Work::Once { id: "late".into(), cost: 7 }), 0);
+    once("late", now);
     let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut connection).unwrap();
+    assert_eq!(taken_back(Work::RefundOnce("early".into())), 7);
     assert_eq!(taken_back(Work::Refund(10_001)), 10_001);
     assert_eq!(taken_back(Work::RefundOnce("late".into())), 7);
     assert_eq!(taken_back(Work::Refund(100_001)), 100_001);

@@ -1,8 +1,8 @@
 -- What `back.lua` does with sliding logs; `back_head.lua` and `log_head.lua` precede.
 --
--- Whoever takes units from an entry moves the sums on one side of it: those before it up, or those behind it down. What is
--- taken as a cost comes from the oldest entries that count, so few lie before them; a charge is mostly one of the latest.
--- Entries that cost nothing any more go.
+-- Whoever takes units from an entry moves the sums on one side of it: those before it up, or those behind it down, whichever
+-- are fewer. Mostly few are: what is taken as a cost comes from the oldest entries that count, and a charge is mostly one of
+-- the latest, or one of the oldest. Entries that cost nothing any more go.
 
 local counted, logs = KEYS, {}
 for q = 1, quotas do
@@ -55,58 +55,80 @@ end
 
 local MOST_NOTES = 2097152
 
--- Who caused what: of the entries before `kept` that were taken from nobody did any more, and what is left of `kept` cost
--- less. Notes bear the names of their entries, so they are moved with them.
-local function note_less(log, key, place, kept, given)
+-- The notes from one on and before another, by the names that their entries get when their sums are moved by so much.
+local function renamed(key, from, past, by)
+  local notes = {}
+  for chunk = from, past - 1, 1000 do
+    for _, note in ipairs(redis.call('LRANGE', key, chunk, math.min(chunk + 999, past - 1))) do
+      local at, sum = struct.unpack('>I8I8', note)
+      notes[#notes + 1] = struct.pack('>I8I8', at, (sum + by) % WHOLE) .. string.sub(note, 17)
+    end
+  end
+  return notes
+end
+
+-- Puts them behind those that are there.
+local function push(key, notes)
+  for chunk = 1, #notes, 1000 do
+    redis.call('RPUSH', key, unpack(notes, chunk, math.min(chunk + 999, #notes)))
+  end
+end
+
+-- Puts them before those that are there.
+local function push_before(key, notes)
+  local reversed = {}
+  for at = #notes, 1, -1 do
+    reversed[#reversed + 1] = notes[at]
+  end
+  for chunk = 1, #reversed, 1000 do
+    redis.call('LPUSH', key, unpack(reversed, chunk, math.min(chunk + 999, #reversed)))
+  end
+end
+
+-- Who caused what: of the entries from `place` on and before `kept` nobody did any more, and what is left of `kept` cost
+-- less. Notes bear the names of their entries, so they are moved with them: those before up, from the entry `dead` on, or those
+-- behind down. A list that is empty for a moment forgets when it ends, so what is new comes before what is old goes.
+local function note_less(log, key, place, kept, given, dead)
+  local notes = redis.call('LLEN', key)
   -- The first note from an entry on.
   local function first_note(low, entry)
     local instant, sum = math.huge, 0
     if entry <= log.count then
       instant, sum = pair(log, entry)
     end
-    return first(low, MOST_NOTES, function(number)
-      local note = redis.call('LRANGE', key, number, number)[1]
-      if not note then
-        return true
-      end
-      local at, sum_there = struct.unpack('>I8I8', note)
+    return first(low, notes, function(number)
+      local at, sum_there = struct.unpack('>I8I8', redis.call('LRANGE', key, number, number)[1])
       return at > instant or at == instant and total(log, sum_there) >= total(log, sum)
     end)
   end
   local from = first_note(0, place)
   local past = first_note(from, kept)
-  if made then
-    local notes = {}
-    for chunk = past, MOST_NOTES, 1000 do
-      local read = redis.call('LRANGE', key, chunk, chunk + 999)
-      for _, note in ipairs(read) do
-        local at, sum = struct.unpack('>I8I8', note)
-        notes[#notes + 1] = struct.pack('>I8I8', at, (sum - given) % WHOLE) .. string.sub(note, 17)
-      end
-      if #read < 1000 then
-        break
-      end
+  if dead then
+    local before = renamed(key, first_note(0, dead), from, given)
+    if past == notes then
+      push(key, before)
+      redis.call('LTRIM', key, past, -1)
+    else
+      redis.call('LTRIM', key, past, -1)
+      push_before(key, before)
     end
-    -- A list that is empty for a moment forgets when it ends.
+    from = #before
+  else
+    local behind = renamed(key, past, notes, -given)
     if from > 0 then
       redis.call('LTRIM', key, 0, from - 1)
+      push(key, behind)
+    else
+      push(key, behind)
+      redis.call('LTRIM', key, notes, -1)
     end
-    for chunk = 1, #notes, 1000 do
-      redis.call('RPUSH', key, unpack(notes, chunk, math.min(chunk + 999, #notes)))
-    end
-    if from == 0 then
-      redis.call('LTRIM', key, past + #notes, -1)
-    end
-  else
-    redis.call('LTRIM', key, past, -1)
-    from = 0
   end
   local note = redis.call('LRANGE', key, from, from)[1]
   if note and kept <= log.count then
     local at, sum, cost_there = struct.unpack('>I8I8I8', note)
     local instant, sum_kept = pair(log, kept)
     local left = total(log, sum_kept) - total_at(log, place - 1) - given
-    if at == instant and sum == (sum_kept - (made and given or 0)) % WHOLE and cost_there > left then
+    if at == instant and sum == (sum_kept - (dead and 0 or given)) % WHOLE and cost_there > left then
       redis.call('LSET', key, from, string.sub(note, 1, 16) .. struct.pack('>I8', left) .. string.sub(note, 25))
     end
   end
@@ -123,22 +145,22 @@ local function take_back(q)
   local kept = first(place, log.count + 1, function(entry)
     return total_at(log, entry) - below > given
   end)
+  -- What left long ago has no side to be on.
+  local dead = first(1, log.live, function(entry)
+    return pair(log, entry) + log.window + log.slack > now
+  end)
   local all
-  if made then
-    all = redis.call('GETRANGE', log.key, 0, place * PAIR - 1) .. moved(log, kept, log.count + 1, -given)
-  else
-    -- What left long ago has no side to be on.
-    local dead = first(1, log.live, function(entry)
-      return pair(log, entry) + log.window + log.slack > now
-    end)
+  if place - dead <= log.count - kept then
     local _, base = pair(log, dead - 1)
     local head = struct.pack('>I8I8', log.mark, (base + given) % WHOLE)
-    all = head .. moved(log, dead, log.live, given)
-      .. redis.call('GETRANGE', log.key, kept * PAIR, -1)
+    all = head .. moved(log, dead, place, given) .. redis.call('GETRANGE', log.key, kept * PAIR, -1)
+  else
+    dead = nil
+    all = redis.call('GETRANGE', log.key, 0, place * PAIR - 1) .. moved(log, kept, log.count + 1, -given)
   end
   local latest = #all > PAIR and struct.unpack('>I8', all, #all - PAIR + 1) or 0
   if q == noted then
-    note_less(log, KEYS[quotas + 1], place, kept, given)
+    note_less(log, KEYS[quotas + 1], place, kept, given, dead)
   end
   if latest + log.window + log.slack <= now then
     redis.call('DEL', log.key)
