@@ -159,18 +159,18 @@ impl Asked {
     /// One answer per part, in order, counted for checks that began at `since` (us).
     async fn answer(self, since: Micros) -> Vec<Answer> {
         let answers = self.decide().await;
-        self.tally(&answers, since);
+        self.note_answers(&answers, since);
         answers
     }
 
     /// Counts each check's own verdict. When there is none on one of them, the call has no other answer than that.
-    fn tally(&self, answers: &[Answer], since: Micros) {
+    fn note_answers(&self, answers: &[Answer], since: Micros) {
         let failed = answers.iter().position(Result::is_err);
         for (place, (part, answer)) in self.parts.iter().zip(answers).enumerate() {
             if failed.is_none_or(|failed| failed == place) {
                 part.places
                     .iter()
-                    .for_each(|_| self.engine.tally(&part.subject, std::slice::from_ref(answer), since));
+                    .for_each(|_| self.engine.note_answers(&part.subject, std::slice::from_ref(answer), since));
             }
         }
     }

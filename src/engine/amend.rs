@@ -59,7 +59,7 @@ impl Engine {
         let answer = amended.as_ref().map(|amended| &amended.decision);
         traces::answered(|| Answered { fallback: None, ..told(subject, 0, answer) });
         if let Ok(decision) = answer {
-            self.tally(subject, &[Ok(decision.clone())], since);
+            self.note_answers(subject, &[Ok(decision.clone())], since);
         }
         amended
     }
@@ -81,16 +81,23 @@ impl Engine {
         let (options, since) = (&subject.policy.options, self.clock.now());
         let mut answer = match options.listed {
             Some(listed) => Ok(Decision::by_list(subject.policy.clone(), listed, cost)),
-            None => self.count_once(subject, id, cost, metas, left).await,
+            None => self.ask_counters_once(subject, id, cost, metas, left).await,
         };
         if options.shadow {
             answer.iter_mut().for_each(Decision::shadow);
         }
-        self.tally(subject, std::slice::from_ref(&answer), since);
+        self.note_answers(subject, std::slice::from_ref(&answer), since);
         answer
     }
 
-    async fn count_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, metas: &[Meta], left: Duration) -> Answer {
+    async fn ask_counters_once(
+        &self,
+        subject: &Subject,
+        id: &Arc<str>,
+        cost: u64,
+        metas: &[Meta],
+        left: Duration,
+    ) -> Answer {
         let work = Work::Once { id: id.clone(), cost };
         let done = within(&self.clock, left, self.store.run(subject, work, metas)).await;
         match done.unwrap_or(Err(StoreError::Timeout)) {

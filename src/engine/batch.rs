@@ -102,7 +102,7 @@ impl Engine {
         let wanted: Vec<Wanted<'_>> = singles.iter().map(Single::wanted).collect();
         let decide = |place: usize, taken| {
             let (single, question) = (&singles[place], questions[place]);
-            let answer = one(self.decided(single.subject, &[single.check.cost], question, taken));
+            let answer = one(self.learn_or_fall_back(single.subject, &[single.check.cost], question, taken));
             self.finish_single(single, answer, now)
         };
         let mut answers: Vec<Option<Answer>> = vec![None; singles.len()];

@@ -202,7 +202,7 @@ impl Engine {
         if let (true, Ok(decision)) = (subject.policy.options.shadow, &mut answer) {
             decision.shadow();
         }
-        self.tally(subject, std::slice::from_ref(&answer), since);
+        self.note_answers(subject, std::slice::from_ref(&answer), since);
         answer
     }
 
@@ -211,12 +211,12 @@ impl Engine {
     async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta], left: Duration) -> Answers {
         let now = self.clock.now();
         let answers = self.decide(subject, costs, metas, now, left).await;
-        self.tally(subject, &answers, now);
+        self.note_answers(subject, &answers, now);
         answers
     }
 
     /// Counts answers to checks that began at `since` (us).
-    fn tally(&self, subject: &Subject, answers: &[Answer], since: Micros) {
+    fn note_answers(&self, subject: &Subject, answers: &[Answer], since: Micros) {
         self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
     }
 
@@ -225,7 +225,7 @@ impl Engine {
         let policy = &subject.policy;
         let mut answers: Answers = match policy.options.listed {
             Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
-            None => self.count(subject, costs, metas, now, left).await,
+            None => self.ask_counters(subject, costs, metas, now, left).await,
         };
         if policy.options.shadow {
             answers.iter_mut().flatten().for_each(Decision::shadow);
@@ -235,7 +235,14 @@ impl Engine {
 
     /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
     /// since a denial charges nothing.
-    async fn count(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros, left: Duration) -> Answers {
+    async fn ask_counters(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        now: Micros,
+        left: Duration,
+    ) -> Answers {
         let mut answers: SmallVec<[Option<Answer>; 1]> =
             costs.iter().map(|cost| self.known(subject, *cost, now)).collect();
         let open: SmallVec<[u64; 1]> =
@@ -267,12 +274,12 @@ impl Engine {
     ) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
         let taken = within(&self.clock, left, self.store.take_noted(subject, costs, metas)).await;
-        self.decided(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
+        self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 
     /// What the store's answer to a question comes to, which has just come: it is learned from, and the fallback answers
     /// where there is none.
-    fn decided(
+    fn learn_or_fall_back(
         &self,
         subject: &Subject,
         costs: &[u64],

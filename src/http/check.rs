@@ -20,10 +20,10 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
 /// As routed; the front takes the shorter way to the same.
 pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    answer(&node, &head, body).await
+    respond(&node, &head, body).await
 }
 
-pub(super) async fn answer(node: &Node, head: &Parts, body: impl JsonBody) -> Result<Response, Problem> {
+pub(super) async fn respond(node: &Node, head: &Parts, body: impl JsonBody) -> Result<Response, Problem> {
     let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
     let (check, denied) = violations::both(request::check(&body), query::deny_status(head.uri.query()))?;
     let decision = decide(node, &check).await?;

@@ -95,7 +95,7 @@ impl Inner {
             return problem.into_response();
         }
         if self.is_check(&head) {
-            return check::answer(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
+            return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let request = Request::from_parts(head, Body::new(body));
         // In a box, so that the future of a check stays small.
