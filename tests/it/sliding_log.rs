@@ -252,31 +252,39 @@ fn both_stores_tell_the_same_of_who_caused_what() {
     runner(60).run(&histories(40), property).unwrap();
 }
 
-/// One charge with an id or what is taken back, and after how long, us.
-fn charges_and_refunds() -> impl Strategy<Value = Vec<(Micros, Result<(u64, Option<u8>), Result<usize, u64>>)>> {
-    let charge = (1_u64..6, proptest::option::of(0_u8..4)).prop_map(Ok);
-    let by_id = (0_usize..60).prop_map(|place| Err(Ok(place)));
-    let by_cost = (1_u64..20).prop_map(|cost| Err(Err(cost)));
-    let step = (0_u64..600_000, prop_oneof![6 => charge, 3 => by_id, 1 => by_cost]);
-    proptest::collection::vec(step, 60)
+/// What is done to a log at an instant.
+#[derive(Debug, Clone)]
+enum Deed {
+    /// So much, for one of four users or nobody, with the number of the deed as its id.
+    Charge(u64, Option<u8>),
+    TakeBack(usize),
+    TakeBackCost(u64),
+}
+
+/// Deeds, each with how long it comes after the one before, us.
+fn charges_and_refunds() -> impl Strategy<Value = Vec<(Micros, Deed)>> {
+    let deed = prop_oneof![
+        6 => (1_u64..6, proptest::option::of(0_u8..4)).prop_map(|(cost, user)| Deed::Charge(cost, user)),
+        3 => (0_usize..60).prop_map(Deed::TakeBack),
+        1 => (1_u64..20).prop_map(Deed::TakeBackCost),
+    ];
+    proptest::collection::vec((0_u64..600_000, deed), 60)
 }
 
 #[test]
 fn who_caused_what_stays_told_while_charges_are_taken_back() {
     let both = Both::new();
-    let property = |steps: Vec<(Micros, Result<(u64, Option<u8>), Result<usize, u64>>)>| {
+    let property = |deeds: Vec<(Micros, Deed)>| {
         let subject = subject(logs(&[(150, WINDOW), (90, WINDOW / 2)], 200));
         let mut now = START;
-        for (number, (later, step)) in steps.into_iter().enumerate() {
+        for (number, (later, deed)) in deeds.into_iter().enumerate() {
             now += later;
-            let (work, metas) = match step {
-                Ok((cost, user)) => {
-                    let metas = user.map(|user| meta(&format!("user-{user}")));
-                    (Work::Once { id: number.to_string().into(), cost }, metas.into_iter().collect::<Vec<_>>())
-                }
-                Err(Ok(place)) => (Work::RefundOnce(place.to_string().into()), Vec::new()),
-                Err(Err(cost)) => (Work::Refund(cost), Vec::new()),
+            let (work, user) = match deed {
+                Deed::Charge(cost, user) => (Work::Once { id: number.to_string().into(), cost }, user),
+                Deed::TakeBack(place) => (Work::RefundOnce(place.to_string().into()), None),
+                Deed::TakeBackCost(cost) => (Work::Refund(cost), None),
             };
+            let metas: Vec<Meta> = user.map(|user| meta(&format!("user-{user}"))).into_iter().collect();
             let here = both.memory.run_at(&subject, &work, &metas, now);
             let there = both.runtime.block_on(both.redis.run_by(&subject, work, &metas, Some(now)));
             prop_assert_eq!(here.unwrap(), there.unwrap());
