@@ -7,12 +7,11 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use rustls::ServerConfig;
 use tokio::sync::Mutex;
 
 use crate::access::Access;
 use crate::clock::unix_micros;
-use crate::config::{Config, Fault, Faults, Setup, Watched};
+use crate::config::{Config, Fault, Faults, ServerTls, Setup, Watched};
 use crate::engine::{Changes, Engine};
 use crate::limit::time::Micros;
 
@@ -31,7 +30,7 @@ pub struct Reloader {
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
     access: ArcSwap<Access>,
-    tls: ArcSwapOption<ServerConfig>,
+    tls: ArcSwapOption<ServerTls>,
 }
 
 /// How the last reload went; the start counts as the first. Instants are in us since the Unix epoch.
@@ -57,6 +56,8 @@ impl LastReload {
 #[derive(Debug, Clone)]
 pub struct Reloaded {
     pub changes: Changes,
+    /// The settings besides the policies that have changed and are in force.
+    pub settings: Vec<&'static str>,
     /// The settings of the file that wait for a restart.
     pub restart_needed: Vec<&'static str>,
 }
@@ -82,7 +83,7 @@ impl Reloader {
             watched: ArcSwap::from_pointee(started.files.clone()),
             last: ArcSwap::from_pointee(last),
             access: ArcSwap::from_pointee(started.access.clone()),
-            tls: ArcSwapOption::new(started.tls.clone()),
+            tls: ArcSwapOption::from_pointee(started.tls.clone()),
             started,
         }
     }
@@ -135,7 +136,7 @@ impl Reloader {
     }
 
     /// How new connections are encrypted; none: not at all.
-    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+    pub fn tls(&self) -> Option<Arc<ServerTls>> {
         self.tls.load_full()
     }
 
@@ -151,18 +152,41 @@ impl Reloader {
         let at = config.policies.loaded_at;
         let version = config.policies.version.clone();
         self.watched.store(Arc::new(config.files));
-        self.tls.store(config.tls);
-        self.access.store(Arc::new(config.access));
+        let tls = config.tls.filter(|_| !restart_needed.contains(&"tls"));
+        let settings = self.replace_settings(config.access, tls);
         let changes = self.engine.replace(config.policies);
         let last =
             LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };
         self.last.store(Arc::new(last));
         let Changes { added, changed, removed } = &changes;
-        tracing::info!(why, version, ?added, ?changed, ?removed, "the configuration was loaded again");
+        let names = settings.join(",");
+        tracing::info!(
+            why,
+            version,
+            ?added,
+            ?changed,
+            ?removed,
+            settings = names,
+            "the configuration was loaded again"
+        );
         if !restart_needed.is_empty() {
             tracing::warn!(settings = ?restart_needed, "these settings have changed and need a restart");
         }
-        Reloaded { changes, restart_needed }
+        Reloaded { changes, settings, restart_needed }
+    }
+
+    /// Puts them into force where they say something new; which did. TLS stays as it is where there is none.
+    fn replace_settings(&self, access: Access, tls: Option<ServerTls>) -> Vec<&'static str> {
+        let mut changed = Vec::new();
+        if **self.access.load() != access {
+            self.access.store(Arc::new(access));
+            changed.push("auth");
+        }
+        if tls.is_some() && self.tls.load().as_deref() != tls.as_ref() {
+            self.tls.store(tls.map(Arc::new));
+            changed.push("tls");
+        }
+        changed
     }
 
     /// The files as they are now. A file system that hangs holds up only who looks at it: that is done elsewhere as well.

@@ -77,6 +77,7 @@ pub use resolve::{built_in, load};
 pub use setup::Setup;
 pub use source::{Overrides, Source};
 pub use store::DEFAULT_KEY_PREFIX;
+pub use tls::ServerTls;
 
 /// Everything a node is told.
 #[derive(Debug, Clone)]
@@ -91,8 +92,8 @@ pub struct Config {
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
     pub telemetry: TelemetryConfig,
-    /// Of both listeners; a reload puts it into force for new connections.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Of both listeners; a reload puts its files into force for new connections.
+    pub tls: Option<ServerTls>,
     pub limits: Limits,
     /// Who may call what; a reload puts it into force.
     pub access: Access,

@@ -1,6 +1,6 @@
 //! What of a changed configuration only a restart puts into force.
 
-use super::Config;
+use super::{Config, ServerTls};
 
 impl Config {
     /// The settings at the top of the file that differ from those of `running` and are not put into force by a reload.
@@ -14,7 +14,7 @@ impl Config {
             shutdown,
             telemetry,
             limits,
-            tls: _,
+            tls,
             access: _,
             policies: _,
             files: _,
@@ -22,6 +22,7 @@ impl Config {
         let settings = [
             ("listen", *listen != running.listen),
             ("admin_listen", *admin_listen != running.admin_listen),
+            ("tls", kind(tls.as_ref()) != kind(running.tls.as_ref())),
             ("store", *store != running.store),
             ("prefilter", *prefilter != running.prefilter),
             ("fallback", *expected_nodes != running.expected_nodes),
@@ -31,4 +32,9 @@ impl Config {
         ];
         settings.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
+}
+
+/// Whether there is TLS, and whether clients need certificates: no slip in a file may turn off either of a node that runs.
+fn kind(tls: Option<&ServerTls>) -> Option<bool> {
+    tls.map(ServerTls::asks_clients)
 }

@@ -22,8 +22,33 @@ const SHAPE: Shape = Shape {
 
 const CERTIFICATE: &str = "a file with certificates in PEM, such as `node.pem`";
 
+/// TLS of the listeners, as its files say.
+#[derive(Debug, Clone)]
+pub struct ServerTls {
+    pub server: Arc<ServerConfig>,
+    /// The node's certificate, and those of the authorities between it and one that clients know.
+    chain: Vec<CertificateDer<'static>>,
+    /// Who signs the certificates of clients. None: they need none.
+    clients: Option<Arc<RootCertStore>>,
+}
+
+impl ServerTls {
+    /// Whether clients must show a certificate.
+    pub fn asks_clients(&self) -> bool {
+        self.clients.is_some()
+    }
+}
+
+impl PartialEq for ServerTls {
+    /// Whether the files hold the same; to another key belongs another certificate.
+    fn eq(&self, other: &Self) -> bool {
+        let roots = |tls: &Self| tls.clients.as_ref().map(|clients| clients.roots.clone());
+        self.chain == other.chain && roots(self) == roots(other)
+    }
+}
+
 /// What `tls` says; the inner None without it.
-pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Option<Arc<ServerConfig>>> {
+pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Option<ServerTls>> {
     let Some(node) = root.member("tls") else { return Some(None) };
     let section = Section::open(node, &SHAPE, faults)?;
     let sentence = "`tls` needs `cert_file` and `key_file`, such as `{cert_file: node.pem, key_file: node.key}`";
@@ -31,17 +56,20 @@ pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) ->
     let key_node = section.required("key_file", sentence, faults);
     let chain = certificate.and_then(|node| certificates(node, files, faults));
     let key = key_node.and_then(|node| key(node, files, faults));
-    let verifier = match section.member("client_ca_file") {
-        Some(node) => verifier(node, files, faults)?,
-        None => WebPkiClientVerifier::no_client_auth(),
+    let (clients, verifier) = match section.member("client_ca_file") {
+        Some(node) => {
+            let clients = Arc::new(authorities(node, files, faults)?);
+            (Some(clients.clone()), verifier(node, clients, faults)?)
+        }
+        None => (None, WebPkiClientVerifier::no_client_auth()),
     };
     let (chain, key) = (chain?, key?);
     let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
-    let config = config.with_client_cert_verifier(verifier).with_single_cert(chain, key);
+    let config = config.with_client_cert_verifier(verifier).with_single_cert(chain.clone(), key);
     let refuse = |error| key_node?.complain::<()>(&format!("does not go with `cert_file`: {error}"), faults);
     let mut config = config.map_err(refuse).ok()?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Some(Some(Arc::new(config)))
+    Some(Some(ServerTls { server: Arc::new(config), chain, clients }))
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -79,8 +107,7 @@ pub(super) fn authorities(node: &Node, files: &mut Files, faults: &mut Faults) -
     }
 }
 
-fn verifier(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<Arc<dyn ClientCertVerifier>> {
-    let roots = Arc::new(authorities(node, files, faults)?);
+fn verifier(node: &Node, roots: Arc<RootCertStore>, faults: &mut Faults) -> Option<Arc<dyn ClientCertVerifier>> {
     match WebPkiClientVerifier::builder_with_provider(roots, provider()).build() {
         Ok(verifier) => Some(verifier),
         Err(error) => node.complain(&format!("does not serve: {error}"), faults),

@@ -19,6 +19,7 @@ pub(super) async fn reload(State(node): State<Node>, RawQuery(query): RawQuery) 
         added: &reloaded.changes.added,
         changed: &reloaded.changes.changed,
         removed: &reloaded.changes.removed,
+        settings: &reloaded.settings,
         restart_needed: &reloaded.restart_needed,
     };
     Ok(Json(body).into_response())
@@ -32,6 +33,8 @@ struct ReloadBody<'a> {
     added: &'a [String],
     changed: &'a [String],
     removed: &'a [String],
+    /// Those besides the policies that have changed and are in force.
+    settings: &'a [&'static str],
     /// Settings that have changed and that only a restart puts into force.
     restart_needed: &'a [&'static str],
 }

@@ -131,7 +131,7 @@ impl Connections {
         tokio::spawn(async move {
             match tls {
                 None => conversation.hold(stream).await,
-                Some(config) => match handshake(config, stream).await {
+                Some(tls) => match handshake(tls.server.clone(), stream).await {
                     Ok(stream) => conversation.hold(stream).await,
                     Err(error) => tracing::debug!(%error, "no TLS was agreed on"),
                 },

@@ -348,6 +348,21 @@ fn what_needs_a_restart_is_said_and_changes_nothing() {
 }
 
 #[test]
+fn changed_tokens_are_told_by_the_reload_and_only_those() {
+    let story = Story::begin(&p(5));
+    let new = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
+    let new = String::from_utf8(new).unwrap();
+    let (token, line) = new.trim_end().split_once('\n').unwrap();
+    std::fs::write(story.file.with_file_name("tokens"), line).unwrap();
+    let auth = "auth: {check_token_files: [tokens], admin_token_files: [tokens]}\n";
+    assert_eq!(story.reload(&p(6)).json()["settings"], json!([]));
+    let told = story.reload(&format!("{auth}{}", p(6))).json();
+    assert_eq!((&told["settings"], &told["changed"]), (&json!(["auth"]), &json!([])), "{told}");
+    let again = http::call(&story.node.address, "POST", "/v1/reload", Some(token), "").json();
+    assert_eq!((&again["settings"], &again["restart_needed"]), (&json!([]), &json!([])), "{again}");
+}
+
+#[test]
 fn built_in_policies_cannot_be_loaded_again() {
     let refused = reload(&Node::start());
     assert_eq!((refused.status, &refused.json()["type"]), (409, &json!("urn:tollgate:problem:nothing-to-reload")));

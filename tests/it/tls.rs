@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
+use serde_json::json;
 
 use crate::harness::tls::{Authority, certificates, exchange};
 use crate::harness::{Node, TOLLGATE, http, wait_until};
@@ -83,6 +84,57 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     assert_eq!(refused.status, 422, "{refused:?}");
     assert_eq!(refused.json()["violations"][0]["line"], 1);
     assert_eq!(shown(), second);
+}
+
+/// A slip in the file leaves a node neither open to all nor mute.
+#[test]
+fn a_reload_turns_tls_neither_on_nor_off() {
+    let authority = Authority::new();
+    authority.sign("client");
+    let node = node(&authority, "");
+    let write = |tls: &str| std::fs::write(authority.path("my.yaml"), format!("{tls}{POLICIES}")).unwrap();
+    let reload = || {
+        let reload = http::request("POST", "/v1/reload", &[], b"");
+        let (told, shown) = exchange(&node.address, authority.client(None), &reload).unwrap();
+        (told.json()["restart_needed"].clone(), told.json()["settings"].clone(), shown)
+    };
+    let own = || certificates(&authority.path("node.pem")).remove(0);
+    let first = own();
+    for other in ["", "tls: {cert_file: node.pem, key_file: node.key, client_ca_file: ca.pem}\n"] {
+        write(other);
+        assert_eq!(reload(), (json!(["tls"]), json!([]), first.clone()), "{other}");
+        assert!(http::try_exchange(&node.address, &check()).is_err(), "an answer without TLS");
+    }
+    write("tls: {cert_file: node.pem, key_file: node.key}\n");
+    assert_eq!(reload(), (json!([]), json!([]), first.clone()));
+    // As its files change, whoever has loaded them.
+    authority.sign("node");
+    wait_until("the new certificate is shown", || reload().2 == own());
+
+    std::fs::write(authority.path("plain.yaml"), POLICIES).unwrap();
+    let plain = Node::start_with(&["--config", authority.path("plain.yaml").to_str().unwrap()]);
+    std::fs::write(
+        authority.path("plain.yaml"),
+        format!("tls: {{cert_file: node.pem, key_file: node.key}}\n{POLICIES}"),
+    )
+    .unwrap();
+    let told = http::exchange(&plain.address, &http::request("POST", "/v1/reload", &[], b"")).json();
+    assert_eq!(told["restart_needed"], json!(["tls"]), "{told}");
+    assert_eq!(http::exchange(&plain.address, &check()).status, 200);
+}
+
+#[test]
+fn a_renewed_certificate_is_told_by_the_reload() {
+    let authority = Authority::new();
+    let node = node(&authority, "");
+    let reload = http::request("POST", "/v1/reload", &[], b"");
+    let told = || exchange(&node.address, authority.client(None), &reload).unwrap().0.json()["settings"].clone();
+    // The node may have noticed it before it was asked.
+    wait_until("a reload tells of the new certificate", || {
+        authority.sign("node");
+        told() == json!(["tls"])
+    });
+    assert_eq!(told(), json!([]));
 }
 
 /// A client that says nothing, or no TLS, is let go, and others are answered meanwhile.
