@@ -11,6 +11,9 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use subtle::{Choice, ConstantTimeEq};
 
+/// How a token begins that was made here; 64 hexadecimal digits follow.
+pub const TOKEN: &str = "tollgate_";
+
 /// How a line of a token file begins.
 const SCHEME: &str = "sha256:";
 
@@ -61,7 +64,7 @@ impl fmt::Debug for TokenHash {
 pub fn new_token() -> Option<String> {
     let mut bytes = [0u8; 32];
     SystemRandom::new().fill(&mut bytes).ok()?;
-    Some("tollgate_".chars().chain(bytes.iter().flat_map(|byte| hex(*byte))).collect())
+    Some(TOKEN.chars().chain(bytes.iter().flat_map(|byte| hex(*byte))).collect())
 }
 
 fn hex(byte: u8) -> [char; 2] {

@@ -38,9 +38,17 @@ fn tokens(list: Option<&Node>, files: &mut Files, faults: &mut Faults) -> Option
     read.into_iter().collect::<Option<Vec<_>>>().map(|tokens| tokens.concat())
 }
 
-/// The tokens of one file. A fault never repeats a line: it may be the token itself.
+/// The tokens of one file. A fault never repeats a line, nor what names no file: it may be the token itself.
 fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<TokenHash>> {
-    let text = files.text(item, "a file such as `admin.tokens`", faults)?;
+    let bytes = match files.read(item, "a file such as `admin.tokens`", faults)? {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let right = "must name a file such as `admin.tokens`, and never be a token itself";
+            faults.note(item.place, format!("{} {right}: what it names cannot be read: {error}", item.name));
+            return None;
+        }
+    };
+    let text = String::from_utf8(bytes).ok().or_else(|| item.complain("is not UTF-8", faults))?;
     let mut tokens = Vec::new();
     let before = faults.count();
     for (index, line) in text.lines().enumerate() {

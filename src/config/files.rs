@@ -46,14 +46,19 @@ impl Files {
 
     /// What the file holds that `node` names.
     pub(super) fn bytes(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Vec<u8>> {
+        let read = self.read(node, what, faults)?;
+        read.map_or_else(|error| node.complain(&format!("cannot be read: {error}"), faults), Some)
+    }
+
+    /// The same; why it cannot be read is for the caller to note.
+    pub(super) fn read(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Result<Vec<u8>, String>> {
         let path = self.path(node, what, faults)?;
         self.read.push(Watched::look(&path));
         // Whoever opens a pipe waits for who writes to it.
-        let read = match std::fs::metadata(&path) {
+        Some(match std::fs::metadata(&path) {
             Ok(data) if !data.is_file() => Err("it is no file".to_owned()),
             _ => bounded(&path, MAX_BYTES),
-        };
-        read.map_or_else(|error| node.complain(&format!("cannot be read: {error}"), faults), Some)
+        })
     }
 
     /// The same, when it is text.

@@ -1,16 +1,21 @@
 //! Reads a node as what it must be, or notes that it is something else.
 
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use super::fault::{Faults, Place};
 use super::raw::{Node, Value};
 use super::suggest::{listed, nearest};
+use crate::access::TOKEN;
 
 /// The longest name of a policy or a quota, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
 /// The longest part of a value that a fault repeats, in characters.
 const MAX_SHOWN: usize = 60;
+
+/// By so many hexadecimal digits a token is told from a name that begins alike.
+const DIGITS: usize = 16;
 
 impl Node {
     /// Nothing, at the very beginning.
@@ -126,12 +131,44 @@ pub(super) fn is_identifier(text: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// The beginning of what was written, on one line. Of a URL that may hold a password only the scheme.
+/// The beginning of what was written, on one line, without what in it is secret.
 pub(super) fn excerpt(text: &str) -> String {
-    let text = match text.split_once("://") {
-        Some((scheme, rest)) if rest.contains('@') => &format!("{scheme}://..."),
-        _ => text,
-    };
+    let text = masked(text);
     let shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().count() > MAX_SHOWN { shown + "..." } else { shown }
+}
+
+/// Of a URL that may hold a password only the scheme, of a token that stands where its file belongs only how it begins.
+fn masked(text: &str) -> Cow<'_, str> {
+    if let Some((scheme, rest)) = text.split_once("://")
+        && rest.contains('@')
+    {
+        return format!("{scheme}://...").into();
+    }
+    let of_secret =
+        |(_, rest): &(&str, &str)| rest.bytes().take(DIGITS).filter(u8::is_ascii_hexdigit).count() == DIGITS;
+    match text.split_once(TOKEN).filter(of_secret) {
+        Some((before, _)) => format!("{before}{TOKEN}...").into(),
+        None => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_secret_is_not_repeated() {
+        let token = format!("{TOKEN}{}", "5ad2".repeat(16));
+        for (text, shown) in [
+            (token.as_str(), "tollgate_..."),
+            (&format!("Bearer {token} # mine"), "Bearer tollgate_..."),
+            (&token[..TOKEN.len() + DIGITS], "tollgate_..."),
+            ("redis://me:hunter2@host", "redis://..."),
+            ("tollgate_check.tokens", "tollgate_check.tokens"),
+            ("tollgate_", "tollgate_"),
+        ] {
+            assert_eq!(excerpt(text), shown);
+        }
+    }
 }

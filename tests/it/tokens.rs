@@ -114,13 +114,41 @@ fn faults_of_a_token_file_are_told_and_not_repeated() {
     let lines: Vec<_> = told.lines().collect();
     assert_eq!((output.status.code(), lines.len()), (Some(1), 3), "{told}");
     for (line, part) in lines.iter().zip([
-        ":2:23: the file `absent` cannot be read",
+        ":2:23: an entry of `check_token_files` must name a file such as `admin.tokens`, and never be a token itself",
         ":2:31: the file `empty` holds no token",
         ":2:38: the file `plain` must",
     ]) {
         assert!(line.contains(part), "{line}");
     }
     assert!(!told.contains("hunter2"));
+}
+
+/// Nor where it is told besides the log: to who asks for a reload, and for the policies.
+#[test]
+fn a_token_in_place_of_its_file_is_not_repeated() {
+    let (token, line) = token();
+    let [secret, hash] = [&token["tollgate_".len()..], &line["sha256:".len()..]].map(|whole| &whole[..16]);
+    let folder = folder("");
+    let file = folder.path().join("my.yaml");
+    let node = node(&folder);
+    for auth in [
+        format!("{{check_token_files: [{token}]}}"),
+        format!("{{check_token_files: [\"{line}\"]}}"),
+        format!("{{check_token_files: {token}}}"),
+        format!("{{allow_anonymous: {token}}}"),
+        format!("{{{token}: true}}"),
+        token.clone(),
+    ] {
+        write(folder.path(), "my.yaml", &format!("auth: {auth}\npolicies: {{p: {{quotas: [5 per 1h]}}}}\n"));
+        let output = Command::new(TOLLGATE).arg("validate").arg(&file).output().unwrap();
+        let refused = http::call(&node.address, "POST", "/v1/reload", None, "");
+        let policies = http::get(&node.address, "/v1/policies");
+        assert_eq!((output.status.code(), refused.status), (Some(1), 422), "{auth}");
+        for told in [&output.stderr, &refused.body, &policies.body] {
+            let told = String::from_utf8_lossy(told);
+            assert!(!told.contains(secret) && !told.contains(hash), "{told}");
+        }
+    }
 }
 
 #[test]
