@@ -11,7 +11,7 @@
 
 use std::process::ExitCode;
 
-use super::{complain, print};
+use super::{complain, tell};
 
 mod args;
 
@@ -59,6 +59,6 @@ pub(super) fn run(args: Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    print(&if json { report.json() } else { report.text() });
-    if report.is_all_answered() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let code = if report.is_all_answered() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    tell(&if json { report.json() } else { report.text() }, code, 2)
 }

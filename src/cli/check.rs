@@ -42,12 +42,12 @@ fn ask(args: &Args) -> Result<bool, String> {
     }
     let answer = args.node.post("/v1/check", &body)?;
     if args.json {
-        print(&format!("{}\n", String::from_utf8_lossy(&answer.body)));
+        print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
     }
     let decision = answer.json();
     let Some(allowed) = decision["allowed"].as_bool() else { return Err(answer.failure()) };
     if !args.json {
-        print(&format!("{}\n", sentence(&decision)));
+        print(&format!("{}\n", sentence(&decision)))?;
     }
     Ok(allowed)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{complain, load, print};
+use super::{complain, load, tell};
 use crate::clock::unix_micros;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig};
 use crate::limit::key::MAX_KEY_BYTES;
@@ -28,15 +28,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    match explain(args) {
-        Ok(told) if args.json => print(&format!("{told}\n")),
-        Ok(told) => print(&text(&told)),
+    let told = explain(args).map(|told| if args.json { format!("{told}\n") } else { text(&told) });
+    match told {
+        Ok(told) => tell(&told, ExitCode::SUCCESS, 1),
         Err(reason) => {
             complain(&reason);
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }
 
 fn explain(args: &Args) -> Result<Value, String> {

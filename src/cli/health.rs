@@ -29,6 +29,6 @@ fn is_ready(args: &Args) -> Result<bool, String> {
     let answer = args.node.get("/health/ready")?;
     let body = answer.json();
     let Some(status @ ("ok" | "degraded" | "draining")) = body["status"].as_str() else { return Err(answer.failure()) };
-    print(&format!("{status}\n"));
+    print(&format!("{status}\n"))?;
     Ok(answer.status == StatusCode::OK)
 }

@@ -72,9 +72,21 @@ impl Cli {
     /// Reads the command line of this process; where it is wrong, that is said and the process ends. A variable that is set
     /// to nothing is taken for one that is not set, as where a template had nothing to fill in.
     pub fn of_process() -> Self {
-        let read = Self::from_arg_matches(&without_empty_variables(Self::command()).get_matches());
-        read.unwrap_or_else(|error| error.exit())
+        let matches = without_empty_variables(Self::command()).try_get_matches();
+        matches.and_then(|matches| Self::from_arg_matches(&matches)).unwrap_or_else(|told| exit(&told))
     }
+}
+
+/// Ends the process with what clap tells in place of a command: the help, the version, or what is wrong.
+fn exit(told: &clap::Error) -> ! {
+    let code = match written(told.print()) {
+        Err(reason) if !told.use_stderr() => {
+            complain(&reason);
+            1
+        }
+        _ => told.exit_code(),
+    };
+    std::process::exit(code)
 }
 
 fn without_empty_variables(command: clap::Command) -> clap::Command {
@@ -99,11 +111,32 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
-/// Writes to standard output; that nobody reads it is no reason to fail.
-fn print(text: &str) {
+/// Tells on standard output what a command was asked for, and ends it with `code`; with `failed` where that cannot be written.
+fn tell(text: &str, code: ExitCode, failed: u8) -> ExitCode {
+    match print(text) {
+        Ok(()) => code,
+        Err(reason) => {
+            complain(&reason);
+            ExitCode::from(failed)
+        }
+    }
+}
+
+/// Writes to standard output; that nobody reads it any more is no reason to fail.
+///
+/// # Errors
+/// When it cannot be written, for instance to a disk that is full.
+fn print(text: &str) -> Result<(), String> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+fn written(result: std::io::Result<()>) -> Result<(), String> {
+    match result {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
+        _ => Ok(()),
+    }
 }
 
 /// Tells on standard error why a command failed; that nobody reads it changes nothing.

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 use super::client::Node;
-use super::{complain, print};
+use super::{complain, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -21,11 +21,11 @@ pub(super) fn run(args: &Args) -> ExitCode {
             if answer.status != StatusCode::OK || !body["policies"].is_array() {
                 return failed(&answer.failure());
             }
-            print(&table(&body));
+            let code = tell(&table(&body), ExitCode::SUCCESS, 1);
             if body["last_reload"]["successful"] == false {
                 complain(&last_reload(&body["last_reload"]));
             }
-            ExitCode::SUCCESS
+            code
         }
         Err(reason) => failed(&reason),
     }

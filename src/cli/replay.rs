@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::{complain, load, print};
+use super::{complain, load, tell};
 use crate::config::Policies;
 use crate::limit::policy::Policy;
 
@@ -43,7 +43,8 @@ where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^1
 `cost` is 1 if left out, and what else is there does not matter. Time never goes back: a line from before its
 predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.
 
-Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log cannot be read, or no line of it, or the command line is wrong.
+Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log cannot be read, or no line of it, or the report
+not written, or the command line is wrong.
 
   tollgate replay tollgate.yaml --policy per-ip --policy login --log access.log
   zcat $(ls -rv access.log.*.gz) | tollgate replay tollgate.yaml --policy api-key --log - --key user --json")]
@@ -91,8 +92,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(outcome) => {
             outcome.unreadable.iter().for_each(|line| complain(line));
             outcome.warning().iter().for_each(|warning| complain(warning));
-            print(&if args.json { report::json(&outcome) } else { report::text(&outcome) });
-            ExitCode::SUCCESS
+            tell(&if args.json { report::json(&outcome) } else { report::text(&outcome) }, ExitCode::SUCCESS, 2)
         }
         Err(Failure::Asked(reason)) => {
             complain(&reason);

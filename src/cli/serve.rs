@@ -71,7 +71,7 @@ async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), Str
     let server = server.with_connections(connections);
     // By a thread of its own, since nobody need be reading; without one there is no greeting.
     let greeting = server.greeting();
-    let _ = std::thread::Builder::new().name("greeting".into()).spawn(move || print(&greeting));
+    let _ = std::thread::Builder::new().name("greeting".into()).spawn(move || drop(print(&greeting)));
     let reloads = reload_on(hangup, server.reloader());
     let (stop, stopped) = oneshot::channel();
     tokio::select! {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{complain, print};
+use super::{complain, tell};
 use crate::access::{TokenHash, new_token};
 
 #[derive(Debug, clap::Args)]
@@ -27,10 +27,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Command::Hash => hashed(),
     };
     match text {
-        Ok(text) => {
-            print(&text);
-            ExitCode::SUCCESS
-        }
+        Ok(text) => tell(&text, ExitCode::SUCCESS, 1),
         Err(reason) => {
             complain(&reason);
             ExitCode::FAILURE

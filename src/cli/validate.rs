@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{complain, load, print};
+use super::{complain, load, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -13,8 +13,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> ExitCode {
     match load::config(&args.file) {
         Ok(config) => {
-            print(&format!("{}: valid, {} policies\n", args.file.display(), config.policies.by_name.len()));
-            ExitCode::SUCCESS
+            let told = format!("{}: valid, {} policies\n", args.file.display(), config.policies.by_name.len());
+            tell(&told, ExitCode::SUCCESS, 1)
         }
         Err(faults) => {
             complain(&faults.to_string());

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::harness::stores::file_with;
 use crate::harness::{Node, TOLLGATE, http};
@@ -44,6 +44,49 @@ fn an_empty_variable_is_as_good_as_none() {
     }
     let Output { status, stderr, .. } = command.output().unwrap();
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+}
+
+/// As on a disk that is full. Whoever reads no further, such as `head`, is another matter.
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let node = Node::start();
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let log = file_with("{\"time\": 1, \"key\": \"k\"}\n");
+    let log = log.path().to_str().unwrap();
+    for (arguments, failed) in [
+        (&["token", "new"][..], 1),
+        (&["validate", path], 1),
+        (&["explain", path, "default", "me"], 1),
+        (&["explain", path, "default", "me", "--json"], 1),
+        (&["policies"], 1),
+        (&["health"], 1),
+        (&["--version"], 1),
+        (&["serve", "--help"], 1),
+        (&["check", "default", "me"], 2),
+        (&["check", "default", "me", "--json"], 2),
+        (&["bench", "-n", "1"], 2),
+        (&["replay", path, "--log", log, "--json"], 2),
+    ] {
+        let run = |out: Stdio| {
+            Command::new(TOLLGATE)
+                .args(arguments)
+                .env("TOLLGATE_URL", node.url())
+                .stdout(out)
+                .stderr(Stdio::piped())
+                .output()
+                .unwrap()
+        };
+        let full = run(std::fs::File::options().write(true).open("/dev/full").unwrap().into());
+        let reason = String::from_utf8(full.stderr).unwrap();
+        assert_eq!(full.status.code(), Some(failed), "{arguments:?}: {reason}");
+        let told = reason.lines().filter(|line| line.contains("standard output: No space left")).count();
+        assert_eq!(told, 1, "{arguments:?}: {reason}");
+        let (reader, gone) = std::io::pipe().unwrap();
+        drop(reader);
+        let unread = run(gone.into());
+        assert_eq!(unread.status.code(), Some(0), "{arguments:?}: {unread:?}");
+    }
 }
 
 #[test]
