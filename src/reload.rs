@@ -65,7 +65,7 @@ pub struct Reloaded {
 /// Why a reload changed nothing.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
-    #[error("the node runs by its built-in policies: start it with `--config FILE` to have something to load again")]
+    #[error("the node runs by its built-in policies: start it with `tollgate serve FILE` to have something to load again")]
     NoFile,
     #[error("{0}")]
     Faults(Faults),

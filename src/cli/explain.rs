@@ -19,8 +19,11 @@ use crate::store::redis::script::Call;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// The configuration with the policy.
     file: PathBuf,
+    /// The policy's name.
     policy: String,
+    /// The key, as a check would name it.
     key: String,
     /// Print a JSON object.
     #[arg(long)]

@@ -54,9 +54,10 @@ enum Command {
     Check(check::Args),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
-    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. Exit code: 0 said, 1 not.
+    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. Exit code: 0 explained, 1 the
+    /// file, the policy or the key is wrong.
     Explain(explain::Args),
-    /// Show the policies of a running node.
+    /// Show the policies of a running node. Exit code: 0 shown, 1 not.
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),

@@ -44,7 +44,7 @@ where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^1
 predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.
 
 Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log cannot be read, or no line of it, or the report
-not written, or the command line is wrong.
+cannot be written, or the command line is wrong.
 
   tollgate replay tollgate.yaml --policy per-ip --policy login --log access.log
   zcat $(ls -rv access.log.*.gz) | tollgate replay tollgate.yaml --policy api-key --log - --key user --json")]

@@ -18,11 +18,17 @@ use crate::serve::{Listeners, Server};
 /// What comes so soon after the first signal is the same one once more: `timeout` signals the process, and then its group.
 const ECHO: Duration = Duration::from_secs(1);
 
+/// The variable that names the configuration where the command line does not.
+const CONFIG: &str = "TOLLGATE_CONFIG";
+
 /// A flag beats its environment variable, which beats the file.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration; the built-in example policies without one.
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
+    /// The configuration. Without one, that which TOLLGATE_CONFIG names, or else the built-in example policies.
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// The same.
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where to answer checks.
     #[arg(long, value_name = "ADDR", env = load::LISTEN)]
@@ -38,7 +44,9 @@ pub(super) struct Args {
 impl Args {
     fn setup(self) -> Setup {
         let overrides = Overrides { listen: self.listen, admin_listen: self.admin_listen, store: self.store };
-        Setup { file: self.config, overrides }
+        // Not clap's: to it, a variable and an argument would be at odds.
+        let variable = || std::env::var_os(CONFIG).filter(|file| !file.is_empty()).map(PathBuf::from);
+        Setup { file: self.file.or(self.config).or_else(variable), overrides }
     }
 }
 

@@ -7,13 +7,18 @@ use super::{complain, load, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// The configuration to read.
     file: PathBuf,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
     match load::config(&args.file) {
         Ok(config) => {
-            let told = format!("{}: valid, {} policies\n", args.file.display(), config.policies.by_name.len());
+            let policies = match config.policies.by_name.len() {
+                1 => "1 policy".to_owned(),
+                number => format!("{number} policies"),
+            };
+            let told = format!("{}: valid, {policies}\n", args.file.display());
             tell(&told, ExitCode::SUCCESS, 1)
         }
         Err(faults) => {

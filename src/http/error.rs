@@ -129,7 +129,11 @@ impl Problem {
             ReloadError::NoFile => Self::new(Kind::NothingToReload, error.to_string()),
             ReloadError::Faults(faults) => {
                 let faults: Vec<_> = faults.iter().map(|fault| FaultBody::from(fault).into_owned()).collect();
-                let detail = format!("the running policies stay in force: {} faults, see violations", faults.len());
+                let number = match faults.len() {
+                    1 => "1 fault".to_owned(),
+                    number => format!("{number} faults"),
+                };
+                let detail = format!("the running policies stay in force: {number}, see violations");
                 Self { faults, ..Self::new(Kind::InvalidConfiguration, detail) }
             }
         }

@@ -217,6 +217,53 @@ fn a_file_is_read_as_serve_would() {
     }
 }
 
+/// As `validate`, `explain` and `replay` take theirs.
+#[test]
+fn serve_takes_its_file_by_position() {
+    let file = file_with("policies: {mine: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let mut program = Command::new(TOLLGATE);
+    // What the command line says beats a variable.
+    program.env("TOLLGATE_CONFIG", "no-such-file.yaml");
+    let node = Node::start_by(program, &[path]);
+    assert_eq!(run(&["check", "mine", "me"], &node.url()).0, 0);
+    let mut program = Command::new(TOLLGATE);
+    program.env("TOLLGATE_CONFIG", path);
+    let node = Node::start_by(program, &[]);
+    assert_eq!(run(&["check", "mine", "me"], &node.url()).0, 0);
+    let (code, _, reason) = run(&["serve", path, "--config", path], "");
+    assert!(code == 2 && reason.contains("cannot be used with"), "{code} {reason}");
+}
+
+#[test]
+fn help_explains_each_argument_by_position() {
+    for (command, arguments) in [
+        ("serve", &["[FILE]"][..]),
+        ("validate", &["<FILE>"]),
+        ("check", &["<POLICY>", "<KEY>"]),
+        ("explain", &["<FILE>", "<POLICY>", "<KEY>"]),
+        ("replay", &["<FILE>"]),
+    ] {
+        let (_, help, _) = run(&[command, "-h"], "");
+        for argument in arguments {
+            let text = help.lines().find_map(|line| line.trim().strip_prefix(argument));
+            assert!(text.is_some_and(|text| text.trim().len() > 5), "{command} {argument}: {help}");
+        }
+    }
+}
+
+#[test]
+fn one_is_not_told_in_the_plural() {
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let (_, out, _) = run(&["validate", path], "");
+    assert!(out.ends_with("valid, 1 policy\n"), "{out}");
+    let node = Node::start_with(&["--config", path]);
+    std::fs::write(file.path(), "policies: {default: {quotas: [0 per 1h]}}").unwrap();
+    let refused = http::post(&node.address, "/v1/reload", "").json();
+    assert_eq!(refused["detail"], "the running policies stay in force: 1 fault, see violations");
+}
+
 #[test]
 fn validate_refuses_what_is_not_there() {
     let (code, _, reason) = run(&["validate", "no-such-file.yaml"], "");
