@@ -5,6 +5,9 @@
 //! else (3 s were measured; `expand_fdtable` in the kernel's fs/file.c). A table that has its size before there is a
 //! second thread never grows.
 
+use std::io;
+use std::os::fd::OwnedFd;
+
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,6 +15,19 @@ use crate::config::Config;
 
 /// What is open besides connections of clients: to Redis, files, the runtime's own.
 const OTHERS: u64 = 256;
+
+/// Free descriptors without which there is no use in starting: for the runtime, which panics without its own, the listeners
+/// and the files that are read.
+const FEWEST: usize = 8;
+
+/// Whether some are free.
+///
+/// # Errors
+/// When too few are.
+pub(super) fn some_are_free() -> io::Result<()> {
+    let taken: Result<Vec<OwnedFd>, _> = (0..FEWEST).map(|_| fcntl_dupfd_cloexec(io::stdin(), 0)).collect();
+    Ok(taken.map(drop)?)
+}
 
 /// Raises the soft limit as far as `config` needs and the hard limit permits, and makes room in the table. Only of use
 /// before other threads are started. How many connections each listener may then have open: clients must not take what is
@@ -31,7 +47,7 @@ pub(super) fn reserve(config: &Config) -> u64 {
     }
     let last = wanted.min(permitted).saturating_sub(1);
     // Closed again at once; the room stays. Failing costs only that room.
-    let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(std::io::stdin(), last));
+    let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(io::stdin(), last));
     connections.clamp(1, config.limits.max_connections)
 }
 

@@ -51,6 +51,10 @@ impl Args {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
+    if let Err(error) = descriptors::some_are_free() {
+        complain(&format!("{error}: raise `ulimit -n` (LimitNOFILE)"));
+        return ExitCode::FAILURE;
+    }
     log::start();
     let setup = args.setup();
     let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());

@@ -34,6 +34,9 @@ impl FromStr for Target {
         if authority.as_str().contains('@') {
             return Err("--url: no user or password goes there; a token is named by --token-file".into());
         }
+        if text.contains(['?', '#']) {
+            return Err("--url: neither a query nor a fragment goes there, as each call has its own".into());
+        }
         let encrypted = scheme == "https";
         Ok(Self {
             encrypted,

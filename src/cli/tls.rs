@@ -53,6 +53,9 @@ impl Tls {
 }
 
 fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    read.map_err(|error| format!("{}: {error}", file.display()))
+    let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    match read {
+        Ok(read) if read.is_empty() => Err(format!("{} holds no certificate in PEM", file.display())),
+        read => read.map_err(|error| format!("{}: {error}", file.display())),
+    }
 }

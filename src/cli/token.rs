@@ -1,9 +1,13 @@
 //! `tollgate token`: tokens for callers, and the lines by which a node knows them.
 
+use std::io::{BufRead, Read};
 use std::process::ExitCode;
 
 use super::{complain, tell};
 use crate::access::{TokenHash, new_token};
+
+/// What a line with a token may have: a bound for what is read by mistake.
+const MAX_BYTES: u64 = 4096;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -37,8 +41,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 fn hashed() -> Result<String, String> {
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).map_err(|error| error.to_string())?;
+    let mut bounded = std::io::stdin().lock().take(MAX_BYTES + 1);
+    let length = bounded.read_line(&mut line).map_err(|error| error.to_string())?;
     match line.trim() {
+        _ if length as u64 > MAX_BYTES => Err(format!("a token has up to {MAX_BYTES} bytes")),
         "" => Err("write the token to standard input".into()),
         token => Ok(format!("{}\n", TokenHash::of(token))),
     }

@@ -139,6 +139,8 @@ fn an_url_that_cannot_be_is_refused_and_not_repeated() {
         ("http://127.0.0.1:70000/hunter2", "the port must be 1 to 65535"),
         ("https://127.0.0.1:0/hunter2", "the port must be 1 to 65535"),
         ("http://me:hunter2@127.0.0.1:1", "no user or password goes there"),
+        ("http://127.0.0.1:1/?x=hunter2", "neither a query nor a fragment goes there"),
+        ("http://127.0.0.1:1/#hunter2", "neither a query nor a fragment goes there"),
         ("ftp://127.0.0.1:1/hunter2", "write http://host:port"),
         ("hunter2 127.0.0.1", "write http://host:port"),
     ] {
@@ -283,6 +285,46 @@ fn what_never_ends_is_no_configuration() {
         let file = file_with(&config);
         let (code, _, reason) = run(&["validate", file.path().to_str().unwrap()], "");
         assert!(code == 1 && reason.contains("cannot be read: it is no file"), "{code} {reason}");
+    }
+}
+
+#[test]
+fn a_token_that_never_ends_is_none() {
+    let hash = |file: &str| {
+        let input = std::fs::File::open(file).unwrap();
+        let mut command = Command::new("prlimit");
+        command.args(["--as=2000000000", TOLLGATE, "token", "hash"]).stdin(input);
+        let output = command.output().expect("prlimit of util-linux");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(hash("/dev/zero"), (Some(1), "tollgate: a token has up to 4096 bytes\n".to_owned()));
+    let longest = file_with(&"x".repeat(4096));
+    assert_eq!(hash(longest.path().to_str().unwrap()).0, Some(0));
+}
+
+#[test]
+fn a_file_of_authorities_that_holds_none_is_told() {
+    let (code, _, reason) = run(&["health", "--ca-file", "/dev/null"], &{
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || listener.accept());
+        url
+    });
+    assert!(code == 1 && reason.contains("/dev/null holds no certificate"), "{code} {reason}");
+}
+
+#[test]
+fn too_few_files_to_start_are_told() {
+    for permitted in 4..=8 {
+        let mut command = Command::new("prlimit");
+        command.args([&format!("--nofile={permitted}:{permitted}"), TOLLGATE, "serve", "--listen", "127.0.0.1:0"]);
+        let output = command.stdout(Stdio::null()).output();
+        let Output { status, stderr, .. } = output.expect("prlimit of util-linux");
+        let reason = String::from_utf8(stderr).unwrap();
+        assert!(
+            status.code() == Some(1) && reason.contains("Too many open files") && reason.contains("ulimit -n"),
+            "{permitted}: {status} {reason}"
+        );
     }
 }
 
