@@ -158,19 +158,18 @@ impl Reloader {
         let last =
             LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };
         self.last.store(Arc::new(last));
-        let Changes { added, changed, removed } = &changes;
-        let names = settings.join(",");
+        let names = |names: &[String]| names.join(",");
         tracing::info!(
             why,
             version,
-            ?added,
-            ?changed,
-            ?removed,
-            settings = names,
+            added = names(&changes.added),
+            changed = names(&changes.changed),
+            removed = names(&changes.removed),
+            settings = settings.join(","),
             "the configuration was loaded again"
         );
         if !restart_needed.is_empty() {
-            tracing::warn!(settings = ?restart_needed, "these settings have changed and need a restart");
+            tracing::warn!(settings = restart_needed.join(","), "these settings have changed and need a restart");
         }
         Reloaded { changes, settings, restart_needed }
     }

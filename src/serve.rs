@@ -223,7 +223,8 @@ fn reach(listener: &TcpListener) -> Reach {
 async fn drain(stop: impl Future<Output = ()>, lifecycle: &Lifecycle, delay: Duration) {
     stop.await;
     lifecycle.advance(Phase::Draining);
-    tracing::info!(delay_ms = delay.as_millis(), "draining");
+    let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(delay_ms, "draining");
     tokio::time::sleep(delay).await;
 }
 

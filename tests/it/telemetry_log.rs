@@ -70,6 +70,31 @@ fn a_log_that_others_share_without_waiting_has_whole_lines() {
 }
 
 #[test]
+fn numbers_and_lists_of_names_are_told_as_that() {
+    let (log, far_end) = pipe().unwrap();
+    let file = NamedTempFile::with_suffix(".yaml").unwrap();
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    write("policies: {a: {quotas: [1 per 1s]}}");
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "info").stderr(far_end);
+    let mut node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    write("shutdown: {delay: 10ms}\npolicies: {b: {quotas: [1 per 1s]}, c: {quotas: [1 per 1s]}}");
+    assert_eq!(http::post(&node.address, "/v1/reload", "").status, 200);
+    node.terminate();
+    assert_eq!(node.ended().code(), Some(0));
+    let lines: Vec<Value> =
+        BufReader::new(log).lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let fields = |message: &str| {
+        let told = lines.iter().map(|line| &line["fields"]).find(|fields| fields["message"] == message);
+        told.unwrap_or_else(|| panic!("no line says {message:?}: {lines:?}"))
+    };
+    let loaded = fields("the configuration was loaded again");
+    assert_eq!([&loaded["added"], &loaded["changed"], &loaded["removed"]], ["b,c", "", "a"]);
+    assert_eq!(fields("these settings have changed and need a restart")["settings"], "shutdown");
+    assert_eq!(fields("draining")["delay_ms"], 0);
+}
+
+#[test]
 fn a_line_that_is_longer_than_all_that_may_wait_is_told() {
     let file = NamedTempFile::with_suffix(".yaml").unwrap();
     let faults: String = (0..20_000).map(|number| format!("unknown{number}: 1\n")).collect();
