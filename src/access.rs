@@ -111,6 +111,8 @@ pub enum Refused {
     NeedsAdmin,
     /// No token would do: none for operators is configured.
     NoAdminTokens,
+    /// There is no token, and a page in a browser asks: anybody's, in the browser of somebody on this machine.
+    Page,
 }
 
 impl Access {

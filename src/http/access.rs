@@ -24,15 +24,25 @@ fn need(method: &Method, path: &str) -> Option<Need> {
 /// Whether the caller may make this call.
 ///
 /// # Errors
-/// 401 without a token that is known, 403 when it is not one for operators. To others than operators, what is not in the
-/// table does not exist.
+/// 401 without a token that is known, 403 when it is not one for operators, or a page asks without one. To others than
+/// operators, what is not in the table does not exist.
 pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Problem> {
     let permit = |need| access.permit(need, reach, || bearer(&request.headers));
     match need(&request.method, request.uri.path()) {
+        Some(Need::Admin) if access.admin.is_empty() && is_of_a_page(&request.headers) => {
+            permit(Need::Admin).and(Err(Refused::Page)).map_err(Problem::refused)
+        }
         Some(need) => permit(need).map_err(Problem::refused),
         None if permit(Need::Admin).is_ok() => Ok(()),
         None => permit(Need::Check).map_err(Problem::refused).and(Err(Problem::not_found(&request.uri))),
     }
+}
+
+/// Whether a page in a browser makes the call, and not a person who has typed the address. A browser names the page's origin in
+/// each call but plain GET and HEAD, and in those towards this machine says that they are another site's.
+fn is_of_a_page(headers: &HeaderMap) -> bool {
+    let sites = headers.get_all("sec-fetch-site").iter();
+    headers.contains_key(header::ORIGIN) || sites.into_iter().any(|site| site != "none" && site != "same-origin")
 }
 
 /// The token of `Authorization: Bearer`. Of a field that is repeated no value is the right one.
@@ -52,6 +62,10 @@ pub(super) fn sentence(refused: Refused) -> &'static str {
         Refused::NoAdminTokens => {
             "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
              operators on loopback (admin_listen) without tokens"
+        }
+        Refused::Page => {
+            "a page in a browser may not make this call without a token: make it without Origin and Sec-Fetch-Site, or name \
+             auth.admin_token_files and send a token"
         }
     }
 }

@@ -112,7 +112,7 @@ impl Problem {
     pub(super) fn refused(refused: Refused) -> Self {
         let kind = match refused {
             Refused::NoToken | Refused::UnknownToken => Kind::Unauthorized,
-            Refused::NeedsAdmin | Refused::NoAdminTokens => Kind::Forbidden,
+            Refused::NeedsAdmin | Refused::NoAdminTokens | Refused::Page => Kind::Forbidden,
         };
         Self::new(kind, access::sentence(refused))
     }

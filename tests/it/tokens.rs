@@ -151,6 +151,46 @@ fn a_token_in_place_of_its_file_is_not_repeated() {
     }
 }
 
+/// Whatever page somebody on the machine has open may call 127.0.0.1, though it may not read what is answered.
+#[test]
+fn pages_in_a_browser_are_no_operators() {
+    let folder = folder("");
+    let node = node(&folder);
+    let call = |method: &str, path: &str, headers: &[(&str, &str)]| {
+        http::exchange(&node.address, &http::request(method, path, headers, CHECK.as_bytes()))
+    };
+    let evil = ("Origin", "https://evil.example");
+    let rebound = ("Origin", "http://evil.example:7070");
+    for (method, path) in [("POST", "/v1/reload"), ("DELETE", "/v1/usage?policy=p&key=k"), ("GET", "/v1/policies")] {
+        for page in [evil, rebound, ("Origin", "null"), ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-site")] {
+            let refused = call(method, path, &[page, ("Content-Type", "text/plain")]);
+            assert_eq!(refused.status, 403, "{method} {path} {page:?}");
+            let problem = refused.json();
+            assert_eq!(problem["type"], "urn:tollgate:problem:forbidden");
+            assert!(problem["detail"].as_str().unwrap().contains("page in a browser"), "{problem}");
+        }
+        assert_eq!(call(method, path, &[("Sec-Fetch-Site", "none")]).status, 200, "{method} {path}");
+        assert_eq!(call(method, path, &[("X-Forwarded-Host", "example.org")]).status, 200, "{method} {path}");
+    }
+    // A proxy on the machine may pass on what a browser sent to it.
+    let passed = [evil, ("Sec-Fetch-Site", "cross-site"), ("Content-Type", "application/json")];
+    assert_eq!(call("POST", "/v1/check", &passed).status, 200);
+    assert_eq!(call("GET", "/v1/usage?policy=p&key=k", &passed).status, 200);
+}
+
+/// Who shows a token for operators is one, wherever it is written.
+#[test]
+fn a_page_with_a_token_is_an_operator() {
+    let (token, line) = token();
+    let folder = folder("auth: {admin_token_files: [tokens]}");
+    write(folder.path(), "tokens", &line);
+    let node = node(&folder);
+    let bearer = format!("Bearer {token}");
+    let headers = [("Origin", "https://ours.example"), ("Authorization", &bearer)];
+    let answer = http::exchange(&node.address, &http::request("POST", "/v1/reload", &headers, b""));
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
 #[test]
 fn a_public_address_needs_tokens() {
     let (_, line) = token();
