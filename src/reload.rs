@@ -13,9 +13,12 @@ use crate::access::Access;
 use crate::clock::unix_micros;
 use crate::config::{Config, Fault, Faults, ServerTls, Setup, Watched};
 use crate::engine::{Changes, Engine};
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 mod watch;
+
+/// From how long before its end on the log tells of a certificate, us. Whoever renews one in time does so before.
+const ENDS_SOON: Micros = 3 * 86_400 * MICROS_PER_SECOND;
 
 /// Loads the configuration again when it is asked to. One per node.
 #[derive(Debug)]
@@ -65,7 +68,9 @@ pub struct Reloaded {
 /// Why a reload changed nothing.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
-    #[error("the node runs by its built-in policies: start it with `tollgate serve FILE` to have something to load again")]
+    #[error(
+        "the node runs by its built-in policies: start it with `tollgate serve FILE` to have something to load again"
+    )]
     NoFile,
     #[error("{0}")]
     Faults(Faults),
@@ -75,6 +80,7 @@ impl Reloader {
     /// For a node that was started with `started`, as read from `setup`, and decides by `engine`.
     pub fn new(setup: Setup, started: Config, engine: Arc<Engine>) -> Self {
         let at = started.policies.loaded_at;
+        warn_of_end(started.tls.as_ref(), at);
         let last = LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: Vec::new() };
         Self {
             setup,
@@ -154,6 +160,7 @@ impl Reloader {
         self.watched.store(Arc::new(config.files));
         let tls = config.tls.filter(|_| !restart_needed.contains(&"tls"));
         let settings = self.replace_settings(config.access, tls);
+        warn_of_end(self.tls.load().as_deref(), at);
         let changes = self.engine.replace(config.policies);
         let last =
             LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };
@@ -194,6 +201,17 @@ impl Reloader {
         let known = watched.clone();
         let looked = tokio::task::spawn_blocking(move || watched.iter().map(Watched::look_again).collect());
         looked.await.unwrap_or_else(|_| Vec::clone(&known))
+    }
+}
+
+/// Tells of a certificate that has ended at `now`, or soon will.
+fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
+    let Some(end) = tls.and_then(ServerTls::ends_at) else { return };
+    let hours_left = end.saturating_sub(now) / (3_600 * MICROS_PER_SECOND);
+    if end <= now {
+        tracing::warn!("the certificate of `tls` has ended, and clients refuse it: renew `cert_file`");
+    } else if end - now < ENDS_SOON {
+        tracing::warn!(hours_left, "the certificate of `tls` ends soon: renew `cert_file`");
     }
 }
 

@@ -1,18 +1,21 @@
 //! TLS of the listeners: certificate and key, and the authority of client certificates.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 
 use super::fault::Faults;
 use super::files::Files;
 use super::raw::Node;
 use super::section::{Section, Shape};
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 const SHAPE: Shape = Shape {
     example: "{cert_file: node.pem, key_file: node.key}",
@@ -28,6 +31,8 @@ pub struct ServerTls {
     pub server: Arc<ServerConfig>,
     /// The node's certificate, and those of the authorities between it and one that clients know.
     chain: Vec<CertificateDer<'static>>,
+    /// When the first of those ends, in us since the Unix epoch; none where a certificate is too odd to tell.
+    ends_at: Option<Micros>,
     /// Who signs the certificates of clients. None: they need none.
     clients: Option<Arc<RootCertStore>>,
 }
@@ -36,6 +41,11 @@ impl ServerTls {
     /// Whether clients must show a certificate.
     pub fn asks_clients(&self) -> bool {
         self.clients.is_some()
+    }
+
+    /// When clients begin to refuse its certificate, in us since the Unix epoch, if that can be told.
+    pub fn ends_at(&self) -> Option<Micros> {
+        self.ends_at
     }
 }
 
@@ -69,7 +79,8 @@ pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) ->
     let refuse = |error| key_node?.complain::<()>(&format!("does not go with `cert_file`: {error}"), faults);
     let mut config = config.map_err(refuse).ok()?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Some(Some(ServerTls { server: Arc::new(config), chain, clients }))
+    let ends_at = chain.iter().filter_map(ends_at).min();
+    Some(Some(ServerTls { server: Arc::new(config), chain, ends_at, clients }))
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -87,6 +98,19 @@ pub(super) fn certificates(
     match read {
         Ok(chain) if !chain.is_empty() => Some(chain),
         _ => node.complain("must hold one or more certificates in PEM", faults),
+    }
+}
+
+/// When a certificate ends. Who verifies one tells so of one that has ended, before it looks at anything else; at the end of all
+/// time each has.
+fn ends_at(certificate: &CertificateDer<'_>) -> Option<Micros> {
+    let certificate = ParsedCertificate::try_from(certificate).ok()?;
+    let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    match verify_server_cert_signed_by_trust_anchor(&certificate, &RootCertStore::empty(), &[], end_of_time, &[]) {
+        Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+            Some(not_after.as_secs().saturating_mul(MICROS_PER_SECOND))
+        }
+        _ => None,
     }
 }
 

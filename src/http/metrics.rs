@@ -5,6 +5,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 use super::Node;
+use crate::limit::time::Micros;
 use crate::reload::LastReload;
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, text};
@@ -14,11 +15,21 @@ pub(super) async fn metrics(State(node): State<Node>) -> Response {
     metrics.shed = node.load.shed_total().into();
     metrics.connections_refused = node.load.connections_refused_total().into();
     read_reload(&node.reloader.last(), &mut metrics);
+    if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at()) {
+        metrics.tls_certificate_end = seconds(end).into();
+    }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(metrics)).into_response()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "an instant in us is far below 2^53")]
 fn read_reload(last: &LastReload, metrics: &mut Metrics) {
     metrics.config_last_reload_successful = f64::from(u8::from(last.successful())).into();
-    metrics.config_last_reload_success = (last.succeeded_at as f64 / MICROS).into();
+    metrics.config_last_reload_success = seconds(last.succeeded_at).into();
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "an instant in us is below 2^53 for two centuries, and then off by a few us"
+)]
+fn seconds(instant: Micros) -> f64 {
+    instant as f64 / MICROS
 }

@@ -1,5 +1,6 @@
 //! Listeners with TLS.
 
+use std::fs::File;
 use std::io::Read;
 use std::net::TcpStream;
 use std::process::Command;
@@ -9,8 +10,12 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use jiff::civil::{Date, date};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 use rustls::pki_types::ServerName;
 use serde_json::json;
+use tollgate::clock::unix_micros;
 
 use crate::harness::tls::{Authority, certificates, exchange};
 use crate::harness::{Node, TOLLGATE, http, wait_until};
@@ -135,6 +140,36 @@ fn a_renewed_certificate_is_told_by_the_reload() {
         told() == json!(["tls"])
     });
     assert_eq!(told(), json!([]));
+}
+
+/// At the start, and when another takes its place; the metric tells it at any time.
+#[test]
+fn a_certificate_that_has_ended_or_soon_will_is_told() {
+    let authority = Authority::new();
+    authority.sign_until("node", date(2020, 1, 1));
+    std::fs::write(authority.path("my.yaml"), format!("tls: {{cert_file: node.pem, key_file: node.key}}\n{POLICIES}"))
+        .unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(File::create(authority.path("log")).unwrap());
+    let node = Node::start_by(program, &["--config", &authority.text("my.yaml")]);
+    let log = || std::fs::read_to_string(authority.path("log")).unwrap();
+    wait_until("the end is told", || log().contains("the certificate of `tls` has ended"));
+
+    let end = || {
+        let metrics = http::request("GET", "/metrics", &[], b"");
+        let (answer, _) = exchange(&node.address, authority.client(None), &metrics).ok()?;
+        let text = String::from_utf8(answer.body).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix("tollgate_tls_certificate_end_timestamp_seconds "));
+        value?.parse::<f64>().ok()
+    };
+    let begin = |day: Date| day.to_zoned(TimeZone::UTC).unwrap().timestamp();
+    let soon = Timestamp::from_microsecond(unix_micros() as i64).unwrap().to_zoned(TimeZone::UTC).date();
+    let soon = soon.checked_add(2.days()).unwrap();
+    authority.sign_until("node", soon);
+    wait_until("the end of the second is told", || end() == Some(begin(soon).as_second() as f64));
+    wait_until("it is told that it ends soon", || log().contains("the certificate of `tls` ends soon"));
+    authority.sign("node");
+    wait_until("the end of the third is told", || end() == Some(begin(date(4096, 1, 1)).as_second() as f64));
 }
 
 /// A client that says nothing, or no TLS, is let go, and others are answered meanwhile.

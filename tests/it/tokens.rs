@@ -162,7 +162,9 @@ fn pages_in_a_browser_are_no_operators() {
     let evil = ("Origin", "https://evil.example");
     let rebound = ("Origin", "http://evil.example:7070");
     for (method, path) in [("POST", "/v1/reload"), ("DELETE", "/v1/usage?policy=p&key=k"), ("GET", "/v1/policies")] {
-        for page in [evil, rebound, ("Origin", "null"), ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-site")] {
+        for page in
+            [evil, rebound, ("Origin", "null"), ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-site")]
+        {
             let refused = call(method, path, &[page, ("Content-Type", "text/plain")]);
             assert_eq!(refused.status, 403, "{method} {path} {page:?}");
             let problem = refused.json();

@@ -69,6 +69,8 @@ metrics! {
         pub config_last_reload_successful: Family<f64> = "tollgate_config_last_reload_successful",
         /// When the configuration in force was loaded, since the Unix epoch.
         pub config_last_reload_success: Family<f64> = "tollgate_config_last_reload_success_timestamp_seconds",
+        /// When the certificate of the listeners ends, since the Unix epoch.
+        pub tls_certificate_end: Family<f64> = "tollgate_tls_certificate_end_timestamp_seconds",
         /// 1, with the version of this program and the revision of its source.
         pub build_info: Family<f64> = "tollgate_build_info",
         /// User and system CPU time that the process has used.

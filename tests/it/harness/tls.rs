@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::civil::{Date, date};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -34,8 +35,14 @@ impl Authority {
 
     /// Signs a new certificate for this machine, in place of the former one of that name.
     pub(crate) fn sign(&self, name: &str) {
+        self.sign_until(name, date(4096, 1, 1));
+    }
+
+    /// The same; it ends when this day begins.
+    pub(crate) fn sign_until(&self, name: &str, end: Date) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(end.year().into(), end.month() as u8, end.day() as u8);
         // OpenSSL takes a certificate whose subject is its issuer's for one that signed itself.
         params.distinguished_name.push(DnType::CommonName, name);
         let own = params.signed_by(&key, &self.issuer).unwrap();
