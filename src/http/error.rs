@@ -159,6 +159,11 @@ impl Problem {
         Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
     }
 
+    /// 503: answers over HTTP/2 are not taken. Nothing of the call was read, or its answer was too long to be kept.
+    pub(super) fn unread() -> Self {
+        Self::new(Kind::Overloaded, "this node keeps as many answers as it takes: read those of this connection first")
+    }
+
     /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
     pub(super) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
         match error {

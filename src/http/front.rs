@@ -58,13 +58,13 @@ impl Front {
         Self { inner: self.inner.clone(), caller }
     }
 
-    /// Answers, whatever happens inside.
-    pub async fn answer(self, request: Request<Incoming>) -> Response {
+    /// Answers, whatever happens inside; 503 where no answer `has_room`, as too many of those before were not taken.
+    pub async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
         let id = request_id::of(request.headers());
         let version = request.version();
         let node = &self.inner.node;
         let traced = node.tracing.as_ref().and_then(|tracing| trace::begin(tracing, &request, self.caller, &id));
-        let answering = AssertUnwindSafe(self.inner.route(request)).catch_unwind();
+        let answering = AssertUnwindSafe(self.inner.route(request, has_room)).catch_unwind();
         let answered = match &traced {
             None => answering.await,
             Some(traced) => Box::pin(traced.within(answering)).await,
@@ -85,11 +85,14 @@ impl Front {
 }
 
 impl Inner {
-    async fn route(&self, request: Request<Incoming>) -> Response {
+    async fn route(&self, request: Request<Incoming>, has_room: bool) -> Response {
         let (head, body) = request.into_parts();
         let admitted = self.node.load.admit(head.uri.path(), &body);
         let growth = admitted.as_ref().and_then(Admitted::growth);
         let body = Lingering::new(&head, body, growth);
+        if !has_room {
+            return self.node.load.no_room();
+        }
         let Some(_admitted) = admitted else { return Problem::overloaded().into_response() };
         if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
             return problem.into_response();

@@ -1,10 +1,16 @@
 //! Load shedding: beyond a cap of requests in flight a call is refused before its body is read, so that memory does not
-//! grow with what waits. Health and metrics are always answered.
+//! grow with what waits. Health and metrics are always answered. What is answered and not taken is counted as well, where
+//! the transport cannot bound it: over HTTP/2.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use axum::http::HeaderValue;
+use axum::response::{IntoResponse, Response};
 use hyper::body::Body;
+
+use super::error::Problem;
+use super::request_id;
 
 /// Bodies of more than this many bytes are few: batches.
 const LIGHT: u64 = 16 * 1024;
@@ -23,6 +29,8 @@ struct Counters {
     shed: AtomicU64,
     /// Connections, of all listeners.
     refused: AtomicU64,
+    /// Bytes of answers that their clients have not taken.
+    unread: AtomicUsize,
 }
 
 impl Default for Load {
@@ -39,6 +47,7 @@ impl Load {
             in_flight: Default::default(),
             shed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            unread: AtomicUsize::new(0),
         }))
     }
 
@@ -55,6 +64,36 @@ impl Load {
     /// How often that was so far: `tollgate_connections_refused_total`.
     pub fn connections_refused_total(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
+    }
+
+    /// Counts `bytes` of an answer that is to be taken.
+    pub fn leave_unread(&self, bytes: usize) {
+        self.0.unread.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes back what [`Self::leave_unread`] counted: it was taken, or its connection has ended.
+    pub fn take_unread(&self, bytes: usize) {
+        self.0.unread.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of answers that their clients have not taken, of all connections that count them.
+    pub fn unread_bytes(&self) -> usize {
+        self.0.unread.load(Ordering::Relaxed)
+    }
+
+    /// 503, since too many answers were not taken.
+    pub(super) fn no_room(&self) -> Response {
+        self.0.shed.fetch_add(1, Ordering::Relaxed);
+        Problem::unread().into_response()
+    }
+
+    /// The same in place of an answer for which there is no room, with its request id.
+    pub fn instead_of(&self, answer: &Response) -> Response {
+        let mut refusal = self.no_room();
+        if let Some(id) = answer.headers().get(request_id::NAME) {
+            refusal.headers_mut().insert(request_id::NAME, HeaderValue::clone(id));
+        }
+        refusal
     }
 
     /// Counts a call until what is returned is dropped; none when there are too many. `path` is its path, and `body`

@@ -45,7 +45,7 @@ pub(super) struct Connections {
     reloader: Arc<Reloader>,
     /// One permit for each connection that may yet be opened.
     free: Arc<Semaphore>,
-    /// Counts those that are refused.
+    /// Counts those that are refused, and what the others leave unread.
     load: Load,
     complaints: Limiter,
     clock: Clock,
@@ -125,6 +125,7 @@ impl Connections {
         let conversation = Conversation {
             front: self.front.with_caller(caller),
             protocol: self.protocol.clone(),
+            load: self.load.clone(),
             watcher: self.open.watcher(),
             limits: self.limits,
         };
@@ -145,6 +146,8 @@ impl Connections {
 struct Conversation {
     front: Front,
     protocol: Arc<Builder<TokioExecutor>>,
+    /// Counts what clients leave unread.
+    load: Load,
     /// The end of the node waits for it, also before the first request.
     watcher: Watcher,
     limits: Limits,
@@ -152,13 +155,13 @@ struct Conversation {
 
 impl Conversation {
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { front, protocol, watcher, limits } = self;
+        let Self { front, protocol, load, watcher, limits } = self;
         let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout));
-        let unread = Arc::new(Unread::default());
+        let unread = Arc::new(Unread::new(load));
         let answers = unread.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let unread = (request.version() == Version::HTTP_2).then(|| answers.clone());
-            let answer = front.clone().answer(request);
+            let answer = front.clone().answer(request, unread.as_ref().is_none_or(|unread| unread.has_room()));
             answer.map(|answer| {
                 Ok::<_, Infallible>(match unread {
                     Some(unread) => unread.watched(answer),

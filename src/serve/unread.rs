@@ -1,13 +1,14 @@
-//! Long answers over HTTP/2 that their client does not read.
+//! Answers over HTTP/2 that their client does not read.
 //!
 //! A client that grants no window, or a little of it from time to time, makes the node keep what it asked for, and goes on
-//! asking. HTTP/2 knows no limit to that, so the connection is cut off when it has not taken the next piece of an answer for
-//! as long as a request may take. (Over HTTP/1 the socket is full then; see `patience.rs`.)
+//! asking. HTTP/2 knows no limit to that. So what is kept is counted until the socket has it: a connection that keeps too
+//! much gets no more answers, and it is cut off when it has not taken the next piece of one for as long as a request may
+//! take. (Over HTTP/1 the socket is full then; see `patience.rs`.)
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,31 +17,67 @@ use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::interval;
 
-/// An answer goes out in pieces of so many bytes: what was handed over is out of sight. Shorter ones are let go.
+use crate::http::Load;
+
+/// An answer goes out in pieces of so many bytes, so that its progress is seen.
 const PIECE: usize = 16 * 1024;
 
 /// How many ticks make the time that a client has.
-const TICKS: u32 = 2;
+const TICKS: usize = 2;
 
-/// The long answers of one connection that are not all sent.
-#[derive(Debug, Default)]
+/// What a connection may leave unread, bytes: 200 streams with answers of 160 KiB.
+const MOST_OF_CONNECTION: usize = 32 * 1024 * 1024;
+
+/// The same of all connections of a node.
+const MOST_OF_NODE: usize = 256 * 1024 * 1024;
+
+/// What each connection may leave unread although all together leave too much, bytes. So those that read are answered.
+const SHARE: usize = 128 * 1024;
+
+/// What a piece takes beside its bytes, about. An answer of no more is always given, as a refusal is no shorter.
+const BESIDES: usize = 1024;
+
+/// The answers of one connection that are not all sent.
+#[derive(Debug)]
 pub(super) struct Unread {
-    /// For each, how many ticks ago its last piece went out.
-    waiting: Mutex<Vec<Weak<AtomicU32>>>,
+    /// Of the node.
+    load: Load,
+    /// Of this connection.
+    bytes: AtomicUsize,
+    /// For this tick and those of which a client has the time, how many pieces wait since then: by ticks modulo their number.
+    waiting: [AtomicUsize; TICKS + 1],
+    /// Modulo that number.
+    tick: AtomicUsize,
     /// There was one.
     some: AtomicBool,
 }
 
 impl Unread {
-    /// The same answer in pieces that are watched, if it is long.
-    pub(super) fn watched(&self, answer: Response) -> Response {
-        if answer.size_hint().upper().is_some_and(|length| length <= PIECE as u64) {
+    pub(super) fn new(load: Load) -> Self {
+        Self {
+            load,
+            bytes: AtomicUsize::new(0),
+            waiting: Default::default(),
+            tick: AtomicUsize::new(0),
+            some: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether there may be another answer.
+    pub(super) fn has_room(&self) -> bool {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        bytes < SHARE || (bytes < MOST_OF_CONNECTION && self.load.unread_bytes() < MOST_OF_NODE)
+    }
+
+    /// The same answer in pieces that are watched; 503 in place of a long one for which there is no room.
+    pub(super) fn watched(self: &Arc<Self>, answer: Response) -> Response {
+        let length = length(&answer);
+        let answer = if length > BESIDES && !self.has_room() { self.load.instead_of(&answer) } else { answer };
+        if answer.body().is_end_stream() {
             return answer;
         }
-        let waited = Arc::new(AtomicU32::new(0));
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&waited));
-        self.some.store(true, Ordering::Relaxed);
-        answer.map(|body| Body::new(Pieces { body, rest: Bytes::new(), waited }))
+        let held = Held::new(self.clone(), self::length(&answer));
+        answer.map(|body| Body::new(Pieces { body, rest: Bytes::new(), held: Some(held) }))
     }
 
     /// Ready when the next piece of an answer has waited for `patience`, and up to half of it more.
@@ -48,7 +85,7 @@ impl Unread {
         // No waker is kept, which each request would cost: an answer that is to be sent wakes the connection by itself.
         let is_some = || self.some.load(Ordering::Relaxed);
         poll_fn(|_| if is_some() { Poll::Ready(()) } else { Poll::Pending }).await;
-        let mut ticks = interval(patience / TICKS);
+        let mut ticks = interval(patience / u32::try_from(TICKS).unwrap_or(1));
         ticks.reset();
         loop {
             ticks.tick().await;
@@ -58,23 +95,70 @@ impl Unread {
         }
     }
 
-    /// Whether one has waited for too long.
+    /// Whether a piece has waited for too long.
     fn tick(&self) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut is_overdue = false;
-        waiting.retain(|waited| {
-            let Some(waited) = waited.upgrade() else { return false };
-            is_overdue |= waited.fetch_add(1, Ordering::Relaxed) >= TICKS;
-            true
-        });
-        is_overdue
+        let next = (self.tick.load(Ordering::Relaxed) + 1) % self.waiting.len();
+        self.tick.store(next, Ordering::Relaxed);
+        self.waiting[next].load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Bytes; none when that is not known, which no answer of ours is.
+fn length(answer: &Response) -> usize {
+    answer.size_hint().upper().and_then(|length| usize::try_from(length).ok()).unwrap_or_default()
+}
+
+/// A part of an answer that waits to be taken.
+#[derive(Debug)]
+struct Held {
+    unread: Arc<Unread>,
+    bytes: usize,
+    /// Since when.
+    tick: usize,
+}
+
+impl Held {
+    fn new(unread: Arc<Unread>, length: usize) -> Self {
+        let (bytes, tick) = (length + BESIDES, unread.tick.load(Ordering::Relaxed));
+        unread.load.leave_unread(bytes);
+        unread.bytes.fetch_add(bytes, Ordering::Relaxed);
+        unread.waiting[tick].fetch_add(1, Ordering::Relaxed);
+        unread.some.store(true, Ordering::Relaxed);
+        Self { unread, bytes, tick }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.unread.load.take_unread(self.bytes);
+        self.unread.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.unread.waiting[self.tick].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 struct Pieces {
     body: Body,
     rest: Bytes,
-    waited: Arc<AtomicU32>,
+    /// All that is not handed over.
+    held: Option<Held>,
+}
+
+impl Pieces {
+    /// The next piece, which is held until nobody has it any more.
+    fn piece(&mut self) -> Bytes {
+        let bytes = self.rest.split_to(self.rest.len().min(PIECE));
+        let held = self.held.take();
+        if self.is_end_stream() {
+            return Bytes::from_owner(Piece { bytes, _held: held });
+        }
+        let of_rest = |held: &Held| {
+            let length = held.bytes.saturating_sub(BESIDES + bytes.len());
+            (Held::new(held.unread.clone(), length), Held::new(held.unread.clone(), bytes.len()))
+        };
+        let (rest, of_piece) = held.as_ref().map(of_rest).unzip();
+        self.held = rest;
+        Bytes::from_owner(Piece { bytes, _held: of_piece })
+    }
 }
 
 impl HttpBody for Pieces {
@@ -92,9 +176,7 @@ impl HttpBody for Pieces {
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        self.waited.store(0, Ordering::Relaxed);
-        let length = self.rest.len().min(PIECE);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+        Poll::Ready(Some(Ok(Frame::data(self.piece()))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -109,5 +191,104 @@ impl HttpBody for Pieces {
             hint.set_upper(upper + rest);
         }
         hint
+    }
+}
+
+/// What HTTP/2 has and the socket has not.
+struct Piece {
+    bytes: Bytes,
+    _held: Option<Held>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+
+    use super::*;
+
+    fn unread(load: &Load) -> Arc<Unread> {
+        Arc::new(Unread::new(load.clone()))
+    }
+
+    fn answer(length: usize) -> Response {
+        Response::new(Body::from(vec![b' '; length]))
+    }
+
+    /// What HTTP/2 gets of an answer when it asks once.
+    async fn first_piece(answer: &mut Response) -> Bytes {
+        let frame = poll_fn(|cx| Pin::new(answer.body_mut()).poll_frame(cx)).await;
+        frame.unwrap().unwrap().into_data().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_counts_until_nobody_has_a_piece_of_it() {
+        for length in [1, 300, PIECE, PIECE + 1, 10 * PIECE] {
+            let load = Load::default();
+            let unread = unread(&load);
+            let mut answer = unread.watched(answer(length));
+            let mut kept = Vec::new();
+            while !answer.body().is_end_stream() {
+                assert!(load.unread_bytes() >= length, "{length}");
+                kept.push(first_piece(&mut answer).await);
+            }
+            assert_eq!(kept.iter().map(Bytes::len).sum::<usize>(), length);
+            drop(answer);
+            assert!(load.unread_bytes() >= length, "{length}");
+            drop(kept);
+            assert_eq!((load.unread_bytes(), unread.bytes.load(Ordering::Relaxed)), (0, 0));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_piece_that_waits_is_overdue_and_one_that_is_taken_is_not() {
+        let unread = unread(&Load::default());
+        let mut short = unread.watched(answer(300));
+        let kept = first_piece(&mut short).await;
+        assert_eq!([(); 3].map(|()| unread.tick()), [false, false, true]);
+        drop((short, kept));
+        assert_eq!([(); 5].map(|()| unread.tick()), [false; 5]);
+        // The rest begins to wait anew with each piece.
+        let mut long = unread.watched(answer(10 * PIECE));
+        for _ in 0..9 {
+            let piece = first_piece(&mut long).await;
+            assert_eq!([unread.tick(), unread.tick()], [false; 2]);
+            drop(piece);
+        }
+        assert!(unread.tick());
+    }
+
+    #[test]
+    fn beyond_its_cap_a_connection_gets_only_what_is_short() {
+        const LONG: usize = 1024 * 1024;
+        let load = Load::default();
+        let unread = unread(&load);
+        let mut kept: Vec<_> = std::iter::repeat_with(|| unread.watched(answer(LONG)))
+            .take_while(|answer| answer.status() == 200)
+            .take(100)
+            .collect();
+        assert!((25..=32).contains(&kept.len()), "{}", kept.len());
+        assert!(!unread.has_room());
+        assert_eq!(unread.watched(answer(BESIDES)).status(), 200, "it is no longer than a refusal");
+        assert_eq!(load.shed_total(), 1);
+        kept.pop();
+        assert!(unread.has_room(), "who reads is answered again");
+    }
+
+    #[test]
+    fn beyond_the_cap_of_the_node_each_connection_has_its_share() {
+        let load = Load::default();
+        let others: Vec<_> = (0..16).map(|_| unread(&load)).collect();
+        let _kept: Vec<_> = others.iter().map(|other| other.watched(answer(MOST_OF_NODE / 16))).collect();
+        assert!(others.iter().all(|other| !other.has_room()));
+        let unread = unread(&load);
+        let first = unread.watched(answer(SHARE));
+        let second = unread.watched(answer(SHARE));
+        assert_eq!([first, second].map(|answer| answer.status()), [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE]);
     }
 }

@@ -5,12 +5,15 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use http_body_util::BodyExt;
-use hyper::Request;
+use hyper::body::Incoming;
 use hyper::client::conn::http2;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tempfile::NamedTempFile;
+use tokio::task::JoinHandle;
 
 use crate::harness::redis::Server;
 use crate::harness::{Node, config_on, http, wait_until};
@@ -198,6 +201,54 @@ async fn who_does_not_read_a_long_answer_over_http2_is_cut_off() {
     let (unread, _sender, connection) = ask().await;
     let _ = tokio::time::timeout(Duration::from_secs(10), connection).await.expect("it is cut off");
     assert!(unread.into_body().collect().await.is_err());
+}
+
+/// A client of HTTP/2 that grants no room for what it asks for, and what drives its connection.
+async fn without_window(node: &Node) -> (http2::SendRequest<String>, JoinHandle<hyper::Result<()>>) {
+    let stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    let connected = client.initial_stream_window_size(0).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = connected.unwrap();
+    (sender, tokio::spawn(connection))
+}
+
+fn post_to(node: &Node, path: &str, body: &str) -> Request<String> {
+    let request = Request::post(format!("{}{path}", node.url())).header("Content-Type", "application/json");
+    request.body(body.to_owned()).unwrap()
+}
+
+/// Nor may it leave short ones for ever.
+#[tokio::test]
+async fn who_does_not_read_a_short_answer_over_http2_is_cut_off() {
+    let (node, _file) = node("{request_timeout: 1s}");
+    let (mut sender, connection) = without_window(&node).await;
+    let check = post_to(&node, "/v1/check", str::from_utf8(PEEK).unwrap());
+    let unread = sender.send_request(check).await.unwrap();
+    assert_eq!(unread.status(), 200);
+    let _ = tokio::time::timeout(Duration::from_secs(10), connection).await.expect("it is cut off");
+}
+
+/// A little asks for a lot: 3 KB for 230 KB. What nobody takes is kept up to a cap; those that read go on.
+#[tokio::test]
+async fn what_a_connection_leaves_unread_over_http2_is_bounded() {
+    let (node, _file) = node("{request_timeout: 50s}");
+    let (sender, _connection) = without_window(&node).await;
+    let batch = format!(r#"{{"checks": [{}]}}"#, vec!["{}"; 1000].join(","));
+    let asked = (0..200).map(|_| {
+        let (mut sender, request) = (sender.clone(), post_to(&node, "/v1/check/batch", &batch));
+        async move { sender.send_request(request).await.unwrap() }
+    });
+    let unread = join_all(asked).await;
+    let length = |answer: &Response<Incoming>| -> usize {
+        answer.headers()["content-length"].to_str().unwrap().parse().unwrap()
+    };
+    let (kept, refused): (Vec<_>, Vec<_>) = unread.iter().partition(|answer| length(answer) > 1000);
+    let bytes: usize = kept.iter().map(|answer| length(answer)).sum();
+    assert!((1_000_000..34_000_000).contains(&bytes), "{bytes} bytes in {} answers are kept", kept.len());
+    assert!(refused.iter().all(|answer| answer.status() == 503 && answer.headers().contains_key("x-request-id")));
+    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    assert!(metrics.contains(&format!("\ntollgate_shed_total {}\n", refused.len())), "{metrics}");
+    assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(crate) async fn serve(node: Node) -> String {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let front = front.clone();
-            let service = service_fn(move |request| front.clone().answer(request).map(Ok::<_, Infallible>));
+            let service = service_fn(move |request| front.clone().answer(request, true).map(Ok::<_, Infallible>));
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         }
     });
