@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::MissedTickBehavior;
 
@@ -36,11 +35,11 @@ mod greeting;
 
 mod patience;
 
+mod streams;
+
 mod tls;
 
-mod unread;
-
-use connections::Connections;
+use connections::{Connections, OpenConnections};
 
 /// How often what says nothing any more is freed.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
@@ -154,7 +153,7 @@ impl Server {
         node.lifecycle.advance(Phase::Closing);
         let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(LAST_WORDS).await;
-        let finished = join_all(open.into_iter().map(GracefulShutdown::shutdown));
+        let finished = join_all(open.into_iter().map(OpenConnections::end));
         if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
             tracing::warn!("some connections were cut off at the end of the shutdown timeout");
         }

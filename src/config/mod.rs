@@ -139,7 +139,7 @@ pub struct Limits {
     /// How long a request may take at most, from its first byte to the last of its answer; it takes effect after half of it
     /// to the whole.
     pub request_timeout: Duration,
-    /// How long a connection may stay open between two requests.
+    /// How long a connection may stay open between two requests; over HTTP/2 it takes effect after up to half of it more.
     pub idle_timeout: Duration,
 }
 

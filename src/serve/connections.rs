@@ -1,7 +1,9 @@
 //! Accepts connections, up to a number, serves HTTP/1.1 and HTTP/2 on each, with TLS or without, and ends them.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +13,16 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::coop::unconstrained;
+use tokio::time::sleep;
 
 use super::BACKLOG;
 use super::patience::Patient;
+use super::streams::{Open, Streams};
 use super::tls::handshake;
-use super::unread::Unread;
 use crate::clock::Clock;
 use crate::config::Limits;
 use crate::http::{Caller, Front, Load, quietly};
@@ -41,7 +43,7 @@ pub(super) struct Connections {
     listener: TcpListener,
     front: Front,
     protocol: Arc<Builder<TokioExecutor>>,
-    open: GracefulShutdown,
+    open: OpenConnections,
     reloader: Arc<Reloader>,
     /// One permit for each connection that may yet be opened.
     free: Arc<Semaphore>,
@@ -70,7 +72,7 @@ impl Connections {
             listener,
             front,
             protocol: Arc::new(protocol),
-            open: GracefulShutdown::new(),
+            open: OpenConnections(watch::channel(()).0),
             reloader,
             free: Arc::new(Semaphore::new(free)),
             load,
@@ -95,7 +97,7 @@ impl Connections {
     }
 
     /// Accepts what already waits, which closing the listener would reset, and closes it. What is open goes on.
-    pub(super) fn close(self) -> GracefulShutdown {
+    pub(super) fn close(self) -> OpenConnections {
         for _ in 0..BACKLOG {
             // Without a budget: tokio would say that nothing waits when the task has done much.
             let Some(Ok((stream, _))) = unconstrained(self.listener.accept()).now_or_never() else { break };
@@ -126,7 +128,7 @@ impl Connections {
             front: self.front.with_caller(caller),
             protocol: self.protocol.clone(),
             load: self.load.clone(),
-            watcher: self.open.watcher(),
+            end: self.open.0.subscribe(),
             limits: self.limits,
         };
         tokio::spawn(async move {
@@ -142,6 +144,18 @@ impl Connections {
     }
 }
 
+/// Those that were accepted and are not closed, each of which has a receiver.
+pub(super) struct OpenConnections(watch::Sender<()>);
+
+impl OpenConnections {
+    /// Asks them to end, and waits until they have.
+    pub(super) async fn end(self) {
+        // There may be none.
+        let _ = self.0.send(());
+        self.0.closed().await;
+    }
+}
+
 /// What one connection needs of its listener.
 struct Conversation {
     front: Front,
@@ -149,34 +163,50 @@ struct Conversation {
     /// Counts what clients leave unread.
     load: Load,
     /// The end of the node waits for it, also before the first request.
-    watcher: Watcher,
+    end: watch::Receiver<()>,
     limits: Limits,
 }
 
 impl Conversation {
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { front, protocol, load, watcher, limits } = self;
-        let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout));
-        let unread = Arc::new(Unread::new(load));
-        let answers = unread.clone();
+        let Self { front, protocol, load, mut end, limits } = self;
+        let streams = Arc::new(Streams::new(load));
+        let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout, streams.clone()));
+        let opened = streams.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let unread = (request.version() == Version::HTTP_2).then(|| answers.clone());
-            let answer = front.clone().answer(request, unread.as_ref().is_none_or(|unread| unread.has_room()));
+            let open = (request.version() == Version::HTTP_2).then(|| Open::new(opened.clone()));
+            let answer = front.clone().answer(request, open.as_ref().is_none_or(Open::has_room));
             answer.map(|answer| {
-                Ok::<_, Infallible>(match unread {
-                    Some(unread) => unread.watched(answer),
+                Ok::<_, Infallible>(match open {
+                    Some(open) => open.watched(answer),
                     None => answer,
                 })
             })
         });
-        let connection = quietly(watcher.watch(protocol.serve_connection(io, service).into_owned()));
+        let mut connection = pin!(protocol.serve_connection(io, service).into_owned());
+        let mut overdue = pin!(streams.are_overdue(limits.request_timeout));
         tokio::select! {
             biased;
-            ended = connection => if let Err(error) = ended {
-                tracing::debug!(error, "a connection broke");
-            },
-            () = unread.is_overdue(limits.request_timeout) => tracing::debug!("a client does not read its answers"),
+            ended = quietly(connection.as_mut()) => return tell(ended),
+            () = overdue.as_mut() => return tell(Err("a client does not read its answers".into())),
+            _ = end.changed() => {}
+            () = streams.are_idle(limits.idle_timeout) => {}
         }
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            biased;
+            ended = quietly(connection) => tell(ended),
+            () = overdue => tell(Err("a client does not read its answers".into())),
+            // It may keep its streams open, or never say that it has heard.
+            () = sleep(limits.request_timeout) => tell(Err("a client does not end its connection".into())),
+        }
+    }
+}
+
+/// How a connection ended is no fault of the node.
+fn tell(ended: Result<(), Box<dyn Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(error, "a connection broke");
     }
 }
 

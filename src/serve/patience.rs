@@ -4,14 +4,18 @@
 //! ticks pass; a client that trickles its request, reads its answer in sips, or says nothing at all, is then cut off. Between
 //! requests another number holds. HTTP/2 sends without being asked, and finds out by itself who is not there any more. So what
 //! its clients say is left alone once they have said all of what it begins with; but they as well must take what is sent.
+//! How long it may be idle is told by its streams (`streams.rs`).
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Interval, interval};
+
+use super::streams::Streams;
 
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -25,6 +29,8 @@ pub(super) struct Patient<S> {
     waiting: Waiting,
     /// Since it began to wait so.
     passed: u32,
+    /// Hears when it is HTTP/2.
+    streams: Arc<Streams>,
 }
 
 /// Who has to say something.
@@ -80,13 +86,13 @@ impl Waiting {
 
 impl<S> Patient<S> {
     /// Gives the client `patience` for a request, and `idle` until the next one; up to half of the shorter less.
-    pub(super) fn new(stream: S, patience: Duration, idle: Duration) -> Self {
+    pub(super) fn new(stream: S, patience: Duration, idle: Duration, streams: Arc<Streams>) -> Self {
         let tick = patience.min(idle) / 2;
         let ticks_in =
             |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
         let mut ticks = interval(tick);
         ticks.reset();
-        Self { stream, ticks, most: [patience, idle].map(ticks_in), waiting: Waiting::First(0), passed: 0 }
+        Self { stream, ticks, most: [patience, idle].map(ticks_in), waiting: Waiting::First(0), passed: 0, streams }
     }
 
     fn wait_for(&mut self, waiting: Waiting) {
@@ -151,6 +157,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
             let waiting = self.waiting.read(&buffer.filled()[before..]);
             self.wait_for(waiting);
+            if waiting == Waiting::Exempt {
+                self.streams.begin();
+            }
             return Poll::Ready(read);
         }
         self.poll_patience(cx).map(Err)
@@ -190,11 +199,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::Load;
 
     #[tokio::test]
     async fn a_client_runs_out_of_the_time_that_it_has() {
         let second = Duration::from_secs(1);
-        let mut patient = Patient::new((), 2 * second, 10 * second);
+        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Streams::new(Load::default())));
         let mut ticks = |waiting| {
             patient.wait_for(waiting);
             (1..30).find(|_| patient.tick())
@@ -207,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn sips_of_a_preface_are_no_new_beginning() {
         let second = Duration::from_secs(1);
-        let mut patient = Patient::new((), 2 * second, 10 * second);
+        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Streams::new(Load::default())));
         let ticked = PREFACE[..5].iter().map(|byte| {
             patient.wait_for(patient.waiting.read(&[*byte]));
             patient.tick()

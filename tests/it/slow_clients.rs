@@ -1,6 +1,6 @@
 //! Clients that trickle their requests, say nothing, or come in numbers.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
@@ -258,6 +258,49 @@ fn an_idle_connection_is_closed() {
     connection.send(&http::json_request("/v1/check", PEEK)).unwrap();
     assert_eq!(connection.receive(true).unwrap().status, 200);
     assert!(connection.receive(true).is_err(), "it is closed, within the ten seconds of a read");
+}
+
+/// Whoever answers pings and asks for nothing holds a place that others want.
+#[test]
+fn an_idle_connection_of_http2_is_told_and_closed() {
+    let (node, _file) = node("{idle_timeout: 1s}");
+    let mut idle = TcpStream::connect(&node.address).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    idle.write_all(&[PREFACE, &frame(4, 0, 0, b""), &frame(4, 1, 0, b"")].concat()).unwrap();
+    let mut told = false;
+    while let Some((kind, flags, payload)) = next_frame(&mut idle) {
+        told |= kind == 7;
+        if (kind, flags) == (6, 0) {
+            idle.write_all(&frame(6, 1, 0, &payload)).unwrap();
+        }
+    }
+    assert!(told, "it is closed without a word");
+}
+
+/// The next frame's kind, flags and payload; none at the end, which comes within the ten seconds of a read.
+fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
+    let mut head = [0; 9];
+    if let Err(error) = stream.read_exact(&mut head) {
+        assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "nothing was heard");
+        return None;
+    }
+    let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+    stream.read_exact(&mut payload).unwrap();
+    Some((head[3], head[4], payload))
+}
+
+/// Nor does it help not to answer the farewell.
+#[test]
+fn an_idle_connection_of_http2_that_says_nothing_is_closed() {
+    let (node, _file) = node("{idle_timeout: 1s, request_timeout: 1s}");
+    let mut idle = TcpStream::connect(&node.address).unwrap();
+    idle.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    idle.write_all(&[PREFACE, &frame(4, 0, 0, b""), &frame(4, 1, 0, b"")].concat()).unwrap();
+    let mut told = false;
+    while let Some((kind, ..)) = next_frame(&mut idle) {
+        told |= kind == 7;
+    }
+    assert!(told, "it is closed without a word");
 }
 
 /// Those that are open go on; newcomers are refused until one of them leaves.

@@ -1,6 +1,6 @@
-//! Answers over HTTP/2 that their client does not read.
+//! What is open over HTTP/2: requests without an answer, and answers that their client does not read.
 //!
-//! A client that grants no window, or a little of it from time to time, makes the node keep what it asked for, and goes on
+//! A connection without any is idle. A client that grants no window, or a little of it from time to time, makes the node keep what it asked for, and goes on
 //! asking. HTTP/2 knows no limit to that. So what is kept is counted until the socket has it: a connection that keeps too
 //! much gets no more answers, and it is cut off when it has not taken the next piece of one for as long as a request may
 //! take. (Over HTTP/1 the socket is full then; see `patience.rs`.)
@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
-use tokio::time::interval;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::http::Load;
 
@@ -37,9 +37,9 @@ const SHARE: usize = 128 * 1024;
 /// What a piece takes beside its bytes, about. An answer of no more is always given, as a refusal is no shorter.
 const BESIDES: usize = 1024;
 
-/// The answers of one connection that are not all sent.
+/// What is open of one connection.
 #[derive(Debug)]
-pub(super) struct Unread {
+pub(super) struct Streams {
     /// Of the node.
     load: Load,
     /// Of this connection.
@@ -48,45 +48,64 @@ pub(super) struct Unread {
     waiting: [AtomicUsize; TICKS + 1],
     /// Modulo that number.
     tick: AtomicUsize,
-    /// There was one.
-    some: AtomicBool,
+    /// The connection speaks HTTP/2.
+    begun: AtomicBool,
+    /// Requests that have no answer yet.
+    open: AtomicUsize,
+    /// There was a request since the last look.
+    active: AtomicBool,
 }
 
-impl Unread {
+impl Streams {
     pub(super) fn new(load: Load) -> Self {
         Self {
             load,
             bytes: AtomicUsize::new(0),
             waiting: Default::default(),
             tick: AtomicUsize::new(0),
-            some: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
+            active: AtomicBool::new(false),
         }
     }
 
-    /// Whether there may be another answer.
-    pub(super) fn has_room(&self) -> bool {
+    /// The client speaks HTTP/2.
+    pub(super) fn begin(&self) {
+        self.begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Ready when nothing has been open for `idle`, and up to half of it more.
+    pub(super) async fn are_idle(&self, idle: Duration) {
+        self.have_begun().await;
+        let (mut ticks, mut passed) = (ticks(idle), 0);
+        while passed < TICKS {
+            ticks.tick().await;
+            passed = if self.was_idle() { passed + 1 } else { 0 };
+        }
+    }
+
+    /// Whether nothing is open, and no request came since this was asked.
+    fn was_idle(&self) -> bool {
+        let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let was_active = self.active.swap(false, Ordering::Relaxed);
+        !was_active && count(&self.open) == 0 && self.waiting.iter().all(|waiting| count(waiting) == 0)
+    }
+
+    /// No waker is kept, which each request would cost: what the client says wakes the connection by itself.
+    async fn have_begun(&self) {
+        let begun = || self.begun.load(Ordering::Relaxed);
+        poll_fn(|_| if begun() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    fn has_room(&self) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
         bytes < SHARE || (bytes < MOST_OF_CONNECTION && self.load.unread_bytes() < MOST_OF_NODE)
     }
 
-    /// The same answer in pieces that are watched; 503 in place of a long one for which there is no room.
-    pub(super) fn watched(self: &Arc<Self>, answer: Response) -> Response {
-        let length = length(&answer);
-        let answer = if length > BESIDES && !self.has_room() { self.load.instead_of(&answer) } else { answer };
-        if answer.body().is_end_stream() {
-            return answer;
-        }
-        let held = Held::new(self.clone(), self::length(&answer));
-        answer.map(|body| Body::new(Pieces { body, rest: Bytes::new(), held: Some(held) }))
-    }
-
     /// Ready when the next piece of an answer has waited for `patience`, and up to half of it more.
-    pub(super) async fn is_overdue(&self, patience: Duration) {
-        // No waker is kept, which each request would cost: an answer that is to be sent wakes the connection by itself.
-        let is_some = || self.some.load(Ordering::Relaxed);
-        poll_fn(|_| if is_some() { Poll::Ready(()) } else { Poll::Pending }).await;
-        let mut ticks = interval(patience / u32::try_from(TICKS).unwrap_or(1));
-        ticks.reset();
+    pub(super) async fn are_overdue(&self, patience: Duration) {
+        self.have_begun().await;
+        let mut ticks = ticks(patience);
         loop {
             ticks.tick().await;
             if self.tick() {
@@ -103,6 +122,48 @@ impl Unread {
     }
 }
 
+/// So many in `time` as make it, the first one after its part of it.
+fn ticks(time: Duration) -> Interval {
+    let mut ticks = interval(time / u32::try_from(TICKS).unwrap_or(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    ticks
+}
+
+/// A request that has no answer yet.
+#[derive(Debug)]
+pub(super) struct Open(Arc<Streams>);
+
+impl Open {
+    pub(super) fn new(streams: Arc<Streams>) -> Self {
+        streams.open.fetch_add(1, Ordering::Relaxed);
+        streams.active.store(true, Ordering::Relaxed);
+        Self(streams)
+    }
+
+    /// Whether there may be another answer.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.has_room()
+    }
+
+    /// Its answer in pieces that are watched; 503 in place of a long one for which there is no room.
+    pub(super) fn watched(self, answer: Response) -> Response {
+        let is_too_long = length(&answer) > BESIDES && !self.has_room();
+        let answer = if is_too_long { self.0.load.instead_of(&answer) } else { answer };
+        if answer.body().is_end_stream() {
+            return answer;
+        }
+        let held = Held::new(self.0.clone(), length(&answer));
+        answer.map(|body| Body::new(Pieces { body, rest: Bytes::new(), held: Some(held) }))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Bytes; none when that is not known, which no answer of ours is.
 fn length(answer: &Response) -> usize {
     answer.size_hint().upper().and_then(|length| usize::try_from(length).ok()).unwrap_or_default()
@@ -111,28 +172,27 @@ fn length(answer: &Response) -> usize {
 /// A part of an answer that waits to be taken.
 #[derive(Debug)]
 struct Held {
-    unread: Arc<Unread>,
+    streams: Arc<Streams>,
     bytes: usize,
     /// Since when.
     tick: usize,
 }
 
 impl Held {
-    fn new(unread: Arc<Unread>, length: usize) -> Self {
-        let (bytes, tick) = (length + BESIDES, unread.tick.load(Ordering::Relaxed));
-        unread.load.leave_unread(bytes);
-        unread.bytes.fetch_add(bytes, Ordering::Relaxed);
-        unread.waiting[tick].fetch_add(1, Ordering::Relaxed);
-        unread.some.store(true, Ordering::Relaxed);
-        Self { unread, bytes, tick }
+    fn new(streams: Arc<Streams>, length: usize) -> Self {
+        let (bytes, tick) = (length + BESIDES, streams.tick.load(Ordering::Relaxed));
+        streams.load.leave_unread(bytes);
+        streams.bytes.fetch_add(bytes, Ordering::Relaxed);
+        streams.waiting[tick].fetch_add(1, Ordering::Relaxed);
+        Self { streams, bytes, tick }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.unread.load.take_unread(self.bytes);
-        self.unread.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.unread.waiting[self.tick].fetch_sub(1, Ordering::Relaxed);
+        self.streams.load.take_unread(self.bytes);
+        self.streams.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.streams.waiting[self.tick].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -153,7 +213,7 @@ impl Pieces {
         }
         let of_rest = |held: &Held| {
             let length = held.bytes.saturating_sub(BESIDES + bytes.len());
-            (Held::new(held.unread.clone(), length), Held::new(held.unread.clone(), bytes.len()))
+            (Held::new(held.streams.clone(), length), Held::new(held.streams.clone(), bytes.len()))
         };
         let (rest, of_piece) = held.as_ref().map(of_rest).unzip();
         self.held = rest;
@@ -212,8 +272,12 @@ mod tests {
 
     use super::*;
 
-    fn unread(load: &Load) -> Arc<Unread> {
-        Arc::new(Unread::new(load.clone()))
+    fn streams(load: &Load) -> Arc<Streams> {
+        Arc::new(Streams::new(load.clone()))
+    }
+
+    fn watched(streams: &Arc<Streams>, answer: Response) -> Response {
+        Open::new(streams.clone()).watched(answer)
     }
 
     fn answer(length: usize) -> Response {
@@ -230,8 +294,8 @@ mod tests {
     async fn an_answer_counts_until_nobody_has_a_piece_of_it() {
         for length in [1, 300, PIECE, PIECE + 1, 10 * PIECE] {
             let load = Load::default();
-            let unread = unread(&load);
-            let mut answer = unread.watched(answer(length));
+            let streams = streams(&load);
+            let mut answer = watched(&streams, answer(length));
             let mut kept = Vec::new();
             while !answer.body().is_end_stream() {
                 assert!(load.unread_bytes() >= length, "{length}");
@@ -241,54 +305,68 @@ mod tests {
             drop(answer);
             assert!(load.unread_bytes() >= length, "{length}");
             drop(kept);
-            assert_eq!((load.unread_bytes(), unread.bytes.load(Ordering::Relaxed)), (0, 0));
+            assert_eq!((load.unread_bytes(), streams.bytes.load(Ordering::Relaxed)), (0, 0));
         }
     }
 
     #[tokio::test]
     async fn a_piece_that_waits_is_overdue_and_one_that_is_taken_is_not() {
-        let unread = unread(&Load::default());
-        let mut short = unread.watched(answer(300));
+        let streams = streams(&Load::default());
+        let mut short = watched(&streams, answer(300));
         let kept = first_piece(&mut short).await;
-        assert_eq!([(); 3].map(|()| unread.tick()), [false, false, true]);
+        assert_eq!([(); 3].map(|()| streams.tick()), [false, false, true]);
         drop((short, kept));
-        assert_eq!([(); 5].map(|()| unread.tick()), [false; 5]);
+        assert_eq!([(); 5].map(|()| streams.tick()), [false; 5]);
         // The rest begins to wait anew with each piece.
-        let mut long = unread.watched(answer(10 * PIECE));
+        let mut long = watched(&streams, answer(10 * PIECE));
         for _ in 0..9 {
             let piece = first_piece(&mut long).await;
-            assert_eq!([unread.tick(), unread.tick()], [false; 2]);
+            assert_eq!([streams.tick(), streams.tick()], [false; 2]);
             drop(piece);
         }
-        assert!(unread.tick());
+        assert!(streams.tick());
     }
 
     #[test]
     fn beyond_its_cap_a_connection_gets_only_what_is_short() {
         const LONG: usize = 1024 * 1024;
         let load = Load::default();
-        let unread = unread(&load);
-        let mut kept: Vec<_> = std::iter::repeat_with(|| unread.watched(answer(LONG)))
+        let streams = streams(&load);
+        let mut kept: Vec<_> = std::iter::repeat_with(|| watched(&streams, answer(LONG)))
             .take_while(|answer| answer.status() == 200)
             .take(100)
             .collect();
         assert!((25..=32).contains(&kept.len()), "{}", kept.len());
-        assert!(!unread.has_room());
-        assert_eq!(unread.watched(answer(BESIDES)).status(), 200, "it is no longer than a refusal");
+        assert!(!streams.has_room());
+        assert_eq!(watched(&streams, answer(BESIDES)).status(), 200, "it is no longer than a refusal");
         assert_eq!(load.shed_total(), 1);
         kept.pop();
-        assert!(unread.has_room(), "who reads is answered again");
+        assert!(streams.has_room(), "who reads is answered again");
     }
 
     #[test]
     fn beyond_the_cap_of_the_node_each_connection_has_its_share() {
         let load = Load::default();
-        let others: Vec<_> = (0..16).map(|_| unread(&load)).collect();
-        let _kept: Vec<_> = others.iter().map(|other| other.watched(answer(MOST_OF_NODE / 16))).collect();
+        let others: Vec<_> = (0..16).map(|_| streams(&load)).collect();
+        let _kept: Vec<_> = others.iter().map(|other| watched(other, answer(MOST_OF_NODE / 16))).collect();
         assert!(others.iter().all(|other| !other.has_room()));
-        let unread = unread(&load);
-        let first = unread.watched(answer(SHARE));
-        let second = unread.watched(answer(SHARE));
+        let streams = streams(&load);
+        let first = watched(&streams, answer(SHARE));
+        let second = watched(&streams, answer(SHARE));
         assert_eq!([first, second].map(|answer| answer.status()), [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE]);
+    }
+
+    #[test]
+    fn streams_are_idle_when_none_was_open_since_the_last_look() {
+        let streams = streams(&Load::default());
+        assert!(streams.was_idle());
+        let open = Open::new(streams.clone());
+        assert_eq!([streams.was_idle(), streams.was_idle()], [false; 2]);
+        let answer = open.watched(answer(1));
+        assert_eq!([streams.was_idle(), streams.was_idle()], [false; 2]);
+        drop(answer);
+        assert!(streams.was_idle());
+        drop(Open::new(streams.clone()));
+        assert_eq!([streams.was_idle(), streams.was_idle()], [false, true]);
     }
 }
