@@ -67,6 +67,8 @@ impl Connections {
         protocol.http1().header_read_timeout(None);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
         protocol.http1().max_buf_size(MAX_HEAD_BYTES);
+        // Who says that nothing more will come (`nc -N`) still waits for the answer.
+        protocol.http1().half_close(true);
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             listener,

@@ -141,13 +141,17 @@ impl<S> Patient<S> {
         written
     }
 
-    /// The same of what was written before.
+    /// The same of what was written before. While the node owes an answer nothing is read, so the time passes here.
     fn after_flush(&mut self, flushed: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if flushed.is_ready() {
+        if flushed.is_pending() {
+            self.wait_for(self.waiting.blocked());
+        } else if self.waiting != Waiting::Answer {
             return flushed;
         }
-        self.wait_for(self.waiting.blocked());
-        self.poll_patience(cx).map(Err)
+        match self.poll_patience(cx) {
+            Poll::Ready(error) => Poll::Ready(Err(error)),
+            Poll::Pending => flushed,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Clients that trickle their requests, say nothing, or come in numbers.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 use tokio::task::JoinHandle;
 
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, config_on, http, wait_until};
 
@@ -91,6 +92,26 @@ fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
                 }
             }
         }
+    }
+}
+
+/// As `nc -N` does. The node has read the end of what is sent long before the store answers.
+#[test]
+fn who_says_that_nothing_more_will_come_is_answered() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let file = config_on(&[proxy.url()], "policies: {p: {quotas: [1000000 per 1h], timeout: 10s}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    wait_until("the store decides", || http::post(&node.address, "/v1/check", PEEK).json()["source"] == "store");
+    proxy.delay(100);
+    for call in 0..5 {
+        let mut stream = TcpStream::connect(&node.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(&http::json_request("/v1/check", PEEK)).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the connection is closed");
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""source":"store""#), "{call}: {answer}");
     }
 }
 
