@@ -1,6 +1,7 @@
 //! The log: to standard error, for people on a terminal and as JSON otherwise.
 
 use std::backtrace::Backtrace;
+use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -12,9 +13,14 @@ use crate::telemetry::log_queue::LOG;
 /// How long the end of the process waits until what was logged is written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Starts to log, panics as well. `RUST_LOG` says how much, `info` by default. What is logged waits until it is [written](write).
+/// What is logged unless `RUST_LOG` says otherwise. h2 warns of what clients do wrong, and they do it as often as they like.
+const USUAL: &str = "info,h2=error";
+
+/// Starts to log, panics as well. `RUST_LOG` says how much, [`USUAL`] by default. What is logged waits until it is [written](write).
 pub(super) fn start() {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();
+    let wanted = env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let wanted = if wanted.is_empty() { USUAL } else { &wanted };
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).parse_lossy(wanted);
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| &LOG);
     // Only a second start could fail, and then there is a log already.
     let _ = if io::stderr().is_terminal() { log.try_init() } else { log.json().try_init() };

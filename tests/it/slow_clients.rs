@@ -386,6 +386,26 @@ fn refused_connections_are_counted_and_hardly_logged() {
     assert!(told.contains("suppressed"), "{told}");
 }
 
+/// Nor may it by what it says over HTTP/2.
+#[test]
+fn faults_of_http2_clients_are_not_logged() {
+    let log = NamedTempFile::new().unwrap();
+    let mut program = Command::new(crate::harness::TOLLGATE);
+    program.env_remove("RUST_LOG").stderr(log.reopen().unwrap());
+    let mut node = Node::start_by(program, &[]);
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // Answers to pings that nobody sent, and a ping.
+    let unwanted = frame(6, 1, 0, b"nothing!").repeat(100);
+    stream.write_all(&[PREFACE, &frame(4, 0, 0, b""), &unwanted, &ping()].concat()).unwrap();
+    wait_until("it has heard all", || next_frame(&mut stream).unwrap() == (6, 1, b"anybody?".to_vec()));
+    drop(stream);
+    node.terminate();
+    node.ended();
+    let told = std::fs::read_to_string(log.path()).unwrap();
+    assert!(told.contains("stopped") && !told.contains("h2::"), "{told}");
+}
+
 /// Where fewer descriptors are permitted than connections, clients do not get those that lead to Redis.
 #[test]
 fn clients_leave_descriptors_for_redis() {
