@@ -15,8 +15,13 @@ const SHAPE: Shape = Shape {
 
 const SECOND: u64 = 1_000_000;
 
+/// `request_timeout` may act after half of it, and `/v1/check/all` takes up to two and a half timeouts of a policy.
+const TIMES_LONGEST: u32 = 6;
+
 pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
-    let defaults = Limits::default();
+    let least = policies.map_or(Duration::ZERO, longest_timeout) * TIMES_LONGEST;
+    let mut defaults = Limits::default();
+    defaults.request_timeout = defaults.request_timeout.max(least);
     let Some(node) = root.member("limits") else { return Some(defaults) };
     let section = Section::open(node, &SHAPE, faults)?;
     let connections = section.member("max_connections");
@@ -26,11 +31,10 @@ pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &m
         |key, default| section.member(key).map_or(Some(default), |node| node.duration(SECOND..=3_600 * SECOND, faults));
     let (request, idle) =
         (span("request_timeout", defaults.request_timeout), span("idle_timeout", defaults.idle_timeout));
-    let longest = policies.map_or(Duration::ZERO, longest_timeout);
     if let (Some(node), Some(request)) = (section.member("request_timeout"), request)
-        && request < longest * 2
+        && request < least
     {
-        let sentence = "`request_timeout` must be at least twice the longest `timeout` of a policy, or calls that wait \
+        let sentence = "`request_timeout` must be at least six times the longest `timeout` of a policy, or calls that wait \
                         for the store are cut off";
         faults.note(node.place, sentence);
     }

@@ -55,6 +55,18 @@ fn what_is_left_out_has_its_default() {
 }
 
 #[test]
+fn a_request_may_take_as_long_as_its_policies_need() {
+    let request_timeout = |text: &str| loaded(text).limits.request_timeout.as_secs();
+    let policy = |timeout: &str| {
+        format!("policies: {{p: {{quotas: [5 per 60s], timeout: {timeout}}}, q: {{quotas: [5 per 60s]}}}}")
+    };
+    assert_eq!(request_timeout(&policy("8s")), 50);
+    assert_eq!(request_timeout(&policy("20s")), 120);
+    assert_eq!(request_timeout(&format!("limits: {{idle_timeout: 5s}}\n{}", policy("20s"))), 120);
+    assert_eq!(request_timeout(&format!("limits: {{request_timeout: 6s}}\n{}", policy("1s"))), 6);
+}
+
+#[test]
 fn a_policy_waits_as_long_as_it_says_or_as_the_store_does() {
     let config = loaded(
         "store: {redis: [redis://a:1], timeout: 50ms}\n\
