@@ -94,6 +94,37 @@ fn a_connection_that_breaks_while_idle_is_made_anew_at_once() {
     assert!(!logged().contains("breaker opened"), "{}", logged());
 }
 
+/// Redis closes connections when it is restarted, a proxy when nothing has been said for a while. What is asked then, and could
+/// not be sent, waits for the next connection.
+#[test]
+fn the_first_check_behind_a_connection_that_was_closed_is_decided_by_the_store() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], "policies: {patient: {quotas: [1000 per 1h], timeout: 5s}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let mut connection = server.connection().unwrap();
+    let key = unique("closed");
+    wait_until("the store decides", || ask(&node, "patient", &key).json()["source"] == "store");
+    for _ in 0..5 {
+        redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .exec(&mut connection)
+            .unwrap();
+        wait_until("the node has let go of what was closed", || !has_closed_connections(server.port));
+        let answer = ask(&node, "patient", &key).json();
+        assert_eq!(answer["source"], "store", "{answer}");
+    }
+}
+
+/// Whether the other end of a connection to `port` has been closed and this end has not (CLOSE_WAIT, proc(5)).
+fn has_closed_connections(port: u16) -> bool {
+    let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let (remote, close_wait) = (format!(":{port:04X}"), "08");
+    connections.lines().any(|line| {
+        let columns: Vec<&str> = line.split_ascii_whitespace().collect();
+        columns[2].ends_with(&remote) && columns[3] == close_wait
+    })
+}
+
 /// Of a server and its replica as seeds, in whichever order, the server keeps the counts.
 #[test]
 fn a_replica_among_the_seeds_keeps_no_counts() {

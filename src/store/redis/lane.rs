@@ -11,7 +11,8 @@
 //! missing, TIME was elsewhere or one of several keys was not there, by the caller (who knows the slots) after a redirection. A call whose
 //! connection broke, or that was not answered in time, may have been executed, and is never sent again.
 //!
-//! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for. When the
+//! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for; one that has stood
+//! still is asked whether it is there before anything goes out, so that what was not sent is not lost with it. When the
 //! server owes an answer for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told
 //! so at once, the topology is asked for, and the driver probes by connecting until the server answers again: a connect is
 //! not enough, a call must have been answered. A server that is asked nothing shows by its TIME, once a second, that it is there.
@@ -35,7 +36,7 @@ use crate::clock::Clock;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
-use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::store::{ShardReading, StoreError};
 
 /// Asks that wait at most; beyond that they are refused at once.
@@ -62,6 +63,9 @@ const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::fro
 
 /// How long the driver waits after a failed connect, and after a connection that broke before it answered anything.
 const RECONNECT: Duration = Duration::from_millis(50);
+
+/// For how long after an answer its connection is taken to be there still, us.
+const FRESH: Micros = MICROS_PER_MILLI;
 
 /// How long a lane may be idle before the server must show that it is there.
 const IDLE: Duration = Duration::from_secs(1);
@@ -326,6 +330,10 @@ impl Driver {
             let (idle, room) = (under_way.is_empty(), BATCH - self.waiting.len() - self.held.len());
             let is_due = under_way.len() < at_once && !self.waiting.is_empty();
             if is_due && (room == 0 || gathering.is_over(shard.now())) {
+                // What is under way would tell.
+                if idle && !shard.heard_since(shard.now() - FRESH) && server::has_ended(&mut connection) {
+                    return broken(&shard, connected);
+                }
                 let batch = Batch::of(self.waiting.drain(..), &shard);
                 if !batch.is_empty() {
                     keys.extend(batch.keys());
@@ -343,8 +351,7 @@ impl Driver {
                         answered.iter().for_each(|key| _ = keys.remove(key));
                         self.waiting.extend(self.held.extract_if(.., |ask| !keys.contains(&ask.fingerprint)));
                     }
-                    Ended::Broken if shard.heard_since(connected) => return End::Broken,
-                    Ended::Broken => return End::Useless,
+                    Ended::Broken => return broken(&shard, connected),
                     Ended::Demoted => {
                         while under_way.next().await.is_some() {}
                         return End::Demoted;
@@ -409,6 +416,11 @@ impl Driver {
             }
         }
     }
+}
+
+/// How a connection made at `connected` (us) that broke has ended.
+fn broken(shard: &Shard, connected: Micros) -> End {
+    if shard.heard_since(connected) { End::Broken } else { End::Useless }
 }
 
 /// How a batch ended, and the keys it was about.

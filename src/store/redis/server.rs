@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisResult, Value};
 
@@ -105,6 +106,15 @@ pub async fn prepare(
 pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
     Ok(seconds * MICROS_PER_SECOND + micros)
+}
+
+/// Whether the connection is known to have ended. Nothing is sent: a question that is given up at once goes out no more, and what
+/// it is handed to is gone when the connection is.
+pub fn has_ended(connection: &mut MultiplexedConnection) -> bool {
+    connection
+        .send_packed_command(&redis::cmd("TIME"))
+        .now_or_never()
+        .is_some_and(|handed| handed.is_err())
 }
 
 /// Bounds a call to a server by `timeout`.
