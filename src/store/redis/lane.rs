@@ -81,8 +81,8 @@ pub struct Lane(Arc<Entry>);
 struct Entry {
     queue: mpsc::Sender<Ask>,
     shard: Arc<Shard>,
-    /// For policies that wait for a replica, opened when one asks first: WAIT holds up everything that comes behind it
-    /// on its connection, and it is about the charges of that connection only.
+    /// For what policies that wait for a replica may charge, opened when one asks first: WAIT holds up everything that comes
+    /// behind it on its connection, and it is about the charges of that connection only. What charges nothing needs none.
     durable: OnceLock<mpsc::Sender<Ask>>,
     doubt: Arc<Notify>,
     /// Until when it is kept although its primary may own no slots yet, us by this node's clock.
@@ -115,8 +115,8 @@ impl Lane {
         }
         let start = || Driver::start(Arc::new(self.0.shard.durable_twin()), self.0.doubt.clone());
         let queue = match ask.policy.options.durability {
-            Durability::Primary => &self.0.queue,
-            Durability::Replica => self.0.durable.get_or_init(start),
+            Durability::Replica if ask.may_charge() => self.0.durable.get_or_init(start),
+            Durability::Replica | Durability::Primary => &self.0.queue,
         };
         queue.try_send(ask).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => StoreError::QueueFull,

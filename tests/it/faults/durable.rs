@@ -260,6 +260,38 @@ fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
     assert_eq!(health["status"], "ok", "a replica that is away is no shard that is down");
 }
 
+/// Looks and refunds charge nothing, so they need no acknowledgement, however long others wait for theirs.
+#[test]
+fn what_charges_nothing_does_not_wait_behind_who_waits_for_a_replica() {
+    let server = Server::start();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
+    let policies = "
+policies:
+  patient: {quotas: [100 per 1h], durability: replica, timeout: 8s}
+  quick: {quotas: [100 per 1h], durability: replica, timeout: 2s}
+";
+    let file = config_on(&[server.url()], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("beside");
+    wait_until("the replica acknowledges", || check(&node, "quick", &key)["source"] == "store");
+    replica.freeze();
+    let mut connection = server.connection().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| check(&node, "patient", &key));
+        wait_until("the patient one is charged", || {
+            !redis::cmd("KEYS").arg("*:}patient:*").query::<Vec<String>>(&mut connection).unwrap().is_empty()
+        });
+        let usage = http::get(&node.address, &format!("/v1/usage?policy=quick&key={key}")).json();
+        assert_eq!(usage["source"], "store", "{usage}");
+        let refund = json!({"policy": "quick", "key": key, "cost": 1}).to_string();
+        let refunded = http::post(&node.address, "/v1/refund", refund);
+        assert_eq!(refunded.status, 200, "{refunded:?}");
+        let reset = http::call(&node.address, "DELETE", &format!("/v1/usage?policy=quick&key={key}"), None, "");
+        assert!((200..300).contains(&reset.status), "{reset:?}");
+    });
+    replica.thaw();
+}
+
 /// Neither the charge of an id nor its record is vouched for as long as no replica has them, whoever asks again.
 #[test]
 fn an_id_is_answered_when_a_replica_has_its_charge() {
