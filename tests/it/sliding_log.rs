@@ -317,6 +317,55 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     assert_eq!(history.entries.len(), 100);
 }
 
+/// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of a few ms, one
+/// after the other, and are answered as in one.
+#[test]
+fn many_different_costs_go_in_several_calls() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = {
+        let _inside = runtime.enter();
+        server.store()
+    };
+    runtime.block_on(redis.known());
+    let both = Both { runtime, redis, memory: MemoryStore::new(Clock::system(), 1_000_000) };
+    let calls = || {
+        let mut calls = BTreeMap::new();
+        add_calls(&mut server.connection().unwrap(), &mut calls);
+        ["eval", "evalsha"].iter().filter_map(|name| calls.get(*name)).sum::<u64>()
+    };
+    let costs: Vec<u64> = (1..=200).collect();
+    let metas: Vec<Meta> = costs.iter().map(|cost| meta(&format!("user-{}", cost % 3))).collect();
+    for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
+        let quotas: Vec<_> = (1..=quotas).map(|number| (3000, number * WINDOW)).collect();
+        let subject = subject(logs(&quotas, 1000));
+        // What was charged behind some of them their call could not know of.
+        let here = both.memory.take_noted_at(&subject, &costs, &metas, START).unwrap();
+        let there = both.runtime.block_on(both.redis.take_noted(&subject, &costs, &metas, Some(START))).unwrap();
+        let told = |taken: &Taken| -> Vec<_> {
+            let verdicts = taken.ruling.verdicts.iter();
+            verdicts.map(|verdict| (verdict.cost, verdict.allowed)).collect()
+        };
+        assert_eq!(told(&here), told(&there));
+        assert!(both.take(&subject, 74, START + 1).allowed, "1 to 76 were charged");
+        let before = calls();
+        let full = both.take_noted(&subject, &costs, &metas, START + 2);
+        assert!(full.ruling.verdicts.iter().all(|verdict| !verdict.allowed));
+        assert!(calls() - before >= least, "{} calls", calls() - before);
+        assert_eq!(both.history(&subject, START + 3).entries.len(), 77);
+        // Those of several callers as well.
+        let before = calls();
+        both.runtime.block_on(async {
+            let asked =
+                costs.iter().map(|cost| both.redis.take_by(&subject, std::slice::from_ref(cost), Some(START + 4)));
+            for taken in futures_util::future::join_all(asked).await {
+                assert!(!taken.unwrap().ruling.verdicts[0].allowed);
+            }
+        });
+        assert!(calls() - before >= least, "{} calls", calls() - before);
+    }
+}
+
 /// Entries of the longest logs.
 const MOST: u64 = 100_000;
 

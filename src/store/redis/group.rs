@@ -8,11 +8,16 @@ use super::ask::{Answer, Ask, Refusal};
 use super::log::Page;
 use super::script::{By, Call, Reply, read_log};
 use crate::limit::decision::Ruling;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Taken, Work};
 
 /// Costs in one call at most: the server does nothing else meanwhile.
 pub const COSTS: usize = 1000;
+
+/// Different costs in one call for a sliding log at most, if it has one quota; of several quotas as much fewer. When each fits,
+/// the server finds out by a search of each quota's log, which takes up to 0.1 ms.
+const SEARCHES: usize = 64;
 
 /// Asks of one key under one policy, which are decided together.
 pub struct Group {
@@ -20,6 +25,58 @@ pub struct Group {
     pub costs: Vec<u64>,
     /// One for each cost, or none at all.
     metas: Vec<Meta>,
+    /// Those of the costs that differ, for a sliding log.
+    different: Different,
+}
+
+/// The costs in a call that differ, as far as there is a bound for them.
+struct Different {
+    known: Vec<u64>,
+    most: usize,
+}
+
+impl Different {
+    fn of(policy: &Policy) -> Self {
+        Self { known: Vec::new(), most: most_different(policy) }
+    }
+
+    fn has_room(&self, costs: &[u64]) -> bool {
+        self.known.len() + costs.len() <= self.most
+            || self.known.len() + costs.iter().filter(|cost| !self.known.contains(cost)).count() <= self.most
+    }
+
+    fn add(&mut self, costs: &[u64]) {
+        for cost in costs.iter().filter(|_| self.most < usize::MAX) {
+            if !self.known.contains(cost) {
+                self.known.push(*cost);
+            }
+        }
+    }
+}
+
+/// How many different costs one call for a policy may carry.
+fn most_different(policy: &Policy) -> usize {
+    match policy.algorithm {
+        Algorithm::SlidingLog => (SEARCHES / policy.quotas.len().max(1)).max(1),
+        Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => usize::MAX,
+    }
+}
+
+/// How many of the costs, from the first on, one call may carry.
+pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
+    let most = most_different(policy);
+    if costs.len() <= most {
+        return costs.len();
+    }
+    let mut known = Vec::with_capacity(most);
+    let fits = |cost: &&u64| {
+        let is_known = known.contains(*cost);
+        if !is_known {
+            known.push(**cost);
+        }
+        known.len() <= most
+    };
+    costs.iter().take_while(fits).count()
 }
 
 /// What a reply means for a group.
@@ -48,7 +105,8 @@ impl Outcome {
 
 impl Group {
     pub fn of(ask: Ask) -> Self {
-        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1) };
+        let different = Different::of(&ask.policy);
+        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1), different };
         group.push(ask);
         group
     }
@@ -62,6 +120,7 @@ impl Group {
             && !first.is_alone()
             && !ask.is_alone()
             && self.costs.len() + ask.costs().len() <= COSTS
+            && self.different.has_room(ask.costs())
     }
 
     pub fn push(&mut self, ask: Ask) {
@@ -75,6 +134,7 @@ impl Group {
             self.metas.extend_from_slice(&ask.metas);
         }
         self.costs.extend_from_slice(ask.costs());
+        self.different.add(ask.costs());
         if !self.metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
         }
@@ -86,6 +146,7 @@ impl Group {
             self.asks.retain(|ask| !ask.answer.is_closed());
             self.costs.clear();
             self.metas.clear();
+            self.different.known.clear();
             let asks = std::mem::take(&mut self.asks);
             asks.into_iter().for_each(|ask| self.push(ask));
         }

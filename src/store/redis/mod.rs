@@ -12,8 +12,9 @@ use std::time::Duration;
 use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
+use crate::limit::decision::Ruling;
 use crate::limit::slot::Generations;
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, Wait};
 use crate::telemetry::metrics::Distribution;
 use crate::telemetry::traces::StoreSpan;
 
@@ -66,6 +67,7 @@ mod each;
 mod topology;
 
 use ask::Answer;
+use group::first_part;
 use log::Page;
 use moving::Moving;
 use patience::Patience;
@@ -135,7 +137,8 @@ impl RedisStore {
         self.take_noted(subject, costs, &[], time).await
     }
 
-    /// See [`super::Store::take_noted`]; `time` as above.
+    /// See [`super::Store::take_noted`]; `time` as above. A list that would keep the server for long goes in parts, one after the
+    /// other: what is said of those before the last does not know of what was charged behind them.
     ///
     /// # Errors
     /// As there.
@@ -146,7 +149,21 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Taken, StoreError> {
-        self.run_by(subject, Work::Take(costs.into()), metas, time).await?.taken()
+        let (mut costs, mut metas, mut before) = (costs, metas, None);
+        loop {
+            let count = first_part(&subject.policy, costs);
+            let (part, rest) = costs.split_at(count);
+            let (noted, not_yet) = metas.split_at(count.min(metas.len()));
+            let taken = self.run_by(subject, Work::Take(part.into()), noted, time).await?.taken()?;
+            let taken = match before {
+                None => taken,
+                Some(before) => joined(before, taken),
+            };
+            if rest.is_empty() {
+                return Ok(taken);
+            }
+            (costs, metas, before) = (rest, not_yet, Some(taken));
+        }
     }
 
     /// See [`super::Store::run`].
@@ -232,4 +249,15 @@ impl RedisStore {
     pub fn checks_per_call(&self) -> Distribution {
         self.topology.checks_per_call()
     }
+}
+
+/// What two calls said, one after the other. When the costs of the first would fit again holds only if nothing could be charged
+/// behind it.
+fn joined(before: Taken, after: Taken) -> Taken {
+    let mut verdicts = before.ruling.verdicts;
+    if before.ruling.closed_for == 0 {
+        verdicts.iter_mut().for_each(|verdict| verdict.again_after = Wait::NONE);
+    }
+    verdicts.extend(after.ruling.verdicts);
+    Taken { ruling: Ruling { verdicts, ..after.ruling }, at: after.at, tentative: before.tentative || after.tentative }
 }
