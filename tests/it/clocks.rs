@@ -15,9 +15,10 @@ use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
 use tollgate::store::{RedisStore, Subject};
 
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared};
 use crate::harness::steps::{START, policy};
-use crate::harness::{Node, TOLLGATE, config_on, http, unique};
+use crate::harness::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
 /// From the shortest window to a day, us.
 const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
@@ -103,6 +104,30 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
         runtime.block_on(store.take(&other, &[1])).unwrap();
         assert_ne!(generations.current(slot), before, "{step} us");
         assert_eq!(generations.allowed_at(slot), 0, "{step} us");
+    }
+}
+
+/// A question that takes longer to its shard than clocks are believed to differ is asked again, for the time when it gets there.
+#[test]
+fn a_long_way_to_the_shard_is_no_step_of_a_clock() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let policies = "
+policies:
+  short: {quotas: [1000 per 100ms], on_store_failure: deny, timeout: 6s}
+  usual: {quotas: [1000 per 1m, 1000 per 1h], on_store_failure: deny, timeout: 6s}
+";
+    let file = config_on(&[proxy.url()], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let ask = |policy: &str| {
+        let body = json!({"policy": policy, "key": unique("far")}).to_string();
+        http::post(&node.address, "/v1/check", body).json()
+    };
+    wait_until("the store decides", || ask("usual")["source"] == "store");
+    proxy.delay(400);
+    for policy in ["usual", "short"] {
+        let answer = ask(policy);
+        assert_eq!((&answer["allowed"], &answer["source"]), (&json!(true), &json!("store")), "{answer}");
     }
 }
 

@@ -159,7 +159,7 @@ impl Batch {
                 continue;
             }
             let outcomes = bundle.outcomes(&reply, &shard.address);
-            let mut elsewhen = SmallVec::new();
+            let (mut elsewhen, mut lead) = (SmallVec::new(), bundle.lead);
             let mut tell = |group: Group, answer| {
                 group.hand_out(answer, |ask, part| match acknowledged && ask.was_charged(&part) {
                     true => charged.push(Unconfirmed::new(ask, part, sent)),
@@ -178,6 +178,7 @@ impl Batch {
                     Outcome::Told(value) => tell(group, Answer::Told(value)),
                     Outcome::Elsewhen(time) => {
                         shard.learn_offset(time, sent, received);
+                        lead = time.saturating_sub(shard.shard_time(sent));
                         elsewhen.push(group);
                     }
                     Outcome::Again => {
@@ -190,7 +191,7 @@ impl Batch {
             }
             if !elsewhen.is_empty() {
                 shard.metrics.retried(Retry::Clock);
-                again.push(Bundle { groups: elsewhen, by: bundle.by });
+                again.push(Bundle { groups: elsewhen, by: bundle.by, lead });
             }
         }
         self.0 = again;

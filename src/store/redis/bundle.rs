@@ -21,6 +21,9 @@ const QUOTAS: usize = 64;
 pub struct Bundle {
     pub groups: SmallVec<[Group; 1]>,
     pub by: By,
+    /// How much later than believed TIME is taken to be when it gets there, us: what it was the last time, where it was not
+    /// covered. On a long way, or at a server that is busy, that is no fault of the clocks.
+    pub lead: Micros,
 }
 
 /// Puts together what may share a call; the others keep their order, and so do those.
@@ -51,7 +54,7 @@ pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
 
 impl Bundle {
     pub fn of(group: Group) -> Self {
-        Self { groups: smallvec![group], by: By::Hash }
+        Self { groups: smallvec![group], by: By::Hash, lead: 0 }
     }
 
     /// Whether a group that may share a call may share this one.
@@ -77,7 +80,9 @@ impl Bundle {
         self.groups.iter().map(Group::call).collect()
     }
 
+    /// For a shard whose TIME is believed to be `now` (us).
     pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
+        let now = now + self.lead;
         if let [group] = &self.groups[..] {
             return group.command(self.by, now);
         }
@@ -209,7 +214,7 @@ mod tests {
     fn a_call_for_several_keys_that_is_refused_as_a_whole_is_made_for_each() {
         let from = Address { host: "shard".into(), port: 7001 };
         let outcome = |keys: &[&str], error: &str| {
-            let bundle = Bundle { groups: keys.iter().map(|key| group(key)).collect(), by: By::Hash };
+            let bundle = Bundle { groups: keys.iter().map(|key| group(key)).collect(), by: By::Hash, lead: 0 };
             let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
             let mut outcomes = bundle.outcomes(&reply, &from);
             assert_eq!(outcomes.len(), keys.len());
@@ -234,7 +239,7 @@ mod tests {
              a read only replica.",
         ] {
             let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
-            let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash };
+            let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
             let mut outcomes = bundle.outcomes(&reply, &from);
             assert!(matches!(outcomes.pop(), Some(Outcome::Refused(Refusal::NotNow(_)))), "{reply:?}");
         }

@@ -86,7 +86,12 @@ impl Shard {
 
     /// Where the shard's TIME is believed to be now, us.
     pub fn shard_now(&self) -> Micros {
-        self.clock.now().saturating_add_signed(self.offset.load(Ordering::Relaxed))
+        self.shard_time(self.now())
+    }
+
+    /// What the shard's TIME is believed to be at an instant of this node's clock, us.
+    pub fn shard_time(&self, instant: Micros) -> Micros {
+        instant.saturating_add_signed(self.offset())
     }
 
     /// The shard's TIME minus this node's clock as it is believed, us.
