@@ -121,7 +121,10 @@ impl Prefilter {
         received: Micros,
     ) {
         if taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0) {
-            self.generations.allowed(question.slot, taken.at);
+            // By the clock from before the slot's knowledge ended, it would hold back what is learned by the present one.
+            if self.generations.current(question.slot) == question.generation {
+                self.generations.allowed(question.slot, taken.at);
+            }
             self.end(fingerprint, taken.at);
         }
         // What is denied while a reservation is open may be open a moment later.

@@ -322,3 +322,17 @@ fn a_denial_on_its_way_does_not_outlive_a_refund() {
     scene.learn(on_its_way, &denied, START + 4);
     assert!(!scene.says_no(1, START + 5));
 }
+
+/// When a shard's clock has stepped back, what was decided before that lies ahead.
+#[test]
+fn an_answer_from_before_a_step_of_the_clock_holds_nothing_back() {
+    let scene = Scene::new();
+    let on_its_way = scene.ask(START);
+    let allowed = Taken { at: START + 3_600_000_000, ..scene.take(1, START) };
+    scene.prefilter.forget(scene.fingerprint.slot());
+    scene.learn(on_its_way, &allowed, START + 1);
+    scene.take(1, START + 2);
+    let denied = scene.take(1, START + 3);
+    scene.learn(scene.ask(START + 3), &denied, START + 3);
+    assert!(scene.says_no(1, START + 4));
+}

@@ -347,7 +347,10 @@ impl Driver {
                 biased;
                 Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
                     Ended::Sound => {
-                        self.close_breaker();
+                        // Where all callers had gone, nothing was asked.
+                        if shard.heard_since(connected) {
+                            self.close_breaker();
+                        }
                         answered.iter().for_each(|key| _ = keys.remove(key));
                         self.waiting.extend(self.held.extract_if(.., |ask| !keys.contains(&ask.fingerprint)));
                     }
