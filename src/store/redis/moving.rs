@@ -168,6 +168,7 @@ impl First {
             if denied.is_none() && word.retry_after != Wait::NONE {
                 denied = Some(place);
                 self.give_back(before).await?;
+                words.iter_mut().for_each(|word| word.state.remaining += cost);
             }
             words.push(word);
         }

@@ -206,6 +206,42 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
     }
 }
 
+/// What a quota had before one behind it denied is what is left of it: its charge was given back.
+#[test]
+fn on_a_slot_that_stays_half_way_a_denial_tells_what_is_left() {
+    let cluster = chaos::arena();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let names = ["window", "fixed", "bucket"];
+    let policies = format!(
+        "
+policies:
+  window: {{quotas: [100 per 1h, 5 per 2h], on_store_failure: error, timeout: {0}ms}}
+  fixed: {{algorithm: fixed-window, quotas: [100 per 1h, 5 per 2h], on_store_failure: error, timeout: {0}ms}}
+  bucket: {{algorithm: token-bucket, quotas: [{{rate: 1 per 1d, burst: 100}}, {{rate: 1 per 2d, burst: 5}}], on_store_failure: error, timeout: {0}ms}}
+",
+        timeout()
+    );
+    let file = config_on(&cluster.seeds(), &policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = key_in(0);
+    let slot = chaos::slot_of(&key);
+    let ask = |policy: &str| {
+        let body = json!({"policy": policy, "key": key, "cost": 3}).to_string();
+        http::post(&node.address, "/v1/check", body).json()
+    };
+    names.iter().for_each(|name| assert_eq!(ask(name)["allowed"], true));
+    begin(&cluster, slot, from, to);
+    // A window's keys are never all there: the segments before and after the current one are told as well.
+    assert_eq!(migrate(&cluster, slot, from, to, 3), 3);
+    let answers = names.map(ask);
+    while migrate(&cluster, slot, from, to, 100) > 0 {}
+    settle(&cluster, slot, [to, from]);
+    for answer in answers {
+        let told = (&answer["allowed"], &answer["source"], &answer["quotas"][0]["remaining"]);
+        assert_eq!(told, (&json!(false), &json!("store"), &json!(97)), "{answer}");
+    }
+}
+
 /// What could not be given back while the slot moves is not reserved: of one key, a reservation alone would be done.
 #[test]
 fn together_nothing_stays_charged_on_a_slot_that_stays_half_way() {
