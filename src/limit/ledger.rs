@@ -11,7 +11,7 @@
 //! instant, is what its [`Entry`](super::amend::Entry) keeps. Before `shift` grows too large it begins anew, and of
 //! charges from before that `rebased` is to be taken. When that happens again, what was charged before the first time counts as
 //! repaid. So it is where the front has skipped as much as the bucket holds since, which 33 times its capacity within
-//! [`MAX_SHIFT`] are sure of, since holes are not skipped yet and may be up to 32 times as much. Of a larger bucket less may be
+//! `MAX_SHIFT` are sure of, since holes are not skipped yet and may be up to 32 times as much. Of a larger bucket less may be
 //! taken back, of what was charged long before.
 //!
 //! Charges that can be taken back are numbered by the instant of the store, or one more than the last number. `born` is the
