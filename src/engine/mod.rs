@@ -254,7 +254,7 @@ impl Engine {
                 .filter(|(_, answer)| answer.is_none())
                 .map(|(meta, _)| meta.clone())
                 .collect();
-            let asked = self.ask_store(subject, &open, &metas, now, left).await;
+            let asked = self.ask_in_parts(subject, &open, &metas, now, left).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
@@ -262,6 +262,29 @@ impl Engine {
                 .for_each(|(answer, asked)| *answer = Some(asked));
         }
         answers.into_iter().flatten().collect()
+    }
+
+    /// In parts where the store would take long over all: each is answered by itself, within the time `left` for all.
+    async fn ask_in_parts(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        now: Micros,
+        left: Duration,
+    ) -> Answers {
+        let (mut answers, mut costs, mut metas, mut sent) = (Answers::new(), costs, metas, now);
+        while !costs.is_empty() {
+            let (part, rest) = costs.split_at(self.store.first_part(&subject.policy, costs));
+            let (noted, not_yet) = metas.split_at(part.len().min(metas.len()));
+            let left = left.saturating_sub(Duration::from_micros(sent.saturating_sub(now)));
+            answers.extend(self.ask_store(subject, part, noted, sent, left).await);
+            (costs, metas) = (rest, not_yet);
+            if !costs.is_empty() {
+                sent = self.clock.now();
+            }
+        }
+        answers
     }
 
     async fn ask_store(

@@ -58,7 +58,7 @@ impl Front {
         Self { inner: self.inner.clone(), caller }
     }
 
-    /// Answers, whatever happens inside; 503 where no answer `has_room`, as too many of those before were not taken.
+    /// Answers, whatever happens inside; 503 to a call where no answer `has_room`, as too many of those before were not taken.
     pub async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
         let id = request_id::of(request.headers());
         let version = request.version();
@@ -90,10 +90,10 @@ impl Inner {
         let admitted = self.node.load.admit(head.uri.path(), &body);
         let growth = admitted.as_ref().and_then(Admitted::growth);
         let body = Lingering::new(&head, body, growth);
-        if !has_room {
+        let Some(admitted) = admitted else { return Problem::overloaded().into_response() };
+        if !has_room && admitted.is_counted() {
             return self.node.load.no_room();
         }
-        let Some(_admitted) = admitted else { return Problem::overloaded().into_response() };
         if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
             return problem.into_response();
         }

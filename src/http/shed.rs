@@ -130,6 +130,11 @@ pub(super) struct Admitted<'a> {
 }
 
 impl Admitted<'_> {
+    /// Not so health and metrics, which are always answered.
+    pub(super) fn is_counted(&self) -> bool {
+        self.counter.is_some()
+    }
+
     /// Of a body whose length nobody told.
     pub(super) fn growth(&self) -> Option<Growth> {
         self.growth.clone()

@@ -157,6 +157,14 @@ impl Store {
         }
     }
 
+    /// How many of `costs`, from the first on and one at least, one call may be asked for: more would keep a server from others.
+    pub fn first_part(&self, policy: &Policy, costs: &[u64]) -> usize {
+        match self {
+            Self::Memory(_) => costs.len(),
+            Self::Redis(_) => redis::first_part(policy, costs),
+        }
+    }
+
     /// Decides each check by itself; their subjects differ. `tell` is told the place of each and its answer, when that has come:
     /// who drops the future has been told of those that came in time.
     pub async fn take_each(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
 use tollgate::clock::Clock;
 use tollgate::limit::decision::{Verdict, Wait};
 use tollgate::limit::history::{History, TopMeta};
@@ -18,7 +19,7 @@ use tollgate::store::{Done, MemoryStore, Meta, RedisStore, Subject, Taken, Work}
 use crate::harness::cluster::add_calls;
 use crate::harness::redis::{Server, shared, shared_store};
 use crate::harness::steps::{START, Step, log_policies, logs, steps};
-use crate::harness::unique;
+use crate::harness::{Node, config_on, http, unique};
 
 const WINDOW: Micros = 10_000_000;
 
@@ -317,10 +318,16 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     assert_eq!(history.entries.len(), 100);
 }
 
-/// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of a few ms, one
-/// after the other, and are answered as in one.
+/// Script calls that a server has had.
+fn script_calls(server: &Server) -> u64 {
+    let mut calls = BTreeMap::new();
+    add_calls(&mut server.connection().unwrap(), &mut calls);
+    ["eval", "evalsha"].iter().filter_map(|name| calls.get(*name)).sum()
+}
+
+/// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of a few ms.
 #[test]
-fn many_different_costs_go_in_several_calls() {
+fn many_callers_with_different_costs_share_several_calls() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = {
@@ -328,42 +335,56 @@ fn many_different_costs_go_in_several_calls() {
         server.store()
     };
     runtime.block_on(redis.known());
-    let both = Both { runtime, redis, memory: MemoryStore::new(Clock::system(), 1_000_000) };
-    let calls = || {
-        let mut calls = BTreeMap::new();
-        add_calls(&mut server.connection().unwrap(), &mut calls);
-        ["eval", "evalsha"].iter().filter_map(|name| calls.get(*name)).sum::<u64>()
-    };
     let costs: Vec<u64> = (1..=200).collect();
-    let metas: Vec<Meta> = costs.iter().map(|cost| meta(&format!("user-{}", cost % 3))).collect();
     for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
         let quotas: Vec<_> = (1..=quotas).map(|number| (3000, number * WINDOW)).collect();
         let subject = subject(logs(&quotas, 1000));
-        // What was charged behind some of them their call could not know of.
-        let here = both.memory.take_noted_at(&subject, &costs, &metas, START).unwrap();
-        let there = both.runtime.block_on(both.redis.take_noted(&subject, &costs, &metas, Some(START))).unwrap();
-        let told = |taken: &Taken| -> Vec<_> {
-            let verdicts = taken.ruling.verdicts.iter();
-            verdicts.map(|verdict| (verdict.cost, verdict.allowed)).collect()
-        };
-        assert_eq!(told(&here), told(&there));
-        assert!(both.take(&subject, 74, START + 1).allowed, "1 to 76 were charged");
-        let before = calls();
-        let full = both.take_noted(&subject, &costs, &metas, START + 2);
-        assert!(full.ruling.verdicts.iter().all(|verdict| !verdict.allowed));
-        assert!(calls() - before >= least, "{} calls", calls() - before);
-        assert_eq!(both.history(&subject, START + 3).entries.len(), 77);
-        // Those of several callers as well.
-        let before = calls();
-        both.runtime.block_on(async {
-            let asked =
-                costs.iter().map(|cost| both.redis.take_by(&subject, std::slice::from_ref(cost), Some(START + 4)));
+        assert!(runtime.block_on(redis.take_by(&subject, &[3000], Some(START))).unwrap().ruling.verdicts[0].allowed);
+        let before = script_calls(&server);
+        runtime.block_on(async {
+            let asked = costs.iter().map(|cost| redis.take_by(&subject, std::slice::from_ref(cost), Some(START + 4)));
             for taken in futures_util::future::join_all(asked).await {
                 assert!(!taken.unwrap().ruling.verdicts[0].allowed);
             }
         });
-        assert!(calls() - before >= least, "{} calls", calls() - before);
+        let calls = script_calls(&server) - before;
+        assert!(calls >= least, "{calls} calls");
     }
+}
+
+/// The same of one list of checks.
+#[test]
+fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order() {
+    let server = Server::start();
+    let policies =
+        "policies: {log: {algorithm: sliding-log, quotas: [3000 per 1h], timeout: 5s, on_store_failure: error}}";
+    let file = config_on(&[server.url()], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("costs");
+    let check = |cost: u64| json!({"policy": "log", "key": key, "cost": cost, "meta": format!("user-{}", cost % 3)});
+    let checks: Vec<_> = (1..=200).map(check).collect();
+    let results = || {
+        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string());
+        assert_eq!(answer.status, 200);
+        answer.json()["results"].as_array().unwrap().clone()
+    };
+    // 1 to 76 are 2926; what follows is too much.
+    for (place, result) in results().iter().enumerate() {
+        assert_eq!((&result["allowed"], &result["source"]), (&json!(place < 76), &json!("store")), "{result}");
+    }
+    assert_eq!(http::post(&node.address, "/v1/check", check(74).to_string()).json()["allowed"], true);
+    let other = unique("costs");
+    assert_eq!(
+        http::post(&node.address, "/v1/check", json!({"policy": "log", "key": other, "cost": 3000}).to_string()).json()
+            ["allowed"],
+        true
+    );
+    let before = script_calls(&server);
+    let checks: Vec<_> = (1..=200).map(|cost| json!({"policy": "log", "key": other, "cost": cost})).collect();
+    let denied = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+    assert!(denied["results"].as_array().unwrap().iter().all(|result| result["allowed"] == false));
+    let calls = script_calls(&server) - before;
+    assert!(calls >= 3, "{calls} calls");
 }
 
 /// Entries of the longest logs.

@@ -12,9 +12,8 @@ use std::time::Duration;
 use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
-use crate::limit::decision::Ruling;
 use crate::limit::slot::Generations;
-use crate::limit::time::{Micros, Wait};
+use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
 use crate::telemetry::traces::StoreSpan;
 
@@ -67,7 +66,7 @@ mod each;
 mod topology;
 
 use ask::Answer;
-use group::first_part;
+pub use group::first_part;
 use log::Page;
 use moving::Moving;
 use patience::Patience;
@@ -137,8 +136,7 @@ impl RedisStore {
         self.take_noted(subject, costs, &[], time).await
     }
 
-    /// See [`super::Store::take_noted`]; `time` as above. A list that would keep the server for long goes in parts, one after the
-    /// other: what is said of those before the last does not know of what was charged behind them.
+    /// See [`super::Store::take_noted`]; `time` as above.
     ///
     /// # Errors
     /// As there.
@@ -149,21 +147,7 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Taken, StoreError> {
-        let (mut costs, mut metas, mut before) = (costs, metas, None);
-        loop {
-            let count = first_part(&subject.policy, costs);
-            let (part, rest) = costs.split_at(count);
-            let (noted, not_yet) = metas.split_at(count.min(metas.len()));
-            let taken = self.run_by(subject, Work::Take(part.into()), noted, time).await?.taken()?;
-            let taken = match before {
-                None => taken,
-                Some(before) => joined(before, taken),
-            };
-            if rest.is_empty() {
-                return Ok(taken);
-            }
-            (costs, metas, before) = (rest, not_yet, Some(taken));
-        }
+        self.run_by(subject, Work::Take(costs.into()), metas, time).await?.taken()
     }
 
     /// See [`super::Store::run`].
@@ -249,15 +233,4 @@ impl RedisStore {
     pub fn checks_per_call(&self) -> Distribution {
         self.topology.checks_per_call()
     }
-}
-
-/// What two calls said, one after the other. When the costs of the first would fit again holds only if nothing could be charged
-/// behind it.
-fn joined(before: Taken, after: Taken) -> Taken {
-    let mut verdicts = before.ruling.verdicts;
-    if before.ruling.closed_for == 0 {
-        verdicts.iter_mut().for_each(|verdict| verdict.again_after = Wait::NONE);
-    }
-    verdicts.extend(after.ruling.verdicts);
-    Taken { ruling: Ruling { verdicts, ..after.ruling }, at: after.at, tentative: before.tentative || after.tentative }
 }
