@@ -273,16 +273,14 @@ impl Engine {
         now: Micros,
         left: Duration,
     ) -> Answers {
-        let (mut answers, mut costs, mut metas, mut sent) = (Answers::new(), costs, metas, now);
+        let (mut answers, mut costs, mut metas) = (Answers::new(), costs, metas);
         while !costs.is_empty() {
+            let sent = if answers.is_empty() { now } else { self.clock.now() };
             let (part, rest) = costs.split_at(self.store.first_part(&subject.policy, costs));
             let (noted, not_yet) = metas.split_at(part.len().min(metas.len()));
             let left = left.saturating_sub(Duration::from_micros(sent.saturating_sub(now)));
             answers.extend(self.ask_store(subject, part, noted, sent, left).await);
             (costs, metas) = (rest, not_yet);
-            if !costs.is_empty() {
-                sent = self.clock.now();
-            }
         }
         answers
     }

@@ -10,9 +10,9 @@
 //! that it skipped or will, so a charge that ends the line ends at the debt after it and `shift`; that, and the
 //! instant, is what its [`Entry`](super::amend::Entry) keeps. Before `shift` grows too large it begins anew, and of
 //! charges from before that `rebased` is to be taken. When that happens again, what was charged before the first time counts as
-//! repaid. So it is where the front has skipped as much as the bucket holds since, which 33 times its capacity within
-//! `MAX_SHIFT` are sure of, since holes are not skipped yet and may be up to 32 times as much. Of a larger bucket less may be
-//! taken back, of what was charged long before.
+//! repaid. It is, if the front has since skipped as much as the bucket holds: a bucket of which 33 fit into `MAX_SHIFT` is sure of
+//! that, since `shift` also has the holes, which are at most 32 times as much. From a larger one less may be taken back of what
+//! was charged long before.
 //!
 //! Charges that can be taken back are numbered by the instant of the store, or one more than the last number. `born` is the
 //! first number since the bucket was last full: a charge from before that is repaid, whatever its instant says.

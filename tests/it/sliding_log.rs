@@ -318,6 +318,18 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     assert_eq!(history.entries.len(), 100);
 }
 
+/// A server of its own, and the store on it.
+fn own_store() -> (Server, tokio::runtime::Runtime, RedisStore) {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = {
+        let _inside = runtime.enter();
+        server.store()
+    };
+    runtime.block_on(redis.known());
+    (server, runtime, redis)
+}
+
 /// Script calls that a server has had.
 fn script_calls(server: &Server) -> u64 {
     let mut calls = BTreeMap::new();
@@ -328,13 +340,7 @@ fn script_calls(server: &Server) -> u64 {
 /// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of a few ms.
 #[test]
 fn many_callers_with_different_costs_share_several_calls() {
-    let server = Server::start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let redis = {
-        let _inside = runtime.enter();
-        server.store()
-    };
-    runtime.block_on(redis.known());
+    let (server, runtime, redis) = own_store();
     let costs: Vec<u64> = (1..=200).collect();
     for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
         let quotas: Vec<_> = (1..=quotas).map(|number| (3000, number * WINDOW)).collect();
@@ -392,13 +398,7 @@ const MOST: u64 = 100_000;
 
 /// A server of its own, and a subject whose log may be so long.
 fn long_logs() -> (Server, tokio::runtime::Runtime, RedisStore, Subject) {
-    let server = Server::start();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let redis = {
-        let _inside = runtime.enter();
-        server.store()
-    };
-    runtime.block_on(redis.known());
+    let (server, runtime, redis) = own_store();
     let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));
     (server, runtime, redis, subject)
 }
