@@ -26,6 +26,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const KEYS: u64 = 1000;
 
+/// Latencies are counted up to this one, us.
+const LONGEST: u64 = 60_000_000;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, rate, seconds] = arguments.as_slice() else {
@@ -82,9 +85,9 @@ async fn call(url: String, mut calls: mpsc::UnboundedReceiver<Instant>) -> Resul
         drop(told);
     };
     let gathering = async {
-        let mut latency = Histogram::new(3).map_err(|error| error.to_string())?;
+        let mut latency = Histogram::new_with_bounds(1, LONGEST, 3).map_err(|error| error.to_string())?;
         while let Some(answer) = answers.recv().await {
-            latency.saturating_record(u64::try_from(answer.map_err(text)?.as_micros()).unwrap_or(u64::MAX));
+            latency.saturating_record(u64::try_from(answer.map_err(text)?.as_micros()).unwrap_or(LONGEST));
         }
         Ok(latency)
     };
