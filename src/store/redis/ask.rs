@@ -65,6 +65,14 @@ impl Ask {
         }
     }
 
+    /// Whether it is a check that, sent at `now` (us) for an answer that takes `round_trip` (us), would be charged although
+    /// its caller has given up before. Half of its time always counts as enough, so that a server that was slow is asked again.
+    pub fn is_too_late(&self, now: Micros, round_trip: Micros) -> bool {
+        let half = u64::try_from(self.policy.timeout.as_micros() / 2).unwrap_or(Micros::MAX);
+        let is_check = matches!(self.work, Work::Take(_)) && !self.is_alone();
+        is_check && self.deadline.saturating_sub(now) < round_trip.min(half)
+    }
+
     /// Whether it shares no call with others.
     pub fn is_alone(&self) -> bool {
         self.portion.is_some() || self.single.is_some()
@@ -155,4 +163,53 @@ impl From<StoreError> for Refusal {
 /// What a lane tells by dropping the ask.
 pub fn given_up() -> StoreError {
     StoreError::Unknown("its connection was given up".into())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::OnceLock;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::limit::key::{Fingerprinter, KeyType};
+    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
+    use crate::limit::quota::{Quota, Rule};
+
+    pub type Verdict = oneshot::Receiver<Result<Answer, Refusal>>;
+
+    /// One for a key under a policy that all of them share, and where its answer comes.
+    pub fn ask(key: &str) -> (Ask, Verdict) {
+        static SHARED: OnceLock<(Arc<Policy>, Fingerprinter)> = OnceLock::new();
+        let (policy, fingerprints) = SHARED.get_or_init(|| (Arc::new(policy()), Fingerprinter::default()));
+        let (answer, verdict) = oneshot::channel();
+        let ask = Ask {
+            tag: Arc::new(Tag::new("ratelimit", key)),
+            fingerprint: fingerprints.fingerprint(&policy.name, key),
+            policy: policy.clone(),
+            work: Work::Take([1].into_iter().collect()),
+            metas: SmallVec::new(),
+            portion: None,
+            single: None,
+            asking: false,
+            deadline: 1_000_000,
+            trace: None,
+            time: None,
+            answer: Return::To(answer),
+        };
+        (ask, verdict)
+    }
+
+    fn policy() -> Policy {
+        let limit = NonZeroU64::new(5).unwrap();
+        Policy {
+            name: "p".into(),
+            algorithm: Algorithm::SlidingWindow,
+            quotas: vec![Quota { name: "1s".into(), limit, window: 1_000_000, rule: Rule::SlidingWindow }],
+            key_type: KeyType::Text,
+            on_store_failure: OnStoreFailure::Deny,
+            timeout: Duration::from_secs(1),
+            options: Options::default(),
+        }
+    }
 }

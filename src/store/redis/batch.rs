@@ -1,6 +1,5 @@
-//! One pipeline: what waited together, merged by key, sent, and answered.
+//! One pipeline: what waited together, sent, and answered.
 
-use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 
 use futures_util::future::{Either, select};
@@ -8,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
-use super::ask::{Answer, Ask, Refusal, given_up};
+use super::ask::{Answer, Refusal, given_up};
 use super::bundle::{self, Bundle, bundles};
 use super::group::{Group, Outcome};
 use super::metrics::Retry;
@@ -16,10 +15,10 @@ use super::script::By;
 use super::shard::Shard;
 use super::unconfirmed::{Unconfirmed, acknowledged, confirm, patience_ends};
 use crate::deadline::within;
-use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
-use crate::store::{StoreError, Work};
+use crate::store::StoreError;
 
 /// Rounds of one batch: as sent, once more with the script's source, alone after it was refused among others, and with the
 /// right segments, which a clock that jumps may ask for again.
@@ -36,42 +35,18 @@ pub enum Ended {
     Silent,
 }
 
-/// Keys under a policy.
-pub type Keys = HashSet<Fingerprint, FingerprintState>;
-
 /// What goes out together.
 pub struct Batch(Vec<Bundle>);
 
 impl Batch {
-    /// Merges what takes by key, in order, and then what may share a call; other work goes by itself. One whose caller has
-    /// given up is not sent.
-    pub fn of(asks: impl Iterator<Item = Ask>, shard: &Shard) -> Self {
-        let mut groups: Vec<Group> = Vec::new();
-        let mut places: HashMap<_, usize, FingerprintState> = HashMap::default();
-        for ask in asks.filter(|ask| !ask.answer.is_closed()) {
-            let Work::Take(_) = ask.work else {
-                groups.push(Group::of(ask));
-                continue;
-            };
-            let place = places.entry(ask.fingerprint).or_insert(usize::MAX);
-            match groups.get_mut(*place).filter(|group| group.accepts(&ask)) {
-                Some(group) => group.push(ask),
-                None => {
-                    *place = groups.len();
-                    groups.push(Group::of(ask));
-                }
-            }
-        }
+    /// Puts together what may share a call.
+    pub fn of(groups: Vec<Group>, shard: &Shard) -> Self {
         Self(bundles(groups, shard.bundles()))
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Those that it asks about.
-    pub fn keys(&self) -> impl Iterator<Item = Fingerprint> {
-        self.0.iter().flat_map(|bundle| &bundle.groups).map(|group| group.asks[0].fingerprint)
+    pub fn keys(&self) -> Vec<Fingerprint> {
+        self.0.iter().flat_map(|bundle| &bundle.groups).map(Group::key).collect()
     }
 
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
@@ -143,7 +118,9 @@ impl Batch {
     /// returned.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<Unconfirmed> {
         let received = shard.now();
-        shard.metrics.called(received.saturating_sub(sent), self.0.len());
+        let took = received.saturating_sub(sent);
+        shard.metrics.called(took, self.0.len());
+        shard.round_trip.note(took);
         let mut replies = replies.into_iter();
         let (calls, mut again, mut charged) = (self.0.len(), Vec::new(), Vec::new());
         for mut bundle in self.0.drain(..) {

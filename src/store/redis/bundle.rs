@@ -169,45 +169,11 @@ fn is_from_inside(error: &redis::ServerError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU64;
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use tokio::sync::oneshot;
-
-    use super::super::ask::{Ask, Return};
-    use super::super::keys::Tag;
+    use super::super::ask::tests::ask;
     use super::*;
-    use crate::limit::key::{Fingerprinter, KeyType};
-    use crate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
-    use crate::limit::quota::{Quota, Rule};
-    use crate::store::Work;
 
     fn group(key: &str) -> Group {
-        let limit = NonZeroU64::new(5).unwrap();
-        let policy = Policy {
-            name: "p".into(),
-            algorithm: Algorithm::SlidingWindow,
-            quotas: vec![Quota { name: "1s".into(), limit, window: 1_000_000, rule: Rule::SlidingWindow }],
-            key_type: KeyType::Text,
-            on_store_failure: OnStoreFailure::Deny,
-            timeout: Duration::from_secs(1),
-            options: Options::default(),
-        };
-        Group::of(Ask {
-            tag: Arc::new(Tag::new("ratelimit", key)),
-            fingerprint: Fingerprinter::default().fingerprint(&policy.name, key),
-            policy: Arc::new(policy),
-            work: Work::Take([1].into_iter().collect()),
-            metas: SmallVec::new(),
-            portion: None,
-            single: None,
-            asking: false,
-            deadline: 0,
-            trace: None,
-            time: None,
-            answer: Return::To(oneshot::channel().0),
-        })
+        Group::of(ask(key).0)
     }
 
     #[test]

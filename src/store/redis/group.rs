@@ -8,6 +8,7 @@ use super::ask::{Answer, Ask, Refusal};
 use super::log::Page;
 use super::script::{By, Call, Reply, read_log};
 use crate::limit::decision::Ruling;
+use crate::limit::key::Fingerprint;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Taken, Work};
@@ -111,6 +112,11 @@ impl Group {
         group
     }
 
+    /// Of its key under its policy.
+    pub fn key(&self) -> Fingerprint {
+        self.asks[0].fingerprint
+    }
+
     /// Only what is decided by the same limits, clock and node may share a call.
     pub fn accepts(&self, ask: &Ask) -> bool {
         let first = &self.asks[0];
@@ -142,15 +148,21 @@ impl Group {
 
     /// Leaves out who has given up meanwhile; whether anybody is left.
     pub fn is_wanted(&mut self) -> bool {
-        if self.asks.iter().any(|ask| ask.answer.is_closed()) {
-            self.asks.retain(|ask| !ask.answer.is_closed());
-            self.costs.clear();
-            self.metas.clear();
-            self.different.known.clear();
-            let asks = std::mem::take(&mut self.asks);
-            asks.into_iter().for_each(|ask| self.push(ask));
-        }
+        self.keep(|ask| !ask.answer.is_closed());
         !self.asks.is_empty()
+    }
+
+    /// Leaves out all other asks, and returns them.
+    pub fn keep(&mut self, is_kept: impl Fn(&Ask) -> bool) -> Vec<Ask> {
+        if self.asks.iter().all(&is_kept) {
+            return Vec::new();
+        }
+        self.costs.clear();
+        self.metas.clear();
+        self.different.known.clear();
+        let (kept, others) = std::mem::take(&mut self.asks).into_iter().partition::<Vec<_>, _>(is_kept);
+        kept.into_iter().for_each(|ask| self.push(ask));
+        others
     }
 
     /// Whether it may share a call with others: nothing is sent behind ASKING but one key.

@@ -27,8 +27,9 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, mpsc};
 
 use super::ask::Ask;
-use super::batch::{Batch, Ended, Keys};
+use super::batch::{Batch, Ended};
 use super::metrics::ShardMetrics;
+use super::queue::Queue;
 use super::server::{self, Address, within};
 use super::shard::Shard;
 use super::terms::Terms;
@@ -39,10 +40,11 @@ use crate::limit::slot::Generations;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::store::{ShardReading, StoreError};
 
-/// Asks that wait at most; beyond that they are refused at once.
-const QUEUE: usize = 4096;
+/// Asks that the driver has taken in and that wait, and asks that it has not yet taken in, at most; beyond that they are refused
+/// at once. As many as 256 callers ask in batches of 100 are far fewer.
+const QUEUE: usize = 32_768;
 
-/// Asks that go out together at most.
+/// Keys that go out together at most.
 const BATCH: usize = 512;
 
 /// Batches under way at once: while the server works on one, the next is prepared. Behind one that waits for a replica
@@ -225,11 +227,9 @@ struct Driver {
     breaker: Breaker,
     /// Why it was opened last.
     why: String,
-    /// What may go out, and waits for others to ask.
-    waiting: Vec<Ask>,
-    /// What waits for a call of its key; at most [`BATCH`] together with those.
-    held: Vec<Ask>,
-    /// How many of both the metrics know of.
+    /// What waits to go out; at most [`QUEUE`].
+    queue: Queue,
+    /// How many of those the metrics know of.
     noted: usize,
     /// How long the next connect may take.
     connect: Duration,
@@ -238,9 +238,8 @@ struct Driver {
 impl Driver {
     fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
-        let (waiting, held) = (Vec::with_capacity(BATCH), Vec::new());
         let (breaker, why, connect) = (Breaker::Closed, String::new(), CONNECT.0);
-        let driver = Self { asks, shard, doubt, breaker, why, waiting, held, noted: 0, connect };
+        let driver = Self { asks, shard, doubt, breaker, why, queue: Queue::default(), noted: 0, connect };
         tokio::spawn(driver.run());
         queue
     }
@@ -289,7 +288,7 @@ impl Driver {
     }
 
     fn open_breaker(&mut self, why: &str) {
-        self.waiting.drain(..).chain(self.held.drain(..)).for_each(|ask| refuse(ask, why));
+        self.queue.refuse(&StoreError::Unreachable(why.to_owned()).into());
         self.note_held();
         why.clone_into(&mut self.why);
         if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
@@ -322,22 +321,22 @@ impl Driver {
     /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
     async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
         let (shard, connected) = (self.shard.clone(), self.shard.now());
-        let (mut under_way, mut keys) = (FuturesUnordered::new(), Keys::default());
+        let (mut under_way, mut asked) = (FuturesUnordered::new(), Vec::new());
         let (at_once, mut gathering) = (UNDER_WAY[shard.durability as usize], Gathering::default());
         // On the connection before, they waited for calls that are under way no more.
-        self.waiting.append(&mut self.held);
+        self.queue.release_all();
         loop {
-            let (idle, room) = (under_way.is_empty(), BATCH - self.waiting.len() - self.held.len());
-            let is_due = under_way.len() < at_once && !self.waiting.is_empty();
-            if is_due && (room == 0 || gathering.is_over(shard.now())) {
+            let (idle, room) = (under_way.is_empty(), QUEUE - self.queue.len());
+            let is_due = under_way.len() < at_once && self.queue.ready() > 0;
+            if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
                 // What is under way would tell.
                 if idle && !shard.heard_since(shard.now() - FRESH) && server::has_ended(&mut connection) {
                     return broken(&shard, connected);
                 }
-                let batch = Batch::of(self.waiting.drain(..), &shard);
-                if !batch.is_empty() {
-                    keys.extend(batch.keys());
-                    under_way.push(carry(batch, connection.clone(), &shard));
+                let (now, round_trip) = (shard.now(), shard.round_trip.most());
+                let groups = self.queue.take(BATCH, |ask| ask.is_too_late(now, round_trip));
+                if !groups.is_empty() {
+                    under_way.push(carry(Batch::of(groups, &shard), connection.clone(), &shard));
                 }
                 gathering = Gathering::default();
                 continue;
@@ -351,8 +350,7 @@ impl Driver {
                         if shard.heard_since(connected) {
                             self.close_breaker();
                         }
-                        answered.iter().for_each(|key| _ = keys.remove(key));
-                        self.waiting.extend(self.held.extract_if(.., |ask| !keys.contains(&ask.fingerprint)));
+                        answered.into_iter().for_each(|key| self.queue.release(key));
                     }
                     Ended::Broken => return broken(&shard, connected),
                     Ended::Demoted => {
@@ -361,14 +359,16 @@ impl Driver {
                     }
                     Ended::Silent => return End::Silent,
                 },
-                count = self.asks.recv_many(&mut self.waiting, room), if under_way.len() < at_once && room > 0 => {
+                count = self.asks.recv_many(&mut asked, room), if under_way.len() < at_once && room > 0 => {
                     if count == 0 {
                         while under_way.next().await.is_some() {}
                         return End::Unwanted;
                     }
-                    let asked = self.waiting.len() - count;
-                    self.held.extend(self.waiting.extract_if(asked.., |ask| keys.contains(&ask.fingerprint)));
-                    if self.waiting.len() > asked {
+                    let mut may_go = false;
+                    for ask in asked.drain(..) {
+                        may_go |= self.queue.add(ask);
+                    }
+                    if may_go {
                         gathering.more(shard.now());
                     }
                 }
@@ -384,7 +384,7 @@ impl Driver {
 
     /// Tells the metrics how many asks wait here.
     fn note_held(&mut self) {
-        let held = self.waiting.len() + self.held.len();
+        let held = self.queue.len();
         if self.noted != held {
             self.shard.metrics.hold(self.noted, held);
             self.noted = held;
@@ -433,7 +433,7 @@ struct Carried {
 }
 
 async fn carry(batch: Batch, connection: MultiplexedConnection, shard: &Shard) -> Carried {
-    let keys = batch.keys().collect();
+    let keys = batch.keys();
     Carried { ended: batch.exchange(connection, shard).await, keys }
 }
 

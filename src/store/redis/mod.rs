@@ -57,6 +57,10 @@ mod unconfirmed;
 
 mod batch;
 
+mod queue;
+
+mod round_trip;
+
 mod lane;
 
 mod route;

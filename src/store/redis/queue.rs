@@ -1,0 +1,242 @@
+//! What waits in a lane, merged by key as it comes.
+//!
+//! What is asked of a key with calls under way waits for them: so a hot key costs its primary one call per round trip, however
+//! many callers ask, and the more wait, the more each call decides.
+
+use std::collections::{HashMap, VecDeque};
+
+use smallvec::SmallVec;
+
+use super::ask::{Ask, Refusal};
+use super::group::Group;
+use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::store::{StoreError, Work};
+
+/// Asks that wait, by key under a policy.
+#[derive(Default)]
+pub struct Queue {
+    /// Of all keys that somebody waits for, or that have calls under way.
+    lines: HashMap<Fingerprint, Line, FingerprintState>,
+    /// Those of them that may go out, in the order in which they could.
+    ready: VecDeque<Fingerprint>,
+    /// How many asks wait.
+    asks: usize,
+}
+
+/// What waits for one key.
+#[derive(Default)]
+struct Line {
+    groups: SmallVec<[Group; 1]>,
+    /// Which of them takes more.
+    open: Option<usize>,
+    is_under_way: bool,
+}
+
+impl Queue {
+    /// How many asks wait.
+    pub fn len(&self) -> usize {
+        self.asks
+    }
+
+    /// How many keys may go out.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Takes one in; whether it may go out.
+    pub fn add(&mut self, ask: Ask) -> bool {
+        self.asks += 1;
+        let key = ask.fingerprint;
+        let line = self.lines.entry(key).or_default();
+        if line.groups.is_empty() && !line.is_under_way {
+            self.ready.push_back(key);
+        }
+        line.add(ask);
+        !line.is_under_way
+    }
+
+    /// The first groups that somebody waits for, at most so many; their keys are under way now. Who asked for what is
+    /// `too_late` is told so.
+    pub fn take(&mut self, most: usize, too_late: impl Fn(&Ask) -> bool) -> Vec<Group> {
+        let mut taken = Vec::with_capacity(self.ready.len().min(most));
+        while taken.len() < most
+            && let Some(key) = self.ready.pop_front()
+        {
+            let Some(line) = self.lines.get_mut(&key) else { continue };
+            let (before, count) = (taken.len(), line.groups.len().min(most - taken.len()));
+            line.open = line.open.and_then(|place| place.checked_sub(count));
+            for mut group in line.groups.drain(..count) {
+                self.asks -= group.asks.len();
+                for ask in group.keep(|ask| !ask.answer.is_closed() && !too_late(ask)) {
+                    ask.answer.send(Err(StoreError::QueueFull.into()));
+                }
+                if !group.asks.is_empty() {
+                    taken.push(group);
+                }
+            }
+            line.is_under_way = taken.len() > before;
+            if line.is_under_way {
+                continue;
+            }
+            if line.groups.is_empty() {
+                self.lines.remove(&key);
+            } else {
+                self.ready.push_front(key);
+            }
+        }
+        taken
+    }
+
+    /// The calls of a key have ended, as far as it had any.
+    pub fn release(&mut self, key: Fingerprint) {
+        let Some(line) = self.lines.get_mut(&key).filter(|line| line.is_under_way) else { return };
+        line.is_under_way = false;
+        if line.groups.is_empty() {
+            self.lines.remove(&key);
+        } else {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// All calls have ended.
+    pub fn release_all(&mut self) {
+        let under_way: Vec<_> = self.lines.iter().filter(|(_, line)| line.is_under_way).map(|(key, _)| *key).collect();
+        under_way.into_iter().for_each(|key| self.release(key));
+    }
+
+    /// Tells all who wait.
+    pub fn refuse(&mut self, refusal: &Refusal) {
+        for group in self.lines.values_mut().flat_map(|line| line.groups.drain(..)) {
+            group.refuse(refusal);
+        }
+        self.lines.retain(|_, line| line.is_under_way);
+        self.ready.clear();
+        self.asks = 0;
+    }
+}
+
+impl Line {
+    /// Takes go with those before them; other work goes by itself.
+    fn add(&mut self, ask: Ask) {
+        if let Work::Take(_) = ask.work {
+            let open = self.open.and_then(|place| self.groups.get_mut(place));
+            if let Some(group) = open.filter(|group| group.accepts(&ask)) {
+                return group.push(ask);
+            }
+            self.open = Some(self.groups.len());
+        }
+        self.groups.push(Group::of(ask));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::super::ask::tests::{Verdict, ask};
+    use super::*;
+
+    /// A queue in which these keys were asked for in this order, and who waits for the answers.
+    fn asked(keys: &[&str]) -> (Queue, Vec<Verdict>) {
+        let mut queue = Queue::default();
+        let verdicts = keys.iter().map(|key| put(&mut queue, key).1).collect();
+        (queue, verdicts)
+    }
+
+    fn put(queue: &mut Queue, key: &str) -> (bool, Verdict) {
+        let (ask, verdict) = ask(key);
+        (queue.add(ask), verdict)
+    }
+
+    /// How many asks each group has.
+    fn sizes(groups: &[Group]) -> Vec<usize> {
+        groups.iter().map(|group| group.asks.len()).collect()
+    }
+
+    #[test]
+    fn asks_of_a_key_go_together_in_the_order_of_the_first_ones() {
+        let (mut queue, _verdicts) = asked(&["a", "b", "a", "c", "b", "a"]);
+        assert_eq!((queue.len(), queue.ready()), (6, 3));
+        assert_eq!(sizes(&queue.take(2, |_| false)), [3, 2]);
+        assert_eq!((queue.len(), queue.ready()), (1, 1));
+        assert_eq!(sizes(&queue.take(2, |_| false)), [1]);
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+    }
+
+    #[test]
+    fn a_key_with_a_call_under_way_waits_for_it() {
+        let (mut queue, mut verdicts) = asked(&["a"]);
+        let first = queue.take(9, |_| false);
+        for _ in 0..3 {
+            let (may_go, verdict) = put(&mut queue, "a");
+            assert!(!may_go);
+            verdicts.push(verdict);
+        }
+        assert!(put(&mut queue, "b").0);
+        assert_eq!((queue.len(), queue.ready()), (4, 1));
+        queue.release(first[0].key());
+        // The calls of a key with several groups end together.
+        queue.release(first[0].key());
+        assert_eq!((queue.len(), queue.ready()), (4, 2));
+        // Nobody waits for the answer of b any more.
+        assert_eq!(sizes(&queue.take(9, |_| false)), [3]);
+        assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (0, 0, 1));
+        queue.release_all();
+        assert!(queue.lines.is_empty());
+    }
+
+    #[test]
+    fn work_of_a_key_that_does_not_merge_goes_by_itself_and_in_order() {
+        let take = || Work::Take([1].into_iter().collect());
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for work in [take(), Work::Look(0), take(), Work::Look(0)] {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { work, ..ask });
+            verdicts.push(verdict);
+        }
+        let (first, waits) = (queue.take(2, |_| false), queue.take(2, |_| false));
+        assert_eq!((sizes(&first), sizes(&waits)), (vec![2, 1], vec![]), "no more of a key goes out than may");
+        assert_eq!((queue.len(), queue.ready()), (1, 0));
+        assert!(!put(&mut queue, "a").0);
+        queue.release(first[0].key());
+        assert_eq!(sizes(&queue.take(9, |_| false)), [1]);
+    }
+
+    #[test]
+    fn whoever_waits_is_refused_and_what_is_under_way_is_not() {
+        let (mut queue, mut verdicts) = asked(&["a", "b"]);
+        let first = queue.take(1, |_| false);
+        verdicts.push(put(&mut queue, "a").1);
+        queue.refuse(&Refusal::TryAgain);
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+        let told: Vec<_> = verdicts.iter_mut().map(oneshot::Receiver::try_recv).collect();
+        assert!(matches!(told[..], [Err(_), Ok(Err(Refusal::TryAgain)), Ok(Err(Refusal::TryAgain))]), "{told:?}");
+        assert_eq!(sizes(&first), [1]);
+        assert!(!put(&mut queue, "a").0);
+    }
+
+    #[test]
+    fn who_could_not_be_answered_in_time_is_told_so_and_costs_the_server_nothing() {
+        let mut queue = Queue::default();
+        let mut verdicts = Vec::new();
+        for deadline in [100, 300, 200] {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { deadline, ..ask });
+            verdicts.push(verdict);
+        }
+        assert_eq!(sizes(&queue.take(9, |ask| ask.is_too_late(50, 120))), [2]);
+        let told: Vec<_> = verdicts.iter_mut().map(|verdict| verdict.try_recv().ok()).collect();
+        assert!(matches!(told[..], [Some(Err(Refusal::Failed(StoreError::QueueFull))), None, None]), "{told:?}");
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
+    fn nobody_who_has_half_of_the_time_left_is_too_late() {
+        let (ask, _verdict) = ask("a");
+        assert!(!ask.is_too_late(500_000, 2_000_000));
+        assert!(ask.is_too_late(500_001, 2_000_000));
+        assert!(!ask.is_too_late(500_001, 1000));
+        let look = Ask { work: Work::Look(0), ..ask };
+        assert!(!look.is_too_late(999_999, 2_000_000), "what charges nothing may come late");
+    }
+}
