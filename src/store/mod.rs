@@ -74,8 +74,7 @@ pub enum StoreError {
     /// There is no connection to the shard; nothing was sent.
     #[error("no connection: {0}")]
     Unreachable(String),
-    /// Too many calls wait for the shard already, or before this one so that it could not be answered in time; nothing was
-    /// sent.
+    /// Too many calls wait for the shard already; nothing was sent.
     #[error("the shard's queue is full")]
     QueueFull,
     /// The store answered that it will not do it; nothing was charged.

@@ -65,14 +65,6 @@ impl Ask {
         }
     }
 
-    /// Whether it is a check that, sent at `now` (us) for an answer that takes `round_trip` (us), would be charged although
-    /// its caller has given up before. Half of its time always counts as enough, so that a server that was slow is asked again.
-    pub fn is_too_late(&self, now: Micros, round_trip: Micros) -> bool {
-        let half = u64::try_from(self.policy.timeout.as_micros() / 2).unwrap_or(Micros::MAX);
-        let is_check = matches!(self.work, Work::Take(_)) && !self.is_alone();
-        is_check && self.deadline.saturating_sub(now) < round_trip.min(half)
-    }
-
     /// Whether it shares no call with others.
     pub fn is_alone(&self) -> bool {
         self.portion.is_some() || self.single.is_some()

@@ -118,9 +118,7 @@ impl Batch {
     /// returned.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<Unconfirmed> {
         let received = shard.now();
-        let took = received.saturating_sub(sent);
-        shard.metrics.called(took, self.0.len());
-        shard.round_trip.note(took);
+        shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let mut replies = replies.into_iter();
         let (calls, mut again, mut charged) = (self.0.len(), Vec::new(), Vec::new());
         for mut bundle in self.0.drain(..) {

@@ -148,21 +148,15 @@ impl Group {
 
     /// Leaves out who has given up meanwhile; whether anybody is left.
     pub fn is_wanted(&mut self) -> bool {
-        self.keep(|ask| !ask.answer.is_closed());
-        !self.asks.is_empty()
-    }
-
-    /// Leaves out all other asks, and returns them.
-    pub fn keep(&mut self, is_kept: impl Fn(&Ask) -> bool) -> Vec<Ask> {
-        if self.asks.iter().all(&is_kept) {
-            return Vec::new();
+        if self.asks.iter().any(|ask| ask.answer.is_closed()) {
+            self.asks.retain(|ask| !ask.answer.is_closed());
+            self.costs.clear();
+            self.metas.clear();
+            self.different.known.clear();
+            let asks = std::mem::take(&mut self.asks);
+            asks.into_iter().for_each(|ask| self.push(ask));
         }
-        self.costs.clear();
-        self.metas.clear();
-        self.different.known.clear();
-        let (kept, others) = std::mem::take(&mut self.asks).into_iter().partition::<Vec<_>, _>(is_kept);
-        kept.into_iter().for_each(|ask| self.push(ask));
-        others
+        !self.asks.is_empty()
     }
 
     /// Whether it may share a call with others: nothing is sent behind ASKING but one key.

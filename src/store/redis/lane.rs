@@ -333,8 +333,7 @@ impl Driver {
                 if idle && !shard.heard_since(shard.now() - FRESH) && server::has_ended(&mut connection) {
                     return broken(&shard, connected);
                 }
-                let (now, round_trip) = (shard.now(), shard.round_trip.most());
-                let groups = self.queue.take(BATCH, |ask| ask.is_too_late(now, round_trip));
+                let groups = self.queue.take(BATCH);
                 if !groups.is_empty() {
                     under_way.push(carry(Batch::of(groups, &shard), connection.clone(), &shard));
                 }

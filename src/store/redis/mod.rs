@@ -59,8 +59,6 @@ mod batch;
 
 mod queue;
 
-mod round_trip;
-
 mod lane;
 
 mod route;

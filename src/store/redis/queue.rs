@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::ask::{Ask, Refusal};
 use super::group::Group;
 use crate::limit::key::{Fingerprint, FingerprintState};
-use crate::store::{StoreError, Work};
+use crate::store::Work;
 
 /// Asks that wait, by key under a policy.
 #[derive(Default)]
@@ -55,9 +55,8 @@ impl Queue {
         !line.is_under_way
     }
 
-    /// The first groups that somebody waits for, at most so many; their keys are under way now. Who asked for what is
-    /// `too_late` is told so.
-    pub fn take(&mut self, most: usize, too_late: impl Fn(&Ask) -> bool) -> Vec<Group> {
+    /// The first groups that somebody waits for, at most so many; their keys are under way now.
+    pub fn take(&mut self, most: usize) -> Vec<Group> {
         let mut taken = Vec::with_capacity(self.ready.len().min(most));
         while taken.len() < most
             && let Some(key) = self.ready.pop_front()
@@ -67,10 +66,7 @@ impl Queue {
             line.open = line.open.and_then(|place| place.checked_sub(count));
             for mut group in line.groups.drain(..count) {
                 self.asks -= group.asks.len();
-                for ask in group.keep(|ask| !ask.answer.is_closed() && !too_late(ask)) {
-                    ask.answer.send(Err(StoreError::QueueFull.into()));
-                }
-                if !group.asks.is_empty() {
+                if group.is_wanted() {
                     taken.push(group);
                 }
             }
@@ -157,16 +153,16 @@ mod tests {
     fn asks_of_a_key_go_together_in_the_order_of_the_first_ones() {
         let (mut queue, _verdicts) = asked(&["a", "b", "a", "c", "b", "a"]);
         assert_eq!((queue.len(), queue.ready()), (6, 3));
-        assert_eq!(sizes(&queue.take(2, |_| false)), [3, 2]);
+        assert_eq!(sizes(&queue.take(2)), [3, 2]);
         assert_eq!((queue.len(), queue.ready()), (1, 1));
-        assert_eq!(sizes(&queue.take(2, |_| false)), [1]);
+        assert_eq!(sizes(&queue.take(2)), [1]);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
     }
 
     #[test]
     fn a_key_with_a_call_under_way_waits_for_it() {
         let (mut queue, mut verdicts) = asked(&["a"]);
-        let first = queue.take(9, |_| false);
+        let first = queue.take(9);
         for _ in 0..3 {
             let (may_go, verdict) = put(&mut queue, "a");
             assert!(!may_go);
@@ -179,7 +175,7 @@ mod tests {
         queue.release(first[0].key());
         assert_eq!((queue.len(), queue.ready()), (4, 2));
         // Nobody waits for the answer of b any more.
-        assert_eq!(sizes(&queue.take(9, |_| false)), [3]);
+        assert_eq!(sizes(&queue.take(9)), [3]);
         assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (0, 0, 1));
         queue.release_all();
         assert!(queue.lines.is_empty());
@@ -194,18 +190,18 @@ mod tests {
             queue.add(Ask { work, ..ask });
             verdicts.push(verdict);
         }
-        let (first, waits) = (queue.take(2, |_| false), queue.take(2, |_| false));
+        let (first, waits) = (queue.take(2), queue.take(2));
         assert_eq!((sizes(&first), sizes(&waits)), (vec![2, 1], vec![]), "no more of a key goes out than may");
         assert_eq!((queue.len(), queue.ready()), (1, 0));
         assert!(!put(&mut queue, "a").0);
         queue.release(first[0].key());
-        assert_eq!(sizes(&queue.take(9, |_| false)), [1]);
+        assert_eq!(sizes(&queue.take(9)), [1]);
     }
 
     #[test]
     fn whoever_waits_is_refused_and_what_is_under_way_is_not() {
         let (mut queue, mut verdicts) = asked(&["a", "b"]);
-        let first = queue.take(1, |_| false);
+        let first = queue.take(1);
         verdicts.push(put(&mut queue, "a").1);
         queue.refuse(&Refusal::TryAgain);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
@@ -213,30 +209,5 @@ mod tests {
         assert!(matches!(told[..], [Err(_), Ok(Err(Refusal::TryAgain)), Ok(Err(Refusal::TryAgain))]), "{told:?}");
         assert_eq!(sizes(&first), [1]);
         assert!(!put(&mut queue, "a").0);
-    }
-
-    #[test]
-    fn who_could_not_be_answered_in_time_is_told_so_and_costs_the_server_nothing() {
-        let mut queue = Queue::default();
-        let mut verdicts = Vec::new();
-        for deadline in [100, 300, 200] {
-            let (ask, verdict) = ask("a");
-            queue.add(Ask { deadline, ..ask });
-            verdicts.push(verdict);
-        }
-        assert_eq!(sizes(&queue.take(9, |ask| ask.is_too_late(50, 120))), [2]);
-        let told: Vec<_> = verdicts.iter_mut().map(|verdict| verdict.try_recv().ok()).collect();
-        assert!(matches!(told[..], [Some(Err(Refusal::Failed(StoreError::QueueFull))), None, None]), "{told:?}");
-        assert_eq!(queue.len(), 0);
-    }
-
-    #[test]
-    fn nobody_who_has_half_of_the_time_left_is_too_late() {
-        let (ask, _verdict) = ask("a");
-        assert!(!ask.is_too_late(500_000, 2_000_000));
-        assert!(ask.is_too_late(500_001, 2_000_000));
-        assert!(!ask.is_too_late(500_001, 1000));
-        let look = Ask { work: Work::Look(0), ..ask };
-        assert!(!look.is_too_late(999_999, 2_000_000), "what charges nothing may come late");
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::check::Declared;
 use super::metrics::ShardMetrics;
-use super::round_trip::RoundTrip;
 use super::server::Address;
 use super::terms::Terms;
 use super::told::TOLERANCE;
@@ -30,8 +29,6 @@ pub struct Shard {
     offset: AtomicI64,
     /// When it last answered anything, us by this node's clock.
     heard: AtomicU64,
-    /// How long its calls take.
-    pub round_trip: RoundTrip,
     /// Whether it is one of a cluster, where keys that a call declares must be of one slot.
     cluster: AtomicBool,
     /// Until when each key has a call of its own, us by this node's clock.
@@ -57,8 +54,7 @@ impl Shard {
     ) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
         let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
-        let round_trip = RoundTrip::default();
-        Self { address, clock, up, offset, heard, round_trip, cluster, parted, terms, durability, metrics, generations }
+        Self { address, clock, up, offset, heard, cluster, parted, terms, durability, metrics, generations }
     }
 
     pub fn is_up(&self) -> bool {
