@@ -227,3 +227,40 @@ fn what_callers_used_up_together_is_known_to_be_used_up() {
     let known = ask();
     assert_eq!((&known["source"], &known["remaining"]), (&json!("prefilter"), &json!(0)), "{known}");
 }
+
+/// However many callers ask in batches, what waits for a call of its key is one call again, and nobody is refused for want of room.
+#[test]
+fn the_more_wait_the_more_each_call_decides() {
+    const BATCHES: usize = 12;
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let file = config_on(&[proxy.url()], "policies: {many: {quotas: [1000000 per 1h], timeout: 20s}}");
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let checks: Vec<_> = new_keys(1000).iter().map(|key| json!({"policy": "many", "key": key})).collect();
+    let body = json!({"checks": checks}).to_string();
+    let ask = || http::post(&node.address, "/v1/check/batch", body.clone()).json();
+    wait_until("the store decides", || ask()["results"][0]["source"] == "store");
+    let reads = || {
+        let mut calls = BTreeMap::new();
+        cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
+        calls["mget"]
+    };
+    // Two pipelines are on their way for so long that all the others wait behind them.
+    proxy.delay(50);
+    let before = reads();
+    let answers = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..BATCHES).map(|_| scope.spawn(ask)).collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
+    });
+    for answer in &answers {
+        let results = answer["results"].as_array().unwrap();
+        let by_store = results.iter().filter(|each| each["source"] == "store" && each["allowed"] == true).count();
+        assert_eq!(by_store, checks.len());
+    }
+    let reads = reads() - before;
+    assert!(
+        reads <= 4 * checks.len() as u64,
+        "{reads} reads for {BATCHES} checks of each of {} keys",
+        checks.len()
+    );
+}
