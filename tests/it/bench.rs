@@ -3,9 +3,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::harness::proxy::Proxy;
 use crate::harness::{Node, TOLLGATE, http, unique, wait_until};
 
 fn bench(url: &str, arguments: &[&str]) -> Output {
@@ -57,6 +59,23 @@ fn an_open_loop_keeps_its_rate() {
     let (checks, behind) = (report["checks"].as_u64().unwrap(), report["behind"].as_u64().unwrap());
     assert_eq!(checks + behind, 500, "{report}");
     assert!(checks > 400 && report["failed"] == 0, "{report}");
+}
+
+/// Half of the checks fall due while the service pauses, and most of those are never sent: percentiles tell of them all the same.
+#[test]
+fn an_open_loop_tells_of_a_pause_that_lasts_to_its_end() {
+    let node = Node::start();
+    let (_, port) = node.address.rsplit_once(':').unwrap();
+    let proxy = Proxy::start(port.parse().unwrap());
+    let url = format!("http://127.0.0.1:{}", proxy.port);
+    let report = std::thread::scope(|scope| {
+        let run = scope.spawn(|| report(&url, &["--rate", "100", "-d", "1s", "--warmup", "0s", "-c", "1"]));
+        std::thread::sleep(Duration::from_millis(500));
+        proxy.delay(700);
+        run.join().unwrap()
+    });
+    assert!(report["behind"].as_u64().unwrap() > 20, "{report}");
+    assert!(report["latency_us"]["p90"].as_u64().unwrap() > 100_000, "{report}");
 }
 
 /// What falls due after the last check that was to be asked is not behind.

@@ -107,7 +107,10 @@ async fn work(
     let mut tally = std::mem::replace(&mut *crew.tally(), Tally::new()?);
     // What falls due after the last check that was to be asked is not missing.
     let schedule = crew.schedule.as_ref().filter(|_| !shared.is_claimed(per_call));
-    tally.behind = schedule.map_or(0, |schedule| schedule.behind(timing.counted_from)) * per_call;
+    let now = shared.clock.now();
+    for due in schedule.into_iter().flat_map(|schedule| schedule.behind(timing.counted_from)) {
+        tally.leave_behind(due, now, per_call);
+    }
     tally.close();
     Ok(tally)
 }

@@ -62,11 +62,11 @@ impl Schedule {
         }
     }
 
-    /// Calls that were due and never sent, of those from `counted_from` on.
-    pub(super) fn behind(&self, counted_from: Micros) -> u64 {
+    /// When the calls were due that were never sent, of those from `counted_from` on, us.
+    pub(super) fn behind(&self, counted_from: Micros) -> impl Iterator<Item = Micros> {
         let sent = self.sent.load(Ordering::Relaxed);
         let due = self.due.available_permits() as u64;
-        (sent..sent + due).filter(|call| self.due_at(*call) >= counted_from).count() as u64
+        (sent..sent + due).map(|call| self.due_at(call)).filter(move |due| *due >= counted_from)
     }
 
     fn due_at(&self, call: u64) -> Micros {

@@ -94,7 +94,12 @@ impl Report {
             line(&mut text, format_args!("failed: {checks} by {}", failure.name()));
         }
         if *behind > 0 {
-            line(&mut text, format_args!("{behind} checks were due and never sent: the service did not keep up"));
+            line(
+                &mut text,
+                format_args!(
+                    "{behind} checks were due and never sent: the service did not keep up; latency counts what they had waited"
+                ),
+            );
         }
         let spans = QUANTILES.iter().map(|(name, at)| format!("{name} {}", millis(latency.value_at_quantile(*at))));
         let spans: Vec<_> = spans.chain([format!("max {}", millis(latency.max()))]).collect();
