@@ -40,11 +40,14 @@ use crate::limit::slot::Generations;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::store::{ShardReading, StoreError};
 
-/// Asks that the driver has taken in and that wait, and asks that it has not yet taken in, at most; beyond that they are refused
-/// at once. As many as 256 callers ask in batches of 100 are far fewer.
+/// Asks that wait for the driver to take them in, and asks that it has taken in, at most; beyond that they are refused at once.
+/// 256 callers of batches of 100 have room.
 const QUEUE: usize = 32_768;
 
-/// Keys that go out together at most.
+/// Asks that are taken in at once.
+const TAKEN_IN: usize = 4096;
+
+/// Groups that go out together at most.
 const BATCH: usize = 512;
 
 /// Batches under way at once: while the server works on one, the next is prepared. Behind one that waits for a replica
@@ -326,13 +329,15 @@ impl Driver {
         // On the connection before, they waited for calls that are under way no more.
         self.queue.release_all();
         loop {
-            let (idle, room) = (under_way.is_empty(), QUEUE - self.queue.len());
+            let (idle, room) = (under_way.is_empty(), TAKEN_IN.min(QUEUE - self.queue.len()));
             let is_due = under_way.len() < at_once && self.queue.ready() > 0;
             if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
                 // What is under way would tell.
                 if idle && !shard.heard_since(shard.now() - FRESH) && server::has_ended(&mut connection) {
                     return broken(&shard, connected);
                 }
+                // What has come meanwhile goes with what waits for the same keys.
+                (0..room).map_while(|_| self.asks.try_recv().ok()).for_each(|ask| _ = self.queue.add(ask));
                 let groups = self.queue.take(BATCH);
                 if !groups.is_empty() {
                     under_way.push(carry(Batch::of(groups, &shard), connection.clone(), &shard));

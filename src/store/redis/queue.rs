@@ -1,4 +1,4 @@
-//! What waits in a lane, merged by key as it comes.
+//! What waits in a lane, merged by key.
 //!
 //! What is asked of a key with calls under way waits for them: so a hot key costs its primary one call per round trip, however
 //! many callers ask, and the more wait, the more each call decides.
@@ -8,9 +8,15 @@ use std::collections::{HashMap, VecDeque};
 use smallvec::SmallVec;
 
 use super::ask::{Ask, Refusal};
-use super::group::Group;
+use super::group::{self, Group};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
+
+/// Costs that go out together at most, but for those of the last group: the server does nothing else meanwhile.
+const COSTS: usize = 4096;
+
+/// Keys that there is room for when nobody waits.
+const ROOM: usize = 1024;
 
 /// Asks that wait, by key under a policy.
 #[derive(Default)]
@@ -57,16 +63,20 @@ impl Queue {
 
     /// The first groups that somebody waits for, at most so many; their keys are under way now.
     pub fn take(&mut self, most: usize) -> Vec<Group> {
-        let mut taken = Vec::with_capacity(self.ready.len().min(most));
+        let (mut taken, mut costs) = (Vec::with_capacity(self.ready.len().min(most)), 0);
         while taken.len() < most
+            && costs < COSTS
             && let Some(key) = self.ready.pop_front()
         {
+            // Each key that is ready has a line.
             let Some(line) = self.lines.get_mut(&key) else { continue };
-            let (before, count) = (taken.len(), line.groups.len().min(most - taken.len()));
+            let before = taken.len();
+            let count = line.groups.len().min(most - before).min(1 + (COSTS - costs) / group::COSTS);
             line.open = line.open.and_then(|place| place.checked_sub(count));
             for mut group in line.groups.drain(..count) {
                 self.asks -= group.asks.len();
                 if group.is_wanted() {
+                    costs += group.costs.len();
                     taken.push(group);
                 }
             }
@@ -87,10 +97,13 @@ impl Queue {
     pub fn release(&mut self, key: Fingerprint) {
         let Some(line) = self.lines.get_mut(&key).filter(|line| line.is_under_way) else { return };
         line.is_under_way = false;
-        if line.groups.is_empty() {
-            self.lines.remove(&key);
-        } else {
-            self.ready.push_back(key);
+        if !line.groups.is_empty() {
+            return self.ready.push_back(key);
+        }
+        self.lines.remove(&key);
+        if self.lines.is_empty() {
+            self.lines.shrink_to(ROOM);
+            self.ready.shrink_to(ROOM);
         }
     }
 
@@ -100,14 +113,10 @@ impl Queue {
         under_way.into_iter().for_each(|key| self.release(key));
     }
 
-    /// Tells all who wait.
+    /// Tells all who wait. No calls are under way any more.
     pub fn refuse(&mut self, refusal: &Refusal) {
-        for group in self.lines.values_mut().flat_map(|line| line.groups.drain(..)) {
-            group.refuse(refusal);
-        }
-        self.lines.retain(|_, line| line.is_under_way);
-        self.ready.clear();
-        self.asks = 0;
+        let lines = std::mem::take(self).lines.into_values();
+        lines.flat_map(|line| line.groups).for_each(|group| group.refuse(refusal));
     }
 }
 
@@ -182,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_a_key_that_does_not_merge_goes_by_itself_and_in_order() {
+    fn work_of_a_key_that_does_not_merge_goes_by_itself() {
         let take = || Work::Take([1].into_iter().collect());
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for work in [take(), Work::Look(0), take(), Work::Look(0)] {
@@ -199,15 +208,67 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_refused_and_what_is_under_way_is_not() {
-        let (mut queue, mut verdicts) = asked(&["a", "b"]);
+    fn takes_behind_other_work_merge_when_that_has_gone() {
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for work in [Work::Look(0), Work::Take([1].into_iter().collect())] {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { work, ..ask });
+            verdicts.push(verdict);
+        }
         let first = queue.take(1);
+        assert!(matches!(first[0].asks[0].work, Work::Look(0)));
         verdicts.push(put(&mut queue, "a").1);
+        queue.release(first[0].key());
+        assert_eq!(sizes(&queue.take(9)), [2]);
+    }
+
+    #[test]
+    fn who_has_gone_is_left_out_and_costs_nobody_a_turn() {
+        let (mut queue, _verdicts) = asked(&["b"]);
+        let (kept, _kept_verdict) = ask("a");
+        for work in [Work::Look(0), Work::Look(0), Work::Look(0)] {
+            queue.add(Ask { work, ..ask("a").0 });
+        }
+        queue.add(kept);
+        assert_eq!(queue.len(), 5);
+        assert_eq!(sizes(&queue.take(1)), [1]);
+        assert_eq!(sizes(&queue.take(2)), [1], "the first two of a are wanted by nobody");
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+        let (mut queue, mut verdicts) = asked(&["a", "a", "a"]);
+        verdicts.remove(1);
+        let taken = queue.take(9);
+        assert_eq!((taken[0].asks.len(), taken[0].costs.len(), queue.len()), (2, 2, 0));
+    }
+
+    #[test]
+    fn no_more_goes_out_than_a_server_may_be_held_up_with() {
+        let keys: Vec<String> = (0..6).flat_map(|key| std::iter::repeat_n(key.to_string(), 1500)).collect();
+        let (mut queue, _verdicts) = asked(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
+        assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+    }
+
+    #[test]
+    fn what_waits_behind_lost_calls_may_go_out() {
+        let (mut queue, mut verdicts) = asked(&["a", "b"]);
+        let lost = queue.take(9);
+        verdicts.push(put(&mut queue, "a").1);
+        verdicts.push(put(&mut queue, "c").1);
+        drop(lost);
+        queue.release_all();
+        assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (2, 2, 2));
+        assert_eq!(sizes(&queue.take(9)), [1, 1]);
+    }
+
+    #[test]
+    fn whoever_waits_is_refused() {
+        let (mut queue, mut verdicts) = asked(&["a", "b", "a"]);
         queue.refuse(&Refusal::TryAgain);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
         let told: Vec<_> = verdicts.iter_mut().map(oneshot::Receiver::try_recv).collect();
-        assert!(matches!(told[..], [Err(_), Ok(Err(Refusal::TryAgain)), Ok(Err(Refusal::TryAgain))]), "{told:?}");
-        assert_eq!(sizes(&first), [1]);
-        assert!(!put(&mut queue, "a").0);
+        assert!(told.iter().all(|told| matches!(told, Ok(Err(Refusal::TryAgain)))), "{told:?}");
+        verdicts.push(put(&mut queue, "a").1);
+        assert_eq!(sizes(&queue.take(9)), [1]);
     }
 }
