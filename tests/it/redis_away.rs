@@ -257,11 +257,15 @@ fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
     while now_ms() < begin + 3000 {
         let answer = ask(&node, "deny", &key).json();
         assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("fallback")), "{answer}");
+        if now_ms() > begin + 1000 {
+            assert_eq!(health(&node)["status"], "degraded", "a connection alone is no shard that is up");
+        }
     }
     let (opened, most) = (proxy.accepted() - before, usize::try_from((now_ms() - begin) / 50).unwrap() + 10);
     assert!(opened <= most, "{opened} connections, where {most} were enough");
     proxy.hang_up_on_scripts(false);
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
+    assert_eq!(health(&node)["status"], "ok");
 }
 
 /// Answers what a client says first, and INFO; keeps silent at SCRIPT, with the connection open for a while.

@@ -256,7 +256,7 @@ impl Driver {
                         _ => tracing::info!(shard = %self.shard.address, "connected"),
                     }
                     self.connect = CONNECT.0;
-                    self.shard.set_up(true);
+                    self.shard.set_up(self.breaker == Breaker::Closed);
                     let end = self.serve(connection).await;
                     self.shard.set_up(false);
                     match end {
@@ -305,6 +305,7 @@ impl Driver {
     /// Notes that the server answers.
     fn close_breaker(&mut self) {
         if std::mem::replace(&mut self.breaker, Breaker::Closed) != Breaker::Closed {
+            self.shard.set_up(true);
             tracing::info!(shard = %self.shard.address, "connected");
         }
     }

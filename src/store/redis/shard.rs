@@ -23,7 +23,7 @@ const PARTED: Micros = MICROS_PER_SECOND;
 pub struct Shard {
     pub address: Address,
     clock: Clock,
-    /// Whether there is a connection.
+    /// Whether there is a connection, and the server answers.
     up: AtomicBool,
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
