@@ -17,6 +17,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::amend::{first, lost, unfit};
+use super::fallback::Reserved;
 use super::{Answer, Check, CheckError, Decision, Engine, Meta, metas, told};
 use crate::deadline::within;
 use crate::limit::amend::Receipt;
@@ -56,9 +57,6 @@ struct Part {
     /// The checks that it stands for.
     places: Vec<usize>,
 }
-
-/// A verdict that may have to be taken back.
-type Reserved = (Decision, Option<Receipt>);
 
 impl Engine {
     /// Charges all of `checks` or none, within twice the longest of their policies' timeouts. What was begun is
@@ -240,12 +238,12 @@ impl Asked {
         let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
         let by_store =
             |taken| first(taken).map(|verdict| part.told(Decision::by_store(subject.policy.clone(), verdict)));
-        let asked = within(&self.engine.clock, left, self.engine.run(subject, work, metas)).await;
+        let asked = within(&self.engine.clock, left, self.engine.run(subject, work.clone(), metas)).await;
         match asked.unwrap_or(Err(StoreError::Timeout)) {
             Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
             Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),
             Ok(other) => Err(unfit(&other)),
-            Err(error) => Ok((self.fall_back(part, &error)?, None)),
+            Err(error) => self.fall_back(part, &work, &error),
         }
     }
 
@@ -270,15 +268,14 @@ impl Asked {
     /// The verdict stays; the charge goes.
     async fn give_back(&self, part: &Part, decision: Decision, receipt: Option<Receipt>) -> Decision {
         let Part { subject, cost, .. } = part;
-        if let Some(receipt) = receipt
-            && let Ok(after) = self.engine.amend(subject, Work::GiveBack(receipt)).await
-        {
-            return Decision { cost: *cost, charged: 0, ..after.decision };
+        match receipt {
+            Some(receipt) if decision.fallback.is_some() => self.engine.fallback.give_back(subject, decision, receipt),
+            Some(receipt) => match self.engine.amend(subject, Work::GiveBack(receipt)).await {
+                Ok(after) => Decision { cost: *cost, charged: 0, ..after.decision },
+                Err(_) => Decision { charged: 0, ..decision },
+            },
+            None => Decision { charged: 0, ..decision },
         }
-        if decision.fallback.is_some() && decision.is_admitted() {
-            self.engine.fallback.give_back(subject, *cost);
-        }
-        Decision { charged: 0, ..decision }
     }
 
     async fn look(&self, part: &Part) -> Answer {
@@ -286,26 +283,21 @@ impl Asked {
         if let Some(known) = self.known(part) {
             return Ok(known);
         }
-        match self.engine.run(subject, Work::Look(*cost), &[]).await {
+        let work = Work::Look(*cost);
+        match self.engine.run(subject, work.clone(), &[]).await {
             Ok(Done::Taken(taken)) => {
                 let decision = Decision::by_store(subject.policy.clone(), first(taken)?);
                 Ok(Decision { charged: 0, ..part.told(decision) })
             }
             Ok(other) => Err(unfit(&other)),
-            Err(error) => {
-                let decision = self.fall_back(part, &error)?;
-                if decision.is_admitted() {
-                    self.engine.fallback.give_back(subject, *cost);
-                }
-                Ok(decision)
-            }
+            Err(error) => Ok(self.fall_back(part, &work, &error)?.0),
         }
     }
 
-    fn fall_back(&self, part: &Part, error: &StoreError) -> Answer {
-        let answer = self.engine.fall_back(&part.subject, &[part.cost], error).pop();
-        answer
-            .unwrap_or_else(|| Err(CheckError::StoreUnavailable(error.clone())))
-            .map(|decision| part.told(decision))
+    fn fall_back(&self, part: &Part, work: &Work, error: &StoreError) -> Result<Reserved, CheckError> {
+        let Part { subject, cost, .. } = part;
+        self.engine.complain(subject, error);
+        let (decision, receipt) = self.engine.fallback.run(subject, *cost, work, error)?;
+        Ok((part.told(decision), receipt))
     }
 }

@@ -89,11 +89,6 @@ impl Decision {
         }
     }
 
-    /// Whether it is a permission of its own, and not a denial by a policy that only watches.
-    pub fn is_admitted(&self) -> bool {
-        self.allowed && self.reason != Reason::Shadow
-    }
-
     /// What was known without asking.
     pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
         let Denial { retry_after, quota, remaining, reset_after } = denial;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::amend::first;
 use super::{Answer, Answers, Cause, CheckError, Decision, Fallback, Reason, Source, one};
+use crate::limit::amend::Receipt;
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
@@ -12,6 +13,9 @@ use crate::store::{Done, MemoryStore, StoreError, Subject, Work};
 
 /// When to ask again after a denial for want of a store.
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
+
+/// An answer, and of a reservation that was made what is needed to give it back.
+pub type Reserved = (Decision, Option<Receipt>);
 
 /// The embedded store that stands in for Redis, with this node's share of each limit.
 ///
@@ -47,29 +51,44 @@ impl FallbackStore {
     /// # Errors
     /// As [`Engine::check`](super::Engine::check).
     pub fn answer_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, error: &StoreError) -> Answer {
+        Ok(self.run(subject, cost, &Work::Once { id: id.clone(), cost }, error)?.0)
+    }
+
+    /// Answers a check of `cost` by `work`, which looks, reserves or charges, on this node's share.
+    ///
+    /// # Errors
+    /// As [`Engine::check`](super::Engine::check).
+    pub fn run(&self, subject: &Subject, cost: u64, work: &Work, error: &StoreError) -> Result<Reserved, CheckError> {
         if subject.policy.on_store_failure != OnStoreFailure::Local {
-            return one(self.answer(subject, &[cost], error));
+            return Ok((one(self.answer(subject, &[cost], error))?, None));
         }
         let fallback = Fallback { mode: OnStoreFailure::Local, cause: cause(error) };
         let share = self.share(subject);
-        match self.memory.run(&share, &Work::Once { id: id.clone(), cost }, &[]) {
+        let decision = |verdict| local_decision(&share.policy, subject, verdict, fallback);
+        match self.memory.run(&share, work, &[]) {
             Ok(Done::Charged(charged)) => {
                 let replayed = charged.replayed;
-                Ok(Decision { replayed, ..local_decision(&charged.policy, subject, charged.verdict, fallback) })
+                let decision = local_decision(&charged.policy, subject, charged.verdict, fallback);
+                Ok((Decision { replayed, ..decision }, None))
             }
-            Ok(Done::Taken(taken)) => Ok(local_decision(&share.policy, subject, first(taken)?, fallback)),
+            Ok(Done::Reserved(taken, receipt)) => Ok((decision(first(taken)?), receipt)),
+            Ok(Done::Taken(taken)) => Ok((decision(first(taken)?), None)),
             Ok(Done::Reused) => Err(CheckError::IdReused),
             // It is full as well.
-            Ok(_) | Err(_) => Ok(without_counter(subject, cost, false, fallback)),
+            Ok(_) | Err(_) => Ok((without_counter(subject, cost, false, fallback), None)),
         }
     }
 
-    /// Takes back what this node's share was charged for a call that charges nothing in the end.
-    pub fn give_back(&self, subject: &Subject, cost: u64) {
-        if subject.policy.on_store_failure == OnStoreFailure::Local {
-            // A refund takes nothing that a full store would refuse.
-            let _ = self.memory.run(&self.share(subject), &Work::Refund(cost), &[]);
+    /// Takes back a charge of this node's share: the verdict stays, what is left is counted without it.
+    pub fn give_back(&self, subject: &Subject, mut decision: Decision, receipt: Receipt) -> Decision {
+        // Giving back takes no place that a full store would refuse.
+        if let Ok(Done::Refunded(taken, _)) = self.memory.run(&self.share(subject), &Work::GiveBack(receipt), &[])
+            && let Ok(after) = first(taken)
+        {
+            decision.quotas = after.quotas;
+            decision.bind(after.binding);
         }
+        decision
     }
 
     /// Drops what says nothing any more.

@@ -14,7 +14,7 @@ use tollgate::store::{Done, Subject, Work};
 use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, written};
 use crate::harness::redis::shared_store;
 use crate::harness::steps::{bucket, policy_of, quota};
-use crate::harness::{Node, http, unique};
+use crate::harness::{Node, http, unique, wait_until};
 
 const CALLERS: usize = 24;
 
@@ -250,4 +250,37 @@ fallback: {expected_nodes: 2}
     }
     let refused = all(&["allow", "error"]);
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");
+}
+
+/// Also by the fallback `local`, whether the call was denied before a reservation or after one.
+#[test]
+fn without_a_store_what_is_denied_as_a_whole_leaves_earlier_charges_as_they_were() {
+    let seeds = [format!("redis://127.0.0.1:{}", crate::harness::free_port())];
+    let policies = "
+policies:
+  a-log: {algorithm: sliding-log, quotas: [2 per 20s]}
+  a-window: {quotas: [2 per 20s]}
+  b-listed: {quotas: [1 per 1h], deny: {keys: [closed]}}
+  b-used: {quotas: [1 per 1h]}
+";
+    let node = node(&crate::harness::config_on(&seeds, policies));
+    assert_eq!(check(&node, &item("b-used", "closed", 1))["allowed"], true);
+    for policy in ["a-log", "a-window"] {
+        for denying in ["b-listed", "b-used"] {
+            let key = unique("earlier");
+            let left = || check(&node, &item(policy, &key, 0))["reset_after_ms"].as_u64().unwrap();
+            let first = check(&node, &item(policy, &key, 1));
+            assert_eq!((&first["source"], &first["remaining"]), (&json!("fallback"), &json!(1)), "{first}");
+            wait_until("a second of the charge is over", || left() + 1000 < first["reset_after_ms"].as_u64().unwrap());
+            let before = left();
+            let checks = [item(policy, &key, 1), item(denying, "closed", 1)];
+            let denied = posted(&node, "/v1/check/all", &json!({"checks": checks}));
+            assert_eq!(denied["denied_by"], json!([1]), "{denied}");
+            let would = &denied["results"][0];
+            assert_eq!((&would["allowed"], &would["remaining"]), (&json!(true), &json!(1)), "{denied}");
+            assert!(would["reset_after_ms"].as_u64().unwrap() <= before, "{before} ms before: {denied}");
+            assert!(left() <= before, "{policy}, {denying}: {} ms after {before} ms", left());
+            assert_eq!(remaining(&node, policy, &key), 1, "{policy}, {denying}");
+        }
+    }
 }
