@@ -55,7 +55,10 @@ impl Engine {
     /// to anything: no policy says what is told then.
     async fn amend_told(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
         let since = self.clock.now();
-        let amended = self.amend(subject, work).await;
+        let mut amended = self.amend(subject, work).await;
+        if let (true, Ok(amended)) = (subject.policy.options.shadow, &mut amended) {
+            amended.decision.shadow();
+        }
         let answer = amended.as_ref().map(|amended| &amended.decision);
         traces::answered(|| Answered { fallback: None, ..told(subject, 0, answer) });
         if let Ok(decision) = answer {

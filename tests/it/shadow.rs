@@ -77,6 +77,27 @@ fn lists_overrides_and_batches_only_watch_too() {
     });
 }
 
+/// What is taken back or forgotten of a listed key is nothing, and is told as a look is.
+#[test]
+fn refunds_and_resets_only_watch_too() {
+    on_each_store(POLICIES, |node| {
+        let usage = "/v1/usage?policy=watched&key=mallory";
+        let looked = http::get(&node.address, usage).json();
+        let refund = |given: Value| {
+            let mut body = json!({"policy": "watched", "key": "mallory"});
+            body.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
+            http::post(&node.address, "/v1/refund", body.to_string()).json()
+        };
+        let forgotten = http::exchange(&node.address, &http::request("DELETE", usage, &[], b"")).json();
+        for amended in [refund(json!({"cost": 1})), refund(json!({"id": "a"})), forgotten] {
+            shadowed(&amended);
+            for member in ["source", "allowed", "reason", "retry_after_ms"] {
+                assert_eq!(amended[member], looked[member], "{amended} and {looked}");
+            }
+        }
+    });
+}
+
 /// Whatever a policy says for a store that is away, in shadow it denies and refuses nobody.
 #[test]
 fn without_a_store_it_allows_all_the_same() {
