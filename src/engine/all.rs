@@ -55,7 +55,15 @@ struct Part {
     /// Who causes it, where the policy keeps that: the first that is told.
     metas: SmallVec<[Meta; 1]>,
     /// The checks that it stands for.
-    places: Vec<usize>,
+    places: Vec<Place>,
+}
+
+/// A check in the call.
+#[derive(Debug)]
+struct Place {
+    number: usize,
+    /// Its own: the same quotas may have other names there, or another order.
+    policy: Arc<Policy>,
 }
 
 impl Engine {
@@ -76,16 +84,19 @@ impl Engine {
 
     fn parts(&self, checks: &[Check]) -> Result<Vec<Part>, Vec<Refusal>> {
         let (mut parts, mut refused) = (Vec::<Part>::new(), Vec::new());
-        for (place, check) in checks.iter().enumerate() {
+        for (number, check) in checks.iter().enumerate() {
             match self.subject(check) {
-                Ok(subject) => match parts.iter_mut().find(|part| part.subject.fingerprint == subject.fingerprint) {
-                    Some(part) => part.add(check, place),
-                    None => {
-                        let metas = metas(&subject, std::iter::once(check));
-                        parts.push(Part { subject, cost: check.cost, metas, places: vec![place] });
+                Ok(subject) => {
+                    let place = Place { number, policy: subject.policy.clone() };
+                    match parts.iter_mut().find(|part| part.subject.fingerprint == subject.fingerprint) {
+                        Some(part) => part.add(check, place),
+                        None => {
+                            let metas = metas(&subject, std::iter::once(check));
+                            parts.push(Part { subject, cost: check.cost, metas, places: vec![place] });
+                        }
                     }
-                },
-                Err(error) => refused.push((place, error)),
+                }
+                Err(error) => refused.push((number, error)),
             }
         }
         if refused.is_empty() { Ok(parts) } else { Err(refused) }
@@ -93,7 +104,7 @@ impl Engine {
 }
 
 impl Part {
-    fn add(&mut self, check: &Check, place: usize) {
+    fn add(&mut self, check: &Check, place: Place) {
         // What is over every limit stays so, and never overflows.
         self.cost = (self.cost + check.cost).min(MAX_UNITS + 1);
         self.places.push(place);
@@ -135,12 +146,12 @@ fn spread(checks: &[Check], parts: &[Part], answers: Vec<Answer>) -> Result<All,
     let mut decisions: Vec<Option<Decision>> = vec![None; checks.len()];
     let mut allowed = true;
     for (part, answer) in parts.iter().zip(answers) {
-        let decision = answer.map_err(|error| vec![(part.places[0], error)])?;
+        let decision = answer.map_err(|error| vec![(part.places[0].number, error)])?;
         allowed &= decision.allowed;
-        for place in &part.places {
-            let cost = checks[*place].cost;
+        for Place { number, policy } in &part.places {
+            let cost = checks[*number].cost;
             let charged = if decision.charged > 0 { cost } else { 0 };
-            decisions[*place] = Some(Decision { cost, charged, ..decision.clone() });
+            decisions[*number] = Some(Decision { cost, charged, ..decision.told_by(part.policy(), policy) });
         }
     }
     let decisions: Option<_> = decisions.into_iter().collect();

@@ -6,6 +6,7 @@ use crate::config::inline::Misfit;
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::key::NotAnAddress;
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
+use crate::limit::quota::Quota;
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
 use crate::store::StoreError;
@@ -59,6 +60,32 @@ impl Decision {
     /// Has the quota at that place at the top.
     pub fn bind(&mut self, quota: usize) {
         self.binding = binding(&self.quotas, quota);
+    }
+
+    /// The same in the words of `own`, which shares its counters with `asked`, whose decision it is: the quotas by their
+    /// names there, in their order.
+    pub fn told_by(&self, asked: &Arc<Policy>, own: &Arc<Policy>) -> Self {
+        let mut told = self.clone();
+        if Arc::ptr_eq(asked, own) {
+            return told;
+        }
+        let order: Option<Vec<usize>> = own.quotas.iter().map(|quota| place_of(quota, &asked.quotas)).collect();
+        // Of different quotas one reload came between: then those that decided are told.
+        let Some(order) = order.filter(|order| order.len() == asked.quotas.len()) else { return told };
+        told.policy = if Arc::ptr_eq(&self.policy, asked) {
+            own.clone()
+        } else {
+            // A node's share of it.
+            let by = &self.policy.quotas;
+            let named =
+                own.quotas.iter().zip(&order).map(|(own, at)| Quota { name: own.name.clone(), ..by[*at].clone() });
+            Arc::new(Policy { quotas: named.collect(), ..Policy::clone(&self.policy) })
+        };
+        told.quotas = order.iter().filter_map(|at| self.quotas.get(*at).copied()).collect();
+        if let Some(binding) = &mut told.binding {
+            binding.quota = order.iter().position(|at| *at == binding.quota).unwrap_or(binding.quota);
+        }
+        told
     }
 
     /// What a list says.
@@ -121,6 +148,12 @@ pub struct Binding {
 fn binding(quotas: &QuotaStates, quota: usize) -> Option<Binding> {
     let state = quotas.get(quota)?;
     Some(Binding { quota, remaining: state.remaining, reset_after: state.reset_after })
+}
+
+/// Where among `quotas` the same is counted, whatever its name.
+fn place_of(quota: &Quota, quotas: &[Quota]) -> Option<usize> {
+    let counted = |quota: &Quota| (quota.limit, quota.window, quota.rule);
+    quotas.iter().position(|other| counted(other) == counted(quota))
 }
 
 /// Who decided.

@@ -87,6 +87,58 @@ fn the_same_quotas_are_one_counter_however_they_are_written() {
     });
 }
 
+/// Checks of one counter are summed there, and yet each is told its own names in its own order.
+#[test]
+fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
+    let story = |node: &Node, share: u64| {
+        let key = unique("all");
+        let ways = [
+            json!(["4 per 1m", "8 per 1h", "20 per 1d"]),
+            json!([{"name": "daily", "limit": 20, "per": "1d"}, {"name": "mine", "limit": 4, "per": "60s"}, "8 per 60m"]),
+        ];
+        // By name, limit and what is left of a share after `used`.
+        let quotas = [[("1m", 4), ("1h", 8), ("1d", 20)], [("daily", 20), ("mine", 4), ("60m", 8)]];
+        let all = |cost: u64, others: &[Value]| {
+            let items = ways.iter().map(|way| json!({"policy": "own", "key": key, "cost": cost, "quotas": way}));
+            let checks: Vec<Value> = items.chain(others.iter().cloned()).collect();
+            http::post(&node.address, "/v1/check/all", json!({"checks": checks}).to_string()).json()
+        };
+        let told = |answer: &Value, used: u64| {
+            for (number, (quotas, binding)) in quotas.iter().zip(["1m", "mine"]).enumerate() {
+                let result = &answer["results"][number];
+                assert_eq!((&result["quota"], &result["limit"]), (&json!(binding), &json!(4 / share)), "{answer}");
+                assert_eq!(result["remaining"], 4 / share - used, "{answer}");
+                let listed: Vec<Value> = result["quotas"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|quota| json!([quota["name"], quota["limit"], quota["remaining"]]))
+                    .collect();
+                let expected = quotas.map(|(name, limit)| json!([name, limit / share, limit / share - used]));
+                // A denial that is known tells the quota that denies only.
+                assert!(listed.is_empty() && result["source"] == "prefilter" || listed == expected, "{answer}");
+            }
+        };
+        let free = json!({"policy": "closed", "key": key, "cost": 0});
+        told(&all(0, &[]), 0);
+        told(&all(0, std::slice::from_ref(&free)), 0);
+        let charged = all(1, std::slice::from_ref(&free));
+        assert_eq!(charged["allowed"], true, "{charged}");
+        told(&charged, 2);
+        if share == 1 {
+            told(&all(1, &[]), 4);
+        }
+        for others in [&[][..], &[free]] {
+            let denied = all(1, others);
+            assert_eq!(denied["denied_by"], json!([0, 1]), "{denied}");
+            told(&denied, 4 / share);
+        }
+    };
+    on_each_store(POLICIES, |node| story(node, 1));
+    let away = format!("store: {{redis: [redis://127.0.0.1:1]}}\nfallback: {{expected_nodes: 2}}\n{POLICIES}");
+    story(&node_with(&away), 2);
+}
+
 #[test]
 fn they_are_counted_by_the_algorithm_of_the_policy() {
     on_each_store(POLICIES, |node| {
