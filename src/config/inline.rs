@@ -67,19 +67,10 @@ pub fn text(quotas: &[Quota]) -> String {
 fn form(policy: &Policy) -> Form {
     match policy.quotas.first().map(|quota| quota.rule) {
         Some(Rule::TokenBucket(_)) => Form::Bucket,
-        Some(Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_))) => Form::Clock(zone(policy)),
+        Some(Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_))) => Form::Clock(policy.options.zone.unwrap_or(UTC)),
         Some(rule) => Form::Window(rule),
         None => Form::Window(Rule::default()),
     }
-}
-
-/// Whose days the policy counts by: all of its quotas by the same, and one that names a zone has a quota that depends on it.
-fn zone(policy: &Policy) -> &'static str {
-    let zone = |quota: &Quota| match quota.rule {
-        Rule::FixedWindow(Anchor::Calendar(calendar)) => Some(calendar.zone()),
-        _ => None,
-    };
-    policy.quotas.iter().find_map(zone).unwrap_or(UTC)
 }
 
 fn item(quota: usize, written: &Written, faults: &mut Faults) -> Node {

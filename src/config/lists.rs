@@ -14,6 +14,7 @@ use super::quota::{self, Form};
 use super::raw::{Member, Node};
 use super::scalar::excerpt;
 use super::section::{Section, Shape};
+use super::zone;
 
 const LIST: Shape = Shape { example: "{cidrs: [192.0.2.0/24]}", known: &["keys", "prefixes", "cidrs"], checked: &[] };
 
@@ -27,6 +28,8 @@ pub(super) struct Draft {
     deny: Matches<Written>,
     allow: Matches<Written>,
     overrides: Matches<Written>,
+    /// Whether the quotas of an override depend on the time zone.
+    pub needs_zone: bool,
 }
 
 /// One entry as written.
@@ -40,12 +43,14 @@ struct Written {
 pub(super) fn lists(policy: &Section<'_>, key_type: KeyType, form: Form, faults: &mut Faults) -> Option<Draft> {
     let mut list = |key| policy.whole(key).map(|member| list(member, key_type, faults));
     let (deny, allow) = (list("deny"), list("allow"));
-    let overrides = policy.member("overrides").map(|node| overrides(node, key_type, form, faults));
+    let (overrides, needs_zone) =
+        policy.member("overrides").map(|node| overrides(node, key_type, form, faults)).unzip();
     let any = deny.is_some() || allow.is_some() || overrides.is_some();
     any.then(|| Draft {
         deny: deny.unwrap_or_default(),
         allow: allow.unwrap_or_default(),
         overrides: overrides.unwrap_or_default(),
+        needs_zone: needs_zone.unwrap_or_default(),
     })
 }
 
@@ -95,8 +100,9 @@ fn items<'a>(section: &Section<'a>, key: &str, example: &str, faults: &mut Fault
     items.unwrap_or_default()
 }
 
-fn overrides(node: &Node, key_type: KeyType, form: Form, faults: &mut Faults) -> Matches<Written> {
-    let mut found = Matches::default();
+/// The overrides, and whether one of them depends on the time zone.
+fn overrides(node: &Node, key_type: KeyType, form: Form, faults: &mut Faults) -> (Matches<Written>, bool) {
+    let (mut found, mut needs_zone) = (Matches::default(), false);
     let items = node.list("[{match: {key: alice}, quotas: [5 per 1s]}]", faults);
     if items.is_some_and(<[Node]>::is_empty) {
         faults.note(node.place, "`overrides` is empty: leave it out");
@@ -105,12 +111,14 @@ fn overrides(node: &Node, key_type: KeyType, form: Form, faults: &mut Faults) ->
         let Some(section) = Section::open(item, &OVERRIDE, faults) else { continue };
         let whom = section.required("match", "an override needs `match`, such as `match: {key: alice}`", faults);
         let quotas = section.required("quotas", "an override needs `quotas`, such as `quotas: [5 per 1s]`", faults);
-        let quotas = quotas.and_then(|node| quota::quotas(node, form, faults)).unwrap_or_default();
+        let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
+        needs_zone |= zone::is_needed(form, quotas.as_deref());
+        let quotas = quotas.unwrap_or_default();
         if let Some(whom) = whom.and_then(|node| matched(node, key_type, faults)) {
             insert(&mut found, &whom, item.place, quotas, faults);
         }
     }
-    found
+    (found, needs_zone)
 }
 
 fn matched<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {

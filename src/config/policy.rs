@@ -57,7 +57,6 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let form = form(algorithm, anchor, max_entries, faults);
     let form = zone::form(form, algorithm, section.member("timezone"), faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
-    zone::refuse_idle(section.whole("timezone"), form, quotas.as_deref(), faults);
     let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
     let durability = section.member("durability").map_or(Some(Durability::default()), |node| durability(node, faults));
     let on_store_failure = on_store_failure(section.member("on_store_failure"), durability, faults);
@@ -65,6 +64,8 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let mut flag = |key| section.member(key).map_or(Some(false), |node| node.boolean(faults));
     let (shadow, inline) = (flag("shadow"), flag("inline"));
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
+    let needs_zone = zone::is_needed(form, quotas.as_deref()) || lists.as_ref().is_some_and(|lists| lists.needs_zone);
+    zone::refuse_idle(section.whole("timezone"), form, needs_zone, faults);
     let policy = Policy {
         name: name?,
         algorithm: algorithm?,
@@ -72,7 +73,13 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
         key_type: key_type?,
         on_store_failure: on_store_failure?,
         timeout: timeout?,
-        options: Options { durability: durability?, shadow: shadow?, inline: inline?, ..Options::default() },
+        options: Options {
+            durability: durability?,
+            shadow: shadow?,
+            inline: inline?,
+            zone: zone::of(form),
+            ..Options::default()
+        },
     };
     let lists = lists.map(|lists| Arc::new(lists.of(&policy)));
     Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })

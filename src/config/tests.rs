@@ -5,8 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limit::calendar::{Calendar, Unit};
 use crate::limit::key::KeyType;
 use crate::limit::policy::OnStoreFailure;
+use crate::limit::quota::{Anchor, Rule};
 
 const EXAMPLE: &str = include_str!("../../tollgate.example.yaml");
 
@@ -74,6 +76,20 @@ fn a_policy_waits_as_long_as_it_says_or_as_the_store_does() {
     );
     let timeouts: Vec<_> = config.policies.by_name.values().map(|policy| policy.timeout.as_millis()).collect();
     assert_eq!(timeouts, [50, 2000]);
+}
+
+#[test]
+fn a_time_zone_that_only_an_override_needs_is_that_of_its_days_and_of_a_requests() {
+    let config = loaded(
+        "policies: {p: {algorithm: fixed-window, timezone: Europe/Berlin, quotas: [10 per 1h], inline: true, \
+         overrides: [{match: {key: vip}, quotas: [100 per 1d]}]}}",
+    );
+    let policy = &config.policies.by_name["p"];
+    let berlin = Rule::FixedWindow(Anchor::Calendar(Calendar::new(Unit::Day, "Europe/Berlin").unwrap()));
+    assert_eq!(policy.quotas[0].rule, Rule::FixedWindow(Anchor::Clock));
+    assert_eq!(policy.for_key("vip", "vip").quotas[0].rule, berlin);
+    let written = [inline::Written::Text("7 per 1d".into())];
+    assert_eq!(inline::quotas(policy, &written).unwrap()[0].rule, berlin);
 }
 
 #[test]

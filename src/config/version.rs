@@ -35,7 +35,8 @@ fn canonical(policy: &Policy) -> String {
 
 /// Nothing when nothing is. Where an entry is written does not matter, nor do the others' order.
 fn said_besides(options: &Options) -> String {
-    let Options { durability, shadow, inline, lists, listed: _, counters: _ } = options;
+    // Where a zone is written a quota depends on it, which tells it.
+    let Options { durability, shadow, inline, zone: _, lists, listed: _, counters: _ } = options;
     let replica = *durability == Durability::Replica;
     let said = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
     let mut text: String = said.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();

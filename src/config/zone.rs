@@ -55,17 +55,29 @@ pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: Option<&Node>
     }
 }
 
-/// Notes a time zone that no quota depends on.
-pub(super) fn refuse_idle(member: Option<&Member>, form: Form, quotas: Option<&[Quota]>, faults: &mut Faults) {
-    let (Some(member), Form::Clock(zone), Some(quotas)) = (member, form, quotas) else { return };
-    let by_calendar = |quota: &Quota| {
-        // Of days in UTC there is nothing else to see.
-        let day = zone == UTC && quota.window == Unit::Day.nominal();
-        matches!(quota.rule, Rule::FixedWindow(Anchor::Calendar(_))) || day
-    };
-    if !quotas.iter().any(by_calendar) {
+/// Notes a time zone that no quota depends on, of the policy or of an override.
+pub(super) fn refuse_idle(member: Option<&Member>, form: Form, is_needed: bool, faults: &mut Faults) {
+    if let (Some(member), Form::Clock(_), false) = (member, form, is_needed) {
         let sentence = "`timezone` matters to windows of `1d`, `1w`, `1mo` and `1y` only, and here is none";
         faults.note(member.place, sentence);
+    }
+}
+
+/// Whether one of the quotas depends on the time zone of the form. Those that could not be read may.
+pub(super) fn is_needed(form: Form, quotas: Option<&[Quota]>) -> bool {
+    let by_calendar = |quota: &Quota| {
+        // Of days in UTC there is nothing else to see.
+        let day = form == Form::Clock(UTC) && quota.window == Unit::Day.nominal();
+        matches!(quota.rule, Rule::FixedWindow(Anchor::Calendar(_))) || day
+    };
+    quotas.is_none_or(|quotas| quotas.iter().any(by_calendar))
+}
+
+/// Whose days the quotas of requests count by.
+pub(super) fn of(form: Form) -> Option<&'static str> {
+    match form {
+        Form::Clock(zone) => Some(zone),
+        Form::Window(_) | Form::Bucket => None,
     }
 }
 

@@ -103,6 +103,8 @@ pub struct Options {
     pub shadow: bool,
     /// A check may bring quotas of its own.
     pub inline: bool,
+    /// Of windows by the clock: whose days count in the quotas that a check brings.
+    pub zone: Option<&'static str>,
     /// What is said of certain keys; absent when nothing is.
     pub lists: Option<Arc<Lists>>,
     /// Of the policy that an entry of `deny` or `allow` stands for: its answer. Nothing is counted.
