@@ -49,7 +49,9 @@ pub(super) struct Connections {
     free: Arc<Semaphore>,
     /// Counts those that are refused, and what the others leave unread.
     load: Load,
-    complaints: Limiter,
+    /// Of connections that are refused, and of those that cannot be accepted.
+    refusals: Limiter,
+    failures: Limiter,
     clock: Clock,
     limits: Limits,
 }
@@ -78,7 +80,8 @@ impl Connections {
             reloader,
             free: Arc::new(Semaphore::new(free)),
             load,
-            complaints: Limiter::default(),
+            refusals: Limiter::default(),
+            failures: Limiter::default(),
             clock: Clock::system(),
             limits,
         }
@@ -91,7 +94,9 @@ impl Connections {
                 Ok((stream, _)) => self.serve(stream),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections");
+                    if let Some(suppressed) = self.failures.pass(self.clock.now()) {
+                        tracing::warn!(%error, suppressed, "cannot accept connections");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -112,7 +117,7 @@ impl Connections {
     fn serve(&self, stream: TcpStream) {
         let Ok(permit) = self.free.clone().try_acquire_owned() else {
             self.load.refuse_connection();
-            if let Some(suppressed) = self.complaints.pass(self.clock.now()) {
+            if let Some(suppressed) = self.refusals.pass(self.clock.now()) {
                 tracing::warn!(
                     max_connections = self.limits.max_connections,
                     suppressed,

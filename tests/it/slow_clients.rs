@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 use tokio::task::JoinHandle;
@@ -386,6 +387,27 @@ fn refused_connections_are_counted_and_hardly_logged() {
     let lines = told.lines().filter(|line| line.contains("connections are refused")).count();
     assert!((1..REFUSED / 3).contains(&lines), "{lines} lines of {REFUSED} refusals: {told}");
     assert!(told.contains("suppressed"), "{told}");
+}
+
+/// Nor may it by opening more than the node has descriptors for.
+#[test]
+fn descriptors_that_run_out_are_hardly_logged() {
+    let log = NamedTempFile::new().unwrap();
+    let mut program = Command::new(crate::harness::TOLLGATE);
+    program.stderr(log.reopen().unwrap());
+    let node = Node::start_by(program, &[]);
+    let open = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).unwrap().count();
+    let limit = Rlimit { current: Some(open as u64 + 3), ..getrlimit(Resource::Nofile) };
+    prlimit(Pid::from_raw(node.pid().cast_signed()), Resource::Nofile, limit).unwrap();
+    let clients: Vec<_> = (0..10).map(|_| TcpStream::connect(&node.address).unwrap()).collect();
+    // It tries again every 100 ms.
+    std::thread::sleep(Duration::from_secs(2));
+    drop(clients);
+    wait_until("there is room again", || {
+        http::try_exchange(&node.address, &http::json_request("/v1/policies", b"")).is_ok()
+    });
+    let told = std::fs::read_to_string(log.path()).unwrap();
+    assert_eq!(told.matches("cannot accept connections").count(), 1, "{told}");
 }
 
 /// Nor may it by what it says over HTTP/2.
