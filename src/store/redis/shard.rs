@@ -14,6 +14,7 @@ use crate::config::Credentials;
 use crate::limit::policy::Durability;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::telemetry::log::Limiter;
 
 /// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
 const PARTED: Micros = MICROS_PER_SECOND;
@@ -38,6 +39,8 @@ pub struct Shard {
     /// What the calls of this lane wait for.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
+    /// Of a WAIT that it refuses.
+    pub complaints: Limiter,
     /// What is known of keys by its TIME.
     generations: Arc<Generations>,
 }
@@ -54,7 +57,8 @@ impl Shard {
     ) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
         let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { address, clock, up, offset, heard, cluster, parted, terms, durability, metrics, generations }
+        let complaints = Limiter::default();
+        Self { address, clock, up, offset, heard, cluster, parted, terms, durability, metrics, complaints, generations }
     }
 
     pub fn is_up(&self) -> bool {

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, Value};
+use redis::{RedisResult, ServerError, Value};
 
 use super::ask::{Answer, Ask};
 use super::shard::Shard;
@@ -46,7 +46,7 @@ pub fn patience_ends(ask: &Ask, sent: Micros) -> Micros {
 }
 
 /// How many replicas have acknowledged what was charged before on the connection, after a slice of the time until `until`
-/// (us) at most; 0 at once where nobody waits.
+/// (us) at most; 0 at once where nobody waits. That the server refuses to tell is logged.
 pub async fn acknowledged(
     connection: &MultiplexedConnection,
     shard: &Shard,
@@ -60,7 +60,21 @@ pub async fn acknowledged(
     command.arg(1).arg(millis);
     match connection.clone().send_packed_command(&command).await? {
         Value::Int(count) => Ok(u64::try_from(count).unwrap_or(0)),
+        Value::ServerError(error) => {
+            complain(&error, shard);
+            Err(error.into())
+        }
         other => Err((redis::ErrorKind::UnexpectedReturnType, "no number of replicas", format!("{other:?}")).into()),
+    }
+}
+
+fn complain(error: &ServerError, shard: &Shard) {
+    if let Some(suppressed) = shard.complaints.pass(shard.now()) {
+        let error = format!("{} {}", error.code(), error.details().unwrap_or_default());
+        tracing::warn!(
+            shard = %shard.address, error, suppressed,
+            "the server refuses WAIT: what `durability: replica` charges there is not acknowledged"
+        );
     }
 }
 
@@ -82,7 +96,7 @@ pub async fn confirm<F: Future<Output = RedisResult<u64>>>(
             None => {}
             Some(Ok(0)) => asked.set(again(last)),
             Some(Ok(_)) => return charged.into_iter().for_each(Unconfirmed::confirm),
-            // The connection is broken.
+            // The connection is broken, or the server refuses.
             Some(Err(_)) => return charged.into_iter().for_each(Unconfirmed::give_up),
         }
         tokio::select! {

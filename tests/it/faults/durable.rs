@@ -1,16 +1,18 @@
 //! `durability: replica`: what was answered as allowed survives the primary.
 
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::json;
+use tempfile::NamedTempFile;
 
 use super::{A_WHILE, TIMEOUT, tell};
 use crate::harness::chaos::{self, CLIENTS, DURABLE, Row, Service, now_ms, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
-use crate::harness::{Node, config_on, http, unique, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
 /// The replica loses its link shortly before the primary dies, so that what is charged meanwhile is forgotten: by the
 /// policy that does not wait for the replica, at most all that was allowed meanwhile, which is the rate times the lag; by
@@ -144,6 +146,26 @@ fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
     let usage = http::get(&node.address, &format!("/v1/usage?policy=kept&key={key}")).json();
     assert_eq!((&usage["source"], &usage["remaining"]), (&json!("store"), &json!(9)), "{usage}");
     assert_eq!(check(&node, "usual", &key)["source"], "store");
+}
+
+/// A user that may not WAIT is charged and denied, at once, and the log says why.
+#[test]
+fn a_server_that_refuses_wait_is_quoted_in_the_log() {
+    let server = Server::start();
+    let user = ["SETUSER", "tollgate", "on", ">pass", "~*", "+@all", "-wait"];
+    redis::cmd("ACL").arg(&user).exec(&mut server.connection().unwrap()).unwrap();
+    let file = config_on(&[format!("redis://tollgate:pass@127.0.0.1:{}", server.port)], POLICIES);
+    let log = NamedTempFile::new().unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(log.reopen().unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    for _ in 0..5 {
+        let answer = check(&node, "kept", &unique("refused"));
+        assert_eq!(answer["fallback"]["cause"], "no_replica_ack", "{answer}");
+    }
+    let told = || std::fs::read_to_string(log.path()).unwrap();
+    wait_until("the log says why", || told().contains("NOPERM"));
+    assert_eq!(told().matches("NOPERM").count(), 1, "{}", told());
 }
 
 /// A server says that WAIT has ended when it looks at the time the next time. It is not waited for; and what charges nothing
