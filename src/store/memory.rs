@@ -1,5 +1,7 @@
 //! The embedded store: the pure core under a lock per shard of a map.
 //!
+//! The clock is read under the lock, so that the steps of a key are made in the order of their instants.
+//!
 //! Keys are held by fingerprint (128 bits under random keys), so that an entry costs the same for any key.
 //! Nothing is freed by being asked for: [`MemoryStore::sweep`] passes over the map from time to time and drops
 //! what says nothing any more. The map is cut into many small shards so that a pass never holds up a check.
@@ -57,7 +59,7 @@ impl MemoryStore {
     /// # Errors
     /// As [`MemoryStore::take`].
     pub fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
-        self.take_noted_at(subject, costs, metas, self.clock.now())
+        self.step(subject, |state, policy| state.take(policy, costs, metas, self.clock.now()))
     }
 
     /// The same at an instant that the caller names, us: for tests and replays.
@@ -84,14 +86,18 @@ impl MemoryStore {
 
     /// See [`super::Store::history`].
     pub fn history(&self, subject: &Subject) -> History {
-        self.history_at(subject, self.clock.now())
+        self.history_by(subject, || self.clock.now())
     }
 
     /// The same at an instant that the caller names, us: for tests.
     pub fn history_at(&self, subject: &Subject, now: Micros) -> History {
+        self.history_by(subject, || now)
+    }
+
+    fn history_by(&self, subject: &Subject, now: impl Fn() -> Micros) -> History {
         let quota = &subject.policy.quotas[subject.policy.longest()];
         let state = self.keys.get(&subject.fingerprint);
-        state.and_then(|state| state.history(quota, now)).unwrap_or_default()
+        state.and_then(|state| state.history(quota, now())).unwrap_or_default()
     }
 
     /// See [`super::Store::run`].
@@ -99,7 +105,7 @@ impl MemoryStore {
     /// # Errors
     /// As [`MemoryStore::take`]; the record of an id takes a place as well.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        self.run_at(subject, work, metas, self.clock.now())
+        self.run_by(subject, work, metas, || self.clock.now())
     }
 
     /// The same at an instant that the caller names, us: for tests and replays.
@@ -107,13 +113,23 @@ impl MemoryStore {
     /// # Errors
     /// As [`MemoryStore::run`].
     pub fn run_at(&self, subject: &Subject, work: &Work, metas: &[Meta], now: Micros) -> Result<Done, StoreError> {
+        self.run_by(subject, work, metas, || now)
+    }
+
+    fn run_by(
+        &self,
+        subject: &Subject,
+        work: &Work,
+        metas: &[Meta],
+        now: impl Fn() -> Micros,
+    ) -> Result<Done, StoreError> {
         if let Work::Once { id, .. } = work
             && self.is_full()
-            && !self.keys.get(&subject.fingerprint).is_some_and(|state| state.knows(id, now))
+            && !self.keys.get(&subject.fingerprint).is_some_and(|state| state.knows(id, now()))
         {
             return Err(self.full());
         }
-        self.step(subject, |state, policy| state.run(policy, work, metas, now))
+        self.step(subject, |state, policy| state.run(policy, work, metas, now()))
     }
 
     fn step<T>(&self, subject: &Subject, step: impl FnOnce(&mut KeyState, &Arc<Policy>) -> T) -> Result<T, StoreError> {

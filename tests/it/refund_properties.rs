@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -10,12 +11,12 @@ use tollgate::limit::amend::Receipt;
 use tollgate::limit::bucket::Terms;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::log::max_entries;
-use tollgate::limit::policy::Policy;
+use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, MemoryStore, Subject, Work};
 
-use crate::harness::steps::{START, Step, any_policies};
+use crate::harness::steps::{START, Step, any_policies, policy_of, quota};
 use crate::harness::works::{Deed, Scribe, deeds};
 
 /// As long as ids' records live at least, us.
@@ -414,4 +415,45 @@ fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back()
         println!("{given} refunds, {partly} in part, {replayed} replays, {reused} ids reused");
         assert!(given > 1000 && partly > 5 && replayed > 1000 && reused > 100, "the histories do too little");
     }
+}
+
+/// Whoever comes first to a new key begins its window, and the others are charged in it.
+#[test]
+fn what_is_charged_at_once_by_many_can_all_be_given_back() {
+    const KEYS: usize = 20_000;
+    const CALLERS: usize = 4;
+    let rule = Rule::FixedWindow(Anchor::FirstHit);
+    let policy = Arc::new(policy_of(Algorithm::FixedWindow, vec![quota(1000, 3_600_000_000, rule)]));
+    let fingerprinter = Fingerprinter::default();
+    let subject = |number: usize| {
+        let key = number.to_string();
+        Subject { policy: policy.clone(), fingerprint: fingerprinter.fingerprint("p", &key), key: key.into() }
+    };
+    let subjects: Vec<Subject> = (0..KEYS).map(subject).collect();
+    let store = MemoryStore::new(Clock::system(), 1_000_000);
+    let ids: Vec<Arc<str>> = (0..CALLERS).map(|caller| caller.to_string().into()).collect();
+    let arrived = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for id in &ids {
+            scope.spawn(|| {
+                let work = Work::Once { id: id.clone(), cost: 1 };
+                for (number, subject) in subjects.iter().enumerate() {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    while arrived.load(Ordering::SeqCst) < (number + 1) * CALLERS {
+                        std::thread::yield_now();
+                    }
+                    assert!(matches!(store.run(subject, &work, &[]), Ok(Done::Charged(_))));
+                }
+            });
+        }
+    });
+    let refund = |subject| {
+        let given = |id: &Arc<str>| match store.run(subject, &Work::RefundOnce(id.clone()), &[]) {
+            Ok(Done::Refunded(_, given)) => given,
+            other => panic!("{other:?}"),
+        };
+        ids.iter().map(given).sum::<u64>()
+    };
+    let given: u64 = subjects.iter().map(refund).sum();
+    assert_eq!(given, (KEYS * CALLERS) as u64);
 }
