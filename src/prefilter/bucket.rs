@@ -22,8 +22,6 @@ pub struct Bucket {
     /// When it will hold one unit again, by the shard's clock, us. Nobody can have charged anything before
     /// that, so answers that agree in it speak of the same state.
     pub opens_at: Micros,
-    /// Everything here is certain before this instant of the node's clock, us.
-    pub believed_until: Micros,
     pub refills: SmallVec<[Refill; 2]>,
 }
 
@@ -31,6 +29,8 @@ pub struct Bucket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refill {
     pub cost: u64,
+    /// Before this instant of the node's clock it is believed, us.
+    pub believed_until: Micros,
     /// By the node's clock, and not before the truth, us.
     pub full_at: Micros,
     /// The binding quota's place in the policy.
@@ -53,20 +53,28 @@ impl Bucket {
             && self.opens_at == other.opens_at
     }
 
-    /// Takes in the costs of which `other`, about the same state, knows more.
+    /// Before which instant of the node's clock any of this is believed, us.
+    pub fn believed_until(&self) -> Micros {
+        self.refills.iter().map(|refill| refill.believed_until).max().unwrap_or(0)
+    }
+
+    /// Takes in the costs of which `other` knows more. Both say the same of one unit; of a dearer cost, which another quota may
+    /// bind, something may have been taken back between them.
     pub fn merge(&mut self, other: Self) {
         self.decided_at = self.decided_at.max(other.decided_at);
-        self.believed_until = self.believed_until.max(other.believed_until);
         other.refills.into_iter().for_each(|refill| self.add(refill));
     }
 
-    /// Takes in one cost, if it is not known.
+    /// Takes in one cost, unless what is known of it is believed as long.
     pub fn add(&mut self, refill: Refill) {
-        if self.refill(refill.cost).is_none() {
-            if self.refills.len() == COSTS {
-                self.refills.remove(0);
+        if let Some(place) = self.refills.iter().position(|known| known.cost == refill.cost) {
+            if self.refills[place].believed_until >= refill.believed_until {
+                return;
             }
-            self.refills.push(refill);
+            self.refills.remove(place);
+        } else if self.refills.len() == COSTS {
+            self.refills.remove(0);
         }
+        self.refills.push(refill);
     }
 }

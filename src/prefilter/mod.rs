@@ -94,10 +94,8 @@ impl Prefilter {
     /// NO, if the store is known to say so at `now`.
     pub fn denial(&self, fingerprint: Fingerprint, policy: &Arc<Policy>, cost: u64, now: Micros) -> Option<Denial> {
         let bucket = self.buckets.get(&fingerprint)?;
-        let valid = now < bucket.believed_until
-            && Arc::ptr_eq(&bucket.policy, policy)
-            && bucket.generation == self.generations.current(bucket.slot);
-        let refill = bucket.refill(cost).filter(|_| valid)?;
+        let valid = Arc::ptr_eq(&bucket.policy, policy) && bucket.generation == self.generations.current(bucket.slot);
+        let refill = bucket.refill(cost).filter(|refill| valid && now < refill.believed_until)?;
         Some(Denial {
             retry_after: refill.full_at.saturating_sub(now),
             quota: refill.quota.into(),
@@ -163,10 +161,10 @@ impl Prefilter {
     /// Drops what says nothing any more at `now`; called from time to time.
     pub fn sweep(&self, now: Micros) {
         for (fingerprint, bucket) in &self.buckets {
-            if bucket.believed_until <= now {
+            if bucket.believed_until() <= now {
                 // Unless it has learned anew meanwhile.
                 self.buckets.entry(*fingerprint).and_compute_with(|entry| match entry {
-                    Some(entry) if entry.value().believed_until <= now => Op::Remove,
+                    Some(entry) if entry.value().believed_until() <= now => Op::Remove,
                     _ => Op::Nop,
                 });
             }
@@ -205,6 +203,7 @@ impl Prefilter {
             let quota = left.get(verdict.again_binding)?;
             Some(Refill {
                 cost: verdict.cost,
+                believed_until,
                 full_at: received + wait,
                 quota: u8::try_from(verdict.again_binding).ok()?,
                 remaining: quota.remaining,
@@ -217,7 +216,6 @@ impl Prefilter {
             generation: question.generation,
             decided_at: taken.at,
             opens_at: taken.at + closed_for,
-            believed_until,
             refills: SmallVec::new(),
         };
         verdicts.iter().filter_map(refill).for_each(|refill| bucket.add(refill));

@@ -164,7 +164,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let policy = Arc::new(policy(&[(2, 10_000_000)]));
+        Self::of(policy(&[(2, 10_000_000)]))
+    }
+
+    fn of(policy: Policy) -> Self {
+        let policy = Arc::new(policy);
         let fingerprint = Fingerprinter::default().fingerprint(&policy.name, "k");
         let subject = Subject { policy: policy.clone(), key: "k".into(), fingerprint };
         let store = MemoryStore::new(Clock::system(), 10);
@@ -213,6 +217,26 @@ fn nothing_is_believed_for_longer_than_max_denial() {
     scene.learn(question, &scene.take(2, START), START + 10);
     assert!(scene.says_no(2, START + 3_999_999));
     assert!(!scene.says_no(2, START + 4_000_000), "counted from when the question was sent");
+}
+
+/// Another cost is asked about meanwhile, and the shorter quota says the same as before.
+#[test]
+fn no_cost_is_believed_for_longer_than_max_denial_because_of_another() {
+    let scene = Scene::of(policy(&[(2, 10_000_000), (6, 3_600_000_000)]));
+    let denial = |cost, now| scene.prefilter.denial(scene.fingerprint, &scene.policy, cost, now);
+    scene.run(Work::Once { id: "early".into(), cost: 2 }, START - 40_000_000);
+    scene.run(Work::Take([1].into_iter().collect()), START - 20_000_000);
+    scene.take(2, START);
+    scene.learn(scene.ask(START), &scene.take(2, START), START);
+    assert!(denial(2, START + 1).unwrap().retry_after > 3_000_000_000);
+    // By another node.
+    scene.run(Work::RefundOnce("early".into()), START + 1_000_000);
+    scene.learn(scene.ask(START + 3_000_000), &scene.take(1, START + 3_000_000), START + 3_000_000);
+    assert!(scene.says_no(2, START + 3_999_999));
+    assert!(!scene.says_no(2, START + 4_000_000), "counted from when its own question was sent");
+    assert!(scene.says_no(1, START + 6_999_999) && !scene.says_no(1, START + 7_000_000));
+    scene.learn(scene.ask(START + 5_000_000), &scene.take(2, START + 5_000_000), START + 5_000_000);
+    assert!(denial(2, START + 6_000_000).unwrap().retry_after < 10_000_000, "what was learned last");
 }
 
 #[test]
