@@ -3,8 +3,10 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
+
+use tollgate::clock::Clock;
 
 /// Says nothing more, with its connections open.
 const SILENT: u64 = u64::MAX;
@@ -94,19 +96,32 @@ impl Proxy {
     }
 }
 
-fn copy(mut from: TcpStream, mut to: TcpStream, manners: &Manners) {
+fn copy(mut from: TcpStream, to: TcpStream, manners: &Manners) {
     let mut bytes = [0; 65536];
+    let (under_way, arriving) = mpsc::channel();
+    let clock = Clock::system();
+    let there = clock.clone();
+    std::thread::spawn(move || deliver(&arriving, to, &there));
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         if manners.no_scripts.load(Ordering::Relaxed) && bytes[..count].windows(7).any(|word| word == b"EVALSHA") {
             let _ = from.shutdown(Shutdown::Both);
             break;
         }
-        match manners.delay.load(Ordering::Relaxed) {
-            0 => {}
+        let due = match manners.delay.load(Ordering::Relaxed) {
             SILENT => continue,
-            ms => std::thread::sleep(Duration::from_millis(ms)),
+            ms => clock.now() + ms * 1000,
+        };
+        if under_way.send((due, bytes[..count].to_vec())).is_err() {
+            break;
         }
-        if to.write_all(&bytes[..count]).is_err() {
+    }
+}
+
+/// Writes each piece when it is due, us: what comes behind it is on its way meanwhile.
+fn deliver(arriving: &mpsc::Receiver<(u64, Vec<u8>)>, mut to: TcpStream, clock: &Clock) {
+    for (due, bytes) in arriving {
+        std::thread::sleep(Duration::from_micros(due.saturating_sub(clock.now())));
+        if to.write_all(&bytes).is_err() {
             break;
         }
     }
