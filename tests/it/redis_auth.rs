@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, bus_port};
 use crate::harness::tls::Authority;
 use crate::harness::{Node, TOLLGATE, free_port, http, unique, wait_until};
@@ -127,6 +128,22 @@ fn a_changed_password_is_read_when_a_connection_is_made() {
     for _ in 0..3 {
         redis::cmd("CLIENT").arg(&["KILL", "USER", "tollgate"]).exec(&mut operator).unwrap();
         wait_until("the store decides again", || source(&node) == "store");
+    }
+}
+
+/// To log in takes a round trip, and so does each question, here 300 ms.
+#[test]
+fn a_server_that_is_far_away_is_found() {
+    let server = guarded("secret");
+    let proxy = Proxy::start(server.port);
+    proxy.delay(150);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("password"), "secret").unwrap();
+    let store = format!("{{redis: [{}], username: tollgate, password_file: password, timeout: 3s}}", proxy.url());
+    let node = node(folder.path(), &store);
+    wait_until("the store decides", || source(&node) == "store");
+    for _ in 0..5 {
+        assert_eq!(source(&node), "store");
     }
 }
 

@@ -27,8 +27,9 @@ use crate::telemetry::metrics::Distribution;
 /// How often the topology is asked for when nothing looks wrong.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a node may take to tell it, before the next one is asked.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// How long a node may take to let this one in, and to answer, before the next one is asked: at first, and after several
+/// failures. Nodes that are far away are found all the same.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
 /// The least time between two questions.
 const BREATH: Duration = Duration::from_millis(20);
@@ -122,7 +123,8 @@ impl Topology {
             known: watch::Sender::new(false),
             trouble: ArcSwapOption::empty(),
         });
-        tokio::spawn(Watcher { topology: Arc::downgrade(&topology), connections: HashMap::new(), turn: 0 }.run());
+        let (watched, connections) = (Arc::downgrade(&topology), HashMap::new());
+        tokio::spawn(Watcher { topology: watched, connections, turn: 0, patience: PATIENCE.0 }.run());
         topology
     }
 
@@ -266,6 +268,8 @@ struct Watcher {
     connections: HashMap<Address, MultiplexedConnection>,
     /// Whose turn it is to be asked after a failure or a doubt.
     turn: usize,
+    /// How long the next one may take: twice what the last one took, and longer after each failure.
+    patience: Duration,
 }
 
 impl Watcher {
@@ -274,7 +278,13 @@ impl Watcher {
         let mut doubted = true;
         while let Some(topology) = self.topology.upgrade() {
             let address = self.next(&topology);
+            let began = topology.clock.now();
             let asked = self.ask(&topology, &address, doubted).await;
+            let took = Duration::from_micros(topology.clock.now().saturating_sub(began));
+            self.patience = match asked {
+                Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
+                Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
+            };
             let trouble = asked.as_ref().err().map(|error| Arc::new(format!("{address}: {error}")));
             topology.trouble.store(trouble);
             if let Err(error) = &asked {
@@ -300,17 +310,18 @@ impl Watcher {
     async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> redis::RedisResult<()> {
         let mut connection = match self.connections.get(address) {
             Some(open) => open.clone(),
-            None => server::connect(address, &topology.terms.credentials, PATIENCE).await?,
+            None => server::connect(address, &topology.terms.credentials, self.patience).await?,
         };
         let mut kind = topology.kind();
         if kind == Kind::Unknown || (kind == Kind::Single && doubted) {
-            let info: String = within(PATIENCE, redis::cmd("INFO").query_async(&mut connection)).await?;
+            let info: String = within(self.patience, redis::cmd("INFO").query_async(&mut connection)).await?;
             kind = Self::learn_single(topology, &Info(&info), address)?;
         }
         if kind == Kind::Cluster {
             let mut both = redis::pipe();
             both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
-            let (info, reply): (String, redis::Value) = within(PATIENCE, both.query_async(&mut connection)).await?;
+            let (info, reply): (String, redis::Value) =
+                within(self.patience, both.query_async(&mut connection)).await?;
             // A node that is cut off from the others believes what was; one that knows nothing else is heard all the same.
             if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
                 return Err((redis::ErrorKind::Client, "the node says that the cluster is down").into());
