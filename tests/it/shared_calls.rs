@@ -246,7 +246,7 @@ fn the_more_wait_the_more_each_call_decides() {
         calls["mget"]
     };
     // Two pipelines are on their way for so long that all the others wait behind them.
-    proxy.delay(50);
+    proxy.delay(500);
     let before = reads();
     let answers = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..BATCHES).map(|_| scope.spawn(ask)).collect();
