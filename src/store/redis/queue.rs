@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use smallvec::SmallVec;
 
 use super::ask::{Ask, Refusal};
-use super::group::{self, Group};
+use super::group::Group;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
 
@@ -71,23 +71,23 @@ impl Queue {
             // Each key that is ready has a line.
             let Some(line) = self.lines.get_mut(&key) else { continue };
             let before = taken.len();
-            let count = line.groups.len().min(most - before).min(1 + (COSTS - costs) / group::COSTS);
-            line.open = line.open.and_then(|place| place.checked_sub(count));
-            for mut group in line.groups.drain(..count) {
+            let mut groups = std::mem::take(&mut line.groups).into_iter();
+            while taken.len() < most
+                && costs < COSTS
+                && let Some(mut group) = groups.next()
+            {
+                line.open = line.open.and_then(|place| place.checked_sub(1));
                 self.asks -= group.asks.len();
                 if group.is_wanted() {
                     costs += group.costs.len();
                     taken.push(group);
                 }
             }
+            line.groups = groups.collect();
             line.is_under_way = taken.len() > before;
-            if line.is_under_way {
-                continue;
-            }
-            if line.groups.is_empty() {
+            // Then nobody waited for any of them, and none is left.
+            if !line.is_under_way {
                 self.lines.remove(&key);
-            } else {
-                self.ready.push_front(key);
             }
         }
         taken
@@ -220,6 +220,17 @@ mod tests {
         verdicts.push(put(&mut queue, "a").1);
         queue.release(first[0].key());
         assert_eq!(sizes(&queue.take(9)), [2]);
+    }
+
+    #[test]
+    fn however_much_of_a_key_goes_by_itself_it_goes_out_together() {
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for _ in 0..100 {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { work: Work::Look(0), ..ask });
+            verdicts.push(verdict);
+        }
+        assert_eq!(sizes(&queue.take(512)), [1; 100]);
     }
 
     #[test]
