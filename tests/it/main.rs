@@ -57,6 +57,9 @@ mod exact_on_cluster;
 // Failovers, flushed scripts: what the server did not execute is asked again, what it may have is not.
 mod redirections;
 
+// A cluster whose nodes change is found again.
+mod discovery;
+
 // One fault of a cluster after the other under load: always answered, never twice, never over.
 mod faults;
 

@@ -124,7 +124,7 @@ impl Topology {
             trouble: ArcSwapOption::empty(),
         });
         let (watched, connections) = (Arc::downgrade(&topology), HashMap::new());
-        tokio::spawn(Watcher { topology: watched, connections, turn: 0, patience: PATIENCE.0 }.run());
+        tokio::spawn(Watcher { topology: watched, connections, turn: 0, failures: 0, patience: PATIENCE.0 }.run());
         topology
     }
 
@@ -268,6 +268,8 @@ struct Watcher {
     connections: HashMap<Address, MultiplexedConnection>,
     /// Whose turn it is to be asked after a failure or a doubt.
     turn: usize,
+    /// Questions in a row that were not answered.
+    failures: usize,
     /// How long the next one may take: twice what the last one took, and longer after each failure.
     patience: Duration,
 }
@@ -285,11 +287,11 @@ impl Watcher {
                 Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
                 Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
             };
+            self.failures = if asked.is_ok() { 0 } else { self.failures + 1 };
             let trouble = asked.as_ref().err().map(|error| Arc::new(format!("{address}: {error}")));
             topology.trouble.store(trouble);
             if let Err(error) = &asked {
                 self.connections.remove(&address);
-                self.turn += 1;
                 if topology.kind() == Kind::Unknown
                     && let Some(suppressed) = complaints.pass(topology.clock.now())
                 {
@@ -301,7 +303,8 @@ impl Watcher {
             // A doubt cuts the pause short, and goes to another node: the one asked may be what is wrong.
             let pause = if well { EVERY } else { WHILE_DOWN };
             doubted = tokio::time::timeout(pause, topology.doubt.notified()).await.is_ok() || !well;
-            if doubted && topology.kind() == Kind::Cluster {
+            // By one, so that all have their turn, however many they are.
+            if asked.is_err() || doubted && topology.kind() == Kind::Cluster {
                 self.turn += 1;
             }
         }
@@ -353,13 +356,19 @@ impl Watcher {
         Ok(Kind::Single)
     }
 
-    /// Whose turn it is: of the primaries whose lane is up, or else of them all and the seeds.
+    /// Whose turn it is: of the primaries whose lane is up; where none of them has answered, every second time of them all and
+    /// the seeds, since a dead one takes longer.
     fn next(&mut self, topology: &Topology) -> Address {
         let table = topology.table.load();
         let known = || topology.seeds.iter().chain(table.lanes.iter().map(Lane::address));
         self.connections.retain(|address, _| known().any(|known| known == address));
         let up: Vec<&Address> = table.lanes.iter().filter(|lane| lane.is_up()).map(Lane::address).collect();
-        let candidates = if up.is_empty() { known().collect() } else { up };
+        let candidates = if self.failures < up.len() {
+            up
+        } else {
+            let and_one_up = |(place, known)| [Some(known), up.iter().cycle().nth(place).copied()];
+            known().enumerate().flat_map(and_one_up).flatten().collect()
+        };
         candidates[self.turn % candidates.len()].clone()
     }
 }
