@@ -62,6 +62,8 @@ struct Part {
 #[derive(Debug)]
 struct Place {
     number: usize,
+    /// Its own; 0 only looks.
+    cost: u64,
     /// Its own: the same quotas may have other names there, or another order.
     policy: Arc<Policy>,
 }
@@ -79,7 +81,7 @@ impl Engine {
         let asked = Asked { engine: self.clone(), parts: Arc::new(parts) };
         let parts = asked.parts.clone();
         let answers = tokio::spawn(traces::carried(asked.answer(since))).await.unwrap_or_else(|_| vec![Err(lost())]);
-        spread(checks, &parts, answers)
+        spread(checks.len(), &parts, answers)
     }
 
     fn parts(&self, checks: &[Check]) -> Result<Vec<Part>, Vec<Refusal>> {
@@ -87,7 +89,7 @@ impl Engine {
         for (number, check) in checks.iter().enumerate() {
             match self.subject(check) {
                 Ok(subject) => {
-                    let place = Place { number, policy: subject.policy.clone() };
+                    let place = Place { number, cost: check.cost, policy: subject.policy.clone() };
                     match parts.iter_mut().find(|part| part.subject.fingerprint == subject.fingerprint) {
                         Some(part) => part.add(check, place),
                         None => {
@@ -134,6 +136,16 @@ impl Part {
         }
         decision
     }
+
+    /// What a decision on it says to one of its checks: a look is not denied by counters, whatever is asked beside it.
+    fn told_to(&self, place: &Place, decision: &Decision) -> Decision {
+        let charged = if decision.charged > 0 { place.cost } else { 0 };
+        let mut own = Decision { cost: place.cost, charged, ..decision.told_by(self.policy(), &place.policy) };
+        if place.cost == 0 {
+            own.only_look();
+        }
+        own
+    }
 }
 
 /// The order in which every node reserves.
@@ -141,17 +153,15 @@ fn order(subject: &Subject) -> (&str, &str) {
     (subject.policy.counters(), &subject.key)
 }
 
-/// Each check's part of its part's answer.
-fn spread(checks: &[Check], parts: &[Part], answers: Vec<Answer>) -> Result<All, Vec<Refusal>> {
-    let mut decisions: Vec<Option<Decision>> = vec![None; checks.len()];
+/// The share of each of so many checks in its part's answer.
+fn spread(checks: usize, parts: &[Part], answers: Vec<Answer>) -> Result<All, Vec<Refusal>> {
+    let mut decisions: Vec<Option<Decision>> = vec![None; checks];
     let mut allowed = true;
     for (part, answer) in parts.iter().zip(answers) {
         let decision = answer.map_err(|error| vec![(part.places[0].number, error)])?;
         allowed &= decision.allowed;
-        for Place { number, policy } in &part.places {
-            let cost = checks[*number].cost;
-            let charged = if decision.charged > 0 { cost } else { 0 };
-            decisions[*number] = Some(Decision { cost, charged, ..decision.told_by(part.policy(), policy) });
+        for place in &part.places {
+            decisions[place.number] = Some(part.told_to(place, &decision));
         }
     }
     let decisions: Option<_> = decisions.into_iter().collect();
@@ -177,9 +187,10 @@ impl Asked {
         let failed = answers.iter().position(Result::is_err);
         for (place, (part, answer)) in self.parts.iter().zip(answers).enumerate() {
             if failed.is_none_or(|failed| failed == place) {
-                part.places
-                    .iter()
-                    .for_each(|_| self.engine.note_answers(&part.subject, std::slice::from_ref(answer), since));
+                for place in &part.places {
+                    let own = answer.as_ref().map(|decision| part.told_to(place, decision)).map_err(Clone::clone);
+                    self.engine.note_answers(&part.subject, &[own], since);
+                }
             }
         }
     }

@@ -116,6 +116,27 @@ impl Decision {
         }
     }
 
+    /// Whether counters decided: the store's, those that the pre-filter knows, or this node's share of them.
+    fn is_by_counters(&self) -> bool {
+        match self.source {
+            Source::Store | Source::Prefilter => true,
+            Source::Fallback => self.fallback.is_some_and(|fallback| fallback.mode == OnStoreFailure::Local),
+            Source::List => false,
+        }
+    }
+
+    /// What a look is told where a cost of the same key was denied, also by a policy that only watches: counters allow cost 0
+    /// always. The quota with the least remaining is at the top, the first of equals.
+    pub fn only_look(&mut self) {
+        if self.is_by_counters() && (!self.allowed || self.reason == Reason::Shadow) {
+            (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Ok);
+            // Of a denial that was known there is one quota.
+            if let Some((least, _)) = self.quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining) {
+                self.bind(least);
+            }
+        }
+    }
+
     /// What was known without asking.
     pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
         let Denial { retry_after, quota, remaining, reset_after } = denial;

@@ -82,7 +82,8 @@ impl Tally {
             };
             tally.0[outcome as usize][source as usize][reason as usize].add(1);
             self.durations[source as usize].observe(took, 1);
-            if source == Source::Prefilter {
+            // A look that was asked beside a known denial is none.
+            if source == Source::Prefilter && reason != Reason::Ok {
                 self.prefilter_denials.add(1);
             }
             if let Some(Fallback { mode, cause }) = fallback {

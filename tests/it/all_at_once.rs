@@ -205,6 +205,55 @@ fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
     });
 }
 
+/// Whatever else is asked of its key in the call: cost 0 is allowed always.
+#[test]
+fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
+    let both = "  both: {quotas: [5 per 1h, 5 per 2h], timeout: 5s}\n";
+    let watched = "  watched: {quotas: [5 per 1h], timeout: 5s, shadow: true}\n";
+    let listed = "  listed: {quotas: [5 per 1h], timeout: 5s, deny: {keys: [mallory]}}\n";
+    on_each_store(&format!("{}{both}{watched}{listed}", policies(&[5], "")), |nodes, store| {
+        let all = |checks: &[Value]| posted(nodes[0], "/v1/check/all", &json!({"checks": checks}));
+        for policy in ALGORITHMS.map(|algorithm| format!("{algorithm}-5")).iter().map(String::as_str).chain(["both"]) {
+            let key = unique("look");
+            check(nodes[0], &item(policy, &key, 3));
+            // Over the limit, more than ever fits, known to be denied; with others before it in the order, and alone.
+            for (cost, used, others) in [(3, 0, true), (3, 0, false), (6, 0, true), (1, 2, true), (1, 0, false)] {
+                check(nodes[0], &item(policy, &key, used));
+                let mut checks = vec![item(policy, &key, 0), item(policy, &key, cost), item(policy, &key, 0)];
+                checks.extend(others.then(|| item("sliding-5", &unique("another"), 1)));
+                let answer = all(&checks);
+                assert_eq!(
+                    (&answer["allowed"], &answer["denied_by"]),
+                    (&json!(false), &json!([1])),
+                    "{policy} on {store}: {answer}"
+                );
+                let (look, denied) = (&answer["results"][0], &answer["results"][1]);
+                assert_eq!(
+                    (&look["allowed"], &look["reason"], &look["retry_after_ms"], &look["charged"], &look["cost"]),
+                    (&json!(true), &json!("ok"), &json!(0), &json!(0), &json!(0)),
+                    "{policy} on {store}: {answer}"
+                );
+                assert_eq!(&answer["results"][2], look);
+                assert_eq!(answer["retry_after_ms"], denied["retry_after_ms"]);
+                let alone = check(nodes[1], &item(policy, &key, 0));
+                assert_eq!(look["remaining"], alone["remaining"], "{policy} on {store}: {answer}");
+                // Of what was known to be denied no other quota is.
+                if denied["source"] == "store" {
+                    assert_eq!(look["quota"], alone["quota"], "{policy} on {store}: {answer}");
+                    assert_eq!(look["quotas"].as_array().unwrap().len(), alone["quotas"].as_array().unwrap().len());
+                }
+            }
+        }
+        // Of what only watches the look was not denied; what a list says it says to every cost.
+        let key = unique("watched");
+        let shadow = all(&[item("watched", &key, 0), item("watched", &key, 6)]);
+        let reasons = |answer: &Value| [0, 1].map(|place| answer["results"][place]["reason"].clone());
+        assert_eq!((&shadow["allowed"], reasons(&shadow)), (&json!(true), [json!("ok"), json!("shadow")]), "{shadow}");
+        let listed = all(&[item("listed", "mallory", 0), item("listed", "mallory", 1)]);
+        assert_eq!((&listed["denied_by"], &listed["results"][0]["allowed"]), (&json!([0, 1]), &json!(false)));
+    });
+}
+
 #[test]
 fn denials_have_the_status_that_was_asked_for_and_a_retry_after() {
     on_each_store(&policies(&[3], ""), |nodes, _| {
@@ -248,6 +297,11 @@ fallback: {expected_nodes: 2}
             (&json!("fallback"), &json!(0))
         );
     }
+    let looked = |policy: &str| {
+        let checks = [item(policy, "k", 0), item(policy, "k", 3)];
+        posted(&node, "/v1/check/all", &json!({"checks": checks}))["denied_by"].take()
+    };
+    assert_eq!((looked("local"), looked("deny")), (json!([1]), json!([0, 1])), "only counters know of cost 0");
     let refused = all(&["allow", "error"]);
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");
 }

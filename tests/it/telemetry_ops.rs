@@ -41,6 +41,16 @@ fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
     assert_eq!(post(&node, "/v1/check/all", &alone).json()["allowed"], true);
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 6);
 
+    let beside = json!({"checks": [{"policy": "one", "key": key, "cost": 0}, {"policy": "one", "key": key}]});
+    assert_eq!(post(&node, "/v1/check/all", &beside).json()["denied_by"], json!([1]));
+    let looked = ["store", "prefilter"].map(|source| counted(&node, ["one", "allowed", source, "ok"]));
+    assert_eq!(looked.iter().sum::<u64>(), 2, "the charge, and the look beside what was denied");
+    assert_eq!(
+        sum(&node, "tollgate_prefilter_denials_total"),
+        counted(&node, ["one", "denied", "prefilter", "over_limit"]),
+        "a look is no denial"
+    );
+
     let watched = json!({"checks": [{"policy": "watched", "key": key, "cost": 2}, {"policy": "wide", "key": key}]});
     assert_eq!(post(&node, "/v1/check/all", &watched).json()["allowed"], true);
     assert_eq!(counted(&node, ["watched", "allowed", "store", "shadow"]), 1);
