@@ -55,17 +55,11 @@ pub struct Check {
     pub cost: u64,
     /// Who causes it, 1 to 256 bytes; kept by sliding logs.
     pub meta: Meta,
-    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike.
+    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike, and one of another cost, which
+    /// 0 is as well, is refused.
     pub id: Option<Arc<str>>,
     /// The quotas that it brings along, for policies that take them.
     pub quotas: Option<Vec<Written>>,
-}
-
-impl Check {
-    /// The id of a check that may charge: a look needs none.
-    fn id(&self) -> Option<&Arc<str>> {
-        self.id.as_ref().filter(|_| self.cost > 0)
-    }
 }
 
 /// Answers checks. One per node, shared by all listeners.
@@ -153,10 +147,10 @@ impl Engine {
     /// are one question; those with one are asked each by itself, one right behind the other.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
         let mut answers = Answers::new();
-        for alike in checks.chunk_by(|one, next| one.id().is_some() == next.id().is_some()) {
+        for alike in checks.chunk_by(|one, next| one.id.is_some() == next.id.is_some()) {
             let left = self.left(subject, since);
-            if alike[0].id().is_some() {
-                let once = alike.iter().filter_map(|check| Some((check.id()?, check)));
+            if alike[0].id.is_some() {
+                let once = alike.iter().filter_map(|check| Some((check.id.as_ref()?, check)));
                 let once = once.map(async |(id, check)| {
                     let metas = metas(subject, std::iter::once(*check));
                     self.ask_once(subject, id, check.cost, &metas, left).await
@@ -333,7 +327,7 @@ impl Engine {
 
 /// Whether nothing but counters is asked for a check, as nearly always.
 fn is_plain(subject: &Subject, check: &Check) -> bool {
-    check.id().is_none() && subject.policy.options.listed.is_none()
+    check.id.is_none() && subject.policy.options.listed.is_none()
 }
 
 /// The answer to one check; that there is one for each is the contract of what asks.

@@ -123,7 +123,7 @@ impl MemoryStore {
         metas: &[Meta],
         now: impl Fn() -> Micros,
     ) -> Result<Done, StoreError> {
-        if let Work::Once { id, .. } = work
+        if let Work::Once { id, cost: 1.. } = work
             && self.is_full()
             && !self.keys.get(&subject.fingerprint).is_some_and(|state| state.knows(id, now()))
         {

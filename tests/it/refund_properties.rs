@@ -258,7 +258,7 @@ impl Ledger {
                 Some(_) => Expected::Replayed,
                 None => {
                     let fits = self.take(now, *cost);
-                    if fits {
+                    if fits && *cost > 0 {
                         self.ids.insert(id.clone(), self.charges.len() - 1);
                     }
                     Expected::Verdicts(vec![fits])

@@ -89,6 +89,46 @@ fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
     });
 }
 
+/// Cost 0 is another cost than that of any charge; under an id without one it looks, and leaves nothing behind.
+#[test]
+fn a_look_with_the_id_of_a_charge_is_refused() {
+    on_each_store(&policies(&[5], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-5"), unique("look"));
+            let body = |id: &str, cost: u64| json!({"policy": policy, "key": key, "id": id, "cost": cost, "meta": "me"});
+            let ask = |id: &str, cost: u64| http::post(&nodes[0].address, "/v1/check", body(id, cost).to_string());
+            let looked = |id: &str, left: u64| {
+                let told = ask(id, 0).json();
+                assert_eq!(
+                    (&told["allowed"], &told["charged"], &told["remaining"], &told["source"], told.get("replayed")),
+                    (&json!(true), &json!(0), &json!(left), &json!("store"), None),
+                    "{policy} on {store}: {told}"
+                );
+            };
+            looked("a", 5);
+            assert_eq!(ask("a", 2).json()["charged"], 2, "the look left no record");
+            for node in nodes {
+                let reused = http::post(&node.address, "/v1/check", body("a", 0).to_string());
+                let problem = reused.json();
+                assert_eq!(
+                    (reused.status, &problem["type"]),
+                    (409, &json!("urn:tollgate:problem:id-reused")),
+                    "{policy} on {store}: {problem}"
+                );
+            }
+            let without = json!({"policy": policy, "key": key, "cost": 0});
+            let checks = json!({"checks": [body("b", 0), body("a", 0), without, body("b", 3), body("b", 0)]});
+            let results = posted(nodes[1], "/v1/check/batch", &checks)["results"].take();
+            let statuses = [1, 4].map(|place: usize| results[place]["error"]["status"].clone());
+            assert_eq!(statuses, [json!(409), json!(409)], "{policy} on {store}: {results}");
+            let left = [0, 2, 3].map(|place: usize| results[place]["remaining"].clone());
+            assert_eq!(left, [json!(3), json!(3), json!(0)], "{policy} on {store}: {results}");
+            looked("c", 0);
+            assert_eq!(ask("c", 1).json()["allowed"], false, "decided afresh");
+        }
+    });
+}
+
 #[test]
 fn any_characters_make_an_id() {
     on_each_store(&policies(&[100], ""), |nodes, _| {
@@ -119,6 +159,12 @@ fn a_retry_while_the_store_is_away_is_answered_alike() {
     }
     let dearer = json!({"policy": "p", "key": "k", "id": "a", "cost": 2}).to_string();
     assert_eq!(http::post(&node.address, "/v1/check", dearer).status, 409);
+    let look = |id: &str| json!({"policy": "p", "key": "k", "id": id, "cost": 0}).to_string();
+    assert_eq!(http::post(&node.address, "/v1/check", look("a")).status, 409);
+    for _ in 0..2 {
+        let looked = http::post(&node.address, "/v1/check", look("b")).json();
+        assert_eq!(told(&looked), (json!(true), json!(1), new.clone()), "{looked}");
+    }
     assert_eq!(told(&once("b")), (json!(true), json!(0), new.clone()));
     assert_eq!(told(&once("c")), (json!(false), json!(0), new));
 }

@@ -51,14 +51,16 @@ pub struct Scribe {
 const HOLD: Micros = 400_000;
 
 impl Scribe {
-    /// The work of a step. An id is mostly a new one; sometimes one from before, with its cost or another.
+    /// The work of a step. An id is mostly a new one; sometimes one from before, with its cost or another, which may be 0.
     pub fn work(&mut self, step: &Step, deed: &Deed) -> Work {
         let cost = step.costs[0].max(1);
         match deed {
             Deed::Take => Work::Take(step.costs.as_slice().into()),
             Deed::Look => Work::Look(step.costs[0]),
             Deed::Once(choice) => match self.ids.get(choice % (3 * self.ids.len() + 3)) {
-                Some((id, then)) => Work::Once { id: id.clone(), cost: if choice % 5 == 0 { cost } else { *then } },
+                Some((id, then)) => {
+                    Work::Once { id: id.clone(), cost: if choice % 5 == 0 { step.costs[0] } else { *then } }
+                }
                 None => {
                     let id: Arc<str> = format!("id-{}", self.next).into();
                     self.next += 1;
