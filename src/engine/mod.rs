@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::config::Policies;
 use crate::deadline::within;
 use crate::limit::key::Fingerprinter;
+use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::prefilter::{Prefilter, Question};
 use crate::store::{Store, StoreError, Subject, Taken};
@@ -144,25 +145,41 @@ impl Engine {
     }
 
     /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us) on. Those without an id
-    /// are one question; those with one are asked each by itself, one right behind the other.
+    /// that stand side by side are one question, as each with one is. They are asked one right behind the other, which the store
+    /// decides in that order; only a run that it might not waits for those before it, and is waited for.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
         let mut answers = Answers::new();
-        for alike in checks.chunk_by(|one, next| one.id.is_some() == next.id.is_some()) {
+        let runs: SmallVec<[&[&Check]; 1]> =
+            checks.chunk_by(|one, next| one.id.is_none() && next.id.is_none()).collect();
+        for together in runs.chunk_by(|one, next| !self.is_apart(subject, one) && !self.is_apart(subject, next)) {
             let left = self.left(subject, since);
-            if alike[0].id.is_some() {
-                let once = alike.iter().filter_map(|check| Some((check.id.as_ref()?, check)));
-                let once = once.map(async |(id, check)| {
-                    let metas = metas(subject, std::iter::once(*check));
-                    self.ask_once(subject, id, check.cost, &metas, left).await
-                });
-                answers.extend(join_all(once).await);
-            } else {
-                let metas = metas(subject, alike.iter().copied());
-                let costs: SmallVec<[u64; 1]> = alike.iter().map(|check| check.cost).collect();
-                answers.extend(self.ask(subject, &costs, &metas, left).await);
+            match together {
+                [run] => answers.extend(self.ask_run(subject, run, left).await),
+                runs => {
+                    let asked = join_all(runs.iter().map(|run| self.ask_run(subject, run, left))).await;
+                    answers.extend(asked.into_iter().flatten());
+                }
             }
         }
         answers
+    }
+
+    /// Asks for one check with an id, or for those side by side that have none, within the time `left`.
+    async fn ask_run(&self, subject: &Subject, run: &[&Check], left: Duration) -> Answers {
+        let metas = metas(subject, run.iter().copied());
+        if let [Check { id: Some(id), cost, .. }] = run {
+            return std::iter::once(self.ask_once(subject, id, *cost, &metas, left).await).collect();
+        }
+        self.ask(subject, &costs(run), &metas, left).await
+    }
+
+    /// Whether a run might be decided before or behind what is asked of its key with it: one that is asked in parts, and one that
+    /// only looks where charges have a connection of their own.
+    fn is_apart(&self, subject: &Subject, run: &[&Check]) -> bool {
+        let policy = &subject.policy;
+        let only_looks = || run.iter().all(|check| check.cost == 0 && check.id.is_none());
+        policy.options.durability == Durability::Replica && only_looks()
+            || self.store.first_part(policy, &costs(run)) < run.len()
     }
 
     /// What is left of the time of checks that began at `since` (us).
@@ -354,6 +371,10 @@ fn told<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckErr
             Answered { policy, key, cost, allowed: None, answer, fallback: fallback.map(names) }
         }
     }
+}
+
+fn costs(checks: &[&Check]) -> SmallVec<[u64; 1]> {
+    checks.iter().map(|check| check.cost).collect()
 }
 
 /// The metas of checks of one subject, one each, where its policy keeps them.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::http::{self, Connection};
 use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, written};
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, free_port, unique, wait_until};
 
@@ -95,7 +96,8 @@ fn a_look_with_the_id_of_a_charge_is_refused() {
     on_each_store(&policies(&[5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-5"), unique("look"));
-            let body = |id: &str, cost: u64| json!({"policy": policy, "key": key, "id": id, "cost": cost, "meta": "me"});
+            let body =
+                |id: &str, cost: u64| json!({"policy": policy, "key": key, "id": id, "cost": cost, "meta": "me"});
             let ask = |id: &str, cost: u64| http::post(&nodes[0].address, "/v1/check", body(id, cost).to_string());
             let looked = |id: &str, left: u64| {
                 let told = ask(id, 0).json();
@@ -187,6 +189,59 @@ fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
             }
         }
     });
+}
+
+/// What is asked of a key in one list is decided in its order, however checks with and without ids alternate; also where it
+/// could go out in fewer calls, and where a log is asked for it in parts.
+#[test]
+fn checks_with_and_without_ids_of_one_key_are_decided_in_order() {
+    let long = "  log-9000: {algorithm: sliding-log, quotas: [9000 per 1h], timeout: 5s}\n";
+    on_each_store(&(policies(&[100], "") + long), |nodes, store| {
+        for (algorithm, limit) in ALGORITHMS.map(|algorithm| (algorithm, 100)).into_iter().chain([("log", 9000)]) {
+            let (policy, key) = (format!("{algorithm}-{limit}"), unique("mixed"));
+            // Runs of one to three, now and then a look, and of the log more different costs than one call may carry.
+            let with_id = |place: usize| place < 40 && place % 7 < 3 || place == 149;
+            let cost = |place: usize| if limit == 100 { place % 4 } else { place };
+            let item = |place: usize| {
+                let mut item = json!({"policy": policy, "key": key, "cost": cost(place)});
+                if with_id(place) {
+                    item["id"] = json!(place.to_string());
+                }
+                item
+            };
+            let body = json!({"checks": (0..150).map(item).collect::<Vec<_>>()});
+            let results = posted(nodes[0], "/v1/check/batch", &body)["results"].take();
+            let mut left = limit;
+            for place in 0..150 {
+                let allowed = cost(place) <= left;
+                left -= if allowed { cost(place) } else { 0 };
+                let told = (&results[place]["allowed"], &results[place]["remaining"]);
+                assert_eq!(told, (&json!(allowed), &json!(left)), "{place} of {policy} on {store}: {results}");
+            }
+        }
+    });
+}
+
+/// Each round trip takes 50 ms, and a thousand of them would take 50 s.
+#[test]
+fn a_batch_that_alternates_does_not_wait_for_each_check() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let policies = "policies: {p: {quotas: [5000 per 1h], on_store_failure: deny}}\n";
+    let node = node(&written(&format!("store: {{redis: ['{}'], timeout: 5s}}\n{policies}", proxy.url())));
+    let once = json!({"policy": "p", "key": "first", "id": "once"});
+    wait_until("the store decides", || check(&node, &once)["source"] == "store");
+    proxy.delay(25);
+    let item = |place: usize| match place % 2 {
+        0 => json!({"policy": "p", "key": "k"}),
+        _ => json!({"policy": "p", "key": "k", "id": place.to_string()}),
+    };
+    let body = json!({"checks": (0..1000).map(item).collect::<Vec<_>>()});
+    let results = posted(&node, "/v1/check/batch", &body)["results"].take();
+    for place in 0..1000 {
+        let told = (&results[place]["source"], &results[place]["remaining"]);
+        assert_eq!(told, (&json!("store"), &json!(4999 - place)), "{place}: {}", results[place]);
+    }
 }
 
 #[test]

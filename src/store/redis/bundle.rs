@@ -26,28 +26,36 @@ pub struct Bundle {
     pub lead: Micros,
 }
 
-/// Puts together what may share a call; the others keep their order, and so do those.
+/// Puts together what may share a call; the others keep their order, and so do those, and the groups of a key, which stand side
+/// by side.
 pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
     let mut bundles: Vec<Bundle> = Vec::with_capacity(groups.len());
     // By script, the place of the one that is not full; there are few.
     let mut open: SmallVec<[(Script, usize); 4]> = SmallVec::new();
+    // The key of the group before, and its place.
+    let mut before = None;
     for group in groups {
-        if !(several && group.may_share()) {
-            bundles.push(Bundle::of(group));
-            continue;
-        }
-        let script = Script::of(&group.asks[0].policy, &group.asks[0].work);
-        let known = open.iter_mut().find(|(of, _)| *of == script);
-        match known {
-            Some((_, place)) if bundles[*place].accepts(&group) => bundles[*place].groups.push(group),
+        let key = group.key();
+        let first = before.filter(|(of, _)| *of == key).map_or(0, |(_, place)| place);
+        let script = (several && group.may_share()).then(|| Script::of(&group.asks[0].policy, &group.asks[0].work));
+        let known = open.iter_mut().find(|(of, _)| Some(*of) == script);
+        let place = match known {
+            Some((_, place)) if *place >= first && bundles[*place].accepts(&group) => {
+                bundles[*place].groups.push(group);
+                *place
+            }
             known => {
-                match known {
-                    Some((_, place)) => *place = bundles.len(),
-                    None => open.push((script, bundles.len())),
+                let place = bundles.len();
+                match (known, script) {
+                    (Some(known), _) => known.1 = place,
+                    (None, Some(script)) => open.push((script, place)),
+                    (None, None) => {}
                 }
                 bundles.push(Bundle::of(group));
+                place
             }
-        }
+        };
+        before = Some((key, place));
     }
     bundles
 }
@@ -169,8 +177,10 @@ fn is_from_inside(error: &redis::ServerError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ask::Ask;
     use super::super::ask::tests::ask;
     use super::*;
+    use crate::store::Work;
 
     fn group(key: &str) -> Group {
         Group::of(ask(key).0)
@@ -209,6 +219,15 @@ mod tests {
             let mut outcomes = bundle.outcomes(&reply, &from);
             assert!(matches!(outcomes.pop(), Some(Outcome::Refused(Refusal::NotNow(_)))), "{reply:?}");
         }
+    }
+
+    #[test]
+    fn the_calls_of_a_key_keep_their_order() {
+        let once = || Group::of(Ask { work: Work::Once { id: "id".into(), cost: 1 }, ..ask("a").0 });
+        let bundles = bundles(vec![group("b"), group("a"), once(), group("a"), group("c"), group("d")], true);
+        let keys = |bundle: &Bundle| bundle.groups.iter().map(Group::key).collect::<Vec<_>>();
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| group(key).key());
+        assert_eq!(bundles.iter().map(keys).collect::<Vec<_>>(), [vec![b, a], vec![a], vec![a, c, d]]);
     }
 
     #[test]

@@ -121,14 +121,19 @@ impl Queue {
 }
 
 impl Line {
-    /// Takes go with those before them; other work goes by itself.
+    /// Takes go with those before them; other work goes by itself. A list of checks, of which some have ids, is decided in its
+    /// order: what comes behind one with an id goes behind it.
     fn add(&mut self, ask: Ask) {
-        if let Work::Take(_) = ask.work {
-            let open = self.open.and_then(|place| self.groups.get_mut(place));
-            if let Some(group) = open.filter(|group| group.accepts(&ask)) {
-                return group.push(ask);
+        match ask.work {
+            Work::Take(_) => {
+                let open = self.open.and_then(|place| self.groups.get_mut(place));
+                if let Some(group) = open.filter(|group| group.accepts(&ask)) {
+                    return group.push(ask);
+                }
+                self.open = Some(self.groups.len());
             }
-            self.open = Some(self.groups.len());
+            Work::Once { .. } => self.open = None,
+            _ => {}
         }
         self.groups.push(Group::of(ask));
     }
@@ -205,6 +210,21 @@ mod tests {
         assert!(!put(&mut queue, "a").0);
         queue.release(first[0].key());
         assert_eq!(sizes(&queue.take(9)), [1]);
+    }
+
+    #[test]
+    fn what_comes_behind_a_check_with_an_id_goes_behind_it() {
+        let take = || Work::Take([1].into_iter().collect());
+        let once = || Work::Once { id: "id".into(), cost: 1 };
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for work in [take(), once(), take(), take(), Work::Look(0), take(), once()] {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { work, ..ask });
+            verdicts.push(verdict);
+        }
+        let order = queue.take(9);
+        assert_eq!(sizes(&order), [1, 1, 3, 1, 1]);
+        assert!([1, 4].iter().all(|place: &usize| matches!(order[*place].asks[0].work, Work::Once { .. })));
     }
 
     #[test]
