@@ -8,7 +8,7 @@ use super::{Answer, Check, CheckError, Decision, Engine, Meta, told};
 use crate::deadline::within;
 use crate::limit::decision::{Taken, Verdict};
 use crate::prefilter::Prefilter;
-use crate::store::{Done, StoreError, Subject, Work};
+use crate::store::{Charged, Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
 
 /// What to take back.
@@ -105,8 +105,11 @@ impl Engine {
         let done = within(&self.clock, left, self.store.run(subject, work, metas)).await;
         match done.unwrap_or(Err(StoreError::Timeout)) {
             Ok(Done::Charged(charged)) => {
-                let replayed = charged.replayed;
-                Ok(Decision { replayed, ..Decision::by_store(charged.policy, charged.verdict) })
+                let Charged { policy, verdict, replayed, refunded } = *charged;
+                let decision = Decision::by_store(policy, verdict);
+                // A retry cannot vouch for a charge that was taken back.
+                let charged = if refunded { 0 } else { decision.charged };
+                Ok(Decision { charged, replayed, refunded, ..decision })
             }
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), first(taken)?)),

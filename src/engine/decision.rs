@@ -31,6 +31,8 @@ pub struct Decision {
     pub fallback: Option<Fallback>,
     /// Whether it was made before, for an earlier check with the same id.
     pub replayed: bool,
+    /// Whether what was charged then has been taken back since.
+    pub refunded: bool,
 }
 
 impl Decision {
@@ -54,6 +56,7 @@ impl Decision {
             reason,
             fallback: None,
             replayed: false,
+            refunded: false,
         }
     }
 
@@ -106,6 +109,7 @@ impl Decision {
             reason,
             fallback: None,
             replayed: false,
+            refunded: false,
         }
     }
 
@@ -152,6 +156,7 @@ impl Decision {
             reason: Reason::OverLimit,
             fallback: None,
             replayed: false,
+            refunded: false,
         }
     }
 }

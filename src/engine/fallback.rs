@@ -144,6 +144,7 @@ fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallba
         reason: Reason::StoreUnavailable,
         fallback: Some(fallback),
         replayed: false,
+        refunded: false,
     }
 }
 

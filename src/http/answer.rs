@@ -99,6 +99,9 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     if decision.replayed {
         object.bool("replayed", true);
     }
+    if decision.refunded {
+        object.bool("refunded", true);
+    }
 }
 
 /// A quota that was asked.
@@ -143,7 +146,7 @@ mod tests {
         decision.reason = Reason::OverLimit;
         decision.fallback = Some(Fallback { mode: OnStoreFailure::Local, cause: Cause::Timeout });
         decision.binding = Some(Binding { quota: 1, remaining: 8, reset_after: 2001 });
-        decision.replayed = true;
+        (decision.replayed, decision.refunded) = (true, true);
         for key in ["k", "\"\\\u{0}\n\t\u{7f}é\u{1f600}</script>", "{}"] {
             let expected = json!({
                 "allowed": false, "policy": "p", "key": key, "cost": 1, "charged": 0, "limit": 20, "remaining": 8,
@@ -152,7 +155,7 @@ mod tests {
                     {"name": "1s", "limit": 10, "window_ms": 1000, "remaining": 7, "reset_after_ms": 1},
                     {"name": "1m", "limit": 20, "window_ms": 60000, "remaining": 8, "reset_after_ms": 3},
                 ],
-                "fallback": {"mode": "local", "cause": "timeout"}, "replayed": true
+                "fallback": {"mode": "local", "cause": "timeout"}, "replayed": true, "refunded": true
             });
             assert_eq!(written(key, &decision), expected);
         }

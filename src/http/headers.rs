@@ -153,6 +153,7 @@ pub(super) mod tests {
             reason: Reason::Ok,
             fallback: None,
             replayed: false,
+            refunded: false,
         }
     }
 

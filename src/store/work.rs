@@ -115,6 +115,8 @@ pub struct Charged {
     pub verdict: Verdict,
     /// Whether it had been charged before.
     pub replayed: bool,
+    /// Whether a refund by the id has taken it back since.
+    pub refunded: bool,
 }
 
 /// Bounds of how long an id's record is kept, us: at least 5 minutes, at most a day; between them the longest window.

@@ -28,8 +28,22 @@ fn a_refund_by_id_gives_back_exactly_that_charge_once() {
             assert_eq!(refund(1, "b"), (4, 5), "{policy} on {store}");
             assert_eq!(refund(0, "b"), (0, 5), "only once");
             assert_eq!(refund(0, "unknown"), (0, 5));
-            let replayed = check(nodes[1], &json!({"policy": policy, "key": key, "id": "b", "cost": 4}));
-            assert_eq!((&replayed["allowed"], &replayed["replayed"]), (&json!(true), &json!(true)), "{store}");
+            let body = |id: &str, cost: u64| json!({"policy": policy, "key": key, "id": id, "cost": cost});
+            for node in nodes {
+                let replayed = check(node, &body("b", 4));
+                let told =
+                    |answer: &Value| ["allowed", "replayed", "charged", "refunded"].map(|name| answer[name].clone());
+                let gone = [json!(true), json!(true), json!(0), json!(true)];
+                assert_eq!(told(&replayed), gone, "{policy} on {store}: {replayed}");
+                let told_first = (&replayed["remaining"], &replayed["cost"], &replayed["source"], &replayed["reason"]);
+                assert_eq!(told_first, (&json!(3), &json!(4), &json!("store"), &json!("ok")), "{replayed}");
+                let both = json!({"checks": [body("b", 4), body("c", 2)]});
+                let results = posted(node, "/v1/check/batch", &both)["results"].take();
+                assert_eq!((told(&results[0]), results[1]["charged"].clone()), (gone, json!(2)), "{results}");
+                assert_eq!(results[1].get("refunded"), None);
+            }
+            let reused = http::post(&nodes[0].address, "/v1/check", body("b", 3).to_string());
+            assert_eq!(reused.status, 409, "it stands for its charge as before");
             assert_eq!(remaining(nodes[0], &policy, &key), 5, "a replay charges nothing");
             assert_eq!(refund(1, "c"), (2, 7));
             assert_eq!(refund(1, "a"), (3, 10));

@@ -127,8 +127,8 @@ impl KeyState {
                 return Done::Reused;
             }
             let verdict = record.verdict.clone();
-            let charged = Charged { policy: decided_by(policy, &record.charged), verdict, replayed: true };
-            return Done::Charged(Box::new(charged));
+            let (policy, refunded) = (decided_by(policy, &record.charged), record.refunded);
+            return Done::Charged(Box::new(Charged { policy, verdict, replayed: true, refunded }));
         }
         let (taken, receipt) = self.charge(policy, now, cost, metas, 0);
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first().map(Verdict::as_recorded)) else {
@@ -142,7 +142,7 @@ impl KeyState {
         let record =
             Record { charged: notes.charged.clone(), verdict: verdict.clone(), receipt, refunded: false, until };
         notes.records.insert(id.clone(), record);
-        Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false }))
+        Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
     }
 
     fn charge(

@@ -95,6 +95,7 @@ pub(super) fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[V
         policy,
         verdict: Verdict::of_charge(cost, states),
         replayed: word == b"replayed",
+        refunded: unsigned(&head[2])? == 1,
     })))
 }
 
