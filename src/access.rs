@@ -97,6 +97,8 @@ pub enum Need {
     /// On loopback nothing, elsewhere as a check.
     Metrics,
     Check,
+    /// As a check, but where nobody is asked for a token only on loopback.
+    Policies,
     Admin,
 }
 
@@ -127,7 +129,9 @@ impl Access {
             Need::Nothing => Ok(()),
             Need::Metrics if local => Ok(()),
             Need::Metrics | Need::Check if self.check.is_empty() && (local || self.allow_anonymous) => Ok(()),
-            Need::Metrics | Need::Check => self.known(token()).map(|_| ()),
+            Need::Policies if self.check.is_empty() && local => Ok(()),
+            Need::Policies if self.check.is_empty() && self.admin.is_empty() => Err(Refused::NoAdminTokens),
+            Need::Metrics | Need::Check | Need::Policies => self.known(token()).map(|_| ()),
             Need::Admin if self.admin.is_empty() && self.check.is_empty() && local => Ok(()),
             Need::Admin if self.admin.is_empty() => Err(Refused::NoAdminTokens),
             Need::Admin => self.known(token())?.then_some(()).ok_or(Refused::NeedsAdmin),
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn each_need_is_met_by_its_tokens_only() {
-        use Need::{Admin, Check, Metrics, Nothing};
+        use Need::{Admin, Check, Metrics, Nothing, Policies};
         use Reach::{Loopback, Network};
         use Refused::{NeedsAdmin, NoAdminTokens, NoToken, UnknownToken};
         let tokens = |names: &[&str]| names.iter().map(|name| TokenHash::of(name)).collect::<Vec<_>>();
@@ -181,6 +185,7 @@ mod tests {
         let admin_only = access(&[], &["a"], false);
         let none = access(&[], &[], false);
         let anonymous = access(&[], &[], true);
+        let anonymous_admin = access(&[], &["a"], true);
         let cases = [
             (&both, Check, Loopback, Some("c"), Ok(())),
             (&both, Check, Loopback, Some("d"), Ok(())),
@@ -204,6 +209,22 @@ mod tests {
             (&anonymous, Check, Network, None, Ok(())),
             (&anonymous, Admin, Network, None, Err(NoAdminTokens)),
             (&anonymous, Admin, Loopback, None, Ok(())),
+            (&both, Policies, Loopback, None, Err(NoToken)),
+            (&both, Policies, Loopback, Some("x"), Err(UnknownToken)),
+            (&both, Policies, Network, Some("c"), Ok(())),
+            (&both, Policies, Network, Some("a"), Ok(())),
+            (&check_only, Policies, Loopback, None, Err(NoToken)),
+            (&check_only, Policies, Loopback, Some("c"), Ok(())),
+            (&admin_only, Policies, Loopback, None, Ok(())),
+            (&admin_only, Policies, Network, None, Err(NoToken)),
+            (&none, Policies, Loopback, None, Ok(())),
+            (&none, Policies, Network, None, Err(NoAdminTokens)),
+            (&anonymous, Policies, Loopback, None, Ok(())),
+            (&anonymous, Policies, Network, None, Err(NoAdminTokens)),
+            (&anonymous_admin, Policies, Network, None, Err(NoToken)),
+            (&anonymous_admin, Policies, Network, Some("x"), Err(UnknownToken)),
+            (&anonymous_admin, Policies, Network, Some("a"), Ok(())),
+            (&anonymous_admin, Check, Network, None, Ok(())),
         ];
         for (access, need, reach, token, expected) in cases {
             assert_eq!(access.permit(need, reach, || token), expected, "{access:?} {need:?} {reach:?} {token:?}");

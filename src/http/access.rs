@@ -16,7 +16,8 @@ fn need(method: &Method, path: &str) -> Option<Need> {
         "/metrics" => Some(Need::Metrics),
         "/v1/usage" if method == Method::DELETE => Some(Need::Admin),
         "/v1/check" | "/v1/check/batch" | "/v1/check/all" | "/v1/usage" | "/v1/refund" => Some(Need::Check),
-        "/v1/policies" | "/v1/reload" => Some(Need::Admin),
+        "/v1/policies" => Some(Need::Policies),
+        "/v1/reload" => Some(Need::Admin),
         _ => None,
     }
 }
@@ -28,7 +29,12 @@ fn need(method: &Method, path: &str) -> Option<Need> {
 /// operators, what is not in the table does not exist.
 pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Problem> {
     let permit = |need| access.permit(need, reach, || bearer(&request.headers));
-    match need(&request.method, request.uri.path()) {
+    let need = match need(&request.method, request.uri.path()) {
+        // What everyone is let in to is not told to pages.
+        Some(Need::Policies) if access.check.is_empty() && is_of_a_page(&request.headers) => Some(Need::Admin),
+        need => need,
+    };
+    match need {
         Some(Need::Admin) if access.admin.is_empty() && is_of_a_page(&request.headers) => {
             permit(Need::Admin).and(Err(Refused::Page)).map_err(Problem::refused)
         }

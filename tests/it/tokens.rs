@@ -49,7 +49,7 @@ fn each_call_asks_for_its_token() {
         ("POST", "/v1/check", 200, 200),
         ("POST", "/v1/check/batch", 422, 422),
         ("GET", "/v1/usage?policy=p&key=k", 200, 200),
-        ("GET", "/v1/policies", 403, 200),
+        ("GET", "/v1/policies", 200, 200),
         ("POST", "/v1/reload", 403, 200),
         ("GET", "/v1/nothing", 404, 404),
         ("PUT", "/v1/check", 405, 405),
@@ -228,6 +228,32 @@ fn an_anonymous_public_node_has_no_operators() {
     assert_eq!(status(&node, "POST", "/v1/reload", None), 403);
     assert_eq!(status(&node, "GET", "/v1/policies", None), 403);
     assert_eq!(status(&node, "GET", "/nothing", None), 404);
+}
+
+/// They tell what keys may do, and so are for who may check by a token; where checks need none, for all on loopback but pages.
+#[test]
+fn the_policies_need_what_a_check_needs() {
+    let (token, line) = token();
+    let ask = |node: &Node, headers: &[(&str, &str)]| {
+        http::exchange(&node.address, &http::request("GET", "/v1/policies", headers, b"")).status
+    };
+    let (bearer, page) = (format!("Bearer {token}"), ("Origin", "https://ours.example"));
+    let shown = ("Authorization", bearer.as_str());
+    let for_checks = folder("auth: {check_token_files: [tokens]}");
+    let for_operators = folder("auth: {admin_token_files: [tokens]}");
+    for folder in [&for_checks, &for_operators] {
+        write(folder.path(), "tokens", &line);
+    }
+    let local = node(&for_checks);
+    assert_eq!([ask(&local, &[]), ask(&local, &[shown]), ask(&local, &[shown, page])], [401, 200, 200]);
+    assert_eq!([ask(&local, &[page]), ask(&local, &[("Authorization", "Bearer guessed")])], [401, 401]);
+    let local = node(&for_operators);
+    assert_eq!([ask(&local, &[]), ask(&local, &[shown]), ask(&local, &[shown, page])], [200, 200, 200]);
+    assert_eq!(ask(&local, &[page]), 401);
+    let public = folder("auth: {admin_token_files: [tokens], allow_anonymous: true}");
+    write(public.path(), "tokens", &line);
+    let public = Node::start_on("0.0.0.0:0", &["--config", public.path().join("my.yaml").to_str().unwrap()]);
+    assert_eq!([ask(&public, &[]), ask(&public, &[shown])], [401, 200]);
 }
 
 /// RFC 9110, 15.5.2: an answer of that status says how to be let in.
