@@ -13,6 +13,12 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net
 
 const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
 
+/// What would be right for checks, and for operators.
+const CHECKS_BEYOND_LOOPBACK: &str = "name `auth: {check_token_files: [FILE]}` (`tollgate token new` makes a token), or \
+     write `auth: {allow_anonymous: true}` to let everyone in";
+const OPERATORS_BEYOND_LOOPBACK: &str =
+    "or name `auth: {admin_token_files: [FILE]}` (`tollgate token new` makes a token)";
+
 /// An address and where it was written.
 #[derive(Debug, Clone, Copy)]
 struct Written {
@@ -31,19 +37,30 @@ pub(super) fn listen(
     let checks = address(root, "listen", flag, overrides.listen.as_deref(), faults);
     let flag = Place::Flag("--admin-listen or TOLLGATE_ADMIN_LISTEN");
     let admin = address(root, "admin_listen", flag, overrides.admin_listen.as_deref(), faults);
-    if let Some(access) = access.filter(|access| !access.allow_anonymous) {
-        let guarded = [(&checks, &access.check, "check_token_files"), (&admin, &access.admin, "admin_token_files")];
-        for (written, tokens, member) in guarded {
-            if let Some(Some(written)) = written
-                && tokens.is_empty()
-            {
-                refuse_beyond_loopback(*written, member, faults);
-            }
+    if let Some(access) = access {
+        if let Some(Some(written)) = checks
+            && access.check.is_empty()
+            && !access.allow_anonymous
+        {
+            refuse_beyond_loopback(written, CHECKS_BEYOND_LOOPBACK, faults);
+        }
+        // Everyone may check, but nobody could do what operators do: a listener of their own would have nobody to answer.
+        let is_apart = |written: &Written| checks.flatten().is_none_or(|checks| apart(written.address, checks.address));
+        if let Some(Some(written)) = admin
+            && access.admin.is_empty()
+            && (!access.allow_anonymous || is_apart(&written))
+        {
+            refuse_beyond_loopback(written, OPERATORS_BEYOND_LOOPBACK, faults);
         }
     }
     let checks = checks?.map_or(DEFAULT_LISTEN, |written| written.address);
     let admin = admin?.map(|written| written.address);
-    Some((checks, admin.filter(|admin| *admin != checks || admin.port() == 0)))
+    Some((checks, admin.filter(|admin| apart(*admin, checks))))
+}
+
+/// Whether these are two listeners: port 0 is another one each time.
+fn apart(admin: SocketAddr, checks: SocketAddr) -> bool {
+    admin != checks || admin.port() == 0
 }
 
 /// What the flag says, or else the file; the outer None after a fault, the inner one when neither says anything.
@@ -68,13 +85,12 @@ fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<Written> {
     address
 }
 
-/// Everyone who reaches the port may ask, so without tokens only this machine does.
-fn refuse_beyond_loopback(Written { address, place }: Written, member: &str, faults: &mut Faults) {
+/// Everyone who reaches the port may ask, so without tokens only this machine does; `or` is what else would be right.
+fn refuse_beyond_loopback(Written { address, place }: Written, or: &str, faults: &mut Faults) {
     if !address.ip().to_canonical().is_loopback() {
         let sentence = format!(
             "{address} can be reached from other machines and nobody is asked for a token: \
-             listen on a loopback address such as 127.0.0.1, name `auth: {{{member}: [FILE]}}` \
-             (`tollgate token new` makes a token), or write `auth: {{allow_anonymous: true}}` to let everyone in"
+             listen on a loopback address such as 127.0.0.1, {or}"
         );
         faults.note(place, sentence);
     }
