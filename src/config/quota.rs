@@ -81,6 +81,37 @@ impl Draft<'_> {
     }
 }
 
+impl Draft<'_> {
+    /// burst / rate of a token bucket.
+    fn fill_time(&self) -> Option<FillTime> {
+        let (of, (per, _)) = (u128::from(self.units?.get()), self.window?);
+        let full = u128::from(self.limit?.get()) * u128::from(per);
+        Some(FillTime { whole: full / of, rest: full % of, of })
+    }
+}
+
+/// Whole us, and a part of one: `rest / of`.
+#[derive(Debug, Clone, Copy)]
+struct FillTime {
+    whole: u128,
+    rest: u128,
+    /// At most [`MAX_UNITS`], so that products of two are exact.
+    of: u128,
+}
+
+impl FillTime {
+    /// Rounded up, us.
+    fn span(self) -> Micros {
+        Micros::try_from(self.whole + u128::from(self.rest > 0)).unwrap_or(Micros::MAX)
+    }
+}
+
+impl PartialEq for FillTime {
+    fn eq(&self, other: &Self) -> bool {
+        self.whole == other.whole && self.rest * other.of == other.rest * self.of
+    }
+}
+
 fn anchor(unit: Option<Unit>, zone: &str) -> Option<Anchor> {
     match unit {
         None => Some(Anchor::Clock),
@@ -191,14 +222,15 @@ fn window(text: &str, form: Form, place: Place, faults: &mut Faults) -> Option<W
     read.map_err(|message| faults.note(place, format!("the window {message}"))).ok()
 }
 
-/// Notes quotas of one window or rate, and quotas of one name.
+/// Notes quotas of one window or rate, and quotas of one name. The window of a token bucket is the time in which it fills.
 fn refuse_alike(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
     // Days of UTC by another name are windows of 24 hours, too.
     let counted = |window: Option<Window>| match (form, window) {
         (Form::Clock(zone), Some((span, Some(Unit::Day)))) if is_utc(zone) => Some((span, None)),
         (_, window) => window,
     };
-    for (index, Draft { place, name, window, units, .. }) in drafts.iter().enumerate() {
+    for (index, draft) in drafts.iter().enumerate() {
+        let Draft { place, name, window, units, .. } = draft;
         let before = || drafts.iter().take(index);
         let is_alike = |before: &&Draft<'_>| counted(before.window) == counted(*window) && before.units == *units;
         if let Some((span, unit)) = window.filter(|_| before().any(is_alike)) {
@@ -206,6 +238,11 @@ fn refuse_alike(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
             let what =
                 units.map_or_else(|| format!("window of {length}"), |units| format!("rate of {units} per {length}"));
             faults.note(*place, format!("a second quota for a {what}: keep the lower one"));
+        } else if let Some(time) = draft.fill_time()
+            && before().any(|before| before.fill_time() == Some(time))
+        {
+            let span = span_text(time.span());
+            faults.note(*place, format!("a second quota for a window of {span} (burst / rate): keep the lower one"));
         } else if let Some(name) = name.filter(|name| before().any(|before| before.name == Some(name))) {
             faults.note(*place, format!("a second quota named `{}`: give each its own name", excerpt(name)));
         }

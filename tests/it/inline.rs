@@ -224,6 +224,11 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("bucket", r#"["3 per 1h"]"#, &["/quotas/0"]),
     (
         "bucket",
+        r#"[{"rate": "10 per 1s", "burst": 20}, {"name": "b", "rate": "5 per 1s", "burst": 10}]"#,
+        &["/quotas/1"],
+    ),
+    (
+        "bucket",
         r#"[{"rate": "1 per 1s", "burst": 0}, {"rate": "x", "burst": 1}]"#,
         &["/quotas/0/burst", "/quotas/1/rate"],
     ),
