@@ -142,6 +142,11 @@ fn written(result: std::io::Result<()>) -> Result<(), String> {
 
 /// Tells on standard error why a command failed; that nobody reads it changes nothing.
 fn complain(reason: &str) {
+    say(&format!("tollgate: {reason}"));
+}
+
+/// A line on standard error.
+fn say(line: &str) {
     use std::io::Write;
-    let _ = std::io::stderr().write_all(format!("tollgate: {reason}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{complain, load, tell};
+use super::{load, say, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -22,7 +22,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
             tell(&told, ExitCode::SUCCESS, 1)
         }
         Err(faults) => {
-            complain(&faults.to_string());
+            // Each line as editors and CI read it, from the first on.
+            say(&faults.to_string());
             ExitCode::FAILURE
         }
     }

@@ -266,6 +266,20 @@ fn one_is_not_told_in_the_plural() {
     assert_eq!(refused["detail"], "the running policies stay in force: 1 fault, see violations");
 }
 
+/// As editors and CI read it, from the first line on.
+#[test]
+fn validate_tells_each_fault_by_its_file_line_and_column() {
+    let file = file_with("listen: nowhere\npolicies:\n  a: {quotas: [0 per 1s]}\n  b: {quotos: [5 per 1s]}\n");
+    let path = file.path().to_str().unwrap();
+    let (code, out, reason) = run(&["validate", path], "");
+    let lines: Vec<&str> = reason.lines().collect();
+    assert!(code == 1 && out.is_empty() && lines.len() == 3, "{code} {out} {reason}");
+    for (line, at) in lines.iter().zip(["1:9: ", "3:16: ", "4:7: "]) {
+        assert!(line.starts_with(&format!("{path}:{at}")), "{reason}");
+    }
+    assert!(lines.iter().all(|line| line.starts_with(path)), "{reason}");
+}
+
 #[test]
 fn validate_refuses_what_is_not_there() {
     let (code, _, reason) = run(&["validate", "no-such-file.yaml"], "");
