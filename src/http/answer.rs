@@ -6,7 +6,7 @@ use axum::response::Response;
 
 use super::headers;
 use super::json::Object;
-use crate::engine::{All, Amended, Check, Decision, Source};
+use crate::engine::{All, Amended, Binding, Check, Decision, Source};
 use crate::limit::decision::{QuotaState, Wait};
 use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
@@ -85,10 +85,14 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     }
     object.word("source", decision.source.name());
     object.word("reason", decision.reason.name());
-    // A known denial did not ask; what shadow makes of it is no denial, and has the member.
-    if decision.source != Source::Prefilter || decision.allowed {
+    if decision.source != Source::Prefilter {
         let states = decision.policy.quotas.iter().zip(&decision.quotas);
         object.list("quotas", states, |(quota, state), out| write_quota(out, quota, state));
+    } else if decision.allowed {
+        // A known denial did not ask; what shadow makes of it is no denial, and tells of the one quota that is known.
+        let state = |&Binding { remaining, reset_after, .. }| QuotaState { remaining, reset_after };
+        let known = quota.zip(binding.map(state));
+        object.list("quotas", known.into_iter(), |(quota, state), out| write_quota(out, quota, &state));
     }
     if let Some(fallback) = decision.fallback {
         let mut body = Object::open(object.member("fallback"));
@@ -129,7 +133,7 @@ mod tests {
 
     use super::headers::tests::decision;
     use super::*;
-    use crate::engine::{Binding, Cause, Fallback, Reason};
+    use crate::engine::{Cause, Fallback, Reason};
     use crate::limit::policy::OnStoreFailure;
 
     fn written(key: &str, decision: &Decision) -> Value {

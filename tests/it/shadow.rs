@@ -42,6 +42,10 @@ fn what_is_over_the_limit_is_allowed_and_not_charged() {
                 let over = check(1);
                 shadowed(&over);
                 assert_eq!((&over["source"], &over["remaining"]), (&json!("prefilter"), &json!(0)), "{over}");
+                let (window, reset) = (first["quotas"][0]["window_ms"].clone(), over["reset_after_ms"].clone());
+                let known =
+                    json!([{"name": "1h", "limit": 2, "window_ms": window, "remaining": 0, "reset_after_ms": reset}]);
+                assert_eq!(over["quotas"], known, "{over}");
             }
         }
     });
