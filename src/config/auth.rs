@@ -17,12 +17,11 @@ const SHAPE: Shape = Shape {
 pub(super) fn auth(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Access> {
     let Some(node) = root.member("auth") else { return Some(Access::default()) };
     let section = Section::open(node, &SHAPE, faults)?;
-    let check = tokens(section.member("check_token_files"), files, faults);
-    let admin = tokens(section.member("admin_token_files"), files, faults);
-    let anonymous = section.member("allow_anonymous");
-    let allow_anonymous = anonymous.map_or(Some(false), |node| node.boolean(faults));
+    let check = section.or("check_token_files", Vec::new(), |list| tokens(list, files, faults));
+    let admin = section.or("admin_token_files", Vec::new(), |list| tokens(list, files, faults));
+    let allow_anonymous = section.or("allow_anonymous", false, |node| node.boolean(faults));
     let (check, admin, allow_anonymous) = (check?, admin?, allow_anonymous?);
-    if let Some(node) = anonymous.filter(|_| allow_anonymous && !check.is_empty()) {
+    if let Some(node) = section.member("allow_anonymous").filter(|_| allow_anonymous && !check.is_empty()) {
         let sentence = "`allow_anonymous` lets everyone check, and `check_token_files` only who has a token: \
                         leave one of them out";
         faults.note(node.place, sentence);
@@ -31,8 +30,7 @@ pub(super) fn auth(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -
 }
 
 /// The tokens of all files of a list.
-fn tokens(list: Option<&Node>, files: &mut Files, faults: &mut Faults) -> Option<Vec<TokenHash>> {
-    let Some(list) = list else { return Some(Vec::new()) };
+fn tokens(list: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<TokenHash>> {
     let items = list.list("[admin.tokens]", faults)?;
     let read: Vec<Option<Vec<TokenHash>>> = items.iter().map(|item| tokens_of(item, files, faults)).collect();
     read.into_iter().collect::<Option<Vec<_>>>().map(|tokens| tokens.concat())

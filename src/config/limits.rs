@@ -24,11 +24,9 @@ pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &m
     defaults.request_timeout = defaults.request_timeout.max(least);
     let Some(node) = root.member("limits") else { return Some(defaults) };
     let section = Section::open(node, &SHAPE, faults)?;
-    let connections = section.member("max_connections");
     let max_connections =
-        connections.map_or(Some(defaults.max_connections), |node| node.integer(1..=1_000_000, faults));
-    let mut span =
-        |key, default| section.member(key).map_or(Some(default), |node| node.duration(SECOND..=3_600 * SECOND, faults));
+        section.or("max_connections", defaults.max_connections, |node| node.integer(1..=1_000_000, faults));
+    let mut span = |key, default| section.or(key, default, |node| node.duration(SECOND..=3_600 * SECOND, faults));
     let (request, idle) =
         (span("request_timeout", defaults.request_timeout), span("idle_timeout", defaults.idle_timeout));
     if let (Some(node), Some(request)) = (section.member("request_timeout"), request)

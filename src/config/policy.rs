@@ -50,18 +50,18 @@ const DEFAULT_IPV6_PREFIX: u8 = 64;
 pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
-    let algorithm = section.member("algorithm").map_or(Some(Algorithm::SlidingWindow), |node| algorithm(node, faults));
+    let algorithm = section.or("algorithm", Algorithm::SlidingWindow, |node| algorithm(node, faults));
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
     let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
     let max_entries = max_entries(&section, algorithm, faults);
     let form = form(algorithm, anchor, max_entries, faults);
     let form = zone::form(form, algorithm, section.member("timezone"), faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
-    let key_type = section.member("key").map_or(Some(KeyType::Text), |node| key_type(node, faults));
-    let durability = section.member("durability").map_or(Some(Durability::default()), |node| durability(node, faults));
+    let key_type = section.or("key", KeyType::Text, |node| key_type(node, faults));
+    let durability = section.or("durability", Durability::default(), |node| durability(node, faults));
     let on_store_failure = on_store_failure(section.member("on_store_failure"), durability, faults);
-    let timeout = section.member("timeout").map_or(Some(timeout), |node| node.duration(TIMEOUT, faults));
-    let mut flag = |key| section.member(key).map_or(Some(false), |node| node.boolean(faults));
+    let timeout = section.or("timeout", timeout, |node| node.duration(TIMEOUT, faults));
+    let mut flag = |key| section.or(key, false, |node| node.boolean(faults));
     let (shadow, inline) = (flag("shadow"), flag("inline"));
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
     let needs_zone = zone::is_needed(form, quotas.as_deref()) || lists.as_ref().is_some_and(|lists| lists.needs_zone);
@@ -124,7 +124,7 @@ fn max_entries(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut
     if let Some(node) = node.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingLog)) {
         faults.note(node.place, "`max_entries` is for sliding logs: add `algorithm: sliding-log`");
     }
-    let most = node.map_or(Some(DEFAULT_ENTRIES.into()), |node| node.integer(1..=MAX_ENTRIES.into(), faults));
+    let most = section.or("max_entries", DEFAULT_ENTRIES.into(), |node| node.integer(1..=MAX_ENTRIES.into(), faults));
     // Where there is none it has its fault.
     most.and_then(|most| NonZeroU32::new(most.try_into().ok()?)).unwrap_or(NonZeroU32::MIN)
 }
@@ -181,9 +181,9 @@ fn on_store_failure(
 
 fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
     let section = Section::open(node, &KEY, faults)?;
-    let kind = section.member("type").map_or(Some("text"), |node| node.word(&["ip", "text"], faults));
+    let kind = section.or("type", "text", |node| node.word(&["ip", "text"], faults));
     let prefix = section.member("ipv6_prefix");
-    let bits = prefix.map_or(Some(DEFAULT_IPV6_PREFIX.into()), |node| node.integer(1..=128, faults));
+    let bits = section.or("ipv6_prefix", DEFAULT_IPV6_PREFIX.into(), |node| node.integer(1..=128, faults));
     match (kind?, prefix) {
         ("ip", _) => Some(KeyType::Ip { ipv6_prefix: u8::try_from(bits?).ok()? }),
         (_, None) => Some(KeyType::Text),

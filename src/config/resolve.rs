@@ -108,27 +108,23 @@ fn prefilter(root: &Section<'_>, faults: &mut Faults) -> Option<PrefilterConfig>
     let defaults = PrefilterConfig { max_keys: 1_000_000, max_denial: Duration::from_secs(60) };
     let Some(node) = root.member("prefilter") else { return Some(defaults) };
     let section = Section::open(node, &PREFILTER, faults)?;
-    let keys = section.member("max_keys");
-    let max_keys = keys.map_or(Some(defaults.max_keys), |node| node.integer(1..=100_000_000, faults));
-    let denial = section.member("max_denial");
+    let max_keys = section.or("max_keys", defaults.max_keys, |node| node.integer(1..=100_000_000, faults));
     let range = 1_000..=86_400 * SECOND;
-    let max_denial = denial.map_or(Some(defaults.max_denial), |node| node.duration(range, faults));
+    let max_denial = section.or("max_denial", defaults.max_denial, |node| node.duration(range, faults));
     Some(PrefilterConfig { max_keys: max_keys?, max_denial: max_denial? })
 }
 
 fn expected_nodes(root: &Section<'_>, faults: &mut Faults) -> Option<NonZeroU64> {
     let Some(node) = root.member("fallback") else { return Some(NonZeroU64::MIN) };
     let section = Section::open(node, &FALLBACK, faults)?;
-    let nodes = section.member("expected_nodes");
-    nodes.map_or(Some(NonZeroU64::MIN), |node| NonZeroU64::new(node.integer(1..=10_000, faults)?))
+    section.or("expected_nodes", NonZeroU64::MIN, |node| NonZeroU64::new(node.integer(1..=10_000, faults)?))
 }
 
 fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
     let defaults = Shutdown { delay: Duration::ZERO, timeout: Duration::from_secs(30) };
     let Some(node) = root.member("shutdown") else { return Some(defaults) };
     let section = Section::open(node, &SHUTDOWN, faults)?;
-    let mut span =
-        |key, default| section.member(key).map_or(Some(default), |node| node.duration(0..=3_600 * SECOND, faults));
+    let mut span = |key, default| section.or(key, default, |node| node.duration(0..=3_600 * SECOND, faults));
     let (delay, timeout) = (span("delay", defaults.delay), span("timeout", defaults.timeout));
     Some(Shutdown { delay: delay?, timeout: timeout? })
 }
@@ -137,10 +133,8 @@ fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig>
     let defaults = TelemetryConfig::default();
     let Some(node) = root.member("telemetry") else { return Some(defaults) };
     let section = Section::open(node, &TELEMETRY, faults)?;
-    let keys = section.member("record_keys");
-    let record_keys = keys.map_or(Some(defaults.record_keys), |node| node.boolean(faults));
-    let keep = section.member("keep_denials");
-    let keep_denials = keep.map_or(Some(defaults.keep_denials), |node| node.ratio(faults));
+    let record_keys = section.or("record_keys", defaults.record_keys, |node| node.boolean(faults));
+    let keep_denials = section.or("keep_denials", defaults.keep_denials, |node| node.ratio(faults));
     Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials? })
 }
 

@@ -42,6 +42,11 @@ impl<'a> Section<'a> {
         self.whole(key).map(|member| &member.node)
     }
 
+    /// What `read` makes of a member, or `default` where it is left out.
+    pub(super) fn or<T>(&self, key: &str, default: T, read: impl FnOnce(&'a Node) -> Option<T>) -> Option<T> {
+        self.member(key).map_or(Some(default), read)
+    }
+
     /// A member with the place of its key.
     pub(super) fn whole(&self, key: &str) -> Option<&'a Member> {
         self.members.iter().find(|member| member.key == key)

@@ -42,8 +42,8 @@ pub(super) fn store(
     let section = Section::open(node, &SHAPE, faults)?;
     let written = written(&section, urls.is_empty(), faults);
     let credentials = credentials::written(node.place, &section, files, faults);
-    let timeout = section.member("timeout").map_or(Some(DEFAULT_TIMEOUT), |node| node.duration(TIMEOUT, faults));
-    let prefix = section.member("key_prefix").map_or(Some(DEFAULT_KEY_PREFIX), |node| node.identifier(faults));
+    let timeout = section.or("timeout", DEFAULT_TIMEOUT, |node| node.duration(TIMEOUT, faults));
+    let prefix = section.or("key_prefix", DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
     let seeds = if urls.is_empty() { written } else { overriding };
     let (seeds, credentials) = (seeds?, credentials?);
     let config = config(&seeds, Some(credentials), prefix.unwrap_or_default(), faults);
