@@ -12,7 +12,7 @@
 
 use std::process::ExitCode;
 
-use super::{complain, tell};
+use super::{fail, tell};
 
 mod args;
 
@@ -55,10 +55,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     let json = args.json;
     let report = match plan::Plan::try_from(args).and_then(run::run) {
         Ok(report) => report,
-        Err(reason) => {
-            complain(&reason);
-            return ExitCode::from(2);
-        }
+        Err(reason) => return fail(&reason, 2),
     };
     let code = if report.is_all_answered() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     tell(&if json { report.json() } else { report.text() }, code, 2)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::client::Node;
-use super::{complain, print};
+use super::{fail, print};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -30,10 +30,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match ask(args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(reason) => {
-            complain(&reason);
-            ExitCode::from(2)
-        }
+        Err(reason) => fail(&reason, 2),
     }
 }
 

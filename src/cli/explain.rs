@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{complain, load, tell};
+use super::{fail, load, tell};
 use crate::clock::unix_micros;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig};
 use crate::limit::key::MAX_KEY_BYTES;
@@ -34,10 +34,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let told = explain(args).map(|told| if args.json { format!("{told}\n") } else { text(&told) });
     match told {
         Ok(told) => tell(&told, ExitCode::SUCCESS, 1),
-        Err(reason) => {
-            complain(&reason);
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason, 1),
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use hyper::StatusCode;
 
 use super::client::Node;
-use super::{complain, print};
+use super::{fail, print};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -17,10 +17,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match is_ready(args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(reason) => {
-            complain(&reason);
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason, 1),
     }
 }
 

@@ -116,11 +116,14 @@ pub fn run(cli: Cli) -> ExitCode {
 fn tell(text: &str, code: ExitCode, failed: u8) -> ExitCode {
     match print(text) {
         Ok(()) => code,
-        Err(reason) => {
-            complain(&reason);
-            ExitCode::from(failed)
-        }
+        Err(reason) => fail(&reason, failed),
     }
+}
+
+/// Tells why a command failed, and ends it with `code`.
+fn fail(reason: &str, code: u8) -> ExitCode {
+    complain(reason);
+    ExitCode::from(code)
 }
 
 /// Writes to standard output; that nobody reads it any more is no reason to fail.

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 use super::client::Node;
-use super::{complain, tell};
+use super::{complain, fail, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -19,7 +19,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(answer) => {
             let body = answer.json();
             if answer.status != StatusCode::OK || !body["policies"].is_array() {
-                return failed(&answer.failure());
+                return fail(&answer.failure(), 1);
             }
             let code = tell(&table(&body), ExitCode::SUCCESS, 1);
             if body["last_reload"]["successful"] == false {
@@ -27,13 +27,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
             }
             code
         }
-        Err(reason) => failed(&reason),
+        Err(reason) => fail(&reason, 1),
     }
-}
-
-fn failed(reason: &str) -> ExitCode {
-    complain(reason);
-    ExitCode::FAILURE
 }
 
 /// These are the policies of before, and why.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::{complain, load, tell};
+use super::{complain, fail, load, tell};
 use crate::config::Policies;
 use crate::limit::policy::Policy;
 
@@ -94,14 +94,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
             outcome.warning().iter().for_each(|warning| complain(warning));
             tell(&if args.json { report::json(&outcome) } else { report::text(&outcome) }, ExitCode::SUCCESS, 2)
         }
-        Err(Failure::Asked(reason)) => {
-            complain(&reason);
-            ExitCode::from(1)
-        }
-        Err(Failure::Log(reason)) => {
-            complain(&reason);
-            ExitCode::from(2)
-        }
+        Err(Failure::Asked(reason)) => fail(&reason, 1),
+        Err(Failure::Log(reason)) => fail(&reason, 2),
     }
 }
 

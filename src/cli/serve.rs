@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::{complain, descriptors, load, log, print};
+use super::{descriptors, fail, load, log, print};
 use crate::clock::unix_micros;
 use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
@@ -52,8 +52,7 @@ impl Args {
 
 pub(super) fn run(args: Args) -> ExitCode {
     if let Err(error) = descriptors::some_are_free() {
-        complain(&format!("{error}: raise `ulimit -n` (LimitNOFILE)"));
-        return ExitCode::FAILURE;
+        return fail(&format!("{error}: raise `ulimit -n` (LimitNOFILE)"), 1);
     }
     log::start();
     let setup = args.setup();
@@ -61,8 +60,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     // As long as there is one thread.
     let config = config.map(|config| (descriptors::reserve(&config), config));
     if let Err(error) = log::write() {
-        complain(&error.to_string());
-        return ExitCode::FAILURE;
+        return fail(&error.to_string(), 1);
     }
     let served = config.and_then(|(connections, config)| {
         let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
 
-use super::{complain, tell};
+use super::{fail, tell};
 use crate::access::{TokenHash, new_token};
 
 /// What a line with a token may have: a bound for what is read by mistake.
@@ -32,10 +32,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     match text {
         Ok(text) => tell(&text, ExitCode::SUCCESS, 1),
-        Err(reason) => {
-            complain(&reason);
-            ExitCode::FAILURE
-        }
+        Err(reason) => fail(&reason, 1),
     }
 }
 
