@@ -56,8 +56,7 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
 
 /// Asks for one decision; the reason why there is none becomes a problem.
 pub(super) async fn decide(node: &Node, check: &Check) -> Result<Decision, Problem> {
-    let refused = |error| Problem::no_decision(&error, &node.engine.policies(), "");
-    node.engine.check(check).await.map_err(refused)
+    node.engine.check(check).await.map_err(|error| node.refused(&error))
 }
 
 /// Asks the well-formed items together, and puts each decision or fault in its item's place.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{delete, get, post};
 
-use crate::engine::Engine;
+use crate::engine::{CheckError, Engine};
 use crate::reload::Reloader;
 use crate::telemetry::traces::Tracing;
 
@@ -70,6 +70,8 @@ pub use lifecycle::Lifecycle;
 pub use shed::Load;
 pub(crate) use wakes::quietly;
 
+use error::Problem;
+
 /// What the handlers share.
 #[derive(Debug, Clone)]
 pub struct Node {
@@ -79,6 +81,13 @@ pub struct Node {
     pub tracing: Option<Arc<Tracing>>,
     pub load: Load,
     pub reloader: Arc<Reloader>,
+}
+
+impl Node {
+    /// Why there is no decision of the one check of a call.
+    fn refused(&self, error: &CheckError) -> Problem {
+        Problem::no_decision(error, &self.engine.policies(), "")
+    }
 }
 
 /// Which calls a listener answers; health and the description of all calls are answered by every one.

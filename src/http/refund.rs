@@ -13,7 +13,6 @@ pub(super) async fn refund(State(node): State<Node>, request: Request) -> Result
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_BYTES).await?;
     let ((policy, key, given), ()) = violations::both(inspect::refund(&body), query::none(head.uri.query()))?;
-    let refused = |error| Problem::no_decision(&error, &node.engine.policies(), "");
-    let amended = node.engine.refund(&policy, &key, given).await.map_err(refused)?;
+    let amended = node.engine.refund(&policy, &key, given).await.map_err(|error| node.refused(&error))?;
     Ok(answer::refunded(&key, &amended))
 }

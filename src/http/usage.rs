@@ -61,7 +61,6 @@ impl<'a> TopMetaBody<'a> {
 
 pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
-    let refused = |error| Problem::no_decision(&error, &node.engine.policies(), "");
-    let decision = node.engine.reset(&check.policy, &check.key).await.map_err(refused)?;
+    let decision = node.engine.reset(&check.policy, &check.key).await.map_err(|error| node.refused(&error))?;
     Ok(answer::response(&check.key, &decision))
 }
