@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::fault::Faults;
-use super::policy::longest_timeout;
 use super::section::{Section, Shape};
 use super::{Limits, Policies};
 
@@ -19,7 +18,7 @@ const SECOND: u64 = 1_000_000;
 const TIMES_LONGEST: u32 = 6;
 
 pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
-    let least = policies.map_or(Duration::ZERO, longest_timeout) * TIMES_LONGEST;
+    let least = policies.map_or(Duration::ZERO, Policies::longest_timeout) * TIMES_LONGEST;
     let mut defaults = Limits::default();
     defaults.request_timeout = defaults.request_timeout.max(least);
     let Some(node) = root.member("limits") else { return Some(defaults) };

@@ -179,3 +179,10 @@ pub struct Policies {
     /// When, in us since the Unix epoch.
     pub loaded_at: u64,
 }
+
+impl Policies {
+    /// The longest that a check waits for the store; zero without a policy.
+    pub fn longest_timeout(&self) -> Duration {
+        self.by_name.values().map(|policy| policy.timeout).max().unwrap_or_default()
+    }
+}

@@ -10,7 +10,6 @@ use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
-use super::Policies;
 use super::fault::Faults;
 use super::lists;
 use super::quota::{self, Form};
@@ -83,11 +82,6 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     };
     let lists = lists.map(|lists| Arc::new(lists.of(&policy)));
     Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })
-}
-
-/// The longest that a check waits for the store.
-pub(super) fn longest_timeout(policies: &Policies) -> Duration {
-    policies.by_name.values().map(|policy| policy.timeout).max().unwrap_or_default()
 }
 
 fn name(member: &Member, faults: &mut Faults) -> Option<String> {

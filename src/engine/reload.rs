@@ -46,6 +46,5 @@ impl Engine {
 /// When a connection to the store is given up for want of an answer: when no policy would wait for it any more.
 /// A very patient policy does not keep the others waiting for one that is dead.
 pub fn overdue(policies: &Policies) -> Duration {
-    let longest = policies.by_name.values().map(|policy| policy.timeout).max();
-    longest.unwrap_or_default().clamp(OVERDUE.0, OVERDUE.1)
+    policies.longest_timeout().clamp(OVERDUE.0, OVERDUE.1)
 }
