@@ -19,10 +19,10 @@ use tollgate::limit::lists::{Entry, Lists};
 use tollgate::limit::matches::Pattern;
 use tollgate::limit::network::Network;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
-use tollgate::limit::quota::{MAX_UNITS, Quota, Rule, span_text};
+use tollgate::limit::quota::{MAX_UNITS, Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
-use tollgate::limit::time::Micros;
+use tollgate::limit::time::{Micros, span_text};
 use tollgate::prefilter::Prefilter;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 

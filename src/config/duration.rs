@@ -4,16 +4,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::limit::calendar::Unit;
-use crate::limit::quota::{MAX_WINDOW, MIN_WINDOW, span_text};
-use crate::limit::time::Micros;
+use crate::limit::quota::{MAX_WINDOW, MIN_WINDOW};
+use crate::limit::time::{Micros, UNITS, span_text};
 
 use super::fault::Faults;
 use super::raw::Node;
 use super::scalar::{digits, excerpt};
-
-/// Units and their length in us.
-const UNITS: [(&str, Micros); 5] =
-    [("ms", 1_000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("d", 86_400_000_000)];
 
 /// The span that `text` writes, in us (one too long for that is as long as can be), or what is wrong with it.
 pub(crate) fn parse(text: &str) -> Result<Micros, String> {

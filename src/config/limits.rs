@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::limit::time::MICROS_PER_SECOND;
+
 use super::fault::Faults;
 use super::section::{Section, Shape};
 use super::{Limits, Policies};
@@ -11,8 +13,6 @@ const SHAPE: Shape = Shape {
     known: &["max_connections", "request_timeout", "idle_timeout"],
     checked: &[],
 };
-
-const SECOND: u64 = 1_000_000;
 
 /// `request_timeout` may act after half of it, and `/v1/check/all` takes up to two and a half timeouts of a policy.
 const TIMES_LONGEST: u32 = 6;
@@ -25,7 +25,9 @@ pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &m
     let section = Section::open(node, &SHAPE, faults)?;
     let max_connections =
         section.or("max_connections", defaults.max_connections, |node| node.integer(1..=1_000_000, faults));
-    let mut span = |key, default| section.or(key, default, |node| node.duration(SECOND..=3_600 * SECOND, faults));
+    let mut span = |key, default| {
+        section.or(key, default, |node| node.duration(MICROS_PER_SECOND..=3_600 * MICROS_PER_SECOND, faults))
+    };
     let (request, idle) =
         (span("request_timeout", defaults.request_timeout), span("idle_timeout", defaults.idle_timeout));
     if let (Some(node), Some(request)) = (section.member("request_timeout"), request)

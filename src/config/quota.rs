@@ -5,8 +5,8 @@ use std::num::NonZeroU64;
 
 use crate::limit::bucket::{MAX_DEBT, Terms};
 use crate::limit::calendar::{Calendar, UTC, Unit};
-use crate::limit::quota::{Anchor, MAX_QUOTAS, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule, span_text};
-use crate::limit::time::Micros;
+use crate::limit::quota::{Anchor, MAX_QUOTAS, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule};
+use crate::limit::time::{Micros, span_text};
 
 use super::duration::{parse_by_clock, parse_within};
 use super::fault::{Faults, Place};

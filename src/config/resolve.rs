@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::policy::Policy;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 use super::fault::Faults;
 use super::files::Files;
@@ -43,8 +43,6 @@ const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "ti
 
 const TELEMETRY: Shape =
     Shape { example: "{keep_denials: 0.1}", known: &["record_keys", "keep_denials"], checked: &[] };
-
-const SECOND: Micros = 1_000_000;
 
 /// The configuration that `source` and `overrides` say; `now` is when, in us since the Unix epoch.
 ///
@@ -109,7 +107,7 @@ fn prefilter(root: &Section<'_>, faults: &mut Faults) -> Option<PrefilterConfig>
     let Some(node) = root.member("prefilter") else { return Some(defaults) };
     let section = Section::open(node, &PREFILTER, faults)?;
     let max_keys = section.or("max_keys", defaults.max_keys, |node| node.integer(1..=100_000_000, faults));
-    let range = 1_000..=86_400 * SECOND;
+    let range = 1_000..=86_400 * MICROS_PER_SECOND;
     let max_denial = section.or("max_denial", defaults.max_denial, |node| node.duration(range, faults));
     Some(PrefilterConfig { max_keys: max_keys?, max_denial: max_denial? })
 }
@@ -124,7 +122,7 @@ fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
     let defaults = Shutdown { delay: Duration::ZERO, timeout: Duration::from_secs(30) };
     let Some(node) = root.member("shutdown") else { return Some(defaults) };
     let section = Section::open(node, &SHUTDOWN, faults)?;
-    let mut span = |key, default| section.or(key, default, |node| node.duration(0..=3_600 * SECOND, faults));
+    let mut span = |key, default| section.or(key, default, |node| node.duration(0..=3_600 * MICROS_PER_SECOND, faults));
     let (delay, timeout) = (span("delay", defaults.delay), span("timeout", defaults.timeout));
     Some(Shutdown { delay: delay?, timeout: timeout? })
 }

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use super::bucket::Terms;
 use super::calendar::Calendar;
-use super::time::{MICROS_PER_MILLI, Micros};
+use super::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, span_text};
 
 /// The most quotas of a policy, an override or a check.
 pub const MAX_QUOTAS: usize = 8;
@@ -17,7 +17,7 @@ pub const MAX_UNITS: u64 = 1_000_000_000_000_000;
 pub const MIN_WINDOW: Micros = 100 * MICROS_PER_MILLI;
 
 /// The longest window: 366 days, in us.
-pub const MAX_WINDOW: Micros = 366 * 24 * 3600 * 1_000_000;
+pub const MAX_WINDOW: Micros = 366 * 24 * 3600 * MICROS_PER_SECOND;
 
 /// At most `limit` units in any `window` (IETF draft ratelimit-headers: `q` and `w`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,40 +144,9 @@ impl fmt::Display for Quota {
     }
 }
 
-/// A span as the configuration writes it: `100ms`, `10s`, `1m`, `36h`, `1d`; the largest unit that divides it.
-pub fn span_text(span: Micros) -> String {
-    let (count, unit) = span_in_units(span);
-    format!("{count}{unit}")
-}
-
-/// The two parts of that.
-pub fn span_in_units(span: Micros) -> (u64, &'static str) {
-    const UNITS: [(&str, Micros); 4] =
-        [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000)];
-    let divides = |(_, unit): &&(&str, Micros)| span >= *unit && span.is_multiple_of(*unit);
-    let (name, unit) = UNITS.iter().find(divides).unwrap_or(&("ms", MICROS_PER_MILLI));
-    (span / unit, name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_span_is_written_in_the_largest_unit_that_divides_it() {
-        let cases = [
-            (100_000, "100ms"),
-            (1_500_000, "1500ms"),
-            (10_000_000, "10s"),
-            (60_000_000, "1m"),
-            (90_000_000, "90s"),
-            (36 * 3_600_000_000, "36h"),
-            (86_400_000_000, "1d"),
-        ];
-        for (span, text) in cases {
-            assert_eq!(span_text(span), text);
-        }
-    }
 
     #[test]
     fn a_share_is_never_less_than_one() {

@@ -1,14 +1,12 @@
 //! What was asked for, as the run uses it.
 
 use crate::cli::target::Target;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 use super::args::Args;
 use super::dialect::{Dialect, Subject};
 use super::keys::Keys;
 use super::template::Template;
-
-const SECOND: Micros = 1_000_000;
 
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -37,7 +35,7 @@ impl Plan {
 
     /// us from one call to the next, of all connections together; 0 in a closed loop.
     pub(super) fn interval(&self) -> Micros {
-        self.rate.map_or(0, |rate| self.dialect.checks_per_call() * SECOND / rate)
+        self.rate.map_or(0, |rate| self.dialect.checks_per_call() * MICROS_PER_SECOND / rate)
     }
 }
 
@@ -66,9 +64,9 @@ impl TryFrom<Args> for Plan {
             connections: args.concurrency,
             threads: args.threads,
             rate: args.rate,
-            duration: args.duration.or((!counted).then_some(10 * SECOND)),
+            duration: args.duration.or((!counted).then_some(10 * MICROS_PER_SECOND)),
             checks: args.checks,
-            warmup: args.warmup.unwrap_or(if counted { 0 } else { SECOND }),
+            warmup: args.warmup.unwrap_or(if counted { 0 } else { MICROS_PER_SECOND }),
             keys: args.keys,
             dialect,
             subject: Subject { policy: args.policy, key_prefix: args.key_prefix, cost: args.cost },

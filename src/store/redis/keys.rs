@@ -7,9 +7,9 @@
 
 use std::fmt::{self, Write};
 
-use crate::limit::quota::{Anchor, Quota, Rule, span_in_units};
+use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::slot::SLOTS;
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, span_in_units};
 use crate::limit::window::Grid;
 
 /// The longest key that is written out, in bytes.

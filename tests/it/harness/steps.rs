@@ -8,8 +8,8 @@ use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
-use tollgate::limit::quota::{Anchor, Quota, Rate, Rule, span_text};
-use tollgate::limit::time::Micros;
+use tollgate::limit::quota::{Anchor, Quota, Rate, Rule};
+use tollgate::limit::time::{Micros, span_text};
 
 /// An instant to start from: far enough from the epoch for any window.
 pub const START: Micros = 1_790_000_000_000_000;
