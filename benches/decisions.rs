@@ -14,11 +14,11 @@ use futures_util::future::join_all;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::decision::decide;
-use tollgate::limit::key::{Fingerprinter, KeyType};
+use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::lists::{Entry, Lists};
 use tollgate::limit::matches::Pattern;
 use tollgate::limit::network::Network;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
+use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
@@ -47,15 +47,7 @@ fn policy_by(algorithm: Algorithm, rule: Rule, quotas: &[(u64, Micros)]) -> Arc<
         window,
         rule,
     };
-    Arc::new(Policy {
-        name: "bench".into(),
-        algorithm,
-        quotas: quotas.iter().map(quota).collect(),
-        key_type: KeyType::Text,
-        on_store_failure: OnStoreFailure::Deny,
-        timeout: Duration::from_secs(1),
-        options: Options::default(),
-    })
+    Arc::new(Policy::new("bench", algorithm, quotas.iter().map(quota).collect(), Duration::from_secs(1)))
 }
 
 fn subjects(policy: &Arc<Policy>, count: usize) -> Vec<Subject> {

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hdrhistogram::Histogram;
 use serde_json::json;
 use tokio::sync::mpsc;
-use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
+use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule};
 use tollgate::store::Work;
 use tollgate::store::redis::keys::Tag;
@@ -104,13 +103,6 @@ fn command(policy: &Arc<Policy>, work: &Work, key: u64, by: By) -> redis::Cmd {
 /// One that is never reached, as the benchmarks' own.
 fn policy() -> Arc<Policy> {
     let limit = NonZeroU64::new(MAX_UNITS).unwrap_or(NonZeroU64::MIN);
-    Arc::new(Policy {
-        name: "bare".into(),
-        algorithm: Algorithm::SlidingWindow,
-        quotas: vec![Quota { name: "10s".into(), limit, window: 10_000_000, rule: Rule::SlidingWindow }],
-        key_type: KeyType::Text,
-        on_store_failure: OnStoreFailure::Deny,
-        timeout: Duration::from_secs(1),
-        options: Options::default(),
-    })
+    let quota = Quota { name: "10s".into(), limit, window: 10_000_000, rule: Rule::SlidingWindow };
+    Arc::new(Policy::new("bare", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1)))
 }

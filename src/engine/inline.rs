@@ -62,23 +62,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::key::KeyType;
-    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
+    use crate::limit::policy::{Algorithm, Options};
     use crate::limit::quota::{Quota, Rule};
 
     #[test]
     fn a_policy_that_is_gone_is_not_kept_for_what_was_made_from_it() {
         let quota = Quota { name: "1h".into(), limit: NonZeroU64::MIN, window: 3_600_000_000, rule: Rule::default() };
         let policy = |name: &str| {
-            Arc::new(Policy {
-                name: name.into(),
-                algorithm: Algorithm::SlidingWindow,
-                quotas: vec![quota.clone()],
-                key_type: KeyType::Text,
-                on_store_failure: OnStoreFailure::Deny,
-                timeout: Duration::from_secs(1),
-                options: Options { inline: true, ..Options::default() },
-            })
+            let plain = Policy::new(name, Algorithm::SlidingWindow, vec![quota.clone()], Duration::from_secs(1));
+            Arc::new(Policy { options: Options { inline: true, ..Options::default() }, ..plain })
         };
         let (stays, goes, inline) = (policy("stays"), policy("goes"), InlinePolicies::default());
         let written = [Written::Text("7 per 1m".into())];

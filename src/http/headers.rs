@@ -112,8 +112,7 @@ pub(super) mod tests {
     use super::*;
     use crate::engine::{Binding, Reason, Source};
     use crate::limit::decision::{QuotaState, QuotaStates};
-    use crate::limit::key::KeyType;
-    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
+    use crate::limit::policy::Algorithm;
 
     pub(in crate::http) fn decision(
         quotas: &[(&str, u64, Micros)],
@@ -126,15 +125,8 @@ pub(super) mod tests {
             window,
             rule: crate::limit::quota::Rule::default(),
         };
-        let policy = Policy {
-            name: "p".into(),
-            algorithm: Algorithm::SlidingWindow,
-            quotas: quotas.iter().map(quota).collect(),
-            key_type: KeyType::Text,
-            on_store_failure: OnStoreFailure::Local,
-            timeout: Duration::from_millis(100),
-            options: Options::default(),
-        };
+        let quotas = quotas.iter().map(quota).collect();
+        let policy = Policy::new("p", Algorithm::SlidingWindow, quotas, Duration::from_millis(100));
         let state = |&(remaining, reset_after): &(u64, Micros)| QuotaState { remaining, reset_after };
         let quotas: QuotaStates = states.iter().map(state).collect();
         Decision {

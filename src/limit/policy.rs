@@ -121,6 +121,12 @@ pub enum Listed {
 }
 
 impl Policy {
+    /// One that counts keys as they are written, and has no options. What answers without the store is the default.
+    pub fn new(name: impl Into<String>, algorithm: Algorithm, quotas: Vec<Quota>, timeout: Duration) -> Self {
+        let (key_type, on_store_failure, options) = Default::default();
+        Self { name: name.into(), algorithm, quotas, key_type, on_store_failure, timeout, options }
+    }
+
     /// The policy as it applies to a key: `key` is normalised, `written` what the caller wrote.
     pub fn for_key<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> &'a Arc<Self> {
         let Some(lists) = &self.options.lists else { return self };

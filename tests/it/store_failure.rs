@@ -12,7 +12,7 @@ use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
 use tollgate::http::{Lifecycle, Load, Node};
 use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
@@ -93,18 +93,9 @@ async fn start() -> String {
 }
 
 fn policy(on_store_failure: OnStoreFailure) -> Policy {
-    Policy {
-        name: on_store_failure.name().into(),
-        algorithm: Algorithm::SlidingWindow,
-        quotas: vec![Quota {
-            name: "1m".into(),
-            limit: NonZeroU64::new(10).unwrap(),
-            window: 60_000_000,
-            rule: Rule::default(),
-        }],
-        key_type: KeyType::Ip { ipv6_prefix: 64 },
-        on_store_failure,
-        timeout: Duration::from_millis(100),
-        options: Options::default(),
-    }
+    let limit = NonZeroU64::new(10).unwrap();
+    let quota = Quota { name: "1m".into(), limit, window: 60_000_000, rule: Rule::default() };
+    let policy =
+        Policy::new(on_store_failure.name(), Algorithm::SlidingWindow, vec![quota], Duration::from_millis(100));
+    Policy { key_type: KeyType::Ip { ipv6_prefix: 64 }, on_store_failure, ..policy }
 }

@@ -263,21 +263,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::key::KeyType;
-    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
+    use crate::limit::policy::Algorithm;
 
     #[test]
     fn a_record_keeps_no_policy_with_its_lists() {
         let quota = Quota { name: "1h".into(), limit: NonZeroU64::MIN, window: 3_600_000_000, rule: Rule::default() };
-        let policy = Arc::new(Policy {
-            name: "p".into(),
-            algorithm: Algorithm::SlidingWindow,
-            quotas: vec![quota],
-            key_type: KeyType::Text,
-            on_store_failure: OnStoreFailure::Deny,
-            timeout: Duration::from_secs(1),
-            options: Options::default(),
-        });
+        let policy = Arc::new(Policy::new("p", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1)));
         let mut state = KeyState::default();
         let work = Work::Once { id: "once".into(), cost: 1 };
         assert!(matches!(state.run(&policy, &work, &[], 1_000_000), Done::Charged(_)));

@@ -164,8 +164,8 @@ pub mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::key::{Fingerprinter, KeyType};
-    use crate::limit::policy::{Algorithm, OnStoreFailure, Options};
+    use crate::limit::key::Fingerprinter;
+    use crate::limit::policy::Algorithm;
     use crate::limit::quota::{Quota, Rule};
 
     pub type Verdict = oneshot::Receiver<Result<Answer, Refusal>>;
@@ -194,14 +194,7 @@ pub mod tests {
 
     fn policy() -> Policy {
         let limit = NonZeroU64::new(5).unwrap();
-        Policy {
-            name: "p".into(),
-            algorithm: Algorithm::SlidingWindow,
-            quotas: vec![Quota { name: "1s".into(), limit, window: 1_000_000, rule: Rule::SlidingWindow }],
-            key_type: KeyType::Text,
-            on_store_failure: OnStoreFailure::Deny,
-            timeout: Duration::from_secs(1),
-            options: Options::default(),
-        }
+        let quota = Quota { name: "1s".into(), limit, window: 1_000_000, rule: Rule::SlidingWindow };
+        Policy::new("p", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1))
     }
 }

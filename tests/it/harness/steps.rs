@@ -6,8 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::calendar::{Calendar, Unit};
-use tollgate::limit::key::KeyType;
-use tollgate::limit::policy::{Algorithm, OnStoreFailure, Options, Policy};
+use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule};
 use tollgate::limit::time::{Micros, span_text};
 
@@ -34,15 +33,8 @@ pub fn policy(quotas: &[(u64, Micros)]) -> Policy {
 }
 
 pub fn policy_of(algorithm: Algorithm, quotas: Vec<Quota>) -> Policy {
-    Policy {
-        name: "p".into(),
-        algorithm,
-        quotas,
-        key_type: KeyType::Text,
-        on_store_failure: OnStoreFailure::Deny,
-        timeout: Duration::from_secs(5),
-        options: Options::default(),
-    }
+    let policy = Policy::new("p", algorithm, quotas, Duration::from_secs(5));
+    Policy { on_store_failure: OnStoreFailure::Deny, ..policy }
 }
 
 pub fn quota(limit: u64, window: Micros, rule: Rule) -> Quota {
