@@ -13,7 +13,7 @@ use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::store::StoreError;
 use crate::telemetry::instrument::{Count, Histogram, SPANS};
-use crate::telemetry::log::Limiter;
+use crate::telemetry::limiter::Limiter;
 
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

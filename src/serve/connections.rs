@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::config::Limits;
 use crate::http::{Caller, Front, Load, quietly};
 use crate::reload::Reloader;
-use crate::telemetry::log::Limiter;
+use crate::telemetry::limiter::Limiter;
 
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);

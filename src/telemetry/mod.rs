@@ -10,6 +10,6 @@ pub mod metrics;
 
 pub mod traces;
 
-pub mod log;
+pub mod limiter;
 
 pub mod log_queue;

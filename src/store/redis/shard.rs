@@ -14,7 +14,7 @@ use crate::config::Credentials;
 use crate::limit::policy::Durability;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
-use crate::telemetry::log::Limiter;
+use crate::telemetry::limiter::Limiter;
 
 /// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
 const PARTED: Micros = MICROS_PER_SECOND;

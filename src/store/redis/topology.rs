@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
 use crate::store::{ShardHealth, ShardReading};
 use crate::telemetry::instrument::Histogram;
-use crate::telemetry::log::Limiter;
+use crate::telemetry::limiter::Limiter;
 use crate::telemetry::metrics::Distribution;
 
 /// How often the topology is asked for when nothing looks wrong.
