@@ -133,9 +133,6 @@ impl Tracing {
 impl Incoming<'_> {
     /// What the caller's header fields say: W3C trace context.
     fn parent(&self) -> Context {
-        if self.traceparent.is_none() {
-            return Context::new();
-        }
         TraceContextPropagator::new().extract_with_context(&Context::new(), self)
     }
 
