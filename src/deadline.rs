@@ -7,7 +7,8 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 
-/// What `answer` comes to within `limit`, if anything. Where no time is left, nothing is asked: it might be done unheard.
+/// What `answer` comes to within `limit`, if anything. Where no time is left, nothing is asked: it might
+/// be done unheard.
 ///
 /// A timer that fires late tells that this process itself got no CPU, and then an answer may have come that nobody has
 /// read yet. So as much time as it was late is added, and the other side is not blamed for it: at most a quarter of

@@ -29,7 +29,8 @@ pub struct Reloader {
     started: Config,
     /// Held while the file is read and put into force, so that an older reading never beats a newer one.
     reloading: Mutex<()>,
-    /// The files as they were before they were last read: those of the configuration in force, and of one with faults since.
+    /// The files as they were before they were last read: those of the configuration in force, and of one
+    /// with faults since.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
     access: ArcSwap<Access>,
@@ -94,8 +95,8 @@ impl Reloader {
         }
     }
 
-    /// Loads the configuration again; `why` is for the log. It goes on when its caller goes: another one must not begin while
-    /// this one may still be reading.
+    /// Loads the configuration again; `why` is for the log. It goes on when its caller goes: another one must not begin
+    /// while this one may still be reading.
     ///
     /// # Errors
     /// When there is no file, or it has faults; then nothing has changed.
@@ -195,7 +196,8 @@ impl Reloader {
         changed
     }
 
-    /// The files as they are now. A file system that hangs holds up only who looks at it: that is done elsewhere as well.
+    /// The files as they are now. A file system that hangs holds up only who looks at it: that is done
+    /// elsewhere as well.
     async fn look_again(&self) -> Vec<Watched> {
         let watched = self.watched.load_full();
         let known = watched.clone();

@@ -1,4 +1,5 @@
-//! Imports point one way, `limit` stays pure, and one file reads the time: what may be used where, as tables.
+//! Imports point one way, `limit` stays pure, and one file reads the time: what may be used where, as tables. And no
+//! comment is wider than the code.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -54,9 +55,9 @@ const MODULES: &[(&str, &[&str])] = &[
         "serve",
         &["access", "limit", "clock::Clock", "config", "telemetry", "store", "prefilter", "engine", "reload", "http"],
     ),
-    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are clients
-    // of a node, and the load generator counts in the core's units. A replay decides by itself, with the embedded store.
-    // Where the log goes is known here alone.
+    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are
+    // clients of a node, and the load generator counts in the core's units. A replay decides by itself, with the
+    // embedded store. Where the log goes is known here alone.
     (
         "cli",
         &[
@@ -104,12 +105,18 @@ const CRATES: &[(&str, &[&str])] = &[
 const PURE: &str = "jiff::Timestamp jiff::civil jiff::tz smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
     std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::sync std::time::Duration";
 
+/// What rustfmt lets code have, in columns.
+const MAX_WIDTH: usize = 120;
+
+/// Where comments may still be wider.
+const WIDE: &[&str] = &["src/engine", "src/store"];
+
 #[test]
 fn the_source_keeps_its_layers() {
     let dependencies = dependencies(&fs::read_to_string("Cargo.toml").unwrap());
     assert!(dependencies.iter().any(|name| name == "tokio"), "Cargo.toml was misread: {dependencies:?}");
     let mut files = Vec::new();
-    rust_files(Path::new("src"), &mut files);
+    files_in(Path::new("src"), &["rs"], &mut files);
     let found: Vec<_> = files
         .iter()
         .flat_map(|file| faults(file, &fs::read_to_string(file).unwrap(), &dependencies))
@@ -122,6 +129,23 @@ fn no_circle_can_arise() {
     for (place, (module, allowed)) in MODULES.iter().enumerate() {
         let above = |import: &&str| MODULES[..place].iter().any(|(name, _)| import.split("::").next() == Some(name));
         assert!(allowed.iter().all(above), "{module} imports something that is not above it");
+    }
+}
+
+#[test]
+fn no_comment_is_wider_than_code_may_be() {
+    let mut files = Vec::new();
+    for folder in ["src", "tests", "benches", "examples"] {
+        files_in(Path::new(folder), &["rs", "lua"], &mut files);
+    }
+    let held = files.iter().filter(|file| !WIDE.iter().any(|folder| file.starts_with(folder)));
+    let found: Vec<_> = held.flat_map(|file| wide_comments(file, &fs::read_to_string(file).unwrap())).collect();
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+    let widest = format!("    /// {}", "ä".repeat(MAX_WIDTH - 8));
+    assert_eq!(wide_comments(Path::new("src/a.rs"), &widest), [""; 0]);
+    let [rust, lua] = [format!("{widest}ä"), format!("-- {}", "b".repeat(MAX_WIDTH))];
+    for (file, code) in [("src/a.rs", format!("fn f() {{}}\n{rust}\n")), ("src/a.lua", format!("local a\n{lua}"))] {
+        assert_eq!(wide_comments(Path::new(file), &code), [format!("{file}:2: the comment is wider than 120 columns")]);
     }
 }
 
@@ -272,12 +296,21 @@ fn dependencies(manifest: &str) -> Vec<String> {
     lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.replace('-', "_")).collect()
 }
 
-fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
+/// The lines of a comment that have more than [`MAX_WIDTH`] columns.
+fn wide_comments(file: &Path, code: &str) -> Vec<String> {
+    let mark = if file.extension().is_some_and(|extension| extension == "lua") { "--" } else { "//" };
+    let is_wide = |line: &str| line.trim_start().starts_with(mark) && line.chars().count() > MAX_WIDTH;
+    let wide = code.lines().zip(1..).filter(|(line, _)| is_wide(line));
+    wide.map(|(_, number)| format!("{}:{number}: the comment is wider than {MAX_WIDTH} columns", file.display()))
+        .collect()
+}
+
+fn files_in(folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            rust_files(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files_in(&path, extensions, files);
+        } else if path.extension().is_some_and(|extension| extensions.iter().any(|known| extension == *known)) {
             files.push(path);
         }
     }

@@ -16,8 +16,8 @@ use crate::config::Config;
 /// What is open besides connections of clients: to Redis, files, the runtime's own.
 const OTHERS: u64 = 256;
 
-/// Free descriptors without which there is no use in starting: for the runtime, which panics without its own, the listeners
-/// and the files that are read.
+/// Free descriptors without which there is no use in starting: for the runtime, which panics without its own, the
+/// listeners and the files that are read.
 const FEWEST: usize = 8;
 
 /// Whether some are free.
@@ -30,8 +30,8 @@ pub(super) fn some_are_free() -> io::Result<()> {
 }
 
 /// Raises the soft limit as far as `config` needs and the hard limit permits, and makes room in the table. Only of use
-/// before other threads are started. How many connections each listener may then have open: clients must not take what is
-/// needed to reach Redis.
+/// before other threads are started. How many connections each listener may then have open: clients must not take what
+/// is needed to reach Redis.
 pub(super) fn reserve(config: &Config) -> u64 {
     let listeners = if config.admin_listen.is_some() { 2 } else { 1 };
     let wanted = config.limits.max_connections * listeners + OTHERS;

@@ -13,10 +13,12 @@ use crate::telemetry::log_queue::LOG;
 /// How long the end of the process waits until what was logged is written.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What is logged unless `RUST_LOG` says otherwise. h2 warns of what clients do wrong, and they do it as often as they like.
+/// What is logged unless `RUST_LOG` says otherwise. h2 warns of what clients do wrong, and they do it as often
+/// as they like.
 const USUAL: &str = "info,h2=error";
 
-/// Starts to log, panics as well. `RUST_LOG` says how much, [`USUAL`] by default. What is logged waits until it is [written](write).
+/// Starts to log, panics as well. `RUST_LOG` says how much, [`USUAL`] by default. What is logged waits until
+/// it is [written](write).
 pub(super) fn start() {
     let wanted = env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let wanted = if wanted.is_empty() { USUAL } else { &wanted };

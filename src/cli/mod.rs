@@ -70,8 +70,8 @@ enum Command {
 }
 
 impl Cli {
-    /// Reads the command line of this process; where it is wrong, that is said and the process ends. A variable that is set
-    /// to nothing is taken for one that is not set, as where a template had nothing to fill in.
+    /// Reads the command line of this process; where it is wrong, that is said and the process ends. A variable that is
+    /// set to nothing is taken for one that is not set, as where a template had nothing to fill in.
     pub fn of_process() -> Self {
         let matches = without_empty_variables(Self::command()).try_get_matches();
         matches.and_then(|matches| Self::from_arg_matches(&matches)).unwrap_or_else(|told| exit(&told))
@@ -112,7 +112,8 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
-/// Tells on standard output what a command was asked for, and ends it with `code`; with `failed` where that cannot be written.
+/// Tells on standard output what a command was asked for, and ends it with `code`; with `failed` where that
+/// cannot be written.
 fn tell(text: &str, code: ExitCode, failed: u8) -> ExitCode {
     match print(text) {
         Ok(()) => code,

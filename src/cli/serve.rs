@@ -15,7 +15,8 @@ use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
 use crate::serve::{Listeners, Server};
 
-/// What comes so soon after the first signal is the same one once more: `timeout` signals the process, and then its group.
+/// What comes so soon after the first signal is the same one once more: `timeout` signals the process, and
+/// then its group.
 const ECHO: Duration = Duration::from_secs(1);
 
 /// The variable that names the configuration where the command line does not.

@@ -136,10 +136,11 @@ pub struct PrefilterConfig {
 pub struct Limits {
     /// Connections of each listener at a time.
     pub max_connections: u64,
-    /// How long a request may take at most, from its first byte to the last of its answer; it takes effect after half of it
-    /// to the whole. So by default it is no less than six times the longest that a policy waits for the store.
+    /// How long a request may take at most, from its first byte to the last of its answer; it takes effect after half
+    /// of it to the whole. So by default it is no less than six times the longest that a policy waits for the store.
     pub request_timeout: Duration,
-    /// How long a connection may stay open between two requests; over HTTP/2 it takes effect after up to half of it more.
+    /// How long a connection may stay open between two requests; over HTTP/2 it takes effect after up to half
+    /// of it more.
     pub idle_timeout: Duration,
 }
 

@@ -34,7 +34,8 @@ impl Config {
     }
 }
 
-/// Whether there is TLS, and whether clients need certificates: no slip in a file may turn off either of a node that runs.
+/// Whether there is TLS, and whether clients need certificates: no slip in a file may turn off either of a
+/// node that runs.
 fn kind(tls: Option<&ServerTls>) -> Option<bool> {
     tls.map(ServerTls::asks_clients)
 }

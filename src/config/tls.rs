@@ -101,8 +101,8 @@ pub(super) fn certificates(
     }
 }
 
-/// When a certificate ends. Who verifies one tells so of one that has ended, before it looks at anything else; at the end of all
-/// time each has.
+/// When a certificate ends. Who verifies one tells so of one that has ended, before it looks at anything else; at the
+/// end of all time each has.
 fn ends_at(certificate: &CertificateDer<'_>) -> Option<Micros> {
     let certificate = ParsedCertificate::try_from(certificate).ok()?;
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));

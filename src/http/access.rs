@@ -44,8 +44,8 @@ pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(
     }
 }
 
-/// Whether a page in a browser makes the call, and not a person who has typed the address. A browser names the page's origin in
-/// each call but plain GET and HEAD, and in those towards this machine says that they are another site's.
+/// Whether a page in a browser makes the call, and not a person who has typed the address. A browser names the page's
+/// origin in each call but plain GET and HEAD, and in those towards this machine says that they are another site's.
 fn is_of_a_page(headers: &HeaderMap) -> bool {
     let sites = headers.get_all("sec-fetch-site").iter();
     headers.contains_key(header::ORIGIN) || sites.into_iter().any(|site| site != "none" && site != "same-origin")

@@ -58,7 +58,8 @@ impl Front {
         Self { inner: self.inner.clone(), caller }
     }
 
-    /// Answers, whatever happens inside; 503 to a call where no answer `has_room`, as too many of those before were not taken.
+    /// Answers, whatever happens inside; 503 to a call where no answer `has_room`, as too many of those before
+    /// were not taken.
     pub async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
         let id = request_id::of(request.headers());
         let version = request.version();

@@ -1,5 +1,5 @@
-//! Writes the JSON of answers. They are written for every check, and a general serialiser took a tenth of a check's time;
-//! it still escapes the texts.
+//! Writes the JSON of answers. They are written for every check, and a general serialiser took a tenth of a check's
+//! time; it still escapes the texts.
 
 use serde::Serialize;
 
@@ -19,7 +19,8 @@ impl<'a> Object<'a> {
         self.out.push(b'}');
     }
 
-    /// A member whose value is written to what this returns. Names are constants, and inlined they are a few moves each.
+    /// A member whose value is written to what this returns. Names are constants, and inlined they are a
+    /// few moves each.
     #[inline(always)]
     pub(super) fn member(&mut self, name: &str) -> &mut Vec<u8> {
         if !std::mem::replace(&mut self.is_empty, false) {

@@ -1,6 +1,6 @@
 //! Load shedding: beyond a cap of requests in flight a call is refused before its body is read, so that memory does not
-//! grow with what waits. Health and metrics are always answered. What is answered and not taken is counted as well, where
-//! the transport cannot bound it: over HTTP/2.
+//! grow with what waits. Health and metrics are always answered. What is answered and not taken is counted as well,
+//! where the transport cannot bound it: over HTTP/2.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -149,8 +149,8 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// A body whose length nobody told: once it is not light any more, it has a place among the heavy ones as well, as long as
-/// any of these is there.
+/// A body whose length nobody told: once it is not light any more, it has a place among the heavy ones as well, as long
+/// as any of these is there.
 #[derive(Debug, Clone)]
 pub(super) struct Growth(Arc<Grown>);
 

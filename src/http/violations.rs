@@ -68,12 +68,12 @@ const SLIPS: usize = 2;
 /// Longer words are no slips of the hand, bytes: a comparison takes its length squared.
 const LONGEST: usize = 32;
 
-/// Words that a wrong one is compared with at most: a policy may have thousands of others beside it, and whoever misspells
-/// it must not keep a thread busy with them.
+/// Words that a wrong one is compared with at most: a policy may have thousands of others beside it, and whoever
+/// misspells it must not keep a thread busy with them.
 const MOST: usize = 64;
 
-/// `: did you mean "key"?`, if one of `known` is close to `name`, else nothing. Of many, those count that begin or end as
-/// it does.
+/// `: did you mean "key"?`, if one of `known` is close to `name`, else nothing. Of many, those count that begin or end
+/// as it does.
 pub(super) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     if name.len() > LONGEST {
         return String::new();

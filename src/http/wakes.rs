@@ -1,9 +1,10 @@
 //! Wakes that a connection gives itself for nothing.
 //!
-//! Whoever takes a piece of an HTTP/1 body from hyper wakes the connection, so that it may read the next one. After the last
-//! piece there is none, and yet the runtime would run the connection once more for every request. The wake
-//! cannot be told from others by what it carries, but it can be counted: it comes from within a turn of the connection,
-//! exactly once for each body that ended in that turn. A turn with more wakes than that had another reason to be run again.
+//! Whoever takes a piece of an HTTP/1 body from hyper wakes the connection, so that it may read the next one. After
+//! the last piece there is none, and yet the runtime would run the connection once more for every request. The wake
+//! cannot be told from others by what it carries, but it can be counted: it comes from within a turn of the
+//! connection, exactly once for each body that ended in that turn. A turn with more wakes than that had another reason
+//! to be run again.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -28,7 +29,8 @@ impl Turn {
     const NONE: Self = Self { of: 0, wakes: 0, bodies: 0 };
 }
 
-/// Tells the connection whose turn it is that the last piece of an HTTP/1 body was taken, and that its length had told so.
+/// Tells the connection whose turn it is that the last piece of an HTTP/1 body was taken, and that its length
+/// had told so.
 pub(super) fn body_ended() {
     TURN.with(|turn| turn.set(Turn { bodies: turn.get().bodies + 1, ..turn.get() }));
 }

@@ -1,29 +1,29 @@
 //! What a token bucket remembers so that a charge can be taken back exactly.
 //!
-//! Debts are repaid oldest first. So think of them as a line: each charge adds its debt at the end, and a front that moves by
-//! what is repaid comes along it. What is right of the front is owed. A charge that is taken back leaves a hole of what
-//! was still owed of it, and the front skips holes: those who come behind it are repaid sooner. Holes with nothing owed
-//! between them are one, and one at the end is no more than a shorter line. So as many are kept as there are runs of charges
-//! that were not taken back between some that were.
+//! Debts are repaid oldest first. So think of them as a line: each charge adds its debt at the end, and a front that
+//! moves by what is repaid comes along it. What is right of the front is owed. A charge that is taken back leaves a
+//! hole of what was still owed of it, and the front skips holes: those who come behind it are repaid sooner. Holes with
+//! nothing owed between them are one, and one at the end is no more than a shorter line. So as many are kept as there
+//! are runs of charges that were not taken back between some that were.
 //!
-//! A place on the line is told from where the front would be at an instant if it had never skipped anything. `shift` is all
-//! that it skipped or will, so a charge that ends the line ends at the debt after it and `shift`; that, and the
+//! A place on the line is told from where the front would be at an instant if it had never skipped anything. `shift` is
+//! all that it skipped or will, so a charge that ends the line ends at the debt after it and `shift`; that, and the
 //! instant, is what its [`Entry`](super::amend::Entry) keeps. Before `shift` grows too large it begins anew, and of
-//! charges from before that `rebased` is to be taken. When that happens again, what was charged before the first time counts as
-//! repaid. It is, if the front has since skipped as much as the bucket holds: a bucket of which 33 fit into `MAX_SHIFT` is sure of
-//! that, since `shift` also has the holes, which are at most 32 times as much. From a larger one less may be taken back of what
-//! was charged long before.
+//! charges from before that `rebased` is to be taken. When that happens again, what was charged before the first time
+//! counts as repaid. It is, if the front has since skipped as much as the bucket holds: a bucket of which 33 fit into
+//! `MAX_SHIFT` is sure of that, since `shift` also has the holes, which are at most 32 times as much. From a larger one
+//! less may be taken back of what was charged long before.
 //!
-//! Charges that can be taken back are numbered by the instant of the store, or one more than the last number. `born` is the
-//! first number since the bucket was last full: a charge from before that is repaid, whatever its instant says.
+//! Charges that can be taken back are numbered by the instant of the store, or one more than the last number. `born` is
+//! the first number since the bucket was last full: a charge from before that is repaid, whatever its instant says.
 
 use smallvec::SmallVec;
 
 use super::bucket::Terms;
 use super::time::Micros;
 
-/// Holes remembered at most; beyond that the two with the least owed between them become one, in the place of the first.
-/// Of what lies between them as much less can be taken back, and nothing more of anything.
+/// Holes remembered at most; beyond that the two with the least owed between them become one, in the place of the
+/// first. Of what lies between them as much less can be taken back, and nothing more of anything.
 const HOLES: usize = 32;
 
 /// The most that `shift` is, fractions: with the largest debt on top it is still exact in the doubles of Lua.
@@ -79,8 +79,8 @@ impl Ledger {
         self.holes.iter_mut().for_each(|hole| hole.behind -= by);
     }
 
-    /// From the front to the end of the charge `number`, which is at `place` if the front never skips anything; the holes
-    /// between them are part of the way.
+    /// From the front to the end of the charge `number`, which is at `place` if the front never skips anything; the
+    /// holes between them are part of the way.
     pub fn distance(&self, number: u64, place: u64) -> u64 {
         let rebased = if number < self.turned { self.rebased } else { 0 };
         place.saturating_sub(self.skipped() + rebased)

@@ -8,8 +8,8 @@
 //!
 //! **A clock that steps back** finds entries that lie ahead of it. They count, and a charge is noted at the instant
 //! of the latest entry, so that instants stay in order. It then counts for longer than a window, by as much as the
-//! clock stepped back, and never for less: no interval of the clock holds more than the limit. What has left is kept for
-//! a while ([`SlidingLog::slack`]), since to such a clock it has not left yet.
+//! clock stepped back, and never for less: no interval of the clock holds more than the limit. What has left is kept
+//! for a while ([`SlidingLog::slack`]), since to such a clock it has not left yet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -78,7 +78,8 @@ impl SlidingLog {
         }
     }
 
-    /// Marks the log: a reservation in it may be taken back until `mark`. Tells when the charge made last was noted, us.
+    /// Marks the log: a reservation in it may be taken back until `mark`. Tells when the charge made last
+    /// was noted, us.
     pub fn mark(&mut self, mark: Micros) -> Micros {
         self.mark = self.mark.max(mark);
         self.entries.back().map_or(0, |entry| entry.at)
@@ -103,7 +104,8 @@ impl SlidingLog {
         self.forget_after(quota, now, given)
     }
 
-    /// Takes back up to `cost` of what counts at `now`, the oldest first. Who caused what has left is forgotten by that.
+    /// Takes back up to `cost` of what counts at `now`, the oldest first. Who caused what has left is
+    /// forgotten by that.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
         let first = self.first(quota, now);
         let given = cost.min(self.total() - self.total_before(first));
@@ -124,8 +126,9 @@ impl SlidingLog {
         given
     }
 
-    /// Removes the entries from `place` on that cost no more than `given` together, and the notes of them; what the next one
-    /// costs is noted as that much less as is missing. Tells the places of the first entry and the first note behind them.
+    /// Removes the entries from `place` on that cost no more than `given` together, and the notes of them; what the
+    /// next one costs is noted as that much less as is missing. Tells the places of the first entry and the first
+    /// note behind them.
     ///
     /// The sums on one side of them have to move: those before up, or those behind down by `given`.
     fn cut(&mut self, place: usize, given: u64) -> (usize, usize) {

@@ -95,8 +95,8 @@ impl Quota {
         }
     }
 
-    /// The share of one of `nodes`: the limit divided, rounded down, at least 1; and the rate divided, at least one unit in
-    /// its span. The window of a token bucket is how long that takes to fill.
+    /// The share of one of `nodes`: the limit divided, rounded down, at least 1; and the rate divided, at least one
+    /// unit in its span. The window of a token bucket is how long that takes to fill.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
         let limit = divided(self.limit, nodes);
         let (rule, window) = match self.rule {
@@ -114,8 +114,8 @@ impl Rate {
     /// The share of one of `nodes` for a bucket of `burst`.
     ///
     /// As many units in a longer span, which leaves what the two have in common, so that a bucket that could be counted
-    /// exactly still can. Where that cannot be, because of a small burst, and where it would be less than one unit in the
-    /// span, the units are divided, rounded down, at least 1.
+    /// exactly still can. Where that cannot be, because of a small burst, and where it would be less than one unit in
+    /// the span, the units are divided, rounded down, at least 1.
     fn share(self, nodes: NonZeroU64, burst: NonZeroU64) -> Self {
         let longer = self.per.checked_mul(nodes.get()).map(|per| Self { per, ..self });
         longer

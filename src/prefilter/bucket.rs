@@ -58,8 +58,8 @@ impl Bucket {
         self.refills.iter().map(|refill| refill.believed_until).max().unwrap_or(0)
     }
 
-    /// Takes in the costs of which `other` knows more. Both say the same of one unit; of a dearer cost, which another quota may
-    /// bind, something may have been taken back between them.
+    /// Takes in the costs of which `other` knows more. Both say the same of one unit; of a dearer cost, which another
+    /// quota may bind, something may have been taken back between them.
     pub fn merge(&mut self, other: Self) {
         self.decided_at = self.decided_at.max(other.decided_at);
         other.refills.into_iter().for_each(|refill| self.add(refill));

@@ -119,7 +119,8 @@ impl Prefilter {
         received: Micros,
     ) {
         if taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0) {
-            // By the clock from before the slot's knowledge ended, it would hold back what is learned by the present one.
+            // By the clock from before the slot's knowledge ended, it would hold back what is learned by
+            // the present one.
             if self.generations.current(question.slot) == question.generation {
                 self.generations.allowed(question.slot, taken.at);
             }

@@ -32,7 +32,8 @@ use crate::telemetry::limiter::Limiter;
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
-/// What the request line and the header fields of an HTTP/1.1 request may take together, bytes. (Of HTTP/2, by hyper: 16 KiB.)
+/// What the request line and the header fields of an HTTP/1.1 request may take together, bytes. (Of HTTP/2, by
+/// hyper: 16 KiB.)
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// The pause after a failed accept, which is most often for want of file descriptors.

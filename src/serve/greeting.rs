@@ -38,7 +38,8 @@ fn summary(policy: &Policy) -> String {
     format!("{}: {} ({}{shadow})", policy.name, quotas.join(", "), policy.algorithm.name())
 }
 
-/// A line for a shell. The policy that denies soonest shows most, one that only watches denies nothing; the key is one of any type.
+/// A line for a shell. The policy that denies soonest shows most, one that only watches denies nothing; the key is one
+/// of any type.
 fn try_line(policies: &Policies, url: &str) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
     let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;

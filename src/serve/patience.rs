@@ -1,10 +1,10 @@
 //! A connection whose client may not dawdle.
 //!
-//! From the first byte of a request to the last one of the answer, and from the accept to the first request, only so many
-//! ticks pass; a client that trickles its request, reads its answer in sips, or says nothing at all, is then cut off. Between
-//! requests another number holds. HTTP/2 sends without being asked, and finds out by itself who is not there any more. So what
-//! its clients say is left alone once they have said all of what it begins with; but they as well must take what is sent.
-//! How long it may be idle is told by its streams (`streams.rs`).
+//! From the first byte of a request to the last one of the answer, and from the accept to the first request, only so
+//! many ticks pass; a client that trickles its request, reads its answer in sips, or says nothing at all, is then cut
+//! off. Between requests another number holds. HTTP/2 sends without being asked, and finds out by itself who is not
+//! there any more. So what its clients say is left alone once they have said all of what it begins with; but they as
+//! well must take what is sent. How long it may be idle is told by its streams (`streams.rs`).
 
 use std::io;
 use std::pin::Pin;

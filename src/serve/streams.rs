@@ -1,9 +1,9 @@
 //! What is open over HTTP/2: requests without an answer, and answers that their client does not read.
 //!
-//! A connection without any is idle. A client that grants no window, or a little of it from time to time, makes the node keep what it asked for, and goes on
-//! asking. HTTP/2 knows no limit to that. So what is kept is counted until the socket has it: a connection that keeps too
-//! much gets no more answers, and it is cut off when it has not taken the next piece of one for as long as a request may
-//! take. (Over HTTP/1 the socket is full then; see `patience.rs`.)
+//! A connection without any is idle. A client that grants no window, or a little of it from time to time, makes the
+//! node keep what it asked for, and goes on asking. HTTP/2 knows no limit to that. So what is kept is counted until the
+//! socket has it: a connection that keeps too much gets no more answers, and it is cut off when it has not taken the
+//! next piece of one for as long as a request may take. (Over HTTP/1 the socket is full then; see `patience.rs`.)
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -44,7 +44,8 @@ pub(super) struct Streams {
     load: Load,
     /// Of this connection.
     bytes: AtomicUsize,
-    /// For this tick and those of which a client has the time, how many pieces wait since then: by ticks modulo their number.
+    /// For this tick and those of which a client has the time, how many pieces wait since then: by ticks
+    /// modulo their number.
     waiting: [AtomicUsize; TICKS + 1],
     /// Modulo that number.
     tick: AtomicUsize,

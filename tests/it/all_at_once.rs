@@ -112,8 +112,8 @@ fn policy(algorithm: &str) -> Policy {
     Policy { name: format!("{algorithm}-1"), ..policy_of(of, vec![quota]) }
 }
 
-/// What another's open reservation denies is learned by nobody.
-/// Reservations that are open at once, more than are remembered one by one, are given back one after the other.
+/// What another's open reservation denies is learned by nobody. Reservations that are open at once, more than are
+/// remembered one by one, are given back one after the other.
 #[test]
 fn however_many_are_denied_at_once_nothing_stays_charged() {
     const AT_ONCE: usize = 128;

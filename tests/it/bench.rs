@@ -61,7 +61,8 @@ fn an_open_loop_keeps_its_rate() {
     assert!(checks > 400 && report["failed"] == 0, "{report}");
 }
 
-/// Half of the checks fall due while the service pauses, and most of those are never sent: percentiles tell of them all the same.
+/// Half of the checks fall due while the service pauses, and most of those are never sent: percentiles tell of them
+/// all the same.
 #[test]
 fn an_open_loop_tells_of_a_pause_that_lasts_to_its_end() {
     let node = Node::start();

@@ -107,7 +107,8 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
     }
 }
 
-/// A question that takes longer to its shard than clocks are believed to differ is asked again, for the time when it gets there.
+/// A question that takes longer to its shard than clocks are believed to differ is asked again, for the time when
+/// it gets there.
 #[test]
 fn a_long_way_to_the_shard_is_no_step_of_a_clock() {
     let server = Server::start();

@@ -1,6 +1,7 @@
 //! Faults seen in comparable services, each with a test of its name. Fault 1 is in `replaced_systems.rs`
 //! (`fault_1_a_bucket_of_burst_one_limits`), fault 6 in `exact_on_cluster.rs`
-//! (`two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five`), faults 3, 4 and 11 in `faults_of_charging.rs`.
+//! (`two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five`), faults 3, 4 and 11 in
+//! `faults_of_charging.rs`.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Millions of everything that a store can be asked, with many keys, by every algorithm: no count is ever negative, no key
-//! is without an end, and when the windows have passed nothing is left. `scripts/long-run` makes it 10 million.
+//! Millions of everything that a store can be asked, with many keys, by every algorithm: no count is ever negative, no
+//! key is without an end, and when the windows have passed nothing is left. `scripts/long-run` makes it 10 million.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -173,7 +173,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().unwrap()
 }
 
-/// By a clock that goes on with each check, and in the end to where the last reset of the calendar's day is known no more.
+/// By a clock that goes on with each check, and in the end to where the last reset of the calendar's day is
+/// known no more.
 #[test]
 fn the_embedded_store_holds_nothing_in_the_end() {
     let hand = Arc::new(AtomicU64::new(START));

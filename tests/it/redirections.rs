@@ -63,7 +63,8 @@ fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
     }
 }
 
-/// Before 7.0 a primary that has handed over answers the calls that it held meanwhile only after 10 s (redis/redis#9618).
+/// Before 7.0 a primary that has handed over answers the calls that it held meanwhile only after 10 s
+/// (redis/redis#9618).
 fn holds_calls_after_a_failover(cluster: &Cluster) -> bool {
     let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut cluster.connection(1)).unwrap();
     info.get::<String>("redis_version").unwrap().starts_with("6.")

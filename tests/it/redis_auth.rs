@@ -237,7 +237,8 @@ fn a_server_that_asks_for_a_certificate_is_shown_one() {
     assert_eq!((source(&unknown).as_str(), health(&unknown).as_str()), ("fallback", "degraded"));
 }
 
-/// Two primaries whose plain ports the node never learns: CLUSTER SLOTS and redirections over TLS name the ports for it.
+/// Two primaries whose plain ports the node never learns: CLUSTER SLOTS and redirections over TLS name the
+/// ports for it.
 #[test]
 fn a_cluster_with_tls_is_one() {
     let authority = authority();

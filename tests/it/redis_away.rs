@@ -94,8 +94,8 @@ fn a_connection_that_breaks_while_idle_is_made_anew_at_once() {
     assert!(!logged().contains("breaker opened"), "{}", logged());
 }
 
-/// Redis closes connections when it is restarted, a proxy when nothing has been said for a while. What is asked then, and could
-/// not be sent, waits for the next connection.
+/// Redis closes connections when it is restarted, a proxy when nothing has been said for a while. What is asked then,
+/// and could not be sent, waits for the next connection.
 #[test]
 fn the_first_check_behind_a_connection_that_was_closed_is_decided_by_the_store() {
     let server = Server::start();
@@ -242,8 +242,8 @@ fn a_server_that_falls_silent_while_connecting_is_given_up() {
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
 }
 
-/// A proxy may greet, and hang up on whoever calls a script: it is not connected to without a pause, and is used when it
-/// has learned better.
+/// A proxy may greet, and hang up on whoever calls a script: it is not connected to without a pause, and is used when
+/// it has learned better.
 #[test]
 fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
     let server = Server::start();

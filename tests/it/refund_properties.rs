@@ -385,7 +385,8 @@ fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> 
 }
 
 fn histories(count: usize, by_charge: bool) -> impl Strategy<Value = (Policy, Vec<(Step, Deed)>)> {
-    // Of a bucket near the bounds of what can be counted, what all charges of a history skip would be too large (`ledger.rs`).
+    // Of a bucket near the bounds of what can be counted, what all charges of a history skip would be too large
+    // (`ledger.rs`).
     let is_exact = |quota: &Quota| match quota.rule {
         Rule::TokenBucket(_) => Terms::of_quota(quota).capacity(quota.limit).is_some_and(|debt| debt < 1 << 45),
         _ => true,

@@ -88,7 +88,8 @@ fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
     });
 }
 
-/// What was skipped is counted in fractions, which grow beyond what is exact: a bucket that is refilled within a year has few.
+/// What was skipped is counted in fractions, which grow beyond what is exact: a bucket that is refilled within a
+/// year has few.
 #[test]
 fn any_number_of_refunds_leaves_a_key_that_can_be_read() {
     on_each_store(&policies(&[140], ""), |nodes, store| {

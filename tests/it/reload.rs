@@ -74,8 +74,8 @@ fn on(store: &str, limit: u64) -> String {
     format!("store: {{redis: [{store}], timeout: 10s}}\n{}", p(limit))
 }
 
-/// A library before the system's, by which looking at the file `SLOW` takes as long as the file `HANG` is there: a network
-/// file system whose server has gone, for instance. Two minutes at most.
+/// A library before the system's, by which looking at the file `SLOW` takes as long as the file `HANG` is there: a
+/// network file system whose server has gone, for instance. Two minutes at most.
 const HANGING: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>

@@ -139,8 +139,8 @@ fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
     });
 }
 
-/// limited, limit, remaining, retry_after, reset_after of CL.THROTTLE, by seconds rounded up; the table of all cases is in
-/// `algorithms.rs`.
+/// limited, limit, remaining, retry_after, reset_after of CL.THROTTLE, by seconds rounded up; the table of all cases
+/// is in `algorithms.rs`.
 #[test]
 fn the_five_numbers_of_cl_throttle_from_a_node() {
     on_each_store(|node| {

@@ -133,7 +133,8 @@ fn new_keys(count: usize) -> Vec<String> {
     (0..count).map(|_| unique("shared")).collect()
 }
 
-/// What a server does for a batch of checks: one script call, which reads and writes once for each, and each of its quotas.
+/// What a server does for a batch of checks: one script call, which reads and writes once for each, and each
+/// of its quotas.
 #[test]
 fn a_batch_of_many_keys_is_one_script_call() {
     let server = Server::start();
@@ -228,7 +229,8 @@ fn what_callers_used_up_together_is_known_to_be_used_up() {
     assert_eq!((&known["source"], &known["remaining"]), (&json!("prefilter"), &json!(0)), "{known}");
 }
 
-/// However many callers ask in batches, what waits for a call of its key is one call again, and nobody is refused for want of room.
+/// However many callers ask in batches, what waits for a call of its key is one call again, and nobody is refused for
+/// want of room.
 #[test]
 fn the_more_wait_the_more_each_call_decides() {
     const BATCHES: usize = 12;

@@ -337,7 +337,8 @@ fn script_calls(server: &Server) -> u64 {
     ["eval", "evalsha"].iter().filter_map(|name| calls.get(*name)).sum()
 }
 
-/// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of a few ms.
+/// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of
+/// a few ms.
 #[test]
 fn many_callers_with_different_costs_share_several_calls() {
     let (server, runtime, redis) = own_store();
@@ -440,8 +441,8 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
 }
 
-/// What is taken back from a log of 100,000 moves the sums on the shorter side: few, for a cost and for one of the oldest or
-/// latest charges; and who caused the rest is still told.
+/// What is taken back from a log of 100,000 moves the sums on the shorter side: few, for a cost and for one of the
+/// oldest or latest charges; and who caused the rest is still told.
 #[test]
 fn taking_back_from_a_log_of_100_000_writes_little() {
     let (server, runtime, redis, subject) = long_logs();

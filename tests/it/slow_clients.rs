@@ -65,8 +65,8 @@ fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
     assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
 }
 
-/// Many requests in one write, which one turn of a connection does not answer all; the same in pieces, whose ends are anywhere; and
-/// bodies that tell no length. A connection must be run again for each of them.
+/// Many requests in one write, which one turn of a connection does not answer all; the same in pieces, whose ends are
+/// anywhere; and bodies that tell no length. A connection must be run again for each of them.
 #[test]
 fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
     const REQUESTS: usize = 100;

@@ -102,9 +102,9 @@ fn comparable(mut done: Done) -> Done {
     done
 }
 
-/// Redis forgets the entries of a log later than the embedded store does. After a step back they may be what is left when
-/// all that counts has been taken back, and with them the mark: replies are tentative for longer than they need be,
-/// which costs no more than that nothing is learned from them.
+/// Redis forgets the entries of a log later than the embedded store does. After a step back they may be what is left
+/// when all that counts has been taken back, and with them the mark: replies are tentative for longer than they need
+/// be, which costs no more than that nothing is learned from them.
 fn be_as_careful(expected: &mut Done, answered: &Done) {
     if let (Done::Taken(expected) | Done::Reserved(expected, _), Done::Taken(answered) | Done::Reserved(answered, _)) =
         (expected, answered)

@@ -184,7 +184,8 @@ fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
     std::thread::scope(|scope| {
         let more = |count| (0..count).for_each(|_| _ = scope.spawn(|| ask(&node, "default", "hot")));
         let depth = || value(&metrics(&node), "tollgate_lane_queue_depth", &[]);
-        // The first of them are under way, and those that come later wait for them; for two seconds, then the breaker opens.
+        // The first of them are under way, and those that come later wait for them; for two seconds, then
+        // the breaker opens.
         wait_until("thirty wait", || {
             more(5);
             depth() >= 30.0

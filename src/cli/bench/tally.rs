@@ -50,8 +50,8 @@ impl Tally {
         }
     }
 
-    /// Notes that a call of `checks` that was due at `due` was not yet sent at `now`, the end: it would have waited for longer
-    /// than that, and a percentile without it would hide the pause that it waited for.
+    /// Notes that a call of `checks` that was due at `due` was not yet sent at `now`, the end: it would have waited for
+    /// longer than that, and a percentile without it would hide the pause that it waited for.
     pub(super) fn leave_behind(&mut self, due: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(due).max(1));
         self.behind += checks;

@@ -16,14 +16,19 @@ mod process;
 pub use text::{CONTENT_TYPE, text};
 
 macro_rules! metrics {
-    ($(#[$about:meta])* pub struct $name:ident { $(#[doc = $help:literal] pub $field:ident: $type:ty = $full:literal,)* }) => {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident {
+            $($(#[doc = $help:literal])+ pub $field:ident: $type:ty = $full:literal,)*
+        }
+    ) => {
         $(#[$about])*
         #[derive(Debug, Default)]
-        pub struct $name { $(#[doc = $help] pub $field: $type,)* }
+        pub struct $name { $($(#[doc = $help])+ pub $field: $type,)* }
 
         impl Collector for $name {
             fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-                $(self.$field.encode(&mut encoder, $full, $help.trim())?;)*
+                $(self.$field.encode(&mut encoder, $full, concat!($($help),+).trim())?;)*
                 Ok(())
             }
         }
@@ -57,7 +62,8 @@ metrics! {
         pub prefilter_denials: Family<u64> = "tollgate_prefilter_denials",
         /// Denials that the pre-filter forgot for want of room.
         pub prefilter_evictions: Family<u64> = "tollgate_prefilter_evictions",
-        /// Checks that were answered without the store, by the policy's way to do so and by what kept the store from it.
+        /// Checks that were answered without the store, by the policy's way to do so and by what kept the
+        /// store from it.
         pub fallback: Family<u64> = "tollgate_fallback",
         /// Requests that were turned away unread because too many were under way.
         pub shed: Family<u64> = "tollgate_shed",

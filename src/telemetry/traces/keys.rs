@@ -1,6 +1,7 @@
 //! How the key of a check is named in a trace.
 //!
-//! By a keyed hash, unless the configuration wants it in clear: a plain hash of an address is found by hashing them all.
+//! By a keyed hash, unless the configuration wants it in clear: a plain hash of an address is found by
+//! hashing them all.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The span of a call is a child of the first of its checks that is recorded, and is linked with every one of them, in
-//! both directions. In a batch, and of checks that are charged together, each key has a span `check` between the request
-//! and the store.
+//! both directions. In a batch, and of checks that are charged together, each key has a span `check` between the
+//! request and the store.
 //!
 //! A request that is not recorded has no context of ours, so whoever asks for it finds nothing and makes nothing.
 

@@ -46,8 +46,8 @@ fn kill_all(cluster: &Cluster, primaries: [u16; 3]) {
     }
 }
 
-/// Starts all nodes, and tells when every shard takes writes; the load then runs on for a while. The primaries first: no replica
-/// must take over from one that comes late.
+/// Starts all nodes, and tells when every shard takes writes; the load then runs on for a while. The primaries first:
+/// no replica must take over from one that comes late.
 fn returned(cluster: &Cluster, primaries: [u16; 3]) -> u64 {
     let back = std::thread::scope(|scope| {
         scope.spawn(|| {

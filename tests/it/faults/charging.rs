@@ -52,8 +52,9 @@ fn policies() -> String {
 /// Rounds of a new key on a slot that nobody knows to be moving.
 const ROUNDS: usize = 6;
 
-/// A slot is MIGRATING and none of its keys has moved, and the first check of a key comes: as once a second, since so long it
-/// is remembered that the slot moves. It is decided in time, and what is not answered as charged does not stay charged.
+/// A slot is MIGRATING and none of its keys has moved, and the first check of a key comes: as once a second, since
+/// so long it is remembered that the slot moves. It is decided in time, and what is not answered as charged does
+/// not stay charged.
 #[test]
 fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
     let cluster = chaos::arena();

@@ -15,8 +15,8 @@ use crate::harness::redis::Server;
 use crate::harness::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
 /// The replica loses its link shortly before the primary dies, so that what is charged meanwhile is forgotten: by the
-/// policy that does not wait for the replica, at most all that was allowed meanwhile, which is the rate times the lag; by
-/// the one that waits, nothing that was answered.
+/// policy that does not wait for the replica, at most all that was allowed meanwhile, which is the rate times the lag;
+/// by the one that waits, nothing that was answered.
 #[test]
 fn a_failover_forgets_what_no_replica_had_and_nothing_that_waited_for_it() {
     let ([durable, usual], lag) = kill_behind_a_lagging_replica(CUT_OFF);
@@ -129,8 +129,8 @@ fn check(node: &Node, policy: &str, key: &str) -> serde_json::Value {
     http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string()).json()
 }
 
-/// The charge stays: the store has it, only the answer does not vouch for it. Who does not ask for a replica is answered
-/// beside it without waiting.
+/// The charge stays: the store has it, only the answer does not vouch for it. Who does not ask for a replica is
+/// answered beside it without waiting.
 #[test]
 fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
     let server = Server::start();
@@ -168,8 +168,8 @@ fn a_server_that_refuses_wait_is_quoted_in_the_log() {
     assert_eq!(told().matches("NOPERM").count(), 1, "{}", told());
 }
 
-/// A server says that WAIT has ended when it looks at the time the next time. It is not waited for; and what charges nothing
-/// needs no replica.
+/// A server says that WAIT has ended when it looks at the time the next time. It is not waited for; and what charges
+/// nothing needs no replica.
 #[test]
 fn a_server_that_says_late_that_nobody_acknowledged_is_not_waited_for() {
     let server = Server::start_with(&["--hz", "1", "--dynamic-hz", "no"]);
@@ -240,7 +240,8 @@ fn many_ids_of_one_key_take_no_longer_than_one() {
     assert!(took < 3_000, "{took} ms");
 }
 
-/// The next WAIT begins when the one before has ended, so who asked early has little time left; who asked late has enough.
+/// The next WAIT begins when the one before has ended, so who asked early has little time left; who asked
+/// late has enough.
 #[test]
 fn who_has_waited_long_does_not_keep_others_from_waiting() {
     let (primary, _link, _replica) = behind_a_slow_link(400);

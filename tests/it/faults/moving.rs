@@ -37,7 +37,8 @@ fn slots_are_moved_there_and_back() {
     }
 }
 
-/// Slots that were moved leave many ranges behind; a node that begins then has one connection for each primary's checks.
+/// Slots that were moved leave many ranges behind; a node that begins then has one connection for each primary's
+/// checks.
 #[test]
 fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
     let cluster = chaos::arena();
@@ -88,8 +89,8 @@ pub(super) fn begin(cluster: &Cluster, slot: u16, from: u16, to: u16) {
 pub(super) fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
     let id = id(cluster, owners[0]);
     owners.iter().for_each(|number| set_slot(cluster, *number, slot, "NODE", &id));
-    // A node that takes the slot back before it has heard of the new owner's epoch claims it with an older one: as soon as it
-    // does hear, each of the two holds the other for the owner, for good.
+    // A node that takes the slot back before it has heard of the new owner's epoch claims it with an older one: as soon
+    // as it does hear, each of the two holds the other for the owner, for good.
     let epoch = |number: u16, name: &str| -> u64 {
         let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut cluster.connection(number)).unwrap();
         info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
@@ -351,8 +352,8 @@ fn hammer(client: usize, address: &str, key: &str, allowed: &[AtomicU64; POLICIE
     }
 }
 
-/// What has several keys and cannot be made of calls of one key is not done while the slot stays half-way: a check with an id
-/// and a reservation are answered as the policy says for a store that refuses, and charge nothing anywhere.
+/// What has several keys and cannot be made of calls of one key is not done while the slot stays half-way: a check with
+/// an id and a reservation are answered as the policy says for a store that refuses, and charge nothing anywhere.
 #[test]
 fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
     let cluster = chaos::arena();

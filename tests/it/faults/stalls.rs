@@ -9,8 +9,8 @@ use super::{during, patient};
 use crate::harness::chaos::{self, CLIENTS, Service};
 use crate::harness::redis::Server;
 
-/// When it goes on, its timers have run out and the answers have come, all at once. On a busy machine it needs a while to
-/// read them, so there all is longer.
+/// When it goes on, its timers have run out and the answers have come, all at once. On a busy machine it needs a while
+/// to read them, so there all is longer.
 #[test]
 fn a_node_that_was_stalled_does_not_blame_the_store() {
     let (timeout, times) = (patient(), if chaos::strict() { 10 } else { 3 });

@@ -71,7 +71,8 @@ fn any_bytes_are_answered_or_cut_off_and_cost_no_memory() {
             _ => {}
         }
         let head = String::from_utf8_lossy(&answer[..answer.len().min(12)]).into_owned();
-        // Who begins as a client of HTTP/2 is answered by the first frame of a server, SETTINGS (RFC 9113, section 3.4).
+        // Who begins as a client of HTTP/2 is answered by the first frame of a server, SETTINGS (RFC
+        // 9113, section 3.4).
         let is_http2 = bytes.starts_with(b"PRI * HTTP/2.0") && answer.get(3) == Some(&4);
         assert!(answer.is_empty() || is_http2 || head.starts_with("HTTP/1."), "seed {seed}: {head}");
         assert!(!head.contains(" 500"), "seed {seed}: {:?}", String::from_utf8_lossy(&bytes));

@@ -110,8 +110,8 @@ impl Cluster {
         address.rsplit(':').next().unwrap().parse::<u16>().unwrap() - self.base + 1
     }
 
-    /// Lets replica `number` take over as operators do, and waits until it has. Of several elections at once all but one
-    /// may fail, and the server gives up after 5 s; it is told again after more than that.
+    /// Lets replica `number` take over as operators do, and waits until it has. Of several elections at once all but
+    /// one may fail, and the server gives up after 5 s; it is told again after more than that.
     pub(crate) fn fail_over(&self, number: u16) {
         let tell = || redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut self.connection(number));
         tell().unwrap();

@@ -49,7 +49,8 @@ pub fn bucket(burst: u64, units: u64, per: Micros) -> Quota {
     Quota { name: span_text(per), limit, window: terms.fill_time(limit).unwrap(), rule: Rule::TokenBucket(rate) }
 }
 
-/// The policy with its limits changed, as a reload would; never across 2^32, where other keys of a sliding window begin.
+/// The policy with its limits changed, as a reload would; never across 2^32, where other keys of a
+/// sliding window begin.
 pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
     let mut changed = policy.clone();
     for quota in &mut changed.quotas {
