@@ -11,10 +11,10 @@ use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::{Done, Subject, Work};
 
-use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, written};
+use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, posted, remaining};
 use crate::harness::redis::shared_store;
 use crate::harness::steps::{bucket, policy_of, quota};
-use crate::harness::{Node, http, unique, wait_until};
+use crate::harness::{Node, file_with, http, unique, wait_until};
 
 const CALLERS: usize = 24;
 
@@ -45,7 +45,7 @@ fn hammer(nodes: [&Node; 2], each: usize, checks: impl Fn(usize) -> Vec<Value> +
 
 #[test]
 fn two_nodes_and_24_callers_get_exactly_what_the_tightest_limit_permits() {
-    on_each_store(&policies(&[25, 40, 60], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[25, 40, 60], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             // On a cluster their slots, and so their shards, are as good as random.
             let keys = [60, 25, 40, 60].map(|limit| (format!("{algorithm}-{limit}"), unique("all"), limit));
@@ -66,7 +66,7 @@ fn two_nodes_and_24_callers_get_exactly_what_the_tightest_limit_permits() {
 
 #[test]
 fn with_overlapping_keys_it_is_never_over_and_every_charge_is_one_that_was_allowed() {
-    on_each_store(&policies(&[25], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[25], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let policy = format!("{algorithm}-25");
             let keys = [(); 4].map(|()| unique("overlap"));
@@ -117,7 +117,7 @@ fn policy(algorithm: &str) -> Policy {
 #[test]
 fn however_many_are_denied_at_once_nothing_stays_charged() {
     const AT_ONCE: usize = 128;
-    on_each_store(&policies(&[1, 140], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[1, 140], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let open = (format!("{algorithm}-140"), unique("open"));
             let charged = posted(nodes[0], "/v1/check", &item(&open.0, &open.1, 5));
@@ -145,7 +145,7 @@ fn however_many_are_denied_at_once_nothing_stays_charged() {
 fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_given_back() {
     let (runtime, store) = shared_store();
     let redis = format!("store: {{redis: ['{}']}}\n", crate::harness::redis::shared().url());
-    let node = node(&written(&(redis + &policies(&[1], ""))));
+    let node = Node::with_config(file_with(&(redis + &policies(&[1], ""))));
     for algorithm in ALGORITHMS {
         let policy = Arc::new(policy(algorithm));
         let key: Arc<str> = unique("open").into();
@@ -166,7 +166,7 @@ fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_gi
 
 #[test]
 fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
-    on_each_store(&policies(&[3, 5], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[3, 5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (three, five) = (format!("{algorithm}-3"), format!("{algorithm}-5"));
             let [a, b, c] = [(); 3].map(|()| unique("verdict"));
@@ -256,7 +256,7 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
 
 #[test]
 fn denials_have_the_status_that_was_asked_for_and_a_retry_after() {
-    on_each_store(&policies(&[3], ""), |nodes, _| {
+    on_pairs_of_nodes(&policies(&[3], ""), |nodes, _| {
         let [a, b] = [(); 2].map(|()| unique("status"));
         let body = json!({"checks": [item("sliding-3", &a, 1), item("first-3", &b, 3)]}).to_string();
         let ask = || http::post(&nodes[0].address, "/v1/check/all?deny_status=429", &body);
@@ -279,10 +279,10 @@ policies:
   error: {quotas: [4 per 1h], on_store_failure: error}
 fallback: {expected_nodes: 2}
 ";
-    let node = node(&crate::harness::config_on(&seeds, policies));
+    let node = Node::with_config(crate::harness::config_on(&seeds, policies));
     let all = |names: &[&str]| {
         let checks: Vec<_> = names.iter().map(|name| item(name, "k", 1)).collect();
-        http::post(&node.address, "/v1/check/all", json!({"checks": checks}).to_string())
+        node.post("/v1/check/all", &json!({"checks": checks}))
     };
     for _ in 0..5 {
         let denied = all(&["allow", "deny", "local"]).json();
@@ -317,7 +317,7 @@ policies:
   b-listed: {quotas: [1 per 1h], deny: {keys: [closed]}}
   b-used: {quotas: [1 per 1h]}
 ";
-    let node = node(&crate::harness::config_on(&seeds, policies));
+    let node = Node::with_config(crate::harness::config_on(&seeds, policies));
     assert_eq!(check(&node, &item("b-used", "closed", 1))["allowed"], true);
     for policy in ["a-log", "a-window"] {
         for denying in ["b-listed", "b-used"] {

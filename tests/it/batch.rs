@@ -1,11 +1,8 @@
 //! Many checks in one call: each by itself, those for one key in order, answers in the order of the checks.
 
-use std::io::Write;
-
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
-use crate::harness::{Node, http};
+use crate::harness::{Node, file_with};
 
 #[test]
 fn each_is_answered_in_its_place() {
@@ -44,11 +41,9 @@ fn a_bad_item_does_not_spoil_the_others() {
 #[test]
 fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
     let name = |number: usize| format!("{number:04}{}", "x".repeat(58));
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    writeln!(file, "policies:").unwrap();
-    (0..2000).for_each(|number| writeln!(file, "  {}: {{quotas: [5 per 1h]}}", name(number)).unwrap());
-    writeln!(file, "  short: {{quotas: [5 per 1h]}}").unwrap();
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let policies: String = (0..2000).map(|number| format!("  {}: {{quotas: [5 per 1h]}}\n", name(number))).collect();
+    let file = file_with(&format!("policies:\n{policies}  short: {{quotas: [5 per 1h]}}\n"));
+    let node = Node::with_config(&file);
     let unknown = |number: usize| json!({"policy": format!("{}y", name(number)), "key": "k"});
     let mut checks: Vec<Value> = vec![json!({"policy": "shrot", "key": "k"}); 10];
     checks.extend((0..990).map(unknown));
@@ -58,16 +53,15 @@ fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
     assert!(problems.iter().all(|problem| problem["status"] == 404), "{problems:?}");
     let explained = problems.iter().filter(|problem| problem["known"].is_array()).count();
     assert_eq!(explained, 8);
-    let all = http::post(&node.address, "/v1/check/all", json!({"checks": checks[10..26]}).to_string());
+    let all = node.post("/v1/check/all", &json!({"checks": checks[10..26]}));
     assert_eq!(all.status, 404, "{all:?}");
 }
 
 /// The last of several checks of a key tells what is left, also to the pre-filter.
 #[test]
 fn what_a_batch_used_up_is_known_to_be_used_up() {
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    writeln!(file, "policies: {{three: {{quotas: [3 per 1h]}}}}").unwrap();
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let file = file_with("policies: {three: {quotas: [3 per 1h]}}\n");
+    let node = Node::with_config(&file);
     let check = json!({"policy": "three", "key": "k"});
     let remaining = |results: &Value| results[0]["remaining"].clone();
     let three = results(&node, &json!([check, check, check]));
@@ -93,19 +87,19 @@ fn a_bad_envelope_refuses_the_call() {
         (many(1001), "/checks"),
     ] {
         for path in ["/v1/check/batch", "/v1/check/all"] {
-            let answer = http::post(&node.address, path, body.to_string());
+            let answer = node.post(path, &body);
             let violations = answer.json()["violations"].clone();
             let pointers = violations.as_array().unwrap().iter().map(|each| each["pointer"].as_str().unwrap());
             assert_eq!((answer.status, pointers.collect::<Vec<_>>().join(" ")), (422, pointer.to_owned()), "{path}");
         }
     }
-    let answer = http::post(&node.address, "/v1/check/batch", many(1000).to_string());
+    let answer = node.post("/v1/check/batch", &many(1000));
     assert_eq!((answer.status, answer.json()["results"].as_array().map(Vec::len)), (200, Some(1000)));
     assert_eq!(results(&node, &json!([{"key": "a", "cost": 0}]))[0]["remaining"], 1000);
 }
 
 fn results(node: &Node, checks: &Value) -> Value {
-    let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string());
+    let answer = node.post("/v1/check/batch", &json!({"checks": checks}));
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()["results"].clone()
 }

@@ -48,7 +48,7 @@ fn what_it_counts_is_what_the_node_charged() {
     let report = report(&node.url(), &[&arguments[..], &["--key-prefix", &prefix]].concat());
     assert_eq!((&report["allowed"], &report["denied"]), (&json!(40), &json!(0)), "{report}");
     let peek = json!({"policy": "api-key", "key": format!("{prefix}0"), "cost": 0});
-    let peek = http::post(&node.address, "/v1/check", peek.to_string()).json();
+    let peek = node.post("/v1/check", &peek).json();
     assert_eq!(peek["remaining"], 600 - 120, "{peek}");
 }
 

@@ -1,6 +1,5 @@
 //! Windows by the calendar: right across whatever clocks in a time zone do, and alike on every store.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,12 +22,12 @@ use tollgate::limit::time::Micros;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
 use crate::clocks::shifted;
 use crate::harness::redis::{shared, shared_store};
 use crate::harness::steps::{policy_of, quota};
-use crate::harness::{Node, cluster, http, unique};
+use crate::harness::stores::on_memory_redis_and_cluster;
+use crate::harness::{Node, file_with, unique};
 
 const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
 
@@ -326,23 +325,14 @@ policies:
   api-key: {algorithm: fixed-window, timezone: America/New_York, quotas: [12 per 1d, {name: monthly, limit: 20, per: 1mo}]}
 ";
 
-fn ask(node: &Node, policy: &str, key: &str) -> Value {
-    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string()).json()
-}
-
 /// Row 5 by the calendar: on the embedded store, one Redis and the cluster, 20 at once are exactly 10.
 #[test]
 fn ten_text_messages_a_day_on_each_store() {
-    let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
-    let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));
-    for store in ["", &one, &cluster] {
-        let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-        writeln!(file, "{store}{POLICIES}").unwrap();
-        let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let exactly_ten = || {
             let key = unique("sms");
             let asked = std::thread::scope(|scope| {
-                let asked: Vec<_> = (0..20).map(|_| scope.spawn(|| ask(&node, "sms", &key))).collect();
+                let asked: Vec<_> = (0..20).map(|_| scope.spawn(|| node.check("sms", &key, 1))).collect();
                 asked.into_iter().map(|asked| asked.join().unwrap()).collect::<Vec<_>>()
             });
             let denied = asked.iter().find(|answer| answer["allowed"] == false).unwrap();
@@ -352,21 +342,20 @@ fn ten_text_messages_a_day_on_each_store() {
         };
         // Midnight may come between: then once more.
         assert!((0..2).any(|_| exactly_ten()), "never exactly ten of twenty");
-        let answer = ask(&node, "api-key", &unique("api-key"));
+        let answer = node.check("api-key", &unique("api-key"), 1);
         let names: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["name"]).collect();
         assert_eq!(names, [&json!("1d"), &json!("monthly")]);
         // One number for all days and months: the nominal length.
         let windows: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["window_ms"]).collect();
         assert_eq!(windows, [&json!(86_400_000u64), &json!(2_592_000_000u64)]);
-    }
+    });
 }
 
 /// The real program, from the noon of the day on which Berlin sets its clocks forward into the next day: its midnight
 /// is ten o'clock in the evening of UTC.
 #[test]
 fn a_real_node_gives_ten_more_after_the_midnight_of_a_day_of_23_hours() {
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    writeln!(file, "{POLICIES}").unwrap();
+    let file = file_with(POLICIES);
     let folder = tempfile::tempdir().unwrap();
     let shift = folder.path().join("shift");
     let noon = i64::try_from((micros("2035-03-25T12:00:00Z") - Clock::system().now()) / 1_000_000).unwrap();
@@ -378,19 +367,19 @@ fn a_real_node_gives_ten_more_after_the_midnight_of_a_day_of_23_hours() {
     let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
     let hours = |answer: &Value, name: &str| answer[name].as_f64().unwrap() / 3_600_000.0;
     for left in (0..10).rev() {
-        let answer = ask(&node, "sms", "user-42");
+        let answer = node.check("sms", "user-42", 1);
         assert_eq!((&answer["allowed"], &answer["remaining"]), (&json!(true), &json!(left)), "{answer}");
         // Ten hours to midnight; a busy machine may take some of them.
         assert!((9.5..=10.0).contains(&hours(&answer, "reset_after_ms")), "{answer}");
     }
     set(9 * 60 + 31);
-    let denied = ask(&node, "sms", "user-42");
+    let denied = node.check("sms", "user-42", 1);
     assert_eq!(denied["allowed"], false, "{denied}");
     assert!(hours(&denied, "retry_after_ms") <= 0.5, "{denied}");
     set(10 * 60 + 1);
     let mut next_day = Value::Null;
     crate::harness::wait_until("the next day has begun", || {
-        next_day = ask(&node, "sms", "user-42");
+        next_day = node.check("sms", "user-42", 1);
         next_day["allowed"] == true
     });
     assert_eq!(next_day["remaining"], 9, "{next_day}");

@@ -4,8 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::stores::file_with;
-use crate::harness::{Node, TOLLGATE, http};
+use crate::harness::{Node, TOLLGATE, file_with, http};
 
 fn run(arguments: &[&str], url: &str) -> (i32, String, String) {
     let Output { status, stdout, stderr } = Command::new(TOLLGATE)
@@ -171,7 +170,7 @@ fn a_failure_tells_all_that_the_node_told() {
     std::fs::write(folder.path().join("check.tokens"), line).unwrap();
     let config = "auth: {check_token_files: [check.tokens]}\npolicies: {default: {quotas: [5 per 1h]}}\n";
     std::fs::write(folder.path().join("my.yaml"), config).unwrap();
-    let node = Node::start_with(&["--config", folder.path().join("my.yaml").to_str().unwrap()]);
+    let node = Node::with_config(folder.path().join("my.yaml"));
     let (code, _, reason) = run(&["check", "default", "me"], &node.url());
     assert!(code == 2 && reason.contains("--token-file") && reason.contains("TOLLGATE_TOKEN"), "{code} {reason}");
 }
@@ -179,7 +178,7 @@ fn a_failure_tells_all_that_the_node_told() {
 #[test]
 fn a_denial_that_is_only_noted_is_told() {
     let file = file_with("policies: {watched: {quotas: [1 per 1h], shadow: true}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let (code, out, _) = run(&["check", "watched", "me", "--cost", "2"], &node.url());
     assert!(code == 0 && out.starts_with("allowed, as the policy only watches (shadow)"), "{code} {out}");
 }
@@ -187,7 +186,7 @@ fn a_denial_that_is_only_noted_is_told() {
 #[test]
 fn policies_of_before_a_reload_with_faults_are_told_to_be_that() {
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let (code, _, reason) = run(&["policies"], &node.url());
     assert_eq!((code, reason.as_str()), (0, ""));
     std::fs::write(file.path(), "\npolices: {}\n").unwrap();

@@ -119,11 +119,8 @@ policies:
   usual: {quotas: [1000 per 1m, 1000 per 1h], on_store_failure: deny, timeout: 6s}
 ";
     let file = config_on(&[proxy.url()], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    let ask = |policy: &str| {
-        let body = json!({"policy": policy, "key": unique("far")}).to_string();
-        http::post(&node.address, "/v1/check", body).json()
-    };
+    let node = Node::with_config(&file);
+    let ask = |policy: &str| node.check(policy, &unique("far"), 1);
     wait_until("the store decides", || ask("usual")["source"] == "store");
     proxy.delay(400);
     for policy in ["usual", "short"] {

@@ -99,10 +99,7 @@ fn ten_parallel_requests_on_five_per_ten_seconds_admit_five() {
         let allowed = std::thread::scope(|scope| {
             let ask = |number: usize| {
                 let (nodes, key) = (&nodes, &key);
-                scope.spawn(move || {
-                    let body = json!({"policy": "ten", "key": key}).to_string();
-                    http::post(&nodes[number % 2].address, "/v1/check", body).json()["allowed"] == true
-                })
+                scope.spawn(move || nodes[number % 2].check("ten", key, 1)["allowed"] == true)
             };
             let asked: Vec<_> = (0..10).map(ask).collect();
             asked.into_iter().map(|asked| usize::from(asked.join().unwrap())).sum::<usize>()
@@ -116,10 +113,7 @@ fn what_one_node_admits_the_other_one_counts() {
     let file = config(POLICIES);
     let nodes = nodes(&file);
     let key = unique("shared");
-    let ask = |node: usize| {
-        let body = json!({"policy": "ten", "key": key}).to_string();
-        http::post(&nodes[node].address, "/v1/check", body).json()
-    };
+    let ask = |node: usize| nodes[node].check("ten", &key, 1);
     for (count, node) in [0, 1, 1, 0, 1].into_iter().enumerate() {
         let decision = ask(node);
         assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(4 - count)), "{decision}");
@@ -140,7 +134,7 @@ fn what_one_node_admits_the_other_one_counts() {
 fn one_call_per_check_and_none_for_a_known_denial() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let calls = || {
         let mut calls = BTreeMap::new();
         cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
@@ -180,7 +174,7 @@ fn a_hot_key_costs_one_call_per_round_trip() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let file = config_on(&[proxy.url()], POLICIES);
-    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let nodes = [(); 2].map(|()| Node::with_config(&file));
     let key = unique("hot");
     let calls = || {
         let mut calls = BTreeMap::new();
@@ -202,10 +196,10 @@ fn a_hot_key_costs_one_call_per_round_trip() {
 fn checks_spread_over_the_shards() {
     let cluster = cluster::shared();
     let file = config(POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     for _ in 0..90 {
         let checks: Vec<_> = (0..100).map(|_| json!({"policy": "hourly", "key": unique("spread")})).collect();
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
         assert!(answer["results"].as_array().unwrap().iter().all(|each| each["source"] == "store"), "{answer}");
     }
     let held = |number| {

@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use crate::harness::redis::Server;
-use crate::harness::stores::{ask, file_with};
-use crate::harness::{Node, TOLLGATE, http};
+use crate::harness::stores::ask;
+use crate::harness::{Node, TOLLGATE, file_with, http};
 
 const POLICIES: &str = r#"policies:
   per-ip:
@@ -107,7 +107,7 @@ fn a_person_can_read_it() {
 fn windows_by_the_calendar_are_told_in_its_units() {
     let policies = "policies: {sms: {algorithm: fixed-window, timezone: Europe/Berlin, quotas: [1 per 1d, 9 per 1mo]}}";
     let file = file_with(policies);
-    let (path, node) = (file.path().to_str().unwrap(), Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let (path, node) = (file.path().to_str().unwrap(), Node::with_config(&file));
     let (_, out, _) = explain(path, "sms", "alice", &[]);
     assert!(out.contains("1 per 1d\n") && out.contains("9 per 1mo\n"), "{out}");
     assert!(node.greeting.contains("sms: 1 per 1d, 9 per 1mo (fixed-window)"), "{}", node.greeting);

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, reset, written};
+use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, posted, remaining, reset};
 use crate::harness::redis::Server;
-use crate::harness::unique;
+use crate::harness::{Node, file_with, unique};
 
 /// Tokens went negative by denied calls, and the caller was locked out longer and longer.
 #[test]
 fn a_denied_call_deducts_nothing() {
-    on_each_store(&policies(&[3], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[3], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-3"), unique("fault-3"));
             let ask = |cost: u64| check(nodes[0], &json!({"policy": policy, "key": key, "cost": cost}));
@@ -44,7 +44,7 @@ fn a_denied_call_deducts_nothing() {
 fn no_path_leaves_a_key_without_a_ttl() {
     let server = Server::start();
     let store = format!("store: {{redis: ['{}']}}\n", server.url());
-    let node = node(&written(&(store + &policies(&[3, 5], ""))));
+    let node = Node::with_config(file_with(&(store + &policies(&[3, 5], ""))));
     for algorithm in ALGORITHMS {
         let (three, five) = (format!("{algorithm}-3"), format!("{algorithm}-5"));
         let one = |policy: &str, key: &str| json!({"policy": policy, "key": key});
@@ -92,7 +92,7 @@ policies:
   logs: {algorithm: sliding-log, quotas: [2 per 1h, 5 per 1d], timeout: 5s}
   buckets: {algorithm: token-bucket, quotas: [{rate: 1 per 1d, burst: 2}, {rate: 1 per 365d, burst: 5}], timeout: 5s}
 ";
-    on_each_store(rules, |nodes, store| {
+    on_pairs_of_nodes(rules, |nodes, store| {
         for policy in ["both", "fixed", "calendar", "logs", "buckets"] {
             let (key, other) = (unique("fault-11"), unique("fault-11"));
             let one = json!({"policy": policy, "key": key});

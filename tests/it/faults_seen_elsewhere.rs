@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::stores::{ask, node_with, on_each_store};
-use crate::harness::{cluster, http, unique};
+use crate::harness::stores::{ask, on_memory_and_redis};
+use crate::harness::{cluster, http, node_with, unique};
 
 /// A cost beyond the burst was told a wait, though it can never pass; a wait below a second was told as 0.
 #[test]
@@ -16,7 +16,7 @@ policies:
   bucket: {algorithm: token-bucket, quotas: [{rate: 5 per 1s, burst: 10}]}
   window: {quotas: [10 per 1s]}
 ";
-    on_each_store(policies, |node| {
+    on_memory_and_redis(policies, |node| {
         for policy in ["bucket", "window"] {
             let key = unique("fault-2");
             let check = |cost: u64| {
@@ -80,7 +80,7 @@ policies:
   log: {algorithm: sliding-log, quotas: [10 per 1h]}
   bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 10}]}
 ";
-    on_each_store(policies, |node| {
+    on_memory_and_redis(policies, |node| {
         for policy in ["window", "first", "year", "log", "bucket"] {
             let key = unique("fault-12");
             let allowed =
@@ -96,7 +96,7 @@ policies:
 #[test]
 fn a_known_denial_is_none_under_a_raised_limit() {
     let policies = "policies: {own: {quotas: [2 per 1h], inline: true}}";
-    on_each_store(policies, |node| {
+    on_memory_and_redis(policies, |node| {
         let key = unique("fault-12");
         let ask = |quotas: &str| ask(node, &json!({"policy": "own", "key": key, "cost": 2, "quotas": [quotas]}));
         for _ in 0..3 {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::harness::http;
 use crate::harness::redis::{Server, shared};
-use crate::harness::stores::{ask, node_with, on_each_store};
-use crate::harness::{Node, unique};
+use crate::harness::stores::{ask, on_memory_and_redis};
+use crate::harness::{Node, node_with, unique};
 
 const POLICIES: &str = "
 policies:
@@ -35,7 +35,7 @@ fn admitted(node: &Node, policy: &str, key: &str, quotas: &Value) -> usize {
 
 #[test]
 fn other_quotas_are_other_counters() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let key = unique("own");
         let sets = [json!(["3 per 1h"]), json!(["4 per 1h"]), json!(["3 per 1d"]), json!(["3 per 1h", "5 per 1d"])];
         let (a, b) = (&sets[0], &sets[1]);
@@ -55,10 +55,10 @@ fn other_quotas_are_other_counters() {
 /// To look for what is wrong with each of them would hold up everybody else.
 #[test]
 fn very_many_members_are_refused_at_once() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let members: serde_json::Map<String, Value> = (0..80_000).map(|at| (format!("m{at}"), json!(1))).collect();
         let check = json!({"policy": "own", "key": "k", "quotas": [members]});
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": [check]}).to_string()).json();
+        let answer = node.post("/v1/check/batch", &json!({"checks": [check]})).json();
         let error = &answer["results"][0]["error"];
         assert_eq!((&error["status"], error["violations"].as_array().unwrap().len()), (&json!(422), 1), "{error}");
     });
@@ -66,7 +66,7 @@ fn very_many_members_are_refused_at_once() {
 
 #[test]
 fn the_same_quotas_are_one_counter_however_they_are_written() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let key = unique("same");
         let ways = [
             json!(["4 per 60m", "9 per 1d"]),
@@ -80,7 +80,7 @@ fn the_same_quotas_are_one_counter_however_they_are_written() {
         // In one call each has its own names, in its own order.
         let item = |way: &Value| json!({"policy": "own", "key": key, "quotas": way});
         let batch = json!({"checks": [item(&ways[2]), item(&ways[0]), item(&ways[2])]});
-        let results = http::post(&node.address, "/v1/check/batch", batch.to_string()).json()["results"].clone();
+        let results = node.post("/v1/check/batch", &batch).json()["results"].clone();
         assert_eq!((&results[0]["quota"], &results[0]["remaining"]), (&json!("hourly"), &json!(0)), "{results}");
         assert_eq!((&results[1]["quota"], &results[1]["allowed"]), (&json!("60m"), &json!(false)), "{results}");
         assert_eq!((&results[2]["quota"], &results[2]["allowed"]), (&json!("hourly"), &json!(false)), "{results}");
@@ -101,7 +101,7 @@ fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
         let all = |cost: u64, others: &[Value]| {
             let items = ways.iter().map(|way| json!({"policy": "own", "key": key, "cost": cost, "quotas": way}));
             let checks: Vec<Value> = items.chain(others.iter().cloned()).collect();
-            http::post(&node.address, "/v1/check/all", json!({"checks": checks}).to_string()).json()
+            node.post("/v1/check/all", &json!({"checks": checks})).json()
         };
         let told = |answer: &Value, used: u64| {
             for (number, (quotas, binding)) in quotas.iter().zip(["1m", "mine"]).enumerate() {
@@ -134,14 +134,14 @@ fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
             told(&denied, 4 / share);
         }
     };
-    on_each_store(POLICIES, |node| story(node, 1));
+    on_memory_and_redis(POLICIES, |node| story(node, 1));
     let away = format!("store: {{redis: [redis://127.0.0.1:1]}}\nfallback: {{expected_nodes: 2}}\n{POLICIES}");
     story(&node_with(&away), 2);
 }
 
 #[test]
 fn they_are_counted_by_the_algorithm_of_the_policy() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let key = unique("form");
         assert_eq!(admitted(node, "fixed", &key, &json!(["3 per 1h"])), 3);
         let bucket = json!([{"rate": "1 per 1h", "burst": 5}]);
@@ -153,7 +153,7 @@ fn they_are_counted_by_the_algorithm_of_the_policy() {
 
 #[test]
 fn a_log_of_theirs_is_not_that_of_the_policy() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let key = unique("log");
         assert_eq!(admitted(node, "log", &key, &json!(["3 per 1h"])), 3);
         assert_eq!(admitted(node, "log", &key, &json!(["4 per 1h"])), 4);
@@ -164,7 +164,7 @@ fn a_log_of_theirs_is_not_that_of_the_policy() {
 /// Also where the policy itself counts days, and in its time zone where it counts none.
 #[test]
 fn their_windows_by_the_clock_are_as_long_as_they_say() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let windows = json!(["9 per 1h", "9 per 1d", "9 per 1w", "9 per 1mo"]);
         let lengths = [3_600_000, 86_400_000 + 3_600_000, 7 * 86_400_000 + 3_600_000, 31 * 86_400_000 + 3_600_000];
         for policy in ["hourly", "daily"] {
@@ -180,7 +180,7 @@ fn their_windows_by_the_clock_are_as_long_as_they_say() {
 
 #[test]
 fn a_list_beats_them_and_they_beat_an_override() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let quotas = json!(["3 per 1h"]);
         assert_eq!(check(node, "own", "mallory", &quotas)["reason"], "deny_listed");
         assert_eq!(check(node, "own", "alice", &quotas)["limit"], 3);

@@ -8,8 +8,8 @@ use tollgate::limit::matches::{Matches, Pattern};
 use tollgate::limit::network::Network;
 
 use crate::harness::redis::{Server, shared};
-use crate::harness::stores::{ask, node_with, on_each_store};
-use crate::harness::{Node, config_on, http, unique};
+use crate::harness::stores::{ask, on_memory_and_redis};
+use crate::harness::{Node, config_on, http, node_with, unique};
 
 const POLICIES: &str = r#"
 policies:
@@ -71,7 +71,7 @@ const KEYS: &[(&str, &str, Result<u64, &str>)] = &[
 
 #[test]
 fn each_key_has_the_answer_of_the_entry_that_is_nearest_to_it() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         for (policy, key, expected) in KEYS {
             let decision = ask(node, &json!({"policy": policy, "key": key, "cost": 0}));
             match expected {
@@ -92,7 +92,7 @@ fn by_list(decision: &Value, policy: &str, key: &str, reason: &str, cost: u64) {
 
 #[test]
 fn a_list_answers_every_call_alike_and_says_nothing_of_quotas() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let body = json!({"policy": "login", "key": "mallory", "cost": 3}).to_string();
         let denied = http::post(&node.address, "/v1/check?deny_status=403", &body);
         assert_eq!(denied.status, 403);
@@ -109,7 +109,7 @@ fn a_list_answers_every_call_alike_and_says_nothing_of_quotas() {
         let batch = json!({"checks": [
             {"policy": "login", "key": "root"}, {"policy": "login", "key": "nobody", "cost": 0},
             {"policy": "login", "key": "mallory"}, {"policy": "login", "key": "root", "cost": 2}]});
-        let results = http::post(&node.address, "/v1/check/batch", batch.to_string()).json()["results"].clone();
+        let results = node.post("/v1/check/batch", &batch).json()["results"].clone();
         by_list(&results[0], "login", "root", "allow_listed", 1);
         assert_eq!(results[1]["source"], "store");
         by_list(&results[2], "login", "mallory", "deny_listed", 1);
@@ -119,7 +119,7 @@ fn a_list_answers_every_call_alike_and_says_nothing_of_quotas() {
 
 #[test]
 fn keys_under_one_override_have_a_counter_each() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let (a, b) = (unique("tenant-7:a"), unique("tenant-7:b"));
         for left in (0..4).rev() {
             let decision = check(node, "login", &a);
@@ -146,7 +146,7 @@ fn an_override_counts_on_under_the_same_names() {
         "policies: {{login: {{quotas: [3 per 1h], overrides: [{{match: {{key: {key}}}, quotas: [5 per 1h]}}]}}}}"
     );
     let raised = config_on(&[server.url()], &raised);
-    let [plain, raised] = [plain, raised].map(|file| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let [plain, raised] = [plain, raised].map(|file| Node::with_config(&file));
     for _ in 0..3 {
         assert_eq!(check(&plain, "login", &key)["allowed"], true);
     }

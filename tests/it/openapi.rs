@@ -94,10 +94,10 @@ fn every_kind_of_problem_is_in_it() {
 fn real_answers_of_every_route_are_as_it_says() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("described");
     let post = |path: &str, body: Value, status: u16| {
-        let answer = http::post(&node.address, path, body.to_string());
+        let answer = node.post(path, &body);
         assert_eq!(answer.status, status, "{path} {body}: {answer:?}");
         answer
     };

@@ -22,7 +22,7 @@ fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
     // Generous: what is shown is that calls are asked again, not how fast this machine is.
     let policies = format!("policies:\n  p: {{quotas: [{LIMIT} per 1h], on_store_failure: error, timeout: 3s}}\n");
     let file = config_on(&cluster.seeds(), &policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let keys: Vec<String> = (0..CLIENTS).map(|_| unique("failover")).collect();
     let allowed: Vec<AtomicU64> = keys.iter().map(|_| AtomicU64::new(0)).collect();
     let over = AtomicBool::new(false);
@@ -104,9 +104,9 @@ fn a_primary_without_slots_is_connected_to_once() {
         redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(there).exec(here).unwrap();
     }
     let file = config_on(&[servers[0].url()], "policies: {p: {quotas: [1000 per 1h], timeout: 1s}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let mut ask = || {
-        let answer = http::post(&node.address, "/v1/check", json!({"policy": "p", "key": key}).to_string()).json();
+        let answer = node.check("p", &key, 1);
         let stats: String = redis::cmd("INFO").arg("stats").query(&mut empty).unwrap();
         let told = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
         (answer["source"] == "store", told.trim().parse::<u64>().unwrap())

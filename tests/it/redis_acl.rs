@@ -54,7 +54,7 @@ fn the_documented_user_may_do_what_a_node_does_and_no_more() {
         cluster.seeds().join(", ")
     );
     std::fs::write(&file, format!("store: {store}\npolicies:{POLICIES}")).unwrap();
-    let node = Node::start_with(&["--config", file.to_str().unwrap()]);
+    let node = Node::with_config(&file);
 
     ask_everything(&node);
     forget_scripts(&node, &cluster);
@@ -149,7 +149,7 @@ fn while_a_slot_moves(node: &Node, cluster: &Cluster) {
 }
 
 fn post(node: &Node, path: &str, body: &Value) {
-    done(&http::post(&node.address, path, body.to_string()));
+    done(&node.post(path, body));
 }
 
 /// It was answered, and nothing in the answer is by anyone but the store, or what is known from it.

@@ -6,8 +6,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
-
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, bus_port};
 use crate::harness::tls::Authority;
@@ -31,8 +29,7 @@ fn logged(folder: &Path) -> String {
 }
 
 fn source(node: &Node) -> String {
-    let body = json!({"policy": "p", "key": unique("auth")}).to_string();
-    http::post(&node.address, "/v1/check", body).json()["source"].as_str().unwrap().to_owned()
+    node.check("p", &unique("auth"), 1)["source"].as_str().unwrap().to_owned()
 }
 
 fn health(node: &Node) -> String {

@@ -21,7 +21,7 @@ policies:
 ";
 
 fn ask(node: &Node, policy: &str, key: &str) -> http::Answer {
-    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string())
+    node.post("/v1/check", &json!({"policy": policy, "key": key}))
 }
 
 fn health(node: &Node) -> Value {
@@ -34,7 +34,7 @@ fn health(node: &Node) -> Value {
 fn redis_absent_at_start_is_joined_when_it_comes() {
     let port = free_port();
     let file = config_on(&[format!("redis://127.0.0.1:{port}")], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("absent");
     let local = ask(&node, "local", &key).json();
     assert_eq!(
@@ -59,7 +59,7 @@ fn redis_absent_at_start_is_joined_when_it_comes() {
 fn a_frozen_redis_holds_up_no_answer_and_is_used_again_when_it_thaws() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("frozen");
     assert_eq!(ask(&node, "deny", &key).json()["source"], "store");
     server.freeze();
@@ -100,7 +100,7 @@ fn a_connection_that_breaks_while_idle_is_made_anew_at_once() {
 fn the_first_check_behind_a_connection_that_was_closed_is_decided_by_the_store() {
     let server = Server::start();
     let file = config_on(&[server.url()], "policies: {patient: {quotas: [1000 per 1h], timeout: 5s}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let mut connection = server.connection().unwrap();
     let key = unique("closed");
     wait_until("the store decides", || ask(&node, "patient", &key).json()["source"] == "store");
@@ -131,7 +131,7 @@ fn a_replica_among_the_seeds_keeps_no_counts() {
     let primary = Server::start();
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
     let file = config_on(&[replica.url(), primary.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("replica");
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
     assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", primary.port));
@@ -143,7 +143,7 @@ fn who_counts_after_a_server_and_its_replica_have_changed_places() {
     let (one, other) = (Server::start(), Server::start());
     make_replica(&other, &one);
     let file = config_on(&[one.url(), other.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     for (from, to) in [(&one, &other), (&other, &one)] {
         let key = unique("places");
         wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
@@ -161,7 +161,7 @@ fn an_address_that_moves_to_the_new_primary_is_connected_to_anew() {
     make_replica(&other, &one);
     let proxy = Proxy::start(one.port);
     let file = config_on(&[proxy.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("moves");
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
     proxy.lead_to(other.port);
@@ -177,10 +177,10 @@ fn a_batch_that_waits_in_vain_waits_once() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let file = config_on(&[proxy.url()], "policies: {p: {quotas: [1000 per 1h], timeout: 100ms, inline: true}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let answers = |checks: Vec<Value>| {
         let began = now_ms();
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string());
+        let answer = node.post("/v1/check/batch", &json!({"checks": checks}));
         (now_ms() - began, answer.json()["results"].as_array().unwrap().clone())
     };
     let is_store = |answer: &Value| answer["source"] == "store";
@@ -235,7 +235,7 @@ fn a_server_that_falls_silent_while_connecting_is_given_up() {
             held.iter().any(std::thread::JoinHandle::is_finished)
         });
     });
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     silent.join().unwrap();
     let _server = Server::start_on(port, &[]);
     let key = unique("silent");
@@ -249,7 +249,7 @@ fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let file = config_on(&[proxy.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("breaks");
     assert_eq!(ask(&node, "deny", &key).json()["source"], "store");
     proxy.hang_up_on_scripts(true);
@@ -299,9 +299,8 @@ policies:
   large: {algorithm: token-bucket, quotas: [{rate: 10000000000 per 1d, burst: 5000000000}]}
 ";
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    let answer =
-        http::post(&node.address, "/v1/check", json!({"policy": "large", "key": "k", "cost": 700_000_000}).to_string());
+    let node = Node::with_config(&file);
+    let answer = node.post("/v1/check", &json!({"policy": "large", "key": "k", "cost": 700_000_000}));
     let decision = answer.json();
     assert_eq!((&decision["source"], &decision["limit"]), (&json!("fallback"), &json!(1_666_666_666)), "{decision}");
     assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(966_666_666)), "{decision}");
@@ -317,19 +316,15 @@ policies:
   both: {quotas: [8 per 1s, 10 per 1d]}
 ";
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     // Of shares that a cost is beyond, the one that it waits for longest.
-    let body = json!({"policy": "both", "key": "k", "cost": 6}).to_string();
-    let beyond_both = http::post(&node.address, "/v1/check", body).json();
+    let beyond_both = node.check("both", "k", 6);
     assert_eq!(
         (&beyond_both["quota"], &beyond_both["limit"], &beyond_both["retry_after_ms"]),
         (&json!("1d"), &json!(5), &json!(86_400_000)),
         "{beyond_both}"
     );
-    let ask = |cost: u64| {
-        let body = json!({"policy": "two", "key": "k", "cost": cost}).to_string();
-        http::post(&node.address, "/v1/check", body).json()
-    };
+    let ask = |cost: u64| node.check("two", "k", cost);
     let beyond_share = ask(6);
     assert_eq!(
         (&beyond_share["quota"], &beyond_share["retry_after_ms"]),

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::http::{self, Connection};
-use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, reset, written};
+use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, posted, remaining, reset};
 use crate::harness::redis::{Server, shared};
-use crate::harness::{unique, wait_until};
+use crate::harness::{Node, file_with, unique, wait_until};
 
 #[test]
 fn a_refund_by_id_gives_back_exactly_that_charge_once() {
-    on_each_store(&policies(&[10], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[10], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-10"), unique("refund"));
             let charge = |id: &str, cost: u64| {
@@ -55,7 +55,7 @@ fn a_refund_by_id_gives_back_exactly_that_charge_once() {
 /// Others' charges are taken back before it and after it, at once or while something was charged behind them.
 #[test]
 fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
-    on_each_store(&policies(&[140], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[140], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             for (before, after) in [(0, 40), (1, 40), (20, 12), (20, 40)] {
                 let (policy, key) = (format!("{algorithm}-140"), unique("many"));
@@ -92,7 +92,7 @@ fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
 /// year has few.
 #[test]
 fn any_number_of_refunds_leaves_a_key_that_can_be_read() {
-    on_each_store(&policies(&[140], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[140], ""), |nodes, store| {
         let (policy, key) = ("bucket-140", unique("lasting"));
         for number in 0..60 {
             let id = format!("id-{number}");
@@ -118,7 +118,7 @@ fn any_number_of_refunds_leaves_a_key_that_can_be_read() {
 
 #[test]
 fn a_refund_by_cost_never_gives_back_more_than_was_charged() {
-    on_each_store(&policies(&[10], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[10], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-10"), unique("cost"));
             let refund = |cost: u64| {
@@ -137,7 +137,7 @@ fn a_refund_by_cost_never_gives_back_more_than_was_charged() {
 
 #[test]
 fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
-    on_each_store(&policies(&[10], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[10], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-10"), unique("reset"));
             let charge = json!({"policy": policy, "key": key, "id": "a", "cost": 10});
@@ -160,7 +160,7 @@ fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
 #[test]
 fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_others() {
     let configuration = format!("prefilter: {{max_denial: 3s}}\n{}", policies(&[2], ""));
-    on_each_store(&configuration, |nodes, store| {
+    on_pairs_of_nodes(&configuration, |nodes, store| {
         let mut elsewhere = Vec::new();
         for (algorithm, by) in ALGORITHMS.iter().flat_map(|algorithm| ["id", "cost", "reset"].map(|by| (algorithm, by)))
         {
@@ -195,8 +195,8 @@ fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_other
 fn a_refund_whose_caller_has_gone_ends_what_is_known() {
     let server = Server::start();
     let store = format!("store: {{redis: ['{}']}}\n", server.url());
-    let file = written(&(store + &policies(&[1], "")));
-    let nodes = [(); 2].map(|()| node(&file));
+    let file = file_with(&(store + &policies(&[1], "")));
+    let nodes = [(); 2].map(|()| Node::with_config(&file));
     for algorithm in ALGORITHMS {
         let (policy, key) = (format!("{algorithm}-1"), unique("gone"));
         let one = json!({"policy": policy, "key": key});
@@ -225,8 +225,8 @@ fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
             let policy = format!("{{algorithm: fixed-window, anchor: {anchor}, quotas: [10 per 24h], timeout: 5s}}");
             format!("{store}policies: {{p: {policy}}}\n")
         };
-        let file = written(&anchored("first-hit"));
-        let (node, key) = (node(&file), unique("anchor"));
+        let file = file_with(&anchored("first-hit"));
+        let (node, key) = (Node::with_config(&file), unique("anchor"));
         let ask = |cost: u64| check(&node, &json!({"policy": "p", "key": key, "cost": cost}))["allowed"].clone();
         assert_eq!(check(&node, &json!({"policy": "p", "key": key, "cost": 8, "id": "a"}))["charged"], 8);
         std::fs::write(file.path(), anchored("clock")).unwrap();
@@ -241,7 +241,7 @@ fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
 fn what_cannot_be_taken_back_now_says_so() {
     let seeds = [format!("redis://127.0.0.1:{}", crate::harness::free_port())];
     let file = crate::harness::config_on(&seeds, "policies: {default: {quotas: [5 per 1m]}}");
-    let node = node(&file);
+    let node = Node::with_config(&file);
     let refund = http::post(&node.address, "/v1/refund", r#"{"key": "k", "cost": 1}"#);
     for answer in [refund, reset(&node, "default", "k")] {
         assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");

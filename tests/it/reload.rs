@@ -35,7 +35,7 @@ impl Story {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("my.yaml");
         std::fs::write(&file, text).unwrap();
-        let node = Node::start_with(&["--config", file.to_str().unwrap()]);
+        let node = Node::with_config(&file);
         Self { node, file, _folder: folder }
     }
 
@@ -52,10 +52,6 @@ impl Story {
 
 fn reload(node: &Node) -> http::Answer {
     http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b""))
-}
-
-fn ask(node: &Node, key: &str, cost: u64) -> Value {
-    http::post(&node.address, "/v1/check", json!({"policy": "p", "key": key, "cost": cost}).to_string()).json()
 }
 
 fn policies(node: &Node) -> Value {
@@ -115,7 +111,7 @@ fn a_file_system_that_hangs_holds_up_no_check() {
     std::fs::write(&not_yet, "").unwrap();
     std::fs::write(&hang, "").unwrap();
     wait_until("the node hangs on its file", || !not_yet.exists());
-    assert_eq!(ask(&node, "k", 1)["remaining"], 9);
+    assert_eq!(node.check("p", "k", 1)["remaining"], 9);
     // Nor do those who ask for a reload and are cut off take one more thread each.
     let before = node.threads();
     for _ in 0..4 {
@@ -138,13 +134,13 @@ fn a_file_system_that_hangs_holds_up_no_check() {
 #[test]
 fn a_raised_limit_leaves_what_was_used() {
     let story = Story::begin(&p(100));
-    assert_eq!(ask(&story.node, "k", 80)["remaining"], 20);
+    assert_eq!(story.node.check("p", "k", 80)["remaining"], 20);
     assert_eq!(story.reload(&p(200)).status, 200);
-    assert_eq!(ask(&story.node, "k", 0)["remaining"], 120);
-    assert_eq!(ask(&story.node, "k", 120)["allowed"], true);
-    assert_eq!(ask(&story.node, "k", 1)["allowed"], false);
+    assert_eq!(story.node.check("p", "k", 0)["remaining"], 120);
+    assert_eq!(story.node.check("p", "k", 120)["allowed"], true);
+    assert_eq!(story.node.check("p", "k", 1)["allowed"], false);
     assert_eq!(story.reload(&p(100)).status, 200);
-    let less = ask(&story.node, "k", 0);
+    let less = story.node.check("p", "k", 0);
     assert_eq!((&less["limit"], &less["remaining"]), (&json!(100), &json!(0)));
 }
 
@@ -155,43 +151,43 @@ fn a_known_denial_ends_with_the_limit_that_it_was_for() {
     let stories = [(); 2].map(|()| Story::begin(&on(&server.url(), 100)));
     let key = unique("raised");
     let [first, second] = [&stories[0].node, &stories[1].node];
-    assert_eq!(ask(first, &key, 80)["allowed"], true);
-    assert_eq!(ask(second, &key, 20)["allowed"], true);
+    assert_eq!(first.check("p", &key, 80)["allowed"], true);
+    assert_eq!(second.check("p", &key, 20)["allowed"], true);
     for node in [first, second] {
-        ask(node, &key, 1);
-        let known = ask(node, &key, 1);
+        node.check("p", &key, 1);
+        let known = node.check("p", &key, 1);
         assert_eq!((&known["allowed"], &known["source"]), (&json!(false), &json!("prefilter")), "{known}");
     }
     assert_eq!(stories[0].reload(&on(&server.url(), 200)).status, 200);
-    let raised = ask(first, &key, 1);
+    let raised = first.check("p", &key, 1);
     assert_eq!((&raised["allowed"], &raised["remaining"]), (&json!(true), &json!(99)), "{raised}");
-    assert_eq!(ask(second, &key, 1)["source"], "prefilter");
+    assert_eq!(second.check("p", &key, 1)["source"], "prefilter");
     assert_eq!(stories[1].reload(&on(&server.url(), 200)).status, 200);
-    let raised = ask(second, &key, 1);
+    let raised = second.check("p", &key, 1);
     assert_eq!((&raised["allowed"], &raised["remaining"]), (&json!(true), &json!(98)), "{raised}");
 }
 
 #[test]
 fn what_is_known_of_a_policy_that_did_not_change_stays_known() {
     let story = Story::begin("policies: {p: {quotas: [1 per 1h]}, q: {quotas: [1 per 1h]}}");
-    assert_eq!(ask(&story.node, "k", 1)["allowed"], true);
-    assert_eq!(ask(&story.node, "k", 1)["source"], "prefilter");
+    assert_eq!(story.node.check("p", "k", 1)["allowed"], true);
+    assert_eq!(story.node.check("p", "k", 1)["source"], "prefilter");
     let told = story
         .reload("policies: {p: {quotas: [{name: 1h, limit: 1, per: 60m}]}, q: {quotas: [2 per 1h]}}")
         .json();
     assert_eq!(told["restart_needed"], json!([]));
-    assert_eq!(ask(&story.node, "k", 1)["source"], "prefilter");
+    assert_eq!(story.node.check("p", "k", 1)["source"], "prefilter");
     let listed = |above: &str| format!("{above}policies: {{p: {{quotas: [1 per 1h], deny: {{keys: [mallory]}}}}}}");
     assert_eq!(story.reload(&listed("")).json()["changed"], json!(["p"]));
-    assert_eq!(ask(&story.node, "k", 1)["source"], "store");
+    assert_eq!(story.node.check("p", "k", 1)["source"], "store");
     let moved = story.reload(&listed("# a line above the lists\n")).json();
     assert_eq!(
-        (&moved["changed"], &ask(&story.node, "k", 1)["source"]),
+        (&moved["changed"], &story.node.check("p", "k", 1)["source"]),
         (&json!([]), &json!("prefilter")),
         "{moved}"
     );
     assert_eq!(story.reload("policies: {p: {quotas: [1 per 1h], timeout: 50ms}}").status, 200);
-    let denied = ask(&story.node, "k", 1);
+    let denied = story.node.check("p", "k", 1);
     assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("store")));
 }
 
@@ -253,7 +249,7 @@ fn a_file_with_faults_keeps_the_running_policies() {
     assert_eq!((&kept["version"], &kept["policies"]), (&began["version"], &began["policies"]));
     assert_eq!(kept["last_reload"]["successful"], false);
     assert_eq!(kept["last_reload"]["faults"], problem["violations"]);
-    assert_eq!(ask(&story.node, "k", 1)["allowed"], true);
+    assert_eq!(story.node.check("p", "k", 1)["allowed"], true);
     assert_eq!(story.reload(&p(6)).status, 200);
     let mended = policies(&story.node);
     assert_eq!((&mended["last_reload"]["successful"], &mended["last_reload"]["faults"]), (&json!(true), &json!([])));
@@ -267,7 +263,7 @@ fn a_file_that_is_gone_is_a_fault() {
     let refused = reload(&story.node);
     assert_eq!(refused.status, 422);
     assert!(refused.json()["violations"][0]["detail"].as_str().unwrap().starts_with("cannot be read"));
-    assert_eq!(ask(&story.node, "k", 1)["allowed"], true);
+    assert_eq!(story.node.check("p", "k", 1)["allowed"], true);
 }
 
 #[test]
@@ -317,7 +313,7 @@ fn a_config_map_that_is_swapped_is_noticed() {
     point_at("..one");
     let file = folder.path().join("my.yaml");
     symlink("..data/my.yaml", &file).unwrap();
-    let node = Node::start_with(&["--config", file.to_str().unwrap()]);
+    let node = Node::with_config(&file);
     for (name, limit_then) in [("..two", 6), ("..three", 7)] {
         version(name, limit_then);
         point_at(name);

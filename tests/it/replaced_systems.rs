@@ -1,13 +1,10 @@
 //! The systems that Tollgate replaces, each as a policy of the real program, on the embedded store, on one Redis and on
 //! a cluster: what people rely on, and the flaw that is gone.
 
-use std::io::Write;
-
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
-use crate::harness::redis::shared;
-use crate::harness::{Node, cluster, http, unique};
+use crate::harness::stores::on_memory_redis_and_cluster;
+use crate::harness::{Node, http, unique};
 
 const POLICIES: &str = "
 policies:
@@ -26,21 +23,6 @@ policies:
   burst-of-one: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 1}]}
 ";
 
-/// A node on each kind of store.
-fn on_each_store(story: impl Fn(&Node)) {
-    let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
-    let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));
-    for store in ["", &one, &cluster] {
-        let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-        writeln!(file, "{store}{POLICIES}").unwrap();
-        story(&Node::start_with(&["--config", file.path().to_str().unwrap()]));
-    }
-}
-
-fn ask(node: &Node, policy: &str, key: &str, cost: u64) -> Value {
-    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key, "cost": cost}).to_string()).json()
-}
-
 fn usage(node: &Node, policy: &str, key: &str) -> Value {
     http::get(&node.address, &format!("/v1/usage?policy={policy}&key={key}")).json()
 }
@@ -48,7 +30,7 @@ fn usage(node: &Node, policy: &str, key: &str) -> Value {
 /// How many of `count` checks of cost 1 are allowed, asked by as many callers at once.
 fn allowed_at_once(node: &Node, policy: &str, key: &str, count: usize) -> usize {
     std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..count).map(|_| scope.spawn(|| ask(node, policy, key, 1)["allowed"] == true)).collect();
+        let asked: Vec<_> = (0..count).map(|_| scope.spawn(|| node.check(policy, key, 1)["allowed"] == true)).collect();
         asked.into_iter().map(|asked| usize::from(asked.join().unwrap())).sum()
     })
 }
@@ -57,19 +39,19 @@ fn allowed_at_once(node: &Node, policy: &str, key: &str, count: usize) -> usize 
 fn counter(node: &Node, policy: &str, limit: u64) {
     let key = unique(policy);
     for left in (0..limit).rev() {
-        let decision = ask(node, policy, &key, 1);
+        let decision = node.check(policy, &key, 1);
         assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(left)), "{decision}");
     }
-    let first = ask(node, policy, &key, 1);
+    let first = node.check(policy, &key, 1);
     assert_eq!((&first["allowed"], &first["charged"]), (&json!(false), &json!(0)), "{first}");
-    let later = ask(node, policy, &key, 1);
+    let later = node.check(policy, &key, 1);
     assert!(later["retry_after_ms"].as_u64() <= first["retry_after_ms"].as_u64(), "{first} then {later}");
     assert!((1..=61_000).contains(&first["retry_after_ms"].as_u64().unwrap()), "{first}");
 }
 
 #[test]
 fn one_counter_per_api_five_a_minute() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         counter(node, "row1", 5);
         counter(node, "row1-fixed", 5);
     });
@@ -77,16 +59,16 @@ fn one_counter_per_api_five_a_minute() {
 
 #[test]
 fn a_rolling_window_takes_costs() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row2");
-        assert_eq!(ask(node, "row2", &key, 3)["remaining"], 2);
-        assert_eq!(ask(node, "row2", &key, 3)["allowed"], false, "all or nothing");
-        assert_eq!(ask(node, "row2", &key, 2)["remaining"], 0);
-        let denied = ask(node, "row2", &key, 1);
+        assert_eq!(node.check("row2", &key, 3)["remaining"], 2);
+        assert_eq!(node.check("row2", &key, 3)["allowed"], false, "all or nothing");
+        assert_eq!(node.check("row2", &key, 2)["remaining"], 0);
+        let denied = node.check("row2", &key, 1);
         assert_eq!((&denied["allowed"], &denied["charged"]), (&json!(false), &json!(0)), "{denied}");
         // A log is exact: not a step longer than the window.
         assert!((50_000..=60_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
-        let never = ask(node, "row2", &key, 6);
+        let never = node.check("row2", &key, 6);
         assert_eq!((&never["reason"], &never["retry_after_ms"]), (&json!("cost_exceeds_limit"), &Value::Null));
         assert_eq!(allowed_at_once(node, "row2", &unique("row2"), 12), 5);
     });
@@ -94,10 +76,10 @@ fn a_rolling_window_takes_costs() {
 
 #[test]
 fn two_hits_at_one_instant_count_twice() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row3");
         let checks: Vec<Value> = (0..7).map(|_| json!({"policy": "row3", "key": key})).collect();
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
         let allowed: Vec<&Value> = answer["results"].as_array().unwrap().iter().map(|one| &one["allowed"]).collect();
         assert_eq!(allowed, [true, true, true, true, true, false, false], "{answer}");
         // One call, so one instant: they are five entries all the same, in the log of the longest window.
@@ -110,12 +92,12 @@ fn two_hits_at_one_instant_count_twice() {
 
 #[test]
 fn twenty_per_user_and_refused_ones_do_not_count() {
-    on_each_store(|node| counter(node, "row4", 20));
+    on_memory_redis_and_cluster(POLICIES, |node| counter(node, "row4", 20));
 }
 
 #[test]
 fn ten_at_once_on_five_per_ten_seconds_give_five() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         // The ten may fall on both sides of an edge, where five more are right: then once more.
         let exact = (0..3).any(|_| allowed_at_once(node, "row5", &unique("row5"), 10) == 5);
         assert!(exact, "never exactly five of ten");
@@ -124,14 +106,14 @@ fn ten_at_once_on_five_per_ten_seconds_give_five() {
 
 #[test]
 fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row6");
         let reset = |decision: &Value| decision["reset_after_ms"].as_u64().unwrap();
-        let mut last = reset(&ask(node, "row6", &key, 1));
+        let mut last = reset(&node.check("row6", &key, 1));
         for allowed in [true, true, false, false] {
             // The pre-filter counts from when it heard of the window, which is later by the way of an answer.
             crate::harness::wait_until("time has passed", || reset(&usage(node, "row6", &key)) + 200 < last);
-            let decision = ask(node, "row6", &key, 1);
+            let decision = node.check("row6", &key, 1);
             assert_eq!(decision["allowed"], allowed, "{decision}");
             assert!(reset(&decision) + 20 < last, "{decision} moved the end, which was {last} ms away");
             last = reset(&decision);
@@ -143,7 +125,7 @@ fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
 /// is in `algorithms.rs`.
 #[test]
 fn the_five_numbers_of_cl_throttle_from_a_node() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let seconds = |value: &Value| value.as_u64().unwrap().div_ceil(1000);
         // One unit in 120 s: used before, quantity -> limited, remaining, retry_after, reset_after, s.
         let rows = [
@@ -156,9 +138,9 @@ fn the_five_numbers_of_cl_throttle_from_a_node() {
         for (used, quantity, expected) in rows {
             let key = unique("row7");
             if used > 0 {
-                assert_eq!(ask(node, "row7", &key, used)["allowed"], true);
+                assert_eq!(node.check("row7", &key, used)["allowed"], true);
             }
-            let told = ask(node, "row7", &key, quantity);
+            let told = node.check("row7", &key, quantity);
             let numbers = [
                 u64::from(told["allowed"] == false),
                 told["remaining"].as_u64().unwrap(),
@@ -175,31 +157,31 @@ fn the_five_numbers_of_cl_throttle_from_a_node() {
 
 #[test]
 fn a_token_bucket_with_costs_and_many_callers() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         assert_eq!(allowed_at_once(node, "row8", &unique("row8"), 30), 10);
         let key = unique("row8");
-        assert_eq!(ask(node, "row8", &key, 7)["remaining"], 3);
-        let denied = ask(node, "row8", &key, 4);
+        assert_eq!(node.check("row8", &key, 7)["remaining"], 3);
+        let denied = node.check("row8", &key, 4);
         assert_eq!((&denied["allowed"], &denied["remaining"]), (&json!(false), &json!(3)), "{denied}");
         assert!((300_000..=360_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
-        let never = ask(node, "row8", &key, 11);
+        let never = node.check("row8", &key, 11);
         assert_eq!((&never["reason"], &never["retry_after_ms"]), (&json!("cost_exceeds_limit"), &Value::Null));
-        assert_eq!(ask(node, "row8", &key, 3)["allowed"], true, "a denial took nothing");
+        assert_eq!(node.check("row8", &key, 3)["allowed"], true, "a denial took nothing");
     });
 }
 
 #[test]
 fn ten_means_ten_and_not_eleven() {
-    on_each_store(|node| assert_eq!(allowed_at_once(node, "row9", &unique("row9"), 20), 10));
+    on_memory_redis_and_cluster(POLICIES, |node| assert_eq!(allowed_at_once(node, "row9", &unique("row9"), 20), 10));
 }
 
 #[test]
 fn one_sees_at_once_who_caused_the_denial() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row10");
         let ask = |meta: &str, cost: u64| {
             let check = json!({"policy": "row10", "key": key, "cost": cost, "meta": meta});
-            http::post(&node.address, "/v1/check", check.to_string()).json()
+            node.post("/v1/check", &check).json()
         };
         for number in 0..12 {
             assert_eq!(ask(&format!("user-{number}"), 1)["allowed"], true);
@@ -229,10 +211,10 @@ fn one_sees_at_once_who_caused_the_denial() {
 
 #[test]
 fn bursts_pass_and_sustained_load_does_not() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row11");
-        assert_eq!(ask(node, "row11", &key, 1000)["allowed"], true);
-        let denied = ask(node, "row11", &key, 1);
+        assert_eq!(node.check("row11", &key, 1000)["allowed"], true);
+        let denied = node.check("row11", &key, 1);
         assert_eq!((&denied["allowed"], &denied["quota"]), (&json!(false), &json!("1s")), "{denied}");
         assert!(denied["retry_after_ms"].as_u64().unwrap() <= 1016, "{denied}");
     });
@@ -240,10 +222,10 @@ fn bursts_pass_and_sustained_load_does_not() {
 
 #[test]
 fn a_bucket_of_burst_one_limits() {
-    on_each_store(|node| {
+    on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("one");
-        assert_eq!(ask(node, "burst-of-one", &key, 1)["allowed"], true);
-        let denied = ask(node, "burst-of-one", &key, 1);
+        assert_eq!(node.check("burst-of-one", &key, 1)["allowed"], true);
+        let denied = node.check("burst-of-one", &key, 1);
         assert!(denied["allowed"] == false && denied["retry_after_ms"].as_u64().unwrap() > 3_500_000, "{denied}");
     });
 }

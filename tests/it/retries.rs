@@ -5,10 +5,10 @@ use std::sync::Barrier;
 use serde_json::{Value, json};
 
 use crate::harness::http::{self, Connection};
-use crate::harness::pairs::{ALGORITHMS, check, node, on_each_store, policies, posted, remaining, written};
+use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, posted, remaining};
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
-use crate::harness::{Node, free_port, unique, wait_until};
+use crate::harness::{Node, file_with, free_port, node_with, unique, wait_until};
 
 /// The same decision, whether it is told for the first time or again.
 fn without_replayed(mut decision: Value) -> Value {
@@ -36,7 +36,7 @@ fn hundred(nodes: [&Node; 2], body: &Value) -> Vec<Value> {
 
 #[test]
 fn a_hundred_retries_at_once_are_charged_once_and_answered_alike() {
-    on_each_store(&policies(&[1, 5], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[1, 5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             // Of five, and of one: it is the last unit, so everything else is denied.
             for limit in [5, 1] {
@@ -62,12 +62,12 @@ fn a_hundred_retries_at_once_are_charged_once_and_answered_alike() {
 
 #[test]
 fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
-    on_each_store(&policies(&[5], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-5"), unique("id"));
             let ask = |id: &str, cost: u64| {
                 let body = json!({"policy": policy, "key": key, "id": id, "cost": cost});
-                http::post(&nodes[0].address, "/v1/check", body.to_string())
+                nodes[0].post("/v1/check", &body)
             };
             // A denial and a look leave no record.
             assert_eq!(ask("a", 6).json()["reason"], "cost_exceeds_limit", "{store}");
@@ -93,7 +93,7 @@ fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
 /// Cost 0 is another cost than that of any charge; under an id without one it looks, and leaves nothing behind.
 #[test]
 fn a_look_with_the_id_of_a_charge_is_refused() {
-    on_each_store(&policies(&[5], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-5"), unique("look"));
             let body =
@@ -133,7 +133,7 @@ fn a_look_with_the_id_of_a_charge_is_refused() {
 
 #[test]
 fn any_characters_make_an_id() {
-    on_each_store(&policies(&[100], ""), |nodes, _| {
+    on_pairs_of_nodes(&policies(&[100], ""), |nodes, _| {
         let key = unique("odd");
         let ids = ["{", "}", "%7B", "\n", "\0", "ünïcödé 🦀", "a:b", ":", " ", &"x".repeat(64), "sliding-100:id:{"];
         for id in ids {
@@ -149,7 +149,7 @@ fn any_characters_make_an_id() {
 #[test]
 fn a_retry_while_the_store_is_away_is_answered_alike() {
     let away = format!("store: {{redis: [redis://127.0.0.1:{}]}}\nfallback: {{expected_nodes: 2}}\n", free_port());
-    let node = node(&written(&(away + "policies: {p: {quotas: [4 per 1h]}}\n")));
+    let node = Node::with_config(file_with(&(away + "policies: {p: {quotas: [4 per 1h]}}\n")));
     let once = |id: &str| check(&node, &json!({"policy": "p", "key": "k", "id": id}));
     let told = |answer: &Value| (answer["allowed"].clone(), answer["remaining"].clone(), answer["replayed"].clone());
     let (new, again) = (Value::Null, json!(true));
@@ -174,7 +174,7 @@ fn a_retry_while_the_store_is_away_is_answered_alike() {
 /// They are asked one right behind the other, and decided in that order.
 #[test]
 fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
-    on_each_store(&policies(&[100], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[100], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-100"), unique("many"));
             let item = |id: usize| json!({"policy": policy, "key": key, "id": id.to_string()});
@@ -196,7 +196,7 @@ fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
 #[test]
 fn checks_with_and_without_ids_of_one_key_are_decided_in_order() {
     let long = "  log-9000: {algorithm: sliding-log, quotas: [9000 per 1h], timeout: 5s}\n";
-    on_each_store(&(policies(&[100], "") + long), |nodes, store| {
+    on_pairs_of_nodes(&(policies(&[100], "") + long), |nodes, store| {
         for (algorithm, limit) in ALGORITHMS.map(|algorithm| (algorithm, 100)).into_iter().chain([("log", 9000)]) {
             let (policy, key) = (format!("{algorithm}-{limit}"), unique("mixed"));
             // Runs of one to three, now and then a look, and of the log more different costs than one call may carry.
@@ -228,7 +228,7 @@ fn a_batch_that_alternates_does_not_wait_for_each_check() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let policies = "policies: {p: {quotas: [5000 per 1h], on_store_failure: deny}}\n";
-    let node = node(&written(&format!("store: {{redis: ['{}'], timeout: 5s}}\n{policies}", proxy.url())));
+    let node = node_with(&format!("store: {{redis: ['{}'], timeout: 5s}}\n{policies}", proxy.url()));
     let once = json!({"policy": "p", "key": "first", "id": "once"});
     wait_until("the store decides", || check(&node, &once)["source"] == "store");
     proxy.delay(25);
@@ -246,7 +246,7 @@ fn a_batch_that_alternates_does_not_wait_for_each_check() {
 
 #[test]
 fn checks_of_a_batch_may_have_ids_each() {
-    on_each_store(&policies(&[5], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         let key = unique("batch");
         let item = |id: Option<&str>, cost: u64| {
             let mut item = json!({"policy": "sliding-5", "key": key, "cost": cost});
@@ -268,7 +268,7 @@ fn checks_of_a_batch_may_have_ids_each() {
 
 #[test]
 fn a_client_that_left_before_its_answer_may_ask_again() {
-    on_each_store(&policies(&[5], ""), |nodes, store| {
+    on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-5"), unique("left"));
             let body = json!({"policy": policy, "key": key, "id": "once"}).to_string();
@@ -291,7 +291,7 @@ fn an_answer_that_came_too_late_is_found_by_the_retry() {
     let store = format!("store: {{redis: ['{}'], timeout: 100ms}}\n", server.url());
     let options = ", on_store_failure: deny".to_owned();
     let policies = policies(&[1], &options).replace("timeout: 5s, ", "");
-    let node = node(&written(&(store + &policies)));
+    let node = Node::with_config(file_with(&(store + &policies)));
     for algorithm in ALGORITHMS {
         let body = json!({"policy": format!("{algorithm}-1"), "key": "late", "id": "once"});
         let mut allowed = Value::Null;

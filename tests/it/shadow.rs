@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::http;
-use crate::harness::stores::{ask, node_with, on_each_store};
+use crate::harness::stores::{ask, on_memory_and_redis};
 use crate::harness::unique;
+use crate::harness::{http, node_with};
 
 const POLICIES: &str = "
 policies:
@@ -27,7 +27,7 @@ fn shadowed(decision: &Value) {
 
 #[test]
 fn what_is_over_the_limit_is_allowed_and_not_charged() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         for policy in ["watched", "bucket"] {
             let key = unique("shadow");
             let check = |cost: u64| ask(node, &json!({"policy": policy, "key": key, "cost": cost}));
@@ -53,7 +53,7 @@ fn what_is_over_the_limit_is_allowed_and_not_charged() {
 
 #[test]
 fn its_fields_tell_the_quota_and_no_retry() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let body = json!({"policy": "watched", "key": unique("fields"), "cost": 3}).to_string();
         let answer = http::post(&node.address, "/v1/check?deny_status=429", body);
         shadowed(&answer.json());
@@ -65,13 +65,13 @@ fn its_fields_tell_the_quota_and_no_retry() {
 
 #[test]
 fn lists_overrides_and_batches_only_watch_too() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let key = unique("one-");
         let checks = json!({"checks": [
             {"policy": "watched", "key": "mallory"}, {"policy": "watched", "key": "root"},
             {"policy": "watched", "key": key}, {"policy": "watched", "key": key},
             {"policy": "enforced", "key": key, "cost": 3}]});
-        let results = http::post(&node.address, "/v1/check/batch", checks.to_string()).json()["results"].clone();
+        let results = node.post("/v1/check/batch", &checks).json()["results"].clone();
         shadowed(&results[0]);
         assert_eq!((&results[0]["source"], &results[0]["limit"]), (&json!("list"), &Value::Null));
         assert_eq!(results[1]["reason"], "allow_listed");
@@ -84,13 +84,13 @@ fn lists_overrides_and_batches_only_watch_too() {
 /// What is taken back or forgotten of a listed key is nothing, and is told as a look is.
 #[test]
 fn refunds_and_resets_only_watch_too() {
-    on_each_store(POLICIES, |node| {
+    on_memory_and_redis(POLICIES, |node| {
         let usage = "/v1/usage?policy=watched&key=mallory";
         let looked = http::get(&node.address, usage).json();
         let refund = |given: Value| {
             let mut body = json!({"policy": "watched", "key": "mallory"});
             body.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
-            http::post(&node.address, "/v1/refund", body.to_string()).json()
+            node.post("/v1/refund", &body).json()
         };
         let forgotten = http::exchange(&node.address, &http::request("DELETE", usage, &[], b"")).json();
         for amended in [refund(json!({"cost": 1})), refund(json!({"id": "a"})), forgotten] {

@@ -121,7 +121,7 @@ const NAMES: [&str; 5] = ["sliding", "fixed", "first", "daily", "bucket"];
 /// What is left of each key, asked for in one batch; nothing where no decision could be made.
 fn left(node: &Node, policy: &str, keys: &[String]) -> Vec<Option<u64>> {
     let checks: Vec<_> = keys.iter().map(|key| json!({"policy": policy, "key": key})).collect();
-    let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+    let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
     let results = answer["results"].as_array().unwrap();
     results
         .iter()
@@ -139,7 +139,7 @@ fn new_keys(count: usize) -> Vec<String> {
 fn a_batch_of_many_keys_is_one_script_call() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let calls = || {
         let mut calls = BTreeMap::new();
         cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
@@ -164,7 +164,7 @@ fn a_batch_of_many_keys_is_one_script_call() {
 fn policies_of_one_algorithm_share_a_call() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let calls = || {
         let mut calls = BTreeMap::new();
         cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
@@ -172,7 +172,7 @@ fn policies_of_one_algorithm_share_a_call() {
     };
     let asked = || {
         let checks: Vec<_> = NAMES.iter().map(|policy| json!({"policy": policy, "key": unique("mixed")})).collect();
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
         let results = answer["results"].as_array().unwrap();
         assert!(results.iter().all(|each| each["remaining"] == 999 && each["source"] == "store"), "{answer}");
     };
@@ -187,7 +187,7 @@ fn policies_of_one_algorithm_share_a_call() {
 fn a_spoilt_key_spoils_no_other() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let mut connection = server.connection().unwrap();
     for policy in NAMES {
         let keys = new_keys(20);
@@ -215,7 +215,7 @@ fn what_callers_used_up_together_is_known_to_be_used_up() {
     // So that those who come meanwhile wait for each other.
     proxy.delay(5);
     let file = config_on(&[proxy.url()], "policies: {five: {quotas: [5 per 1h], timeout: 5s}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("together");
     let check = json!({"policy": "five", "key": key}).to_string();
     let ask = || http::post(&node.address, "/v1/check", check.clone()).json();
@@ -237,7 +237,7 @@ fn the_more_wait_the_more_each_call_decides() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let file = config_on(&[proxy.url()], "policies: {many: {quotas: [1000000 per 1h], timeout: 20s}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let checks: Vec<_> = new_keys(1000).iter().map(|key| json!({"policy": "many", "key": key})).collect();
     let body = json!({"checks": checks}).to_string();
     let ask = || http::post(&node.address, "/v1/check/batch", body.clone()).json();

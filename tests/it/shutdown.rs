@@ -13,8 +13,7 @@ use tollgate::config::{Config, Limits, Policies, PrefilterConfig, Setup, Shutdow
 use tollgate::serve::{Listeners, Server};
 
 use crate::harness::collector::tracing_to;
-use crate::harness::stores::file_with;
-use crate::harness::{Node, http, wait_until};
+use crate::harness::{Node, file_with, http, wait_until};
 
 const PEEK: &[u8] = br#"{"key": "k", "cost": 0}"#;
 

@@ -19,7 +19,7 @@ use tollgate::store::{Done, MemoryStore, Meta, RedisStore, Subject, Taken, Work}
 use crate::harness::cluster::add_calls;
 use crate::harness::redis::{Server, shared, shared_store};
 use crate::harness::steps::{START, Step, log_policies, logs, steps};
-use crate::harness::{Node, config_on, http, unique};
+use crate::harness::{Node, config_on, unique};
 
 const WINDOW: Micros = 10_000_000;
 
@@ -366,12 +366,12 @@ fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order
     let policies =
         "policies: {log: {algorithm: sliding-log, quotas: [3000 per 1h], timeout: 5s, on_store_failure: error}}";
     let file = config_on(&[server.url()], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("costs");
     let check = |cost: u64| json!({"policy": "log", "key": key, "cost": cost, "meta": format!("user-{}", cost % 3)});
     let checks: Vec<_> = (1..=200).map(check).collect();
     let results = || {
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string());
+        let answer = node.post("/v1/check/batch", &json!({"checks": checks}));
         assert_eq!(answer.status, 200);
         answer.json()["results"].as_array().unwrap().clone()
     };
@@ -379,16 +379,12 @@ fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order
     for (place, result) in results().iter().enumerate() {
         assert_eq!((&result["allowed"], &result["source"]), (&json!(place < 76), &json!("store")), "{result}");
     }
-    assert_eq!(http::post(&node.address, "/v1/check", check(74).to_string()).json()["allowed"], true);
+    assert_eq!(node.post("/v1/check", &check(74)).json()["allowed"], true);
     let other = unique("costs");
-    assert_eq!(
-        http::post(&node.address, "/v1/check", json!({"policy": "log", "key": other, "cost": 3000}).to_string()).json()
-            ["allowed"],
-        true
-    );
+    assert_eq!(node.check("log", &other, 3000)["allowed"], true);
     let before = script_calls(&server);
     let checks: Vec<_> = (1..=200).map(|cost| json!({"policy": "log", "key": other, "cost": cost})).collect();
-    let denied = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+    let denied = node.post("/v1/check/batch", &json!({"checks": checks})).json();
     assert!(denied["results"].as_array().unwrap().iter().all(|result| result["allowed"] == false));
     let calls = script_calls(&server) - before;
     assert!(calls >= 3, "{calls} calls");

@@ -18,14 +18,13 @@ use tokio::task::JoinHandle;
 
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
-use crate::harness::{Node, config_on, http, wait_until};
+use crate::harness::{Node, config_on, file_with, http, wait_until};
 
 const PEEK: &[u8] = br#"{"policy": "p", "key": "k", "cost": 0}"#;
 
 fn node(limits: &str) -> (Node, NamedTempFile) {
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    writeln!(file, "limits: {limits}\npolicies: {{p: {{quotas: [5 per 1h]}}}}").unwrap();
-    (Node::start_with(&["--config", file.path().to_str().unwrap()]), file)
+    let file = file_with(&format!("limits: {limits}\npolicies: {{p: {{quotas: [5 per 1h]}}}}\n"));
+    (Node::with_config(&file), file)
 }
 
 /// Sends the next piece of its request whenever it can; whether it was cut off.
@@ -72,8 +71,7 @@ fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
     const REQUESTS: usize = 100;
     let server = Server::start();
     let file = config_on(&[server.url()], "policies: {p: {quotas: [1000000 per 1h], timeout: 10s}}");
-    let (by_redis, (embedded, _file)) =
-        (Node::start_with(&["--config", file.path().to_str().unwrap()]), node("{request_timeout: 10s}"));
+    let (by_redis, (embedded, _file)) = (Node::with_config(&file), node("{request_timeout: 10s}"));
     let check = http::json_request("/v1/check", PEEK);
     let head =
         "POST /v1/check HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -102,7 +100,7 @@ fn who_says_that_nothing_more_will_come_is_answered() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let file = config_on(&[proxy.url()], "policies: {p: {quotas: [1000000 per 1h], timeout: 10s}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     wait_until("the store decides", || http::post(&node.address, "/v1/check", PEEK).json()["source"] == "store");
     proxy.delay(100);
     for call in 0..5 {
@@ -353,12 +351,8 @@ fn more_connections_than_the_limit_are_refused() {
 #[test]
 fn refused_connections_are_counted_and_hardly_logged() {
     const REFUSED: usize = 30;
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    writeln!(
-        file,
-        "limits: {{max_connections: 1}}\nadmin_listen: 127.0.0.1:0\npolicies: {{p: {{quotas: [5 per 1h]}}}}"
-    )
-    .unwrap();
+    let file =
+        file_with("limits: {max_connections: 1}\nadmin_listen: 127.0.0.1:0\npolicies: {p: {quotas: [5 per 1h]}}\n");
     let log = NamedTempFile::new().unwrap();
     let mut program = Command::new(crate::harness::TOLLGATE);
     program.stderr(log.reopen().unwrap());
@@ -458,8 +452,7 @@ fn clients_leave_descriptors_for_redis() {
 /// cores idle once: seconds on busy ones. So it has its size from the start.
 #[test]
 fn descriptors_for_all_connections_are_there_from_the_start() {
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    writeln!(file, "limits: {{max_connections: 3000}}\npolicies: {{p: {{quotas: [5 per 1h]}}}}").unwrap();
+    let file = file_with("limits: {max_connections: 3000}\npolicies: {p: {quotas: [5 per 1h]}}\n");
     let mut limited = Command::new("prlimit");
     limited.args(["--nofile=300:5000", crate::harness::TOLLGATE]);
     let node = Node::start_by(limited, &["--config", file.path().to_str().unwrap()]);

@@ -72,7 +72,7 @@ fn endpoint_fails(endpoint: &str, protocol: &str) {
     let batch = json!({"checks": (0..100).map(|at| json!({"key": format!("k{at}")})).collect::<Vec<_>>()});
     let mut checks = 0;
     wait_until("it has failed", || {
-        let answer = http::post(&node.address, "/v1/check/batch", batch.to_string());
+        let answer = node.post("/v1/check/batch", &batch);
         checks += 100;
         assert!(answer.json()["results"].as_array().unwrap().iter().all(|result| result["source"] == "store"));
         complaints() > 0
@@ -80,7 +80,7 @@ fn endpoint_fails(endpoint: &str, protocol: &str) {
     // Many more failures, and not another word.
     let before = http::get(&node.address, "/metrics").body;
     for _ in 0..50 {
-        let answer = http::post(&node.address, "/v1/check/batch", batch.to_string());
+        let answer = node.post("/v1/check/batch", &batch);
         assert_eq!(answer.status, 200);
         checks += 100;
     }

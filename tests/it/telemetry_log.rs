@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::harness::{Node, TOLLGATE, free_port, http, wait_until};
+use crate::harness::{Node, TOLLGATE, file_with, free_port, http, wait_until};
 
 /// A configuration with so many faults that it takes one line of some 20 KB to name them.
 const FAULTS: usize = 200;
@@ -72,13 +72,12 @@ fn a_log_that_others_share_without_waiting_has_whole_lines() {
 #[test]
 fn numbers_and_lists_of_names_are_told_as_that() {
     let (log, far_end) = pipe().unwrap();
-    let file = NamedTempFile::with_suffix(".yaml").unwrap();
-    let write = |text: &str| std::fs::write(&file, text).unwrap();
-    write("policies: {a: {quotas: [1 per 1s]}}");
+    let file = file_with("policies: {a: {quotas: [1 per 1s]}}");
     let mut program = Command::new(TOLLGATE);
     program.env("RUST_LOG", "info").stderr(far_end);
     let mut node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
-    write("shutdown: {delay: 10ms}\npolicies: {b: {quotas: [1 per 1s]}, c: {quotas: [1 per 1s]}}");
+    let changed = "shutdown: {delay: 10ms}\npolicies: {b: {quotas: [1 per 1s]}, c: {quotas: [1 per 1s]}}";
+    std::fs::write(&file, changed).unwrap();
     assert_eq!(http::post(&node.address, "/v1/reload", "").status, 200);
     node.terminate();
     assert_eq!(node.ended().code(), Some(0));
@@ -96,9 +95,8 @@ fn numbers_and_lists_of_names_are_told_as_that() {
 
 #[test]
 fn a_line_that_is_longer_than_all_that_may_wait_is_told() {
-    let file = NamedTempFile::with_suffix(".yaml").unwrap();
     let faults: String = (0..20_000).map(|number| format!("unknown{number}: 1\n")).collect();
-    std::fs::write(&file, faults).unwrap();
+    let file = file_with(&faults);
     let program = Command::new(TOLLGATE).args(["serve", "--config"]).arg(file.path()).output().unwrap();
     let told = String::from_utf8(program.stderr).unwrap();
     assert!(
@@ -138,8 +136,7 @@ impl Story {
     }
 
     fn logging_to(log: PipeReader, far_end: PipeWriter) -> Self {
-        let file = NamedTempFile::with_suffix(".yaml").unwrap();
-        std::fs::write(&file, "policies:\n  default: {quotas: [10 per 1s]}\n").unwrap();
+        let file = file_with("policies:\n  default: {quotas: [10 per 1s]}\n");
         let mut program = Command::new(TOLLGATE);
         program.env("RUST_LOG", "info").stderr(far_end);
         let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);

@@ -50,7 +50,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
 #[test]
 fn every_name_is_there_and_promtool_says_nothing() {
     let file = config_on(&cluster::shared().seeds(), POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("metrics");
     (0..5).for_each(|_| _ = ask(&node, "two", &key));
     let text = metrics(&node);
@@ -80,7 +80,7 @@ fn every_name_is_there_and_promtool_says_nothing() {
 #[test]
 fn callers_cannot_add_series() {
     let file = config_on(&cluster::shared().seeds(), POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let run = unique("many");
     batch(&node, &run, 0);
     let before = series_names(&metrics(&node));
@@ -98,7 +98,7 @@ fn callers_cannot_add_series() {
 /// A thousand checks, each of a key of its own.
 fn batch(node: &Node, run: &str, part: usize) {
     let checks: Vec<Value> = (0..1000).map(|at| json!({"key": format!("{run}-{part}-{at}")})).collect();
-    let answer = http::post(&node.address, "/v1/check/batch", json!({ "checks": checks }).to_string());
+    let answer = node.post("/v1/check/batch", &json!({ "checks": checks }));
     assert_eq!(answer.status, 200);
 }
 
@@ -106,7 +106,7 @@ fn batch(node: &Node, run: &str, part: usize) {
 fn series_of_a_shard_that_is_gone_disappear() {
     let cluster = Cluster::start();
     let file = config_on(&cluster.seeds(), POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     (0..50).for_each(|_| _ = ask(&node, "default", &unique("shard")));
     let before = shards(&metrics(&node), "tollgate_store_call_duration_seconds_count");
     assert_eq!(before.len(), 3);
@@ -131,7 +131,7 @@ fn series_of_a_shard_that_is_gone_disappear() {
 fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
     let port = free_port();
     let file = config_on(&[format!("redis://127.0.0.1:{port}")], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     assert_eq!(ask(&node, "deny", "k").status, 200);
     assert_eq!(ask(&node, "error", "k").status, 503);
     let text = metrics(&node);
@@ -178,7 +178,7 @@ fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
 fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     assert_eq!(ask(&node, "default", "hot").status, 200);
     server.freeze();
     std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn metrics_are_for_operators() {
 }
 
 fn ask(node: &Node, policy: &str, key: &str) -> http::Answer {
-    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string())
+    node.post("/v1/check", &json!({"policy": policy, "key": key}))
 }
 
 fn metrics(node: &Node) -> String {

@@ -19,7 +19,7 @@ const PARENT: &str = "00f067aa0ba902b7";
 
 fn start() -> Node {
     let file = config_on(&cluster::shared().seeds(), POLICIES);
-    Node::start_with(&["--config", file.path().to_str().unwrap()])
+    Node::with_config(&file)
 }
 
 #[test]
@@ -29,8 +29,8 @@ fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
     let all = json!({"checks": [
         {"policy": "wide", "key": key}, {"policy": "one", "key": key}, {"policy": "wide", "key": key},
     ]});
-    assert_eq!(post(&node, "/v1/check/all", &all).json()["allowed"], true);
-    let denied = post(&node, "/v1/check/all", &all).json();
+    assert_eq!(node.post("/v1/check/all", &all).json()["allowed"], true);
+    let denied = node.post("/v1/check/all", &all).json();
     assert_eq!((&denied["allowed"], &denied["denied_by"]), (&json!(false), &json!([1])));
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 4);
     assert_eq!(counted(&node, ["one", "allowed", "store", "ok"]), 1);
@@ -38,7 +38,7 @@ fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
     assert_eq!(known + counted(&node, ["one", "denied", "store", "over_limit"]), 1);
 
     let alone = json!({"checks": [{"policy": "wide", "key": key}, {"policy": "wide", "key": key}]});
-    assert_eq!(post(&node, "/v1/check/all", &alone).json()["allowed"], true);
+    assert_eq!(node.post("/v1/check/all", &alone).json()["allowed"], true);
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 6);
 
     let beside = json!({"checks": [{"policy": "one", "key": key, "cost": 0}, {"policy": "one", "key": key}]});
@@ -52,7 +52,7 @@ fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
     );
 
     let watched = json!({"checks": [{"policy": "watched", "key": key, "cost": 2}, {"policy": "wide", "key": key}]});
-    assert_eq!(post(&node, "/v1/check/all", &watched).json()["allowed"], true);
+    assert_eq!(node.post("/v1/check/all", &watched).json()["allowed"], true);
     assert_eq!(counted(&node, ["watched", "allowed", "store", "shadow"]), 1);
 }
 
@@ -60,16 +60,16 @@ fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
 fn a_bad_item_of_checks_charged_together_counts_nothing() {
     let node = start();
     let all = json!({"checks": [{"policy": "wide", "key": "k"}, {"policy": "nobody", "key": "k"}]});
-    assert_eq!(post(&node, "/v1/check/all", &all).status, 404);
+    assert_eq!(node.post("/v1/check/all", &all).status, 404);
     assert_eq!(sum(&node, "tollgate_checks_total{"), 0);
 }
 
 #[test]
 fn without_the_store_the_check_that_fails_the_call_is_counted_with_its_cause() {
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let all = json!({"checks": [{"policy": "wide", "key": "k"}, {"policy": "error", "key": "k"}]});
-    assert_eq!(post(&node, "/v1/check/all", &all).status, 503);
+    assert_eq!(node.post("/v1/check/all", &all).status, 503);
     assert_eq!(counted(&node, ["error", "error", "fallback", "store_unavailable"]), 1);
     assert_eq!(sum(&node, "tollgate_checks_total{"), 1);
     assert_eq!(sum(&node, "tollgate_fallback_total{"), 1);
@@ -80,16 +80,16 @@ fn checks_with_ids_refunds_and_resets_are_counted_and_the_stores_calls_carry_onl
     let node = start();
     let key = unique("id");
     let check = json!({"policy": "wide", "key": key, "cost": 3, "id": "order-1"});
-    assert_eq!(post(&node, "/v1/check", &check).json()["charged"], 3);
-    assert_eq!(post(&node, "/v1/check", &check).json()["replayed"], true);
+    assert_eq!(node.post("/v1/check", &check).json()["charged"], 3);
+    assert_eq!(node.post("/v1/check", &check).json()["replayed"], true);
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 2);
     // Another cost under the same id is a fault of the caller's, and no decision.
-    assert_eq!(post(&node, "/v1/check", &json!({"policy": "wide", "key": key, "id": "order-1"})).status, 409);
+    assert_eq!(node.post("/v1/check", &json!({"policy": "wide", "key": key, "id": "order-1"})).status, 409);
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 2);
     assert_eq!(sum(&node, "tollgate_store_checks_per_call_sum "), 3);
 
     let refund = json!({"policy": "wide", "key": key, "id": "order-1"});
-    assert_eq!(post(&node, "/v1/refund", &refund).json()["refunded"], 3);
+    assert_eq!(node.post("/v1/refund", &refund).json()["refunded"], 3);
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 3);
     let path = format!("/v1/usage?policy=wide&key={key}");
     assert_eq!(http::exchange(&node.address, &http::request("DELETE", &path, &[], b"")).status, 200);
@@ -108,7 +108,7 @@ fn checks_charged_together_are_a_tree_with_a_span_for_each_key_and_what_was_give
     let all = json!({"checks": [
         {"policy": "one", "key": key}, {"policy": "wide", "key": full, "cost": 1000}, {"policy": "one", "key": key, "cost": 0},
     ]});
-    assert_eq!(post(&node, "/v1/check", &json!({"policy": "wide", "key": full})).status, 200);
+    assert_eq!(node.post("/v1/check", &json!({"policy": "wide", "key": full})).status, 200);
     assert_eq!(traced(&node, "/v1/check/all", &trace, &all).json()["denied_by"], json!([1]));
     let spans = collector.wait("the call is there", |spans| !spans.named(&trace, "POST /v1/check/all").is_empty());
     let server = spans.one(&trace, "POST /v1/check/all");
@@ -133,7 +133,7 @@ fn a_refund_is_traced_with_what_is_left() {
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
     let (key, trace) = (unique("refund"), trace_id());
-    assert_eq!(post(&node, "/v1/check", &json!({"policy": "wide", "key": key, "id": "a"})).status, 200);
+    assert_eq!(node.post("/v1/check", &json!({"policy": "wide", "key": key, "id": "a"})).status, 200);
     let refund = json!({"policy": "wide", "key": key, "id": "a"});
     assert_eq!(traced(&node, "/v1/refund", &trace, &refund).json()["refunded"], 1);
     let spans = collector.wait("the refund is there", |spans| !spans.named(&trace, "POST /v1/refund").is_empty());
@@ -157,7 +157,7 @@ fn a_denial_among_checks_of_one_request_can_be_kept_and_tells_each_attribute_onc
     let (a, b) = (unique("a"), unique("b"));
     let checks: Vec<Value> = [&a, &a, &b, &b].map(|key| json!({"policy": "one", "key": key})).into();
     for path in ["/v1/check/batch", "/v1/check/all"] {
-        assert_eq!(post(&node, path, &json!({"checks": checks})).status, 200);
+        assert_eq!(node.post(path, &json!({"checks": checks})).status, 200);
     }
     let named = |name: &'static str| {
         move |spans: &crate::harness::collector::Spanned| spans.all().any(|span| span.name == name)
@@ -168,10 +168,6 @@ fn a_denial_among_checks_of_one_request_can_be_kept_and_tells_each_attribute_onc
         let policies = kept.attributes.iter().filter(|attribute| attribute.key == "tollgate.policy");
         assert_eq!((policies.count(), attribute(kept, "tollgate.allowed").as_str()), (1, "false"), "{name}");
     }
-}
-
-fn post(node: &Node, path: &str, body: &Value) -> http::Answer {
-    http::post(&node.address, path, body.to_string())
 }
 
 fn traced(node: &Node, path: &str, trace: &str, body: &Value) -> http::Answer {

@@ -23,7 +23,7 @@ fn the_rules_are_right_and_fire_when_they_should() {
 #[test]
 fn what_is_watched_exists_and_is_explained() {
     let file = config_on(&cluster::shared().seeds(), "policies: {default: {quotas: [5 per 1h], timeout: 5s}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     http::post(&node.address, "/v1/check", format!(r#"{{"key": "{}"}}"#, unique("watched")));
     let text = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
     let samples: BTreeSet<&str> = text

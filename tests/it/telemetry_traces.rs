@@ -75,7 +75,7 @@ fn a_denial_from_the_pre_filter_shows_that_no_store_was_asked() {
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
     let (key, trace) = (unique("prefilter"), trace_id());
     let check = json!({"policy": "one", "key": key});
-    http::post(&node.address, "/v1/check", check.to_string());
+    node.post("/v1/check", &check);
     assert_eq!(traced(&node, &trace, "01", &check).json()["source"], "prefilter");
     let spans = collector.wait("the denial is there", |spans| !spans.named(&trace, "POST /v1/check").is_empty());
     let server = spans.one(&trace, "POST /v1/check");
@@ -131,7 +131,7 @@ fn a_call_that_carried_several_checks_is_linked_with_each() {
     let spans = collector.wait("a call carries several checks", |spans| {
         std::thread::scope(|scope| {
             for _ in 0..16 {
-                scope.spawn(|| http::post(&node.address, "/v1/check", json!({"key": key}).to_string()));
+                scope.spawn(|| node.post("/v1/check", &json!({"key": key})));
             }
         });
         merged(spans).is_some()
@@ -183,9 +183,7 @@ fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
     let check = |cost: u64| json!({"policy": "deny", "key": "k", "id": "once", "cost": cost});
-    wait_until("it is charged by the store", || {
-        http::post(&node.address, "/v1/check", check(1).to_string()).json()["source"] == "store"
-    });
+    wait_until("it is charged by the store", || node.post("/v1/check", &check(1)).json()["source"] == "store");
     let (reused, away) = (trace_id(), trace_id());
     assert_eq!(traced(&node, &reused, "01", &check(2)).status, 409);
     let refund = json!({"policy": "deny", "key": "k", "cost": 1});
@@ -210,7 +208,7 @@ fn a_store_that_does_not_answer_is_a_call_that_failed() {
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
     wait_until("the store answers", || {
         let check = json!({"policy": "deny", "key": unique("warm")});
-        http::post(&node.address, "/v1/check", check.to_string()).json()["source"] == "store"
+        node.post("/v1/check", &check).json()["source"] == "store"
     });
     let trace = trace_id();
     server.freeze();
@@ -238,12 +236,12 @@ fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
         traced(&node, &unsampled, "00", &check);
     }
     // Allowed, and then denied, as roots.
-    http::post(&node.address, "/v1/check", json!({"key": key}).to_string());
-    http::post(&node.address, "/v1/check", check.to_string());
+    node.post("/v1/check", &json!({"key": key}));
+    node.post("/v1/check", &check);
     // Nor is the fault of a caller a denial.
     for (cost, status) in [(1, 200), (2, 409)] {
         let once = json!({"key": key, "id": "once", "cost": cost});
-        assert_eq!(http::post(&node.address, "/v1/check", once.to_string()).status, status);
+        assert_eq!(node.post("/v1/check", &once).status, status);
     }
     let sampled = trace_id();
     traced(&node, &sampled, "01", &check);

@@ -117,7 +117,7 @@ fn a_reload_turns_tls_neither_on_nor_off() {
     wait_until("the new certificate is shown", || reload().2 == own());
 
     std::fs::write(authority.path("plain.yaml"), POLICIES).unwrap();
-    let plain = Node::start_with(&["--config", authority.path("plain.yaml").to_str().unwrap()]);
+    let plain = Node::with_config(authority.path("plain.yaml"));
     std::fs::write(
         authority.path("plain.yaml"),
         format!("tls: {{cert_file: node.pem, key_file: node.key}}\n{POLICIES}"),

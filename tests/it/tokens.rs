@@ -30,7 +30,7 @@ fn write(folder: &Path, name: &str, text: &str) {
 }
 
 fn node(folder: &TempDir) -> Node {
-    Node::start_with(&["--config", folder.path().join("my.yaml").to_str().unwrap()])
+    Node::with_config(folder.path().join("my.yaml"))
 }
 
 fn status(node: &Node, method: &str, path: &str, token: Option<&str>) -> u16 {

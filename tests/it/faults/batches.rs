@@ -21,7 +21,7 @@ const POLICIES: &str = "policies:
 const NAMES: [&str; 5] = ["sliding", "sliding-patient", "bucket", "fixed", "log"];
 
 fn results(node: &Node, checks: &[Value]) -> Vec<Value> {
-    let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+    let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
     answer["results"].as_array().unwrap_or_else(|| panic!("{answer}")).clone()
 }
 
@@ -30,7 +30,7 @@ fn results(node: &Node, checks: &[Value]) -> Vec<Value> {
 fn a_frozen_shard_leaves_the_rest_of_a_batch_alone() {
     let cluster = chaos::arena();
     let file = config_on(&cluster.seeds(), POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let checks: Vec<Value> = NAMES
         .iter()
         .flat_map(|policy| (0..3).map(move |shard| json!({"policy": policy, "key": key_in(shard)})))
@@ -78,7 +78,7 @@ fn batches_follow_slots_that_move() {
     let cluster = chaos::arena();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let file = config_on(&cluster.seeds(), &POLICIES.replace("600ms", "5s").replace("800ms", "5s"));
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let keys: Vec<String> = (0..12).map(|_| key_in(0)).chain((0..3).map(|_| key_in(2))).collect();
     let checks: Vec<Value> = NAMES
         .iter()

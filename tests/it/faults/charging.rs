@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::moving::{begin, migrate, move_slot, settle};
 use crate::harness::chaos::{self, key_in, slot_in, slot_of};
@@ -13,10 +13,6 @@ use crate::harness::cluster::Cluster;
 use crate::harness::dice::Dice;
 use crate::harness::http::{self, Connection};
 use crate::harness::{Node, config_on, wait_until};
-
-fn check(node: &Node, policy: &str, key: &str, cost: u64) -> Value {
-    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key, "cost": cost}).to_string()).json()
-}
 
 /// What the store says is left of each quota.
 fn left(node: &Node, policy: &str, key: &str) -> Option<Vec<u64>> {
@@ -60,8 +56,8 @@ fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
     let cluster = chaos::arena();
     let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
     let file = config_on(&cluster.seeds(), &policies());
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    wait_until("the store decides", || check(&node, "w1", &key_in(0), 0)["source"] == "store");
+    let node = Node::with_config(&file);
+    wait_until("the store decides", || node.check("w1", &key_in(0), 0)["source"] == "store");
     let mut moving = BTreeSet::new();
     let mut asked = Vec::new();
     for (policy, quotas) in [("w1", 1), ("w3", 3), ("f3", 3), ("b3", 3), ("w8", 8)] {
@@ -70,7 +66,7 @@ fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
             let key = std::iter::repeat_with(|| key_in(0)).find(|key| !moving.contains(&slot_of(key))).unwrap();
             begin(&cluster, slot_of(&key), owners[0], owners[1]);
             moving.insert(slot_of(&key));
-            let answer = check(&node, policy, &key, 16);
+            let answer = node.check(policy, &key, 16);
             allowed += usize::from(answer["source"] == "store" && answer["allowed"] == true);
             asked.push((policy, quotas, key, answer));
         }
@@ -101,16 +97,16 @@ fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
   fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [1000 per 1h, 5 per 2h], on_store_failure: deny, timeout: 2s}
 ";
     let file = config_on(&cluster.seeds(), policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    wait_until("the store decides", || check(&node, "window", &key_in(0), 0)["source"] == "store");
+    let node = Node::with_config(&file);
+    wait_until("the store decides", || node.check("window", &key_in(0), 0)["source"] == "store");
     let (key, mut dice) = (key_in(0), Dice::new(7));
     begin(&cluster, slot_of(&key), owners[0], owners[1]);
     for policy in ["window", "fixed"] {
-        assert_eq!(check(&node, policy, &key, 5)["allowed"], true);
+        assert_eq!(node.check(policy, &key, 5)["allowed"], true);
     }
     for number in 0..300 {
         if number % 60 == 0 {
-            assert_eq!(check(&node, "window", &key, 5)["allowed"], false);
+            assert_eq!(node.check("window", &key, 5)["allowed"], false);
         }
         let policy = ["window", "fixed"][number % 2];
         let body = json!({"policy": policy, "key": key, "cost": 5}).to_string();
@@ -137,21 +133,21 @@ fn nobody_learns_from_what_is_charged_first() {
   bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 5}], timeout: 10s}
 ";
     let file = config_on(&cluster.seeds(), policies);
-    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let nodes = [(); 2].map(|()| Node::with_config(&file));
     for node in &nodes {
-        wait_until("the store decides", || check(node, "window", &key_in(0), 0)["source"] == "store");
+        wait_until("the store decides", || node.check("window", &key_in(0), 0)["source"] == "store");
     }
     let key = key_in(0);
     begin(&cluster, slot_of(&key), owners[0], owners[1]);
     for policy in ["window", "fixed", "bucket"] {
         // The first one tells this node that the slot moves: for a second all its checks charge first.
-        let answer = check(&nodes[0], policy, &key, 5);
+        let answer = nodes[0].check(policy, &key, 5);
         assert_eq!((&answer["allowed"], &answer["source"]), (&json!(true), &json!("store")), "{policy}: {answer}");
     }
     bring_back(&cluster, slot_of(&key), owners[0], owners[1]);
     for policy in ["window", "fixed", "bucket"] {
         for _ in 0..2 {
-            let answer = check(&nodes[1], policy, &key, 1);
+            let answer = nodes[1].check(policy, &key, 1);
             assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("store")), "{policy}: {answer}");
         }
     }

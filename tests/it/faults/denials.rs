@@ -8,7 +8,7 @@ use super::moving::move_slot;
 use crate::harness::chaos::{self, key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::redis::Server;
-use crate::harness::{Node, config_on, http, unique, wait_until};
+use crate::harness::{Node, config_on, unique, wait_until};
 
 /// `prefilter.max_denial`.
 const MAX_DENIAL: Duration = Duration::from_secs(2);
@@ -57,13 +57,13 @@ impl Denial {
             MAX_DENIAL.as_secs()
         );
         let file = config_on(seeds, &policies);
-        let denial = Self { node: Node::start_with(&["--config", file.path().to_str().unwrap()]), key, _file: file };
+        let denial = Self { node: Node::with_config(&file), key, _file: file };
         wait_until("the key is used up, and the node knows", || denial.check()["source"] == "prefilter");
         denial
     }
 
     fn check(&self) -> serde_json::Value {
-        http::post(&self.node.address, "/v1/check", json!({"policy": "hourly", "key": self.key}).to_string()).json()
+        self.node.check("hourly", &self.key, 1)
     }
 
     /// The store has forgotten its counts: the denial is believed for `max_denial` at most.

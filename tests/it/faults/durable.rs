@@ -125,19 +125,15 @@ policies:
   usual: {quotas: [10 per 1h], timeout: 5s}
 ";
 
-fn check(node: &Node, policy: &str, key: &str) -> serde_json::Value {
-    http::post(&node.address, "/v1/check", json!({"policy": policy, "key": key}).to_string()).json()
-}
-
 /// The charge stays: the store has it, only the answer does not vouch for it. Who does not ask for a replica is
 /// answered beside it without waiting.
 #[test]
 fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("kept");
-    let answer = check(&node, "kept", &key);
+    let answer = node.check("kept", &key, 1);
     assert_eq!(
         (&answer["allowed"], &answer["charged"], &answer["source"], &answer["fallback"]),
         (&json!(false), &json!(0), &json!("fallback"), &json!({"mode": "deny", "cause": "no_replica_ack"})),
@@ -145,7 +141,7 @@ fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
     );
     let usage = http::get(&node.address, &format!("/v1/usage?policy=kept&key={key}")).json();
     assert_eq!((&usage["source"], &usage["remaining"]), (&json!("store"), &json!(9)), "{usage}");
-    assert_eq!(check(&node, "usual", &key)["source"], "store");
+    assert_eq!(node.check("usual", &key, 1)["source"], "store");
 }
 
 /// A user that may not WAIT is charged and denied, at once, and the log says why.
@@ -160,7 +156,7 @@ fn a_server_that_refuses_wait_is_quoted_in_the_log() {
     program.stderr(log.reopen().unwrap());
     let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
     for _ in 0..5 {
-        let answer = check(&node, "kept", &unique("refused"));
+        let answer = node.check("kept", &unique("refused"), 1);
         assert_eq!(answer["fallback"]["cause"], "no_replica_ack", "{answer}");
     }
     let told = || std::fs::read_to_string(log.path()).unwrap();
@@ -175,12 +171,12 @@ fn a_server_that_says_late_that_nobody_acknowledged_is_not_waited_for() {
     let server = Server::start_with(&["--hz", "1", "--dynamic-hz", "no"]);
     let file =
         config_on(&[server.url()], "policies: {kept: {quotas: [100 per 1h], durability: replica, timeout: 200ms}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("late");
     let look = json!({"policy": "kept", "key": key, "cost": 0}).to_string();
     let look = || http::post(&node.address, "/v1/check", look.clone()).json();
     wait_until("a look is answered by the store", || look()["source"] == "store");
-    let causes: Vec<_> = (0..10).map(|_| check(&node, "kept", &key)["fallback"]["cause"].clone()).collect();
+    let causes: Vec<_> = (0..10).map(|_| node.check("kept", &key, 1)["fallback"]["cause"].clone()).collect();
     // A machine that stands still for a moment may make one late.
     let told = causes.iter().filter(|cause| *cause == "no_replica_ack").count();
     assert!(told >= 7, "{causes:?}");
@@ -211,12 +207,12 @@ policies:
   hasty: {quotas: [100 per 1h], durability: replica, timeout: 100ms}
 ";
     let file = config_on(&[primary.url()], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    wait_until("the replica acknowledges", || check(&node, "patient", &unique("linked"))["source"] == "store");
+    let node = Node::with_config(&file);
+    wait_until("the replica acknowledges", || node.check("patient", &unique("linked"), 1)["source"] == "store");
     let (patient, hasty) =
         (json!({"policy": "patient", "key": unique("p")}), json!({"policy": "hasty", "key": unique("h")}));
     for checks in [[&patient, &hasty], [&hasty, &patient]] {
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
         for (place, check) in checks.into_iter().enumerate() {
             let result = &answer["results"][place];
             assert_eq!(result["allowed"], check["policy"] == "patient", "{answer}");
@@ -230,10 +226,10 @@ fn many_ids_of_one_key_take_no_longer_than_one() {
     let (primary, _link, _replica) = behind_a_slow_link(200);
     let policies = "policies: {hasty: {quotas: [100 per 1h], durability: replica, timeout: 100ms}}";
     let file = config_on(&[primary.url()], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let checks: Vec<_> = (0..60).map(|id| json!({"policy": "hasty", "key": "k", "id": format!("i{id}")})).collect();
     let started = now_ms();
-    let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+    let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
     let took = now_ms() - started;
     let sources: Vec<_> = answer["results"].as_array().unwrap().iter().map(|result| &result["source"]).collect();
     assert_eq!(sources, [&json!("fallback"); 60], "{answer}");
@@ -247,12 +243,12 @@ fn who_has_waited_long_does_not_keep_others_from_waiting() {
     let (primary, _link, _replica) = behind_a_slow_link(400);
     let file =
         config_on(&[primary.url()], "policies: {kept: {quotas: [1000 per 1h], durability: replica, timeout: 2s}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
-    wait_until("the replica acknowledges", || check(&node, "kept", &unique("linked"))["source"] == "store");
+    let node = Node::with_config(&file);
+    wait_until("the replica acknowledges", || node.check("kept", &unique("linked"), 1)["source"] == "store");
     let allowed = std::thread::scope(|scope| {
         let ask = |_| {
             sleep(Duration::from_millis(100));
-            scope.spawn(|| check(&node, "kept", &unique("steady"))["allowed"] == true)
+            scope.spawn(|| node.check("kept", &unique("steady"), 1)["allowed"] == true)
         };
         let asked: Vec<_> = (0..60).map(ask).collect();
         asked.into_iter().map(|asked| asked.join().unwrap()).filter(|allowed| *allowed).count()
@@ -266,19 +262,19 @@ fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
     let server = Server::start();
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
     let file = config_on(&[server.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("kept");
-    wait_until("the replica acknowledges", || check(&node, "kept", &unique("linked"))["source"] == "store");
-    let answer = check(&node, "kept", &key);
+    wait_until("the replica acknowledges", || node.check("kept", &unique("linked"), 1)["source"] == "store");
+    let answer = node.check("kept", &key, 1);
     assert_eq!((&answer["allowed"], &answer["charged"]), (&json!(true), &json!(1)), "{answer}");
     replica.freeze();
     for _ in 0..3 {
-        let answer = check(&node, "kept", &key);
+        let answer = node.check("kept", &key, 1);
         assert_eq!(answer["fallback"]["cause"], "no_replica_ack", "{answer}");
-        assert_eq!(check(&node, "usual", &key)["source"], "store");
+        assert_eq!(node.check("usual", &key, 1)["source"], "store");
     }
     replica.thaw();
-    wait_until("the replica acknowledges again", || check(&node, "kept", &key)["source"] == "store");
+    wait_until("the replica acknowledges again", || node.check("kept", &key, 1)["source"] == "store");
     let health = http::get(&node.address, "/health/ready").json();
     assert_eq!(health["status"], "ok", "a replica that is away is no shard that is down");
 }
@@ -294,13 +290,13 @@ policies:
   quick: {quotas: [100 per 1h], durability: replica, timeout: 2s}
 ";
     let file = config_on(&[server.url()], policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = unique("beside");
-    wait_until("the replica acknowledges", || check(&node, "quick", &key)["source"] == "store");
+    wait_until("the replica acknowledges", || node.check("quick", &key, 1)["source"] == "store");
     replica.freeze();
     let mut connection = server.connection().unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| check(&node, "patient", &key));
+        scope.spawn(|| node.check("patient", &key, 1));
         wait_until("the patient one is charged", || {
             !redis::cmd("KEYS").arg("*:}patient:*").query::<Vec<String>>(&mut connection).unwrap().is_empty()
         });
@@ -321,14 +317,11 @@ fn an_id_is_answered_when_a_replica_has_its_charge() {
     let server = Server::start();
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
     let file = config_on(&[server.url()], POLICIES);
-    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let nodes = [(); 2].map(|()| Node::with_config(&file));
     let key = unique("kept");
-    let once = |node: &Node| {
-        let body = json!({"policy": "kept", "key": key, "id": "once"}).to_string();
-        http::post(&node.address, "/v1/check", body).json()
-    };
+    let once = |node: &Node| node.post("/v1/check", &json!({"policy": "kept", "key": key, "id": "once"})).json();
     for node in &nodes {
-        wait_until("the replica acknowledges", || check(node, "kept", &unique("linked"))["source"] == "store");
+        wait_until("the replica acknowledges", || node.check("kept", &unique("linked"), 1)["source"] == "store");
     }
     replica.freeze();
     for node in [0, 1, 0, 1] {

@@ -53,7 +53,7 @@ fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
     };
     let before = connections();
     let file = config_on(&cluster.seeds(), "policies: {p: {quotas: [100 per 1h]}}");
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = key_in(0);
     wait_until("the store decides", || check(&node.address, "p", &key).as_deref() == Some("store"));
     let more = connections() - before;
@@ -153,7 +153,7 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
         .map(|(name, quotas, _)| format!("  {name}: {{{quotas}, on_store_failure: error, timeout: {}ms}}\n", timeout()))
         .collect();
     let file = config_on(&cluster.seeds(), &format!("policies:\n{policies}"));
-    let nodes = [(); 2].map(|()| Node::start_with(&["--config", file.path().to_str().unwrap()]));
+    let nodes = [(); 2].map(|()| Node::with_config(&file));
     let key = key_in(0);
     let slot = chaos::slot_of(&key);
     for (policy, ..) in POLICIES {
@@ -223,13 +223,10 @@ policies:
         timeout()
     );
     let file = config_on(&cluster.seeds(), &policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let key = key_in(0);
     let slot = chaos::slot_of(&key);
-    let ask = |policy: &str| {
-        let body = json!({"policy": policy, "key": key, "cost": 3}).to_string();
-        http::post(&node.address, "/v1/check", body).json()
-    };
+    let ask = |policy: &str| node.check(policy, &key, 3);
     names.iter().for_each(|name| assert_eq!(ask(name)["allowed"], true));
     begin(&cluster, slot, from, to);
     // A window's keys are never all there: the segments before and after the current one are told as well.
@@ -255,7 +252,7 @@ policies:
   window: {quotas: [500 per 1d], timeout: 500ms, on_store_failure: deny}
 ";
     let file = config_on(&cluster.seeds(), policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let (key, other) = (key_in(0), key_in(1));
     let slot = chaos::slot_of(&key);
     wait_until("the store decides", || check(&node.address, "window", &other).as_deref() == Some("store"));
@@ -265,7 +262,7 @@ policies:
             let checks = json!([
                 {"policy": policy, "key": key, "cost": 5}, {"policy": "window", "key": other, "cost": 501}
             ]);
-            let answer = http::post(&node.address, "/v1/check/all", json!({"checks": checks}).to_string()).json();
+            let answer = node.post("/v1/check/all", &json!({"checks": checks})).json();
             assert_eq!(answer["allowed"], false, "{answer}");
         }
     }
@@ -287,13 +284,13 @@ fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
   sliding: {quotas: [100 per 1h, 200 per 2h], on_store_failure: error, timeout: 5s}
   bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 100}, {rate: 1 per 2h, burst: 200}], on_store_failure: error, timeout: 5s}";
     let file = config_on(&cluster.seeds(), policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let keys: Vec<String> = (0..20).map(|_| key_in(0)).collect();
     let slot = chaos::slot_of(&keys[7]);
     let all = |policy| keys.iter().map(move |key| json!({"policy": policy, "key": key}));
     let checks: Vec<_> = all("sliding").chain(all("bucket")).collect();
     let left = || -> Vec<u64> {
-        let answer = http::post(&node.address, "/v1/check/batch", json!({"checks": checks}).to_string()).json();
+        let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
         let results = answer["results"].as_array().unwrap_or_else(|| panic!("{answer}"));
         results
             .iter()
@@ -366,12 +363,12 @@ fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
 ";
     let names = ["sliding", "fixed", "bucket", "log"];
     let file = config_on(&cluster.seeds(), policies);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let (key, elsewhere) = (key_in(0), key_in(2));
     let slot = chaos::slot_of(&key);
     let from = cluster.owner(slot);
     let to = if owners[0] == from { owners[1] } else { owners[0] };
-    let posted = |path: &str, body: &serde_json::Value| http::post(&node.address, path, body.to_string()).json();
+    let posted = |path: &str, body: &serde_json::Value| node.post(path, body).json();
     let one = |policy: &str, key: &str| json!({"policy": policy, "key": key});
     let with_id = |policy: &str| posted("/v1/check", &json!({"policy": policy, "key": key, "id": "once"}));
     for policy in names {

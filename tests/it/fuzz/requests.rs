@@ -11,7 +11,7 @@ use super::mutation::mutant;
 use super::{cases, corpus};
 use crate::harness::dice::Dice;
 use crate::harness::http::{self, Connection};
-use crate::harness::{Node, resident_kib};
+use crate::harness::{Node, file_with, resident_kib};
 
 const POLICIES: &str = "\
 policies:
@@ -24,9 +24,8 @@ policies:
 const GROWTH: u64 = 64;
 
 fn node() -> (Node, NamedTempFile) {
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    file.write_all(POLICIES.as_bytes()).unwrap();
-    (Node::start_with(&["--config", file.path().to_str().unwrap()]), file)
+    let file = file_with(POLICIES);
+    (Node::with_config(&file), file)
 }
 
 #[test]

@@ -153,7 +153,7 @@ impl Service {
             }
         }
         let file = config_on(seeds, &policies);
-        let nodes = (0..NODES).map(|_| Node::start_with(&["--config", file.path().to_str().unwrap()])).collect();
+        let nodes = (0..NODES).map(|_| Node::with_config(&file)).collect();
         Self { nodes, timeout, modes, _file: file }
     }
 

@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 pub(crate) mod chaos;
@@ -61,6 +63,11 @@ impl Node {
         Self::start_by(Command::new(TOLLGATE), arguments)
     }
 
+    /// Starts a node with this configuration file.
+    pub(crate) fn with_config(file: impl AsRef<Path>) -> Self {
+        Self::start_with(&["--config", file.as_ref().to_str().unwrap()])
+    }
+
     /// The same at an address that other machines may reach.
     pub(crate) fn start_on(listen: &str, arguments: &[&str]) -> Self {
         Self::begin(Command::new(TOLLGATE), listen, arguments)
@@ -99,6 +106,16 @@ impl Node {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// The answer to a body of JSON.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> http::Answer {
+        http::post(&self.address, path, body.to_string())
+    }
+
+    /// The decision on a check, or why there is none.
+    pub(crate) fn check(&self, policy: &str, key: &str, cost: u64) -> Value {
+        self.post("/v1/check", &json!({"policy": policy, "key": key, "cost": cost})).json()
     }
 
     /// Asks it to end, as an orchestrator does.
@@ -169,9 +186,19 @@ pub(crate) fn unique(name: &str) -> String {
 
 /// A configuration file with these policies on a store with these seeds.
 pub(crate) fn config_on(seeds: &[String], policies: &str) -> NamedTempFile {
+    file_with(&format!("store: {{redis: [{}]}}\n{policies}\n", seeds.join(", ")))
+}
+
+/// A configuration file with this text.
+pub(crate) fn file_with(text: &str) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    writeln!(file, "store: {{redis: [{}]}}\n{policies}", seeds.join(", ")).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
     file
+}
+
+/// A node with this configuration.
+pub(crate) fn node_with(configuration: &str) -> Node {
+    Node::with_config(file_with(configuration))
 }
 
 /// Resident memory of a process, KiB.

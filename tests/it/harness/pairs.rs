@@ -1,12 +1,9 @@
 //! Two nodes on one store, of each kind that nodes can share; and one on the embedded store.
 
-use std::io::Write;
-
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
 use super::redis::shared;
-use super::{Node, cluster, http};
+use super::{Node, cluster, file_with, http, node_with};
 
 /// Every algorithm with a limit of 1 to be replaced, and a window so long that nothing leaves it meanwhile.
 pub(crate) const ALGORITHMS: [&str; 6] = ["sliding", "clock", "year", "first", "bucket", "log"];
@@ -28,25 +25,15 @@ pub(crate) fn policies(limits: &[u64], options: &str) -> String {
 }
 
 /// Two nodes with this configuration on one Redis, two on the cluster, and one, twice, on the embedded store.
-pub(crate) fn on_each_store(configuration: &str, story: impl Fn([&Node; 2], &str)) {
+pub(crate) fn on_pairs_of_nodes(configuration: &str, story: impl Fn([&Node; 2], &str)) {
     for (name, seeds) in [("redis", vec![shared().url()]), ("cluster", cluster::shared().seeds())] {
         let store = format!("store: {{redis: [{}]}}\n", seeds.join(", "));
-        let file = written(&(store + configuration));
-        let nodes = [(); 2].map(|()| node(&file));
+        let file = file_with(&(store + configuration));
+        let nodes = [(); 2].map(|()| Node::with_config(&file));
         story([&nodes[0], &nodes[1]], name);
     }
-    let alone = node(&written(configuration));
+    let alone = node_with(configuration);
     story([&alone, &alone], "embedded");
-}
-
-pub(crate) fn written(configuration: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    file.write_all(configuration.as_bytes()).unwrap();
-    file
-}
-
-pub(crate) fn node(file: &NamedTempFile) -> Node {
-    Node::start_with(&["--config", file.path().to_str().unwrap()])
 }
 
 /// The decision on a check.
@@ -56,7 +43,7 @@ pub(crate) fn check(node: &Node, body: &Value) -> Value {
 
 /// The answer to `body`, which must be one.
 pub(crate) fn posted(node: &Node, path: &str, body: &Value) -> Value {
-    let answer = http::post(&node.address, path, body.to_string());
+    let answer = node.post(path, body);
     assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
     answer.json()
 }

@@ -1,34 +1,29 @@
-//! One story on the embedded store and on Redis.
-
-use std::io::Write;
+//! One story on several stores.
 
 use serde_json::Value;
-use tempfile::NamedTempFile;
 
 use super::redis::shared;
-use super::{Node, http};
+use super::{Node, cluster, file_with, node_with};
 
 /// Tells the story to a node with these policies on the embedded store, and to one on Redis.
-pub(crate) fn on_each_store(policies: &str, story: impl Fn(&Node)) {
+pub(crate) fn on_memory_and_redis(policies: &str, story: impl Fn(&Node)) {
     let redis = format!("store: {{timeout: 5s, redis: [{}]}}", shared().url());
     for store in ["", &redis] {
         story(&node_with(&format!("{store}\n{policies}")));
     }
 }
 
-/// A node with this configuration.
-pub(crate) fn node_with(configuration: &str) -> Node {
-    let file = file_with(configuration);
-    Node::start_with(&["--config", file.path().to_str().unwrap()])
-}
-
-pub(crate) fn file_with(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
-    file.write_all(text.as_bytes()).unwrap();
-    file
+/// Tells it to a node on the embedded store, to one on Redis and to one on the cluster.
+pub(crate) fn on_memory_redis_and_cluster(policies: &str, story: impl Fn(&Node)) {
+    let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
+    let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));
+    for store in ["", &one, &cluster] {
+        let file = file_with(&format!("{store}\n{policies}\n"));
+        story(&Node::with_config(&file));
+    }
 }
 
 /// The decision on a check.
 pub(crate) fn ask(node: &Node, check: &Value) -> Value {
-    http::post(&node.address, "/v1/check", check.to_string()).json()
+    node.post("/v1/check", check).json()
 }
