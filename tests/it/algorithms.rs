@@ -1,22 +1,18 @@
 //! The exact algorithms against naive models that keep everything, on every step of random histories.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::Clock;
 use tollgate::limit::decision::decide;
-use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, MemoryStore, Subject, Work};
+use tollgate::store::{Done, MemoryStore, Work};
 
 use crate::harness::redis::shared_store;
 use crate::harness::steps::{
-    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, log_policies, policy_of, steps,
-    with_limits,
+    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, histories, log_policies, policy_of,
+    runner, subject, with_limits,
 };
 use crate::harness::unique;
 use crate::window_properties::exact_wait;
@@ -80,17 +76,6 @@ impl Charges {
     }
 }
 
-fn histories(policies: BoxedStrategy<Policy>, count: usize) -> impl Strategy<Value = (Policy, Vec<Step>)> {
-    policies.prop_flat_map(move |policy| {
-        let steps = steps(&policy, count);
-        (Just(policy), steps)
-    })
-}
-
-fn runner(cases: u32) -> TestRunner {
-    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
-}
-
 fn equals_its_model((policy, steps): (Policy, Vec<Step>)) -> Result<(), TestCaseError> {
     let mut charges = Charges::default();
     let mut states: Vec<State> = policy.quotas.iter().map(State::new).collect();
@@ -118,22 +103,22 @@ fn equals_its_model((policy, steps): (Policy, Vec<Step>)) -> Result<(), TestCase
 
 #[test]
 fn fixed_windows_equal_a_model_that_keeps_everything() {
-    runner(2000).run(&histories(fixed_policies().boxed(), 80), equals_its_model).unwrap();
+    runner(2000).run(&histories(fixed_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]
 fn sliding_logs_equal_a_model_that_keeps_everything() {
-    runner(2000).run(&histories(log_policies().boxed(), 80), equals_its_model).unwrap();
+    runner(2000).run(&histories(log_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]
 fn windows_by_the_calendar_equal_a_model_that_keeps_everything() {
-    runner(1000).run(&histories(calendar_policies().boxed(), 80), equals_its_model).unwrap();
+    runner(1000).run(&histories(calendar_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]
 fn token_buckets_equal_a_model_that_keeps_everything() {
-    runner(2000).run(&histories(bucket_policies().boxed(), 80), equals_its_model).unwrap();
+    runner(2000).run(&histories(bucket_policies(), 80), equals_its_model).unwrap();
 }
 
 /// Guarantee 1 for token buckets: burst + rate x t in any interval t, also when the clock steps back.
@@ -165,7 +150,7 @@ fn token_buckets_admit_no_more_than_burst_and_rate() {
         }
         Ok(())
     };
-    runner(500).run(&histories(bucket_policies().boxed(), 60), property).unwrap();
+    runner(500).run(&histories(bucket_policies(), 60), property).unwrap();
 }
 
 /// redis-cell's CL.THROTTLE key max_burst count period quantity -> limited, limit, remaining, retry_after,
@@ -231,10 +216,8 @@ fn neither_a_hit_nor_a_denial_prolongs_a_window() {
     let memory = MemoryStore::new(Clock::system(), 10);
     for anchor in [Anchor::Clock, Anchor::FirstHit] {
         let quota = crate::harness::steps::quota(3, 10_000_000, Rule::FixedWindow(anchor));
-        let policy = Arc::new(policy_of(Algorithm::FixedWindow, vec![quota]));
-        let key: Arc<str> = unique("prolong").into();
-        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-        let subject = Subject { policy, key, fingerprint };
+        let policy = policy_of(Algorithm::FixedWindow, vec![quota]);
+        let subject = subject(policy, &unique("prolong"));
         let start = START / 10_000_000 * 10_000_000;
         for second in 0..10 {
             let now = start + second * 1_000_000;
@@ -254,10 +237,8 @@ fn neither_a_hit_nor_a_denial_prolongs_a_window() {
 fn a_refund_after_the_clock_stepped_back_far_leaves_a_bucket_that_can_be_read() {
     let (runtime, redis) = shared_store();
     let memory = MemoryStore::new(Clock::system(), 10);
-    let policy = Arc::new(policy_of(Algorithm::TokenBucket, vec![bucket(1_000_000_000, 1_000_000_000_000, 1_000_000)]));
-    let key: Arc<str> = unique("far").into();
-    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-    let subject = Subject { policy, key, fingerprint };
+    let policy = policy_of(Algorithm::TokenBucket, vec![bucket(1_000_000_000, 1_000_000_000_000, 1_000_000)]);
+    let subject = subject(policy, &unique("far"));
     let later = START + 3 * 3_600_000_000;
     let run = |work: Work, now| {
         let here = memory.run_at(&subject, &work, &[], now).unwrap();

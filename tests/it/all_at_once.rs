@@ -6,14 +6,13 @@ use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
 use tollgate::limit::calendar::{Calendar, Unit};
-use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
-use tollgate::store::{Done, Subject, Work};
+use tollgate::store::{Done, Work};
 
 use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, posted, remaining};
 use crate::harness::redis::shared_store;
-use crate::harness::steps::{bucket, policy_of, quota};
+use crate::harness::steps::{bucket, policy_of, quota, subject};
 use crate::harness::{Node, file_with, http, unique, wait_until};
 
 const CALLERS: usize = 24;
@@ -148,9 +147,8 @@ fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_gi
     let node = Node::with_config(file_with(&(redis + &policies(&[1], ""))));
     for algorithm in ALGORITHMS {
         let policy = Arc::new(policy(algorithm));
-        let key: Arc<str> = unique("open").into();
-        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-        let subject = Subject { policy: policy.clone(), key: key.clone(), fingerprint };
+        let key = unique("open");
+        let subject = subject(policy.clone(), &key);
         let reserved = runtime.block_on(store.run(&subject, Work::Reserve { cost: 1, hold: 60_000_000 }, &[])).unwrap();
         let Done::Reserved(_, Some(receipt)) = reserved else { panic!("{reserved:?}") };
         for _ in 0..5 {

@@ -8,12 +8,10 @@ use jiff::Timestamp;
 use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::calendar::{Calendar, Span, Unit, zones};
 use tollgate::limit::decision::{Wait, decide};
-use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::slot::Generations;
@@ -25,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::clocks::shifted;
 use crate::harness::redis::{shared, shared_store};
-use crate::harness::steps::{policy_of, quota};
+use crate::harness::steps::{self, policy_of, quota, runner};
 use crate::harness::stores::on_memory_redis_and_cluster;
 use crate::harness::{Node, file_with, unique};
 
@@ -44,9 +42,7 @@ fn by_calendar(limit: u64, unit: Unit, zone: &str) -> Policy {
 }
 
 fn subject(policy: &Policy) -> Subject {
-    let key: Arc<str> = unique("calendar").into();
-    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-    Subject { policy: Arc::new(policy.clone()), key, fingerprint }
+    steps::subject(policy.clone(), &unique("calendar"))
 }
 
 /// Worked out by hand: the window that holds an instant, with its hours.
@@ -173,7 +169,7 @@ fn windows_equal_those_found_by_looking_at_the_clocks() {
     let span = 2 * 86_400..130 * 365 * 86_400i64;
     let near = prop_oneof![3 => -200_000..200_000i64, 1 => Just(0i64)];
     let cases = (prop::sample::select(zones), 0..UNITS.len(), span, any::<bool>(), near);
-    let mut runner = TestRunner::new(Config { cases: 4000, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(4000);
     runner
         .run(&cases, |(name, unit, instant, set, near)| {
             let zone = TimeZone::get(&name).unwrap();

@@ -6,18 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
-use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
-use tollgate::store::{RedisStore, Subject};
+use tollgate::store::RedisStore;
 
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared};
-use crate::harness::steps::{START, policy};
+use crate::harness::steps::{START, policy, runner, subject};
 use crate::harness::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
 /// From the shortest window to a day, us.
@@ -49,13 +47,10 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
     });
     let jump = prop_oneof![4 => Just(0i64), 1 => -5_000_000..5_000_000i64, 1 => Just(-86_400_000_000), 1 => Just(86_400_000_000)];
     let steps = prop::collection::vec((0..3usize, jump, 0..40_000u64), 80);
-    let mut runner = TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(60);
     runner
         .run(&(0..WINDOWS.len(), steps), |(window, steps)| {
-            let policy = Arc::new(policy(&[(7, WINDOWS[window])]));
-            let key: Arc<str> = unique("jump").into();
-            let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-            let subject = Subject { policy, key, fingerprint };
+            let subject = subject(policy(&[(7, WINDOWS[window])]), &unique("jump"));
             let mut now = START;
             let mut admitted: Vec<Micros> = Vec::new();
             for (node, jump, gap) in steps {
@@ -88,11 +83,7 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
     let store = store_with(&hand, generations.clone());
     runtime.block_on(store.known());
     let policy = Arc::new(policy(&[(7, 3_600_000_000)]));
-    let subject = |key: String| {
-        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-        Subject { policy: policy.clone(), key: key.into(), fingerprint }
-    };
-    let (known, other) = (subject(unique("stepped")), subject(unique("stepped")));
+    let [known, other] = [(); 2].map(|()| subject(policy.clone(), &unique("stepped")));
     let slot = store.slot(&known);
     // What comes first is where the clock is.
     runtime.block_on(store.take(&other, &[1])).unwrap();

@@ -1,13 +1,13 @@
 //! Deny, allow and override: who is answered by a list, by which entry, and at what price.
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
 use tollgate::limit::matches::{Matches, Pattern};
 use tollgate::limit::network::Network;
 
 use crate::harness::redis::{Server, shared};
+use crate::harness::steps::runner;
 use crate::harness::stores::{ask, on_memory_and_redis};
 use crate::harness::{Node, config_on, http, node_with, unique};
 
@@ -265,7 +265,7 @@ fn entries() -> impl Strategy<Value = Plain> {
 #[test]
 fn what_is_found_is_what_a_scan_of_all_entries_finds() {
     let cases = (prop::collection::vec(entries(), 1..60), prop::collection::vec(texts(), 20));
-    let mut runner = TestRunner::new(Config { cases: 2000, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(2000);
     runner.run(&cases, |(entries, keys)| as_a_scan(&entries, &keys)).unwrap();
 }
 
@@ -280,7 +280,7 @@ fn a_hundred_thousand_entries_are_found_as_by_a_scan() {
     let far: Vec<Plain> = far.collect();
     let cases = (prop::collection::vec(entries(), 20), prop::collection::vec(texts(), 10));
     let keys = ["user-300", "user-301", "tenant-301:x", "tenant-301", "0.4.176.9", "24.105.240.1"];
-    let mut runner = TestRunner::new(Config { cases: 10, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(10);
     let alike = |(near, mut more): (Vec<Plain>, Vec<String>)| {
         more.extend(keys.map(str::to_owned));
         as_a_scan(&[far.as_slice(), &near].concat(), &more)

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::Clock;
 use tollgate::limit::decision::Wait;
 use tollgate::limit::key::{Fingerprint, Fingerprinter};
@@ -17,7 +16,7 @@ use tollgate::limit::time::Micros;
 use tollgate::prefilter::{Prefilter, Question};
 use tollgate::store::{Done, MemoryStore, Subject, Taken, Work};
 
-use crate::harness::steps::{START, any_policies, policy, span};
+use crate::harness::steps::{START, any_policies, policy, runner, span, subject};
 
 const MAX_DENIAL: Duration = Duration::from_secs(60);
 
@@ -73,7 +72,7 @@ fn a_no_is_always_one_that_the_store_would_give_with_a_true_retry_after() {
         let askings = askings(&policy);
         (Just(policy), askings)
     });
-    let mut runner = TestRunner::new(Config { cases: 1500, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(1500);
     let mut denials = 0;
     let counted = std::cell::RefCell::new(&mut denials);
     runner
@@ -88,8 +87,8 @@ fn a_no_is_always_one_that_the_store_would_give_with_a_true_retry_after() {
 
 fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
     let policy = Arc::new(policy.clone());
-    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, "k");
-    let subject = Subject { policy: policy.clone(), key: "k".into(), fingerprint };
+    let subject = subject(policy.clone(), "k");
+    let fingerprint = subject.fingerprint;
     let store = MemoryStore::new(Clock::system(), 10);
     let nodes = [node(0), node(7_000_000), node(1_234)];
     let mut events = BinaryHeap::new();
@@ -169,8 +168,8 @@ impl Scene {
 
     fn of(policy: Policy) -> Self {
         let policy = Arc::new(policy);
-        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, "k");
-        let subject = Subject { policy: policy.clone(), key: "k".into(), fingerprint };
+        let subject = subject(policy.clone(), "k");
+        let fingerprint = subject.fingerprint;
         let store = MemoryStore::new(Clock::system(), 10);
         let generations = Arc::new(Generations::default());
         let prefilter = Prefilter::new(1000, Duration::from_secs(4), generations.clone());

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tollgate::limit::calendar::{Calendar, Unit};
-use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::time::Micros;
@@ -12,14 +11,8 @@ use tollgate::store::redis::keys::Tag;
 use tollgate::store::{RedisStore, Subject};
 
 use crate::harness::redis::{Server, shared};
-use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota};
+use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota, subject};
 use crate::harness::unique;
-
-fn subject(key: &str, quotas: &[(u64, Micros)]) -> Subject {
-    let policy = Arc::new(policy(quotas));
-    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, key);
-    Subject { policy, key: key.into(), fingerprint }
-}
 
 async fn take(store: &RedisStore, subject: &Subject, cost: u64, now: Micros) -> bool {
     store.take_by(subject, &[cost], Some(now)).await.unwrap().ruling.verdicts[0].allowed
@@ -43,7 +36,7 @@ async fn a_segment_lives_until_it_has_left_the_window_and_one_second_more() {
         for into in [0, segment / 3, segment - 1] {
             let now = START / segment * segment + into;
             let key = unique("life");
-            let subject = subject(&key, &[(3, window)]);
+            let subject = subject(policy(&[(3, window)]), &key);
             assert!(take(&store, &subject, 1, now).await);
             let until = (now / segment + 2) * segment - now;
             let expected = i64::try_from(until.div_ceil(1000) + 1000).unwrap();
@@ -99,7 +92,7 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
         } else {
             format!("{key}{}", unique("odd"))
         };
-        let subject = subject(&key, &[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]);
+        let subject = subject(policy(&[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]), &key);
         let before = lives(&server, "*");
         assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
         assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
@@ -125,10 +118,9 @@ async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more()
     ];
     for (unit, now, left, name) in rows {
         let rule = Rule::FixedWindow(Anchor::Calendar(Calendar::new(unit, "Europe/Berlin").unwrap()));
-        let policy = Arc::new(policy_of(Algorithm::FixedWindow, vec![quota(3, unit.nominal(), rule)]));
+        let policy = policy_of(Algorithm::FixedWindow, vec![quota(3, unit.nominal(), rule)]);
         let key = unique("calendar-life");
-        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-        let subject = Subject { policy, key: key.as_str().into(), fingerprint };
+        let subject = subject(policy, &key);
         assert!(take(&store, &subject, 1, now).await);
         assert!(take(&store, &subject, 1, now + 1_000_000).await);
         assert!(!take(&store, &subject, 2, now + 1_000_000).await);
@@ -154,9 +146,7 @@ async fn after_the_windows_have_passed_the_database_is_empty() {
         logs(&[(2, 100_000), (3, 300_000)], 10),
     ];
     for (number, policy) in (0..200).zip(policies.into_iter().map(Arc::new).cycle()) {
-        let key: Arc<str> = format!("gone-{number}").into();
-        let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-        let subject = Subject { policy, key, fingerprint };
+        let subject = subject(policy, &format!("gone-{number}"));
         for cost in [1, 1, 1, 0] {
             store.take_noted(&subject, &[cost], &[Some("who".into())], None).await.unwrap();
         }

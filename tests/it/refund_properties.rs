@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::Clock;
 use tollgate::limit::amend::Receipt;
 use tollgate::limit::bucket::Terms;
@@ -16,7 +15,7 @@ use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, MemoryStore, Subject, Work};
 
-use crate::harness::steps::{START, Step, any_policies, policy_of, quota};
+use crate::harness::steps::{START, Step, any_policies, policy_of, quota, runner, subject};
 use crate::harness::works::{Deed, Scribe, deeds};
 
 /// As long as ids' records live at least, us.
@@ -333,8 +332,7 @@ struct Seen {
 
 fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> Result<(), TestCaseError> {
     let policy = Arc::new(policy);
-    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, "k");
-    let subject = Subject { policy: policy.clone(), key: "k".into(), fingerprint };
+    let subject = subject(policy.clone(), "k");
     let store = MemoryStore::new(Clock::system(), 1000);
     let (mut scribe, mut ledger) = (Scribe::default(), Ledger::new(policy));
     let by_charge = !deeds.iter().any(|(_, deed)| matches!(deed, Deed::Refund | Deed::Reset));
@@ -408,7 +406,7 @@ fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back()
     for by_charge in [true, false] {
         let mut seen = Seen::default();
         let counted = std::cell::RefCell::new(&mut seen);
-        let mut runner = TestRunner::new(Config { cases: 2000, failure_persistence: None, ..Config::default() });
+        let mut runner = runner(2000);
         let property =
             |(policy, deeds): (Policy, Vec<(Step, Deed)>)| equals_its_model(policy, &deeds, &mut counted.borrow_mut());
         runner.run(&histories(70, by_charge), property).unwrap();

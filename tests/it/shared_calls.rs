@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use tollgate::clock::Clock;
 use tollgate::limit::key::Fingerprinter;
@@ -15,8 +14,8 @@ use tollgate::store::{MemoryStore, RedisStore, Subject};
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared_store, store};
 use crate::harness::steps::{
-    Step, bucket, bucket_policies, calendar_policies, fixed, fixed_policies, policies, policy, policy_of, span, steps,
-    with_limits,
+    Step, bucket, bucket_policies, calendar_policies, fixed, fixed_policies, policies, policy, policy_of, runner, span,
+    steps, with_limits,
 };
 use crate::harness::{Node, cluster, config_on, http, unique, wait_until};
 
@@ -59,7 +58,7 @@ fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &RedisStore) {
             let steps = steps(policies.iter().min_by_key(shortest).unwrap(), STEPS);
             (Just(policies), steps)
         });
-    let mut runner = TestRunner::new(Config { cases: 80, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(80);
     let alike = |(policies, steps): (Vec<Policy>, Vec<Step>)| runtime.block_on(as_alone(redis, &policies, &steps));
     runner.run(&histories, alike).unwrap();
     let calls = redis.checks_per_call();
@@ -102,7 +101,7 @@ fn eight_quotas_of_several_keys_are_decided_as_each_alone() {
     let fixed = windows.map(|(limit, window)| fixed(limit, window)).collect();
     for policy in [sliding, policy_of(Algorithm::TokenBucket, buckets), policy_of(Algorithm::FixedWindow, fixed)] {
         let steps = steps(&policy, STEPS);
-        let mut runner = TestRunner::new(Config { cases: 10, failure_persistence: None, ..Config::default() });
+        let mut runner = runner(10);
         let alike = |steps: Vec<Step>| runtime.block_on(as_alone(&redis, std::slice::from_ref(&policy), &steps));
         runner.run(&steps, alike).unwrap();
     }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use tollgate::clock::Clock;
 use tollgate::limit::decision::{Verdict, Wait};
@@ -18,7 +17,7 @@ use tollgate::store::{Done, MemoryStore, Meta, RedisStore, Subject, Taken, Work}
 
 use crate::harness::cluster::add_calls;
 use crate::harness::redis::{Server, shared, shared_store};
-use crate::harness::steps::{START, Step, log_policies, logs, steps};
+use crate::harness::steps::{self, START, Step, histories, log_policies, logs, runner};
 use crate::harness::{Node, config_on, unique};
 
 const WINDOW: Micros = 10_000_000;
@@ -56,24 +55,11 @@ impl Both {
 }
 
 fn subject(policy: Policy) -> Subject {
-    let key: Arc<str> = unique("log").into();
-    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-    Subject { policy: Arc::new(policy), key, fingerprint }
+    steps::subject(policy, &unique("log"))
 }
 
 fn meta(name: &str) -> Meta {
     Some(name.into())
-}
-
-fn histories(count: usize) -> impl Strategy<Value = (Policy, Vec<Step>)> {
-    log_policies().prop_flat_map(move |policy| {
-        let steps = steps(&policy, count);
-        (Just(policy), steps)
-    })
-}
-
-fn runner(cases: u32) -> TestRunner {
-    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }
 
 /// Guarantee 1, by the clock as it was read, also where it stepped back.
@@ -98,7 +84,7 @@ fn no_interval_as_long_as_the_window_holds_more_than_the_limit() {
         }
         Ok(())
     };
-    runner(1000).run(&histories(80), property).unwrap();
+    runner(1000).run(&histories(log_policies(), 80), property).unwrap();
 }
 
 #[test]
@@ -250,7 +236,7 @@ fn both_stores_tell_the_same_of_who_caused_what() {
         }
         Ok(())
     };
-    runner(60).run(&histories(40), property).unwrap();
+    runner(60).run(&histories(log_policies(), 40), property).unwrap();
 }
 
 /// What is done to a log at an instant.

@@ -1,7 +1,6 @@
 //! Both stores decide alike: one sequence of calls, at the same instants, gives equal answers in every member.
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use std::sync::Arc;
 
 use tollgate::clock::Clock;
@@ -13,7 +12,7 @@ use tollgate::limit::window::Grid;
 use tollgate::store::{Done, MemoryStore, RedisStore, Subject};
 
 use crate::harness::redis::{shared, shared_store};
-use crate::harness::steps::{START, Step, any_policies, steps, with_limits};
+use crate::harness::steps::{START, Step, any_policies, histories, runner, with_limits};
 use crate::harness::unique;
 use crate::harness::works::{Deed, Scribe, deeds};
 
@@ -27,13 +26,9 @@ const STEPS: usize = 60;
 #[test]
 fn memory_and_redis_answer_alike() {
     let (runtime, store) = shared_store();
-    let histories = any_policies().prop_flat_map(|policy| {
-        let steps = steps(&policy, STEPS);
-        (Just(policy), steps)
-    });
-    let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(400);
     let alike = |(policy, steps): (Policy, Vec<Step>)| runtime.block_on(both_alike(&store, &policy, &steps));
-    runner.run(&histories, alike).unwrap();
+    runner.run(&histories(any_policies(), STEPS), alike).unwrap();
 }
 
 async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
@@ -58,7 +53,7 @@ fn memory_and_redis_take_back_alike() {
         let deeds = deeds(&policy, STEPS);
         (Just(policy), deeds)
     });
-    let mut runner = TestRunner::new(Config { cases: 400, failure_persistence: None, ..Config::default() });
+    let mut runner = runner(400);
     let alike = |(policy, deeds): (Policy, Vec<(Step, Deed)>)| runtime.block_on(deeds_alike(&store, &policy, &deeds));
     runner.run(&histories, alike).unwrap();
 }

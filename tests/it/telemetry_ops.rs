@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::collector::{Collector, attribute, attributes};
+use crate::harness::collector::{Collector, attribute, attributes, trace_id, traced};
 use crate::harness::{Node, cluster, config_on, free_port, http, unique};
 
 const POLICIES: &str = "
@@ -14,8 +14,6 @@ policies:
 ";
 
 const ALWAYS: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "parentbased_always_on")];
-
-const PARENT: &str = "00f067aa0ba902b7";
 
 fn start() -> Node {
     let file = config_on(&cluster::shared().seeds(), POLICIES);
@@ -109,7 +107,7 @@ fn checks_charged_together_are_a_tree_with_a_span_for_each_key_and_what_was_give
         {"policy": "one", "key": key}, {"policy": "wide", "key": full, "cost": 1000}, {"policy": "one", "key": key, "cost": 0},
     ]});
     assert_eq!(node.post("/v1/check", &json!({"policy": "wide", "key": full})).status, 200);
-    assert_eq!(traced(&node, "/v1/check/all", &trace, &all).json()["denied_by"], json!([1]));
+    assert_eq!(traced(&node, "/v1/check/all", &trace, "01", &all).json()["denied_by"], json!([1]));
     let spans = collector.wait("the call is there", |spans| !spans.named(&trace, "POST /v1/check/all").is_empty());
     let server = spans.one(&trace, "POST /v1/check/all");
     let parts = spans.named(&trace, "check");
@@ -135,7 +133,7 @@ fn a_refund_is_traced_with_what_is_left() {
     let (key, trace) = (unique("refund"), trace_id());
     assert_eq!(node.post("/v1/check", &json!({"policy": "wide", "key": key, "id": "a"})).status, 200);
     let refund = json!({"policy": "wide", "key": key, "id": "a"});
-    assert_eq!(traced(&node, "/v1/refund", &trace, &refund).json()["refunded"], 1);
+    assert_eq!(traced(&node, "/v1/refund", &trace, "01", &refund).json()["refunded"], 1);
     let spans = collector.wait("the refund is there", |spans| !spans.named(&trace, "POST /v1/refund").is_empty());
     let server = spans.one(&trace, "POST /v1/refund");
     let told = ["tollgate.policy", "tollgate.allowed", "tollgate.cost", "tollgate.source"];
@@ -168,16 +166,6 @@ fn a_denial_among_checks_of_one_request_can_be_kept_and_tells_each_attribute_onc
         let policies = kept.attributes.iter().filter(|attribute| attribute.key == "tollgate.policy");
         assert_eq!((policies.count(), attribute(kept, "tollgate.allowed").as_str()), (1, "false"), "{name}");
     }
-}
-
-fn traced(node: &Node, path: &str, trace: &str, body: &Value) -> http::Answer {
-    let traceparent = format!("00-{trace}-{PARENT}-01");
-    let fields = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
-    http::exchange(&node.address, &http::request("POST", path, &fields, body.to_string().as_bytes()))
-}
-
-fn trace_id() -> String {
-    blake3::hash(unique("").as_bytes()).to_hex()[..32].to_owned()
 }
 
 /// Checks of a policy with this outcome, source and reason.

@@ -3,10 +3,10 @@
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::chaos::key_in;
-use crate::harness::collector::{Collector, Spanned, attribute, attributes, hex};
+use crate::harness::collector::{Collector, PARENT, Spanned, attribute, attributes, hex, trace_id, traced};
 use crate::harness::redis::Server;
 use crate::harness::{Node, cluster, config_on, free_port, http, unique, wait_until};
 
@@ -18,8 +18,6 @@ policies:
   error: {quotas: [5 per 1h], on_store_failure: error}
 ";
 
-const PARENT: &str = "00f067aa0ba902b7";
-
 const ALWAYS: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "parentbased_always_on")];
 
 #[test]
@@ -30,7 +28,7 @@ fn an_allowed_check_on_the_cluster_is_a_tree_under_its_callers_span() {
     let variables = [("OTEL_SERVICE_NAME", "limits")];
     let node = Node::start_by(collector.tollgate(&variables), &["--config", file.path().to_str().unwrap()]);
     let (key, trace) = (unique("tree"), trace_id());
-    assert_eq!(traced(&node, &trace, "01", &json!({"key": key, "cost": 3})).json()["allowed"], true);
+    assert_eq!(traced(&node, "/v1/check", &trace, "01", &json!({"key": key, "cost": 3})).json()["allowed"], true);
     let spans = collector.wait("the trace is there", |spans| {
         ["POST /v1/check", "store.take", "lane.wait", "EVALSHA sliding-window"]
             .iter()
@@ -76,7 +74,7 @@ fn a_denial_from_the_pre_filter_shows_that_no_store_was_asked() {
     let (key, trace) = (unique("prefilter"), trace_id());
     let check = json!({"policy": "one", "key": key});
     node.post("/v1/check", &check);
-    assert_eq!(traced(&node, &trace, "01", &check).json()["source"], "prefilter");
+    assert_eq!(traced(&node, "/v1/check", &trace, "01", &check).json()["source"], "prefilter");
     let spans = collector.wait("the denial is there", |spans| !spans.named(&trace, "POST /v1/check").is_empty());
     let server = spans.one(&trace, "POST /v1/check");
     let told = ["tollgate.allowed", "tollgate.reason", "tollgate.source", "tollgate.key"];
@@ -99,7 +97,7 @@ fn a_batch_has_a_span_for_each_key() {
     // On different shards, or they would share a call.
     let (a, b, trace) = (key_in(0), key_in(1), trace_id());
     let checks = json!({"checks": [{"key": a}, {"key": b}, {"key": a}, {"policy": "nobody", "key": a}]});
-    assert_eq!(traced_to(&node, "/v1/check/batch", &trace, "01", &checks).status, 200);
+    assert_eq!(traced(&node, "/v1/check/batch", &trace, "01", &checks).status, 200);
     let spans = collector.wait("the batch is there", |spans| !spans.named(&trace, "POST /v1/check/batch").is_empty());
     let server = spans.one(&trace, "POST /v1/check/batch");
     let mut parts = spans.children(server);
@@ -155,8 +153,8 @@ fn a_fallback_tells_its_mode_and_cause() {
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
     let (denied, failed) = (trace_id(), trace_id());
-    assert_eq!(traced(&node, &denied, "01", &json!({"policy": "deny", "key": "k"})).status, 200);
-    assert_eq!(traced(&node, &failed, "01", &json!({"policy": "error", "key": "k"})).status, 503);
+    assert_eq!(traced(&node, "/v1/check", &denied, "01", &json!({"policy": "deny", "key": "k"})).status, 200);
+    assert_eq!(traced(&node, "/v1/check", &failed, "01", &json!({"policy": "error", "key": "k"})).status, 503);
     let spans = collector.wait("both are there", |spans| {
         [&denied, &failed].iter().all(|trace| spans.named(trace, "POST /v1/check").len() == 1)
     });
@@ -185,10 +183,10 @@ fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
     let check = |cost: u64| json!({"policy": "deny", "key": "k", "id": "once", "cost": cost});
     wait_until("it is charged by the store", || node.post("/v1/check", &check(1)).json()["source"] == "store");
     let (reused, away) = (trace_id(), trace_id());
-    assert_eq!(traced(&node, &reused, "01", &check(2)).status, 409);
+    assert_eq!(traced(&node, "/v1/check", &reused, "01", &check(2)).status, 409);
     let refund = json!({"policy": "deny", "key": "k", "cost": 1});
     server.end();
-    assert_eq!(traced_to(&node, "/v1/refund", &away, "01", &refund).status, 503);
+    assert_eq!(traced(&node, "/v1/refund", &away, "01", &refund).status, 503);
     let spans = collector.wait("both are there", |spans| {
         !spans.named(&reused, "POST /v1/check").is_empty() && !spans.named(&away, "POST /v1/refund").is_empty()
     });
@@ -212,7 +210,7 @@ fn a_store_that_does_not_answer_is_a_call_that_failed() {
     });
     let trace = trace_id();
     server.freeze();
-    traced(&node, &trace, "01", &json!({"policy": "deny", "key": unique("frozen")}));
+    traced(&node, "/v1/check", &trace, "01", &json!({"policy": "deny", "key": unique("frozen")}));
     let spans =
         collector.wait("the call was given up", |spans| !spans.named(&trace, "EVALSHA sliding-window").is_empty());
     server.thaw();
@@ -233,7 +231,7 @@ fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
     let (key, unsampled) = (unique("kept"), trace_id());
     let check = json!({"policy": "one", "key": key});
     for _ in 0..2 {
-        traced(&node, &unsampled, "00", &check);
+        traced(&node, "/v1/check", &unsampled, "00", &check);
     }
     // Allowed, and then denied, as roots.
     node.post("/v1/check", &json!({"key": key}));
@@ -244,7 +242,7 @@ fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
         assert_eq!(node.post("/v1/check", &once).status, status);
     }
     let sampled = trace_id();
-    traced(&node, &sampled, "01", &check);
+    traced(&node, "/v1/check", &sampled, "01", &check);
     let spans = collector.wait("the last one is there", |spans| !spans.named(&sampled, "POST /v1/check").is_empty());
     assert!(spans.named(&unsampled, "POST /v1/check").is_empty());
     let kept: Vec<&Span> = spans.all().filter(|span| hex(&span.trace_id) != sampled).collect();
@@ -259,7 +257,7 @@ fn traces_go_over_http_as_well() {
     let collector = Collector::start();
     let node = Node::start_by(collector.tollgate(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), &[]);
     let trace = trace_id();
-    assert_eq!(traced(&node, &trace, "01", &json!({"key": "k"})).status, 200);
+    assert_eq!(traced(&node, "/v1/check", &trace, "01", &json!({"key": "k"})).status, 200);
     // The last spans are delivered when a node ends.
     node.terminate();
     let spans = collector.wait("the trace is there", |spans| !spans.named(&trace, "POST /v1/check").is_empty());
@@ -277,26 +275,9 @@ fn of_requests_without_a_parent_a_part_is_drawn() {
     }
     // Spans are delivered in order.
     let last = trace_id();
-    traced(&node, &last, "01", &json!({"key": "k"}));
+    traced(&node, "/v1/check", &last, "01", &json!({"key": "k"}));
     let spans = collector.wait("the last one is there", |spans| !spans.named(&last, "POST /v1/check").is_empty());
     let drawn = spans.all().filter(|span| span.parent_span_id.is_empty()).count();
     // The odds that it is less or more by chance are below 1 to 10^20.
     assert!((100..300).contains(&drawn), "{drawn} of 400");
-}
-
-/// Not used before.
-fn trace_id() -> String {
-    let unique = unique("");
-    let digits = blake3::hash(unique.as_bytes()).to_hex();
-    digits[..32].to_owned()
-}
-
-fn traced(node: &Node, trace: &str, flags: &str, check: &Value) -> http::Answer {
-    traced_to(node, "/v1/check", trace, flags, check)
-}
-
-fn traced_to(node: &Node, path: &str, trace: &str, flags: &str, body: &Value) -> http::Answer {
-    let traceparent = format!("00-{trace}-{PARENT}-{flags}");
-    let fields = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
-    http::exchange(&node.address, &http::request("POST", path, &fields, body.to_string().as_bytes()))
 }

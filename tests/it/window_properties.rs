@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 use tollgate::clock::Clock;
 use tollgate::limit::decision::{Wait, decide};
 use tollgate::limit::key::Fingerprinter;
@@ -13,7 +12,7 @@ use tollgate::limit::time::Micros;
 use tollgate::store::{MemoryStore, Subject};
 
 use crate::harness::redis::shared_store;
-use crate::harness::steps::{START, Step, policies, policy, steps, with_limits};
+use crate::harness::steps::{START, Step, histories, policies, policy, runner, with_limits};
 use crate::harness::unique;
 
 /// Everything that was admitted, with its instant.
@@ -34,17 +33,6 @@ impl Log {
     }
 }
 
-fn histories(count: usize) -> impl Strategy<Value = (Policy, Vec<Step>)> {
-    policies().prop_flat_map(move |policy| {
-        let steps = steps(&policy, count);
-        (Just(policy), steps)
-    })
-}
-
-fn runner(cases: u32) -> TestRunner {
-    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
-}
-
 #[test]
 fn core_never_over_barely_under_and_exact_waits() {
     let property = |(policy, steps): (Policy, Vec<Step>)| {
@@ -63,7 +51,7 @@ fn core_never_over_barely_under_and_exact_waits() {
         }
         Ok(())
     };
-    runner(3000).run(&histories(80), property).unwrap();
+    runner(3000).run(&histories(policies(), 80), property).unwrap();
 }
 
 #[test]
@@ -87,7 +75,7 @@ fn both_stores_never_over_and_barely_under() {
         }
         Ok(())
     };
-    runner(100).run(&histories(60), property).unwrap();
+    runner(100).run(&histories(policies(), 60), property).unwrap();
 }
 
 /// Guarantees 1, 2 and 3 for one call's verdicts.

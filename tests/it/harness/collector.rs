@@ -12,7 +12,8 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-use super::{TOLLGATE, wait_until};
+use super::http::{self, Answer};
+use super::{Node, TOLLGATE, unique, wait_until};
 
 pub(crate) struct Collector {
     /// `http://127.0.0.1:port`, for both protocols.
@@ -60,6 +61,21 @@ impl Collector {
         });
         found
     }
+}
+
+/// The span of a caller.
+pub(crate) const PARENT: &str = "00f067aa0ba902b7";
+
+/// The answer to a body of JSON that is posted within a trace of the caller's; it is sampled by `flags` `01`.
+pub(crate) fn traced(node: &Node, path: &str, trace: &str, flags: &str, body: &serde_json::Value) -> Answer {
+    let traceparent = format!("00-{trace}-{PARENT}-{flags}");
+    let fields = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
+    http::exchange(&node.address, &http::request("POST", path, &fields, body.to_string().as_bytes()))
+}
+
+/// The id of a trace that no other test uses.
+pub(crate) fn trace_id() -> String {
+    blake3::hash(unique("").as_bytes()).to_hex()[..32].to_owned()
 }
 
 /// Tollgate with traces to `endpoint`.

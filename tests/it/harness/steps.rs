@@ -1,14 +1,18 @@
 //! Random histories of checks: policies, and steps through time.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::calendar::{Calendar, Unit};
+use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule};
 use tollgate::limit::time::{Micros, span_text};
+use tollgate::store::Subject;
 
 /// An instant to start from: far enough from the epoch for any window.
 pub const START: Micros = 1_790_000_000_000_000;
@@ -35,6 +39,13 @@ pub fn policy(quotas: &[(u64, Micros)]) -> Policy {
 pub fn policy_of(algorithm: Algorithm, quotas: Vec<Quota>) -> Policy {
     let policy = Policy::new("p", algorithm, quotas, Duration::from_secs(5));
     Policy { on_store_failure: OnStoreFailure::Deny, ..policy }
+}
+
+/// A key of a policy, as a store is asked of it.
+pub fn subject(policy: impl Into<Arc<Policy>>, key: &str) -> Subject {
+    let policy = policy.into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, key);
+    Subject { policy, key: key.into(), fingerprint }
 }
 
 pub fn quota(limit: u64, window: Micros, rule: Rule) -> Quota {
@@ -179,4 +190,17 @@ pub fn steps(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<Step>> 
         };
         raw.into_iter().map(step).collect()
     })
+}
+
+/// One of the policies each, with steps that suit it.
+pub fn histories(policies: impl Strategy<Value = Policy>, count: usize) -> impl Strategy<Value = (Policy, Vec<Step>)> {
+    policies.prop_flat_map(move |policy| {
+        let steps = steps(&policy, count);
+        (Just(policy), steps)
+    })
+}
+
+/// Runs that many cases, and leaves no file of those that fail.
+pub fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }
