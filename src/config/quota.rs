@@ -222,7 +222,8 @@ fn window(text: &str, form: Form, place: Place, faults: &mut Faults) -> Option<W
     read.map_err(|message| faults.note(place, format!("the window {message}"))).ok()
 }
 
-/// Notes quotas of one window or rate, and quotas of one name. The window of a token bucket is the time in which it fills.
+/// Notes quotas of one window or rate, and quotas of one name. The window of a token bucket is the time in which it
+/// fills.
 fn refuse_alike(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
     // Days of UTC by another name are windows of 24 hours, too.
     let counted = |window: Option<Window>| match (form, window) {

@@ -209,7 +209,7 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
     let both = "  both: {quotas: [5 per 1h, 5 per 2h], timeout: 5s}\n";
     let watched = "  watched: {quotas: [5 per 1h], timeout: 5s, shadow: true}\n";
     let listed = "  listed: {quotas: [5 per 1h], timeout: 5s, deny: {keys: [mallory]}}\n";
-    on_each_store(&format!("{}{both}{watched}{listed}", policies(&[5], "")), |nodes, store| {
+    on_pairs_of_nodes(&format!("{}{both}{watched}{listed}", policies(&[5], "")), |nodes, store| {
         let all = |checks: &[Value]| posted(nodes[0], "/v1/check/all", &json!({"checks": checks}));
         for policy in ALGORITHMS.map(|algorithm| format!("{algorithm}-5")).iter().map(String::as_str).chain(["both"]) {
             let key = unique("look");

@@ -15,8 +15,8 @@ fn is_decided(node: &Node, key: &str) -> bool {
     answer.json()["source"] == "store"
 }
 
-/// As when all of it is deployed anew: the addresses of before lead nowhere, and the name that was configured leads to the
-/// new nodes. Seed and primaries are an even number here, and the questions to them take turns.
+/// As when all of it is deployed anew: the addresses of before lead nowhere, and the name that was configured leads to
+/// the new nodes. Seed and primaries are an even number here, and the questions to them take turns.
 #[test]
 fn a_cluster_that_is_replaced_as_a_whole_is_found_by_its_seed() {
     let mut cluster = whole();

@@ -191,8 +191,8 @@ fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
     });
 }
 
-/// What is asked of a key in one list is decided in its order, however checks with and without ids alternate; also where it
-/// could go out in fewer calls, and where a log is asked for it in parts.
+/// What is asked of a key in one list is decided in its order, however checks with and without ids alternate; also
+/// where it could go out in fewer calls, and where a log is asked for it in parts.
 #[test]
 fn checks_with_and_without_ids_of_one_key_are_decided_in_order() {
     let long = "  log-9000: {algorithm: sliding-log, quotas: [9000 per 1h], timeout: 5s}\n";

@@ -40,7 +40,7 @@ fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 6);
 
     let beside = json!({"checks": [{"policy": "one", "key": key, "cost": 0}, {"policy": "one", "key": key}]});
-    assert_eq!(post(&node, "/v1/check/all", &beside).json()["denied_by"], json!([1]));
+    assert_eq!(node.post("/v1/check/all", &beside).json()["denied_by"], json!([1]));
     let looked = ["store", "prefilter"].map(|source| counted(&node, ["one", "allowed", source, "ok"]));
     assert_eq!(looked.iter().sum::<u64>(), 2, "the charge, and the look beside what was denied");
     assert_eq!(

@@ -230,7 +230,8 @@ fn an_anonymous_public_node_has_no_operators() {
     assert_eq!(status(&node, "GET", "/nothing", None), 404);
 }
 
-/// They tell what keys may do, and so are for who may check by a token; where checks need none, for all on loopback but pages.
+/// They tell what keys may do, and so are for who may check by a token; where checks need none, for all on loopback but
+/// pages.
 #[test]
 fn the_policies_need_what_a_check_needs() {
     let (token, line) = token();

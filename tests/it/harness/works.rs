@@ -51,7 +51,8 @@ pub struct Scribe {
 const HOLD: Micros = 400_000;
 
 impl Scribe {
-    /// The work of a step. An id is mostly a new one; sometimes one from before, with its cost or another, which may be 0.
+    /// The work of a step. An id is mostly a new one; sometimes one from before, with its cost or another, which may
+    /// be 0.
     pub fn work(&mut self, step: &Step, deed: &Deed) -> Work {
         let cost = step.costs[0].max(1);
         match deed {
