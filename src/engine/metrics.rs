@@ -42,10 +42,15 @@ impl Engine {
             .collect();
     }
 
+    #[expect(clippy::cast_precision_loss, reason = "an age and a number of slots are far below 2^53")]
     fn read_store(&self, metrics: &mut Metrics) {
         let health = self.health();
         let up = |up| f64::from(u8::from(up));
         metrics.shard_up = health.shards.iter().map(|shard| (labels("shard", &shard.address), up(shard.up))).collect();
+        if let Some(age) = health.topology_age {
+            metrics.topology_age = (age as f64 / MICROS).into();
+            metrics.slots_without_owner = (health.slots_without_owner as f64).into();
+        }
         if let Some(checks) = self.store.checks_per_call() {
             metrics.store_checks_per_call = checks.into();
         }

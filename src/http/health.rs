@@ -33,6 +33,12 @@ struct HealthBody<'a> {
 struct StoreBody<'a> {
     kind: &'static str,
     shards: Vec<ShardBody<'a>>,
+    #[serde(skip_serializing_if = "is_none")]
+    slots_without_owner: usize,
+}
+
+fn is_none(slots: &usize) -> bool {
+    *slots == 0
 }
 
 #[derive(Serialize)]
@@ -44,7 +50,9 @@ struct ShardBody<'a> {
 impl<'a> HealthBody<'a> {
     fn new(node: &Node, health: &'a Health) -> Self {
         let shard = |shard: &'a ShardHealth| ShardBody { address: &shard.address, up: shard.up };
-        let store = StoreBody { kind: health.kind, shards: health.shards.iter().map(shard).collect() };
+        let Health { kind, shards, slots_without_owner, .. } = health;
+        let shards = shards.iter().map(shard).collect();
+        let store = StoreBody { kind, shards, slots_without_owner: *slots_without_owner };
         Self { status: status(node, health), store }
     }
 }
@@ -52,7 +60,7 @@ impl<'a> HealthBody<'a> {
 fn status(node: &Node, health: &Health) -> &'static str {
     if node.lifecycle.reached(Phase::Draining) {
         "draining"
-    } else if health.shards.iter().all(|shard| shard.up) {
+    } else if health.slots_without_owner == 0 && health.shards.iter().all(|shard| shard.up) {
         "ok"
     } else {
         "degraded"

@@ -23,6 +23,7 @@ pub use crate::limit::decision::Taken;
 pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
 
 pub mod work;
@@ -100,12 +101,16 @@ impl StoreError {
 }
 
 /// The state of a store, for the health calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
     /// `embedded`, `redis` or `redis-cluster`.
     pub kind: &'static str,
     /// One per primary.
     pub shards: Vec<ShardHealth>,
+    /// Slots of a cluster that no primary owns: their keys cannot be asked for.
+    pub slots_without_owner: usize,
+    /// How long ago a node of a cluster told last which primary owns which slots, us.
+    pub topology_age: Option<Micros>,
 }
 
 /// One primary.
@@ -229,7 +234,7 @@ impl Store {
     /// What is up and what is not.
     pub fn health(&self) -> Health {
         match self {
-            Self::Memory(_) => Health { kind: "embedded", shards: Vec::new() },
+            Self::Memory(_) => Health { kind: "embedded", ..Health::default() },
             Self::Redis(redis) => redis.health(),
         }
     }

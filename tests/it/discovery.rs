@@ -1,18 +1,31 @@
 //! Where a cluster's nodes are is found out again, whatever has become of those that were known.
 
-use serde_json::json;
+use std::fs::File;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use crate::harness::chaos::{key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, bus_port};
-use crate::harness::{Node, config_on, http, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, http, wait_until};
 
 const POLICIES: &str = "policies: {p: {quotas: [1000000 per 1h], on_store_failure: deny}}";
 
 fn is_decided(node: &Node, key: &str) -> bool {
-    let answer = http::post(&node.address, "/v1/check", json!({"policy": "p", "key": key}).to_string());
-    answer.json()["source"] == "store"
+    node.check("p", key, 1)["source"] == "store"
+}
+
+fn health(node: &Node) -> Value {
+    http::get(&node.address, "/health/ready").json()
+}
+
+/// The value of a metric without labels.
+fn metric(node: &Node, name: &str) -> Option<f64> {
+    let text = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
 /// As when all of it is deployed anew: the addresses of before lead nowhere, and the name that was configured leads to
@@ -22,7 +35,7 @@ fn a_cluster_that_is_replaced_as_a_whole_is_found_by_its_seed() {
     let mut cluster = whole();
     let proxy = Proxy::start(cluster.port);
     let file = config_on(&[proxy.url()], POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     for round in 0..4 {
         wait_until(&format!("the store decides in round {round}"), || is_decided(&node, "key"));
         let new = whole();
@@ -39,7 +52,7 @@ fn a_node_that_does_not_tell_keeps_nobody_from_asking_another() {
     let cluster = Cluster::start();
     let [mute, victim] = [0, 2].map(|shard| cluster.owner(slot_in(shard)));
     let file = config_on(&cluster.seeds(), POLICIES);
-    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let node = Node::with_config(&file);
     let keys = [0, 1, 2].map(key_in);
     wait_until("the store decides", || keys.iter().all(|key| is_decided(&node, key)));
     redis::cmd("ACL")
@@ -50,6 +63,83 @@ fn a_node_that_does_not_tell_keeps_nobody_from_asking_another() {
     cluster.run(&["kill", &victim.to_string()]);
     wait_until("the replica has taken over", || cluster.is_primary(replica));
     wait_until("the store decides again", || keys.iter().all(|key| is_decided(&node, key)));
+}
+
+/// The reverse is a redirection or an INFO; here nobody of the cluster is left to say that it is gone.
+#[test]
+fn a_cluster_whose_place_one_server_takes_is_noticed() {
+    let cluster = whole();
+    let proxy = Proxy::start(cluster.port);
+    let file = config_on(&[proxy.url()], POLICIES);
+    let node = Node::with_config(&file);
+    wait_until("the cluster decides", || is_decided(&node, "key"));
+    let server = Server::start();
+    proxy.lead_to(server.port);
+    cluster.end();
+    proxy.cut();
+    wait_until("the server decides", || is_decided(&node, "key"));
+    assert_eq!(health(&node)["store"]["kind"], "redis");
+}
+
+/// Nothing else shows it: connections stand, and checks are decided, until the next failover.
+#[test]
+fn a_topology_that_nobody_tells_any_more_is_told_and_measured() {
+    let (cluster, folder) = (whole(), tempfile::tempdir().unwrap());
+    let file = config_on(&[cluster.url()], POLICIES);
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(File::create(folder.path().join("log")).unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    wait_until("the store decides", || is_decided(&node, "key"));
+    let mut connection = cluster.connection().unwrap();
+    let mut allow = |rule: &str| redis::cmd("ACL").arg(&["SETUSER", "default", rule]).exec(&mut connection).unwrap();
+    let logged = |what: &str| std::fs::read_to_string(folder.path().join("log")).unwrap().contains(what);
+    let age = || metric(&node, "tollgate_topology_age_seconds").unwrap();
+    allow("-cluster");
+    wait_until("the log tells", || logged("no node tells which primary owns which slots"));
+    assert!(logged("NOPERM"), "with the reason");
+    wait_until("its age grows", || age() > 3.0);
+    assert!(is_decided(&node, "key"), "by what was known");
+    allow("+cluster");
+    wait_until("the log tells of the end", || logged("a node tells again which primary owns which slots"));
+    wait_until("it is young again", || age() < 3.0);
+}
+
+#[test]
+fn slots_that_nobody_owns_are_told() {
+    let cluster = whole();
+    let mut connection = cluster.connection().unwrap();
+    redis::cmd("CONFIG")
+        .arg(&["SET", "cluster-require-full-coverage", "no"])
+        .exec(&mut connection)
+        .unwrap();
+    let file = config_on(&[cluster.url()], POLICIES);
+    let node = Node::with_config(&file);
+    wait_until("all is well", || health(&node)["status"] == "ok");
+    assert_eq!(health(&node)["store"].get("slots_without_owner"), None);
+    assert_eq!(metric(&node, "tollgate_slots_without_owner"), Some(0.0));
+    redis::cmd("CLUSTER")
+        .arg("DELSLOTS")
+        .arg((0..100).collect::<Vec<u16>>())
+        .exec(&mut connection)
+        .unwrap();
+    wait_until("health tells", || health(&node)["status"] == "degraded");
+    assert_eq!(health(&node)["store"]["slots_without_owner"], 100);
+    assert_eq!(metric(&node, "tollgate_slots_without_owner"), Some(100.0));
+}
+
+/// Each login costs a server that others share something, with TLS a handshake.
+#[test]
+fn a_server_that_lets_nobody_in_is_not_pressed() {
+    let server = Server::start();
+    let mut connection = server.connection().unwrap();
+    redis::cmd("CONFIG").arg(&["SET", "requirepass", "right"]).exec(&mut connection).unwrap();
+    let proxy = Proxy::start(server.port);
+    let file = config_on(&[format!("redis://:wrong@127.0.0.1:{}", proxy.port)], POLICIES);
+    let _node = Node::with_config(&file);
+    std::thread::sleep(Duration::from_secs(6));
+    // One in 250 ms to find out what it is.
+    let logins = proxy.accepted();
+    assert!((2..40).contains(&logins), "{logins} logins in 6 s");
 }
 
 /// A cluster of one node.

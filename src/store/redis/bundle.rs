@@ -141,17 +141,21 @@ impl Bundle {
 }
 
 /// What an error reply means. The script writes only after it has decided, and raises nothing behind its first write, so
-/// an error is always from before that, and nothing was charged. A redirection that names no host means the one it came from.
+/// an error is always from before that, and nothing was charged. A redirection that names no host means the one it came from;
+/// one to a node without a name leads nowhere, until discovery tells where that is.
 fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     let details = error.details().unwrap_or_default();
-    let address = || {
+    let redirected = |to: fn(Address) -> Refusal| {
         let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
-        let unknown = named.host.is_empty() || named.host == "?";
-        Some(if unknown { Address { host: from.host.clone(), ..named } } else { named })
+        Some(match &*named.host {
+            "?" => Refusal::NotNow(format!("redirected to a node without a name: {details}")),
+            "" => to(Address { host: from.host.clone(), ..named }),
+            _ => to(named),
+        })
     };
     let refusal = match error.kind() {
-        Some(ServerErrorKind::Moved) => address().map(Refusal::Moved),
-        Some(ServerErrorKind::Ask) => address().map(Refusal::Ask),
+        Some(ServerErrorKind::Moved) => redirected(Refusal::Moved),
+        Some(ServerErrorKind::Ask) => redirected(Refusal::Ask),
         Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
         Some(kind @ (ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown)) => {
             Some(Refusal::NotNow(format!("{kind:?}")))
@@ -204,6 +208,27 @@ mod tests {
         assert!(matches!(outcome(&["a", "b"], inside), Some(Outcome::Refused(Refusal::Failed(_)))));
         let elsewhere = outcome(&["a", "b"], "MOVED 1 127.0.0.1:7002");
         assert!(matches!(elsewhere, Some(Outcome::Refused(Refusal::Moved(_)))));
+    }
+
+    #[test]
+    fn a_redirection_without_a_host_leads_to_the_same_and_one_to_nobody_nowhere() {
+        let from = Address { host: "shard".into(), port: 7001 };
+        let outcome = |error: &str| {
+            let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+            let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
+            bundle.outcomes(&reply, &from).pop()
+        };
+        let other = |host: &str| Address { host: host.into(), port: 7002 };
+        let led_to = |outcome| match outcome {
+            Some(Outcome::Refused(Refusal::Moved(address) | Refusal::Ask(address))) => Some(address),
+            _ => None,
+        };
+        for word in ["MOVED", "ASK"] {
+            assert_eq!(led_to(outcome(&format!("{word} 1 :7002"))), Some(other("shard")));
+            assert_eq!(led_to(outcome(&format!("{word} 1 elsewhere:7002"))), Some(other("elsewhere")));
+            let nobody = outcome(&format!("{word} 1 ?:7002"));
+            assert!(matches!(nobody, Some(Outcome::Refused(Refusal::NotNow(_)))), "{word}");
+        }
     }
 
     #[test]

@@ -66,8 +66,9 @@ const GATHER: Micros = 500;
 /// failures. A slow one is not given up for ever, and one that was cut off in silence is asked again within a second.
 const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
-/// How long the driver waits after a failed connect, and after a connection that broke before it answered anything.
-const RECONNECT: Duration = Duration::from_millis(50);
+/// How long the driver waits after a failed connect, and after a connection that broke before it answered anything; at
+/// most, when the server does not let it in again and again: each time costs the server a login, or a handshake.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// For how long after an answer its connection is taken to be there still, us.
 const FRESH: Micros = MICROS_PER_MILLI;
@@ -236,13 +237,16 @@ struct Driver {
     noted: usize,
     /// How long the next connect may take.
     connect: Duration,
+    /// How long to wait before it, if this one fails.
+    pause: Duration,
 }
 
 impl Driver {
     fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
         let (breaker, why, connect) = (Breaker::Closed, String::new(), CONNECT.0);
-        let driver = Self { asks, shard, doubt, breaker, why, queue: Queue::default(), noted: 0, connect };
+        let (waiting, pause) = (Queue::default(), RECONNECT.0);
+        let driver = Self { asks, shard, doubt, breaker, why, queue: waiting, noted: 0, connect, pause };
         tokio::spawn(driver.run());
         queue
     }
@@ -255,7 +259,7 @@ impl Driver {
                         Breaker::Open => self.breaker = Breaker::HalfOpen,
                         _ => tracing::info!(shard = %self.shard.address, "connected"),
                     }
-                    self.connect = CONNECT.0;
+                    (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
                     self.shard.set_up(self.breaker == Breaker::Closed);
                     let end = self.serve(connection).await;
                     self.shard.set_up(false);
@@ -275,6 +279,10 @@ impl Driver {
                 }
                 Err(error) => {
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
+                    self.pause = match server::is_refusal(&error) {
+                        true => (self.pause * 2).min(RECONNECT.1),
+                        false => RECONNECT.0,
+                    };
                     if self.give_up(&error.to_string()).await {
                         return;
                     }
@@ -412,7 +420,7 @@ impl Driver {
     /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can
     /// ask any more.
     async fn refuse(&mut self, why: &str) -> bool {
-        let pause = tokio::time::sleep(RECONNECT);
+        let pause = tokio::time::sleep(self.pause);
         tokio::pin!(pause);
         loop {
             tokio::select! {

@@ -220,9 +220,14 @@ impl RedisStore {
     /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.
     pub fn health(&self) -> Health {
         match self.topology.kind() {
-            Kind::Cluster => Health { kind: "redis-cluster", shards: self.topology.shards() },
-            Kind::Single => Health { kind: "redis", shards: self.topology.shards() },
-            Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards() },
+            Kind::Cluster => Health {
+                kind: "redis-cluster",
+                shards: self.topology.shards(),
+                slots_without_owner: self.topology.slots_without_owner(),
+                topology_age: self.topology.age(),
+            },
+            Kind::Single => Health { kind: "redis", shards: self.topology.shards(), ..Health::default() },
+            Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards(), ..Health::default() },
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, RedisResult, Value};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, Value};
 
 use super::{entrance, sources};
 use crate::config::Credentials;
@@ -42,7 +42,7 @@ impl Address {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 Ok(Self { host: host.clone(), port: *port })
             }
-            _ => Err((redis::ErrorKind::InvalidClientConfig, "must be redis://host:port").into()),
+            _ => Err((ErrorKind::InvalidClientConfig, "must be redis://host:port").into()),
         }
     }
 }
@@ -90,7 +90,7 @@ pub async fn prepare(
     let (info, (seconds, micros)): (String, (u64, u64)) = pipeline.query_async(connection).await?;
     let info = Info(&info);
     if info.is_replica() && !info.is_cluster() {
-        return Err((redis::ErrorKind::Client, "it is a replica, which counts nothing").into());
+        return Err((ErrorKind::Client, "it is a replica, which counts nothing").into());
     }
     match durability {
         Durability::Primary => look_over(&info, address),
@@ -122,7 +122,7 @@ pub fn has_ended(connection: &mut MultiplexedConnection) -> bool {
 /// # Errors
 /// When it fails or takes longer.
 pub async fn within<T>(timeout: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let late = |_| redis::RedisError::from((redis::ErrorKind::Io, "no answer in time"));
+    let late = |_| RedisError::from((ErrorKind::Io, "no answer in time"));
     tokio::time::timeout(timeout, call).await.map_err(late)?
 }
 
@@ -179,21 +179,90 @@ fn look_over_persistence(info: &Info<'_>, address: &Address) {
     }
 }
 
-/// The owner of each range of slots, from CLUSTER SLOTS (which every version has): `(first, last, primary)`.
-/// A host that the server does not know of itself is the one that was asked.
+/// The owner of each range of slots, from CLUSTER SLOTS (which every version has): `(first, last, primary)`. Ranges whose
+/// owner has no address are left out.
 pub fn owners(reply: &Value, asked: &Address) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(ranges) = reply else { return None };
     let range = |range: &Value| {
         let Value::Array(parts) = range else { return None };
         let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else { return None };
-        let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
-        let host = match host {
-            Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().filter(|host| !host.is_empty() && *host != "?"),
-            _ => None,
+        let [host, Value::Int(port), more @ ..] = primary.as_slice() else { return None };
+        let (first, last, port) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, u16::try_from(*port).ok()?);
+        let host = match text(host) {
+            // The one that was asked: the server does not know by which name it is called.
+            None | Some("") => Some(&*asked.host),
+            // A node that has not told its name; beside it stands where it is.
+            Some("?") => ip(more),
+            named => named,
         };
-        let host = host.unwrap_or(&asked.host).to_owned();
-        let port = u16::try_from(*port).ok()?;
-        Some((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, Address { host, port }))
+        Some(host.filter(|_| port > 0).map(|host| (first, last, Address { host: host.to_owned(), port })))
     };
-    ranges.iter().map(range).collect()
+    let ranges: Option<Vec<_>> = ranges.iter().map(range).collect();
+    Some(ranges?.into_iter().flatten().collect())
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// The address of a node among what CLUSTER SLOTS tells behind its port: its id, and from Redis 7 on names and values.
+fn ip(more: &[Value]) -> Option<&str> {
+    let [_, Value::Array(members), ..] = more else { return None };
+    let (members, _) = members.as_chunks::<2>();
+    members
+        .iter()
+        .find_map(|[name, value]| text(value).filter(|ip| text(name) == Some("ip") && !ip.is_empty()))
+}
+
+/// Whether the server has said what is wrong, or told what shows it: then the connection is sound.
+pub fn is_told(error: &RedisError) -> bool {
+    let kind = error.kind();
+    is_refusal(error) || matches!(kind, ErrorKind::Server(_) | ErrorKind::Client)
+}
+
+/// Whether the server does not let us in, or do what we ask of it, which mostly takes a person to change.
+pub fn is_refusal(error: &RedisError) -> bool {
+    use redis::ServerErrorKind::{NoPerm, ResponseError};
+    let kind = error.kind();
+    // A word that the crate does not know, such as WRONGPASS, is an extension.
+    matches!(kind, ErrorKind::AuthenticationFailed | ErrorKind::Extension)
+        || matches!(kind, ErrorKind::Server(NoPerm | ResponseError))
+}
+
+/// Whether the server is part of no cluster, as it says.
+pub fn has_no_cluster(error: &RedisError) -> bool {
+    error.to_string().contains("cluster support disabled")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn a_node_without_a_name_is_where_its_address_says_and_never_the_one_that_was_asked() {
+        let asked = Address { host: "asked".into(), port: 7001 };
+        let slots = |primary: Vec<Value>| {
+            let range = Value::Array(vec![Value::Int(0), Value::Int(9), Value::Array(primary)]);
+            owners(&Value::Array(vec![range]), &asked)
+        };
+        let members = || Value::Array(vec![bulk("hostname"), bulk("x"), bulk("ip"), bulk("127.0.0.2")]);
+        let at = |host: &str| Some(vec![(0, 9, Address { host: host.into(), port: 7001 })]);
+        let port = || Value::Int(7001);
+        assert_eq!(slots(vec![bulk("named"), port(), bulk("id")]), at("named"));
+        assert_eq!(slots(vec![bulk("?"), port(), bulk("id"), members()]), at("127.0.0.2"));
+        // Before Redis 7, and where nothing is known of it.
+        assert_eq!(slots(vec![bulk("?"), port(), bulk("id")]), Some(vec![]));
+        assert_eq!(slots(vec![bulk("?"), port(), bulk("id"), Value::Array(vec![])]), Some(vec![]));
+        for unknown in [bulk(""), Value::Nil] {
+            assert_eq!(slots(vec![unknown.clone(), port(), bulk("id"), members()]), at("asked"));
+            assert_eq!(slots(vec![unknown, Value::Int(0), bulk("id")]), Some(vec![]), "it has no address");
+        }
+    }
 }

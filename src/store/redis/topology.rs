@@ -5,7 +5,7 @@
 //! nothing. While something is wrong it asks one node after the other, those first whose lane is up.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use super::server::{self, Address, Info, within};
 use super::terms::Terms;
 use crate::clock::Clock;
 use crate::limit::slot::{Generations, SLOTS};
+use crate::limit::time::Micros;
 use crate::store::{ShardHealth, ShardReading};
 use crate::telemetry::instrument::Histogram;
 use crate::telemetry::limiter::Limiter;
@@ -36,6 +37,9 @@ const BREATH: Duration = Duration::from_millis(20);
 
 /// How often it is asked for while a primary cannot be reached: its replica may take over at any moment.
 const WHILE_DOWN: Duration = Duration::from_millis(50);
+
+/// The least time between two questions when a server did not let us in.
+const REFUSED: Duration = Duration::from_millis(250);
 
 /// What the servers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub struct Topology {
     doubt: Arc<Notify>,
     /// Whether the topology has been learned at least once.
     known: watch::Sender<bool>,
+    /// When a node told it last, us by this node's clock.
+    learned: AtomicU64,
     /// Why the node that was asked last did not tell it.
     trouble: ArcSwapOption<String>,
 }
@@ -121,10 +127,12 @@ impl Topology {
             checks_per_call: metrics::checks_per_call(),
             doubt: Arc::default(),
             known: watch::Sender::new(false),
+            learned: AtomicU64::new(0),
             trouble: ArcSwapOption::empty(),
         });
         let (watched, connections) = (Arc::downgrade(&topology), HashMap::new());
-        tokio::spawn(Watcher { topology: watched, connections, turn: 0, failures: 0, patience: PATIENCE.0 }.run());
+        let patience = PATIENCE.0;
+        tokio::spawn(Watcher { topology: watched, connections, turn: 0, failures: 0, strangers: 0, patience }.run());
         topology
     }
 
@@ -195,6 +203,17 @@ impl Topology {
     /// The primaries and whether they can be reached.
     pub fn shards(&self) -> Vec<ShardHealth> {
         self.owners(|lane| ShardHealth { address: lane.address().to_string(), up: lane.is_up() })
+    }
+
+    /// How many slots no primary owns.
+    pub fn slots_without_owner(&self) -> usize {
+        self.table.load().owners.iter().filter(|owner| **owner == NOBODY).count()
+    }
+
+    /// How long ago a node told the topology last, us; none before the first time.
+    pub fn age(&self) -> Option<Micros> {
+        let is_known = *self.known.borrow();
+        is_known.then(|| self.clock.now().saturating_sub(self.learned.load(Ordering::Relaxed)))
     }
 
     /// What is known of each primary.
@@ -270,6 +289,8 @@ struct Watcher {
     turn: usize,
     /// Questions in a row that were not answered.
     failures: usize,
+    /// Questions in a row that no node of a cluster said anything to.
+    strangers: usize,
     /// How long the next one may take: twice what the last one took, and longer after each failure.
     patience: Duration,
 }
@@ -277,7 +298,7 @@ struct Watcher {
 impl Watcher {
     async fn run(mut self) {
         let complaints = Limiter::default();
-        let mut doubted = true;
+        let (mut doubted, mut complained) = (true, false);
         while let Some(topology) = self.topology.upgrade() {
             let address = self.next(&topology);
             let began = topology.clock.now();
@@ -287,19 +308,42 @@ impl Watcher {
                 Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
                 Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
             };
-            self.failures = if asked.is_ok() { 0 } else { self.failures + 1 };
             let trouble = asked.as_ref().err().map(|error| Arc::new(format!("{address}: {error}")));
             topology.trouble.store(trouble);
-            if let Err(error) = &asked {
-                self.connections.remove(&address);
-                if topology.kind() == Kind::Unknown
-                    && let Some(suppressed) = complaints.pass(topology.clock.now())
-                {
-                    tracing::warn!(%address, %error, suppressed, "no node of the store answers yet; trying on");
+            let mut breath = BREATH;
+            match &asked {
+                Ok(()) => {
+                    (self.failures, self.strangers) = (0, 0);
+                    topology.learned.store(topology.clock.now(), Ordering::Relaxed);
+                    if std::mem::take(&mut complained) {
+                        tracing::info!(%address, "a node tells again which primary owns which slots");
+                    }
+                }
+                Err(error) => {
+                    self.failures += 1;
+                    let is_strange = !server::is_told(error) || server::has_no_cluster(error);
+                    self.strangers = if is_strange { self.strangers + 1 } else { 0 };
+                    if !server::is_told(error) {
+                        self.connections.remove(&address);
+                    } else if !self.connections.contains_key(&address) && server::is_refusal(error) {
+                        breath = REFUSED;
+                    }
+                    let is_new = topology.kind() == Kind::Unknown;
+                    let is_lost = topology.kind() == Kind::Cluster && self.failures >= round(&topology);
+                    if (is_new || is_lost)
+                        && let Some(suppressed) = complaints.pass(topology.clock.now())
+                    {
+                        complained = is_lost;
+                        let what = match is_new {
+                            true => "no node of the store answers yet; trying on",
+                            false => "no node tells which primary owns which slots; what was known is used on",
+                        };
+                        tracing::warn!(%address, %error, suppressed, "{what}");
+                    }
                 }
             }
             let well = asked.is_ok() && topology.table.load().primaries().all(Lane::is_up);
-            tokio::time::sleep(BREATH).await;
+            tokio::time::sleep(breath).await;
             // A doubt cuts the pause short, and goes to another node: the one asked may be what is wrong.
             let pause = if well { EVERY } else { WHILE_DOWN };
             doubted = tokio::time::timeout(pause, topology.doubt.notified()).await.is_ok() || !well;
@@ -313,10 +357,19 @@ impl Watcher {
     async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> redis::RedisResult<()> {
         let mut connection = match self.connections.get(address) {
             Some(open) => open.clone(),
-            None => server::connect(address, &topology.terms.credentials, self.patience).await?,
+            None => {
+                let new = server::connect(address, &topology.terms.credentials, self.patience).await?;
+                self.connections.entry(address.clone()).insert_entry(new).get().clone()
+            }
         };
         let mut kind = topology.kind();
-        if kind == Kind::Unknown || (kind == Kind::Single && doubted) {
+        let may_be_gone = match kind {
+            Kind::Unknown => true,
+            Kind::Single => doubted,
+            // One of its nodes that has begun anew by itself must not take it over.
+            Kind::Cluster => self.strangers >= round(topology),
+        };
+        if may_be_gone {
             let info: String = within(self.patience, redis::cmd("INFO").query_async(&mut connection)).await?;
             kind = Self::learn_single(topology, &Info(&info), address)?;
         }
@@ -333,7 +386,6 @@ impl Watcher {
             let owners = server::owners(&reply, address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
             topology.learn(Kind::Cluster, &owners);
         }
-        self.connections.insert(address.clone(), connection);
         Ok(())
     }
 
@@ -344,6 +396,9 @@ impl Watcher {
         }
         if info.is_replica() {
             return Err((redis::ErrorKind::Client, "the seed is a replica; name its primary as well").into());
+        }
+        if topology.kind() == Kind::Cluster {
+            tracing::warn!(%address, "the cluster is gone: this server, which is none, keeps all counts alone from now on");
         }
         if topology.kind() == Kind::Unknown && topology.seeds.len() > 1 {
             tracing::warn!(
@@ -371,4 +426,10 @@ impl Watcher {
         };
         candidates[self.turn % candidates.len()].clone()
     }
+}
+
+/// So many questions in a row that fail mean that nobody answers: all that are known had their turn, see
+/// [`Watcher::next`].
+fn round(topology: &Topology) -> usize {
+    3 * (topology.seeds.len() + topology.table.load().lanes.len())
 }
