@@ -44,8 +44,7 @@ pub(super) fn listen(
         {
             refuse_beyond_loopback(written, CHECKS_BEYOND_LOOPBACK, faults);
         }
-        // Everyone may check, but nobody could do what operators do: a listener of their own would have nobody to
-        // answer.
+        // That is about checks: who may do what operators do only tokens can say.
         let is_apart = |written: &Written| checks.flatten().is_none_or(|checks| apart(written.address, checks.address));
         if let Some(Some(written)) = admin
             && access.admin.is_empty()

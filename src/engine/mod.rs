@@ -108,8 +108,7 @@ impl Engine {
 
     /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
     pub async fn history(&self, check: &Check) -> Option<History> {
-        let subject = self.subject(check).ok()?;
-        within(&self.clock, subject.policy.timeout, self.store.history(&subject)).await?.ok()?
+        self.store.history(&self.subject(check).ok()?).await.ok()?
     }
 
     /// The policies in force.

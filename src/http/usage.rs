@@ -22,10 +22,12 @@ pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -
     };
     let mut response = answer::object(|object| {
         answer::members(object, &check.key, &decision);
-        // Left out where the policy keeps none, or the store did not tell.
+        // Left out where the policy keeps none, or the store did not tell; the second also where it did not tell all.
         if let Some(history) = &history {
             object.list("entries", history.entries.iter(), |entry, out| json::write(out, &EntryBody::new(entry)));
-            object.list("top_metas", history.top_metas.iter(), |top, out| json::write(out, &TopMetaBody::new(top)));
+            if !history.is_cut_short {
+                object.list("top_metas", history.top_metas.iter(), |top, out| json::write(out, &TopMetaBody::new(top)));
+            }
         }
     });
     headers::insert(&decision, response.headers_mut());

@@ -36,6 +36,8 @@ pub struct History {
     pub entries: Vec<Entry>,
     /// Of all that counts: the dearest first, up to ten.
     pub top_metas: Vec<TopMeta>,
+    /// Not all that counts could be read in time: `top_metas` is not known, and empty.
+    pub is_cut_short: bool,
 }
 
 /// One charge.
@@ -65,7 +67,13 @@ impl History {
             Entry { age: now.saturating_sub(at), cost, meta: note.map(|note| note.meta.clone()) }
         };
         let entries = charges.take(NEWEST).map(entry).collect();
-        Self { entries, top_metas: top_metas(&notes) }
+        Self { entries, top_metas: top_metas(&notes), is_cut_short: false }
+    }
+
+    /// The same where only the newest could be read.
+    #[must_use]
+    pub fn cut_short(self) -> Self {
+        Self { top_metas: Vec::new(), is_cut_short: true, ..self }
     }
 }
 

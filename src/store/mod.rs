@@ -187,7 +187,8 @@ impl Store {
         }
     }
 
-    /// What a sliding log tells people; nothing for other algorithms.
+    /// What a sliding log tells people; nothing for other algorithms. A long log is read in portions, each within the policy's
+    /// timeout, and all within 2 s or that: then the newest charges are told, as [`History::is_cut_short`] says.
     ///
     /// # Errors
     /// As [`Store::take`].

@@ -16,9 +16,10 @@ use tollgate::store::redis::keys::Tag;
 use tollgate::store::{Done, MemoryStore, Meta, RedisStore, Subject, Taken, Work};
 
 use crate::harness::cluster::add_calls;
+use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared, shared_store};
 use crate::harness::steps::{self, START, Step, histories, log_policies, logs, runner};
-use crate::harness::{Node, config_on, unique};
+use crate::harness::{Node, config_on, http, unique, wait_until};
 
 const WINDOW: Micros = 10_000_000;
 
@@ -302,6 +303,50 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
         "more than one portion of them"
     );
     assert_eq!(history.entries.len(), 100);
+}
+
+/// Each portion of a long log has the policy's time, and all of them 2 s; of a log that takes longer the newest charges are told.
+#[test]
+fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let policies =
+        "policies: {log: {algorithm: sliding-log, quotas: [100000 per 1h], max_entries: 30000, timeout: 500ms}}";
+    let file = config_on(&[proxy.url()], policies);
+    let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
+    let key = unique("long");
+    let decided = |checks: usize| {
+        let body = json!({"checks": vec![json!({"policy": "log", "key": key, "meta": "user-1"}); checks]});
+        let results = http::post(&node.address, "/v1/check/batch", body.to_string()).json()["results"].take();
+        results.as_array().unwrap().iter().filter(|result| result["source"] == "store").count()
+    };
+    let fill = |charges: usize| {
+        let mut charged = 0;
+        wait_until("the log is as long", || {
+            charged += decided((charges - charged).min(1000));
+            charged >= charges
+        });
+    };
+    let usage = |is_whole: bool| {
+        let mut usage = serde_json::Value::Null;
+        wait_until("the store tells", || {
+            usage = http::get(&node.address, &format!("/v1/usage?policy=log&key={key}")).json();
+            usage.get("entries").is_some() && usage.get("top_metas").is_some() == is_whole
+        });
+        assert_eq!(usage["entries"].as_array().unwrap().len(), 100, "{usage}");
+        assert_eq!(usage["entries"][99]["meta"], "user-1", "{usage}");
+        usage
+    };
+    fill(3500);
+    proxy.delay(100);
+    // Four portions of 200 ms.
+    let whole = usage(true);
+    assert!(whole["top_metas"][0]["count"].as_u64().unwrap() >= 3500, "{whole}");
+    proxy.delay(0);
+    fill(16_500);
+    proxy.delay(100);
+    // Twenty of them.
+    usage(false);
 }
 
 /// A server of its own, and the store on it.

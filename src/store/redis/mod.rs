@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
+use crate::deadline::within;
 use crate::limit::slot::Generations;
 use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
@@ -79,6 +80,9 @@ use topology::{Kind, Topology};
 
 /// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
 const PORTIONS: usize = 256;
+
+/// How long reading the portions of a log may take over all, where the policy's timeout is not longer: people wait for it.
+const HISTORY: Duration = Duration::from_secs(2);
 
 /// The store on one or more Redis servers.
 #[derive(Debug, Clone)]
@@ -188,11 +192,24 @@ impl RedisStore {
     /// As there.
     pub async fn history_by(&self, subject: &Subject, time: Option<Micros>) -> Result<History, StoreError> {
         let window = subject.policy.quotas[subject.policy.longest()].window;
-        let mut told = Page::default();
+        let (clock, each) = (self.topology.clock(), subject.policy.timeout);
+        let (since, most) = (clock.now(), each.max(HISTORY));
+        let (mut told, mut is_cut_short) = (Page::default(), false);
         for number in 0..PORTIONS {
             let portion = Some(number);
             let matter = Matter { work: Work::Look(0), metas: &[], portion, single: None, time };
-            let Answer::Page(page) = self.ask(subject, &matter).await? else { break };
+            let left = most.saturating_sub(Duration::from_micros(clock.now().saturating_sub(since)));
+            let asked = within(clock, each.min(left), self.ask(subject, &matter)).await;
+            let page = match asked.unwrap_or(Err(StoreError::Timeout)) {
+                Ok(Answer::Page(page)) => page,
+                Ok(_) => break,
+                Err(error) if number == 0 => return Err(error),
+                // The newest charges are known by now.
+                Err(_) => {
+                    is_cut_short = true;
+                    break;
+                }
+            };
             let (at, more) = (page.at, page.is_full());
             if number == 0 {
                 told = page;
@@ -205,7 +222,8 @@ impl RedisStore {
         }
         let (at, counts) = (told.at, |of: Micros| of + window > told.at);
         let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
-        Ok(History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at))))
+        let history = History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at)));
+        Ok(if is_cut_short { history.cut_short() } else { history })
     }
 
     async fn ask(&self, subject: &Subject, matter: &Matter<'_>) -> Result<Answer, StoreError> {
