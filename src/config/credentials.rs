@@ -59,7 +59,7 @@ pub(super) struct Written {
     place: Place,
     username: Option<String>,
     password_file: Option<PathBuf>,
-    tls: Option<(Place, ClientTls)>,
+    tls: Option<ClientTls>,
 }
 
 /// Reads `username`, `password_file` and `tls` of `store`.
@@ -78,7 +78,7 @@ pub(super) fn written(place: Place, section: &Section<'_>, files: &mut Files, fa
     });
     let tls = section.member("tls").map(|node| {
         let section = Section::open(node, &TLS, faults)?;
-        tls(&section, files, faults).map(|tls| (node.place, tls))
+        tls(&section, files, faults)
     });
     Some(Written { place, username: all(username)?, password_file: all(password_file)?, tls: all(tls)? })
 }
@@ -119,7 +119,8 @@ pub(super) fn credentials(
     faults: &mut Faults,
 ) -> Option<Credentials> {
     let (_, first) = seeds.first()?;
-    if let Some((place, _)) = seeds.iter().find(|(_, seed)| seed.tls != first.tls) {
+    let is_said = written.as_ref().is_some_and(|written| written.tls.is_some());
+    if let Some((place, _)) = seeds.iter().find(|(_, seed)| !is_said && seed.tls != first.tls) {
         faults.note(*place, "`redis://` and `rediss://` together: either all URLs are with TLS or none");
         return None;
     }
@@ -149,11 +150,6 @@ pub(super) fn credentials(
             return None;
         }
     };
-    match tls {
-        Some((place, _)) if !first.tls => {
-            faults.note(place, "`tls` is for URLs that begin with `rediss://`");
-            None
-        }
-        tls => Some(Credentials { login, tls: first.tls.then(|| tls.map(|(_, tls)| tls).unwrap_or_default()) }),
-    }
+    // What is said of TLS turns it on, also where no URL does.
+    Some(Credentials { login, tls: tls.or_else(|| first.tls.then(ClientTls::default)) })
 }

@@ -61,7 +61,12 @@ fn config(
         return Some(StoreConfig::Embedded);
     }
     let credentials = credentials::credentials(seeds, written, faults)?;
-    let seeds = seeds.iter().map(|(_, seed)| seed.url.clone()).collect();
+    // As they are talked to: `tls` holds for all of them.
+    let url = |seed: &Seed| match credentials.tls {
+        Some(_) if !seed.tls => seed.url.replacen("redis://", "rediss://", 1),
+        _ => seed.url.clone(),
+    };
+    let seeds = seeds.iter().map(|(_, seed)| url(seed)).collect();
     Some(StoreConfig::Redis(RedisConfig { seeds, key_prefix: key_prefix.to_owned(), credentials }))
 }
 

@@ -120,6 +120,26 @@ fn the_file_may_leave_the_urls_to_the_command_line() {
     assert_eq!(config.policies.by_name["p"].timeout, Duration::from_millis(50));
 }
 
+/// For every server, whatever its URL begins with and wherever it is named.
+#[test]
+fn what_is_said_of_tls_turns_it_on() {
+    let tls_of = |store: &str, flag: &[&str]| {
+        let file = format!("store: {store}\npolicies: {{p: {{quotas: [5 per 1s]}}}}");
+        let store = flag.iter().map(|url| (*url).to_owned()).collect();
+        match load(&source(&file), &Overrides { store, ..Overrides::default() }, 7).unwrap().store {
+            StoreConfig::Redis(redis) => (redis.seeds.join(" "), redis.credentials.tls),
+            StoreConfig::Embedded => (String::new(), None),
+        }
+    };
+    let on = Some(ClientTls::default());
+    assert_eq!(tls_of("{redis: [redis://a:1]}", &[]), ("redis://a:1".into(), None));
+    assert_eq!(tls_of("{redis: [rediss://a:1]}", &[]), ("rediss://a:1".into(), on.clone()));
+    let both = "rediss://a:1 rediss://b:1";
+    assert_eq!(tls_of("{redis: [redis://a:1, redis://b:1], tls: {}}", &[]), (both.into(), on.clone()));
+    assert_eq!(tls_of("{redis: [redis://a:1, rediss://b:1], tls: {}}", &[]), (both.into(), on.clone()));
+    assert_eq!(tls_of("{tls: {}}", &["redis://a:1,redis://b:1"]), (both.into(), on));
+}
+
 #[test]
 fn an_empty_flag_is_a_fault_and_not_the_default() {
     let overrides = Overrides { listen: Some(String::new()), store: vec![String::new()], ..Overrides::default() };

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
+use crate::harness::tls::Authority;
 use crate::harness::{Node, TOLLGATE, file_with, http};
 
 fn run(arguments: &[&str], url: &str) -> (i32, String, String) {
@@ -277,6 +278,21 @@ fn validate_tells_each_fault_by_its_file_line_and_column() {
         assert!(line.starts_with(&format!("{path}:{at}")), "{reason}");
     }
     assert!(lines.iter().all(|line| line.starts_with(path)), "{reason}");
+}
+
+/// Every member with a value that is documented for it, and files that are there.
+#[test]
+fn the_documented_configuration_is_valid() {
+    let authority = Authority::new();
+    authority.sign("node");
+    let (folder, password) = (authority.folder.path(), authority.text("password"));
+    std::fs::write(&password, "secret\n").unwrap();
+    std::fs::write(folder.join("admin.token"), format!("sha256:{}\n", "0".repeat(64))).unwrap();
+    let documented = include_str!("../fixtures/config/documented.yaml").replace("/run/secrets/redis", &password);
+    let file = folder.join("my.yaml");
+    std::fs::write(&file, documented).unwrap();
+    let (code, out, reason) = run(&["validate", file.to_str().unwrap()], "");
+    assert!(code == 0 && out.ends_with("valid, 5 policies\n"), "{code} {out} {reason}");
 }
 
 #[test]

@@ -219,6 +219,31 @@ fn a_server_with_tls_is_believed_by_its_authority_only() {
     drop(server);
 }
 
+/// Never without: what is said of TLS would be ignored.
+#[test]
+fn a_tls_section_turns_it_on_whatever_the_urls_begin_with() {
+    let authority = authority();
+    let (server, port) = encrypted(&authority, &["--tls-auth-clients", "yes"]);
+    let [ca, certificate, key] = ["ca.pem", "node.pem", "node.key"].map(|name| authority.text(name));
+    let tls = format!("tls: {{ca_file: {ca}, cert_file: {certificate}, key_file: {key}}}");
+    let folder = tempfile::tempdir().unwrap();
+    let encrypted = node(folder.path(), &format!("{{redis: ['redis://127.0.0.1:{port}'], {tls}}}"));
+    wait_until("the store decides", || source(&encrypted) == "store");
+    let shards = http::get(&encrypted.address, "/health/ready").json()["store"]["shards"].take();
+    assert_eq!(shards, json!([{"address": format!("127.0.0.1:{port}"), "up": true}]));
+    let folder = tempfile::tempdir().unwrap();
+    let flagged = {
+        let mut program = Command::new(TOLLGATE);
+        program.env("TOLLGATE_STORE", format!("redis://127.0.0.1:{port}"));
+        node_by(program, folder.path(), &format!("{{{tls}}}"))
+    };
+    wait_until("the store decides", || source(&flagged) == "store");
+    let folder = tempfile::tempdir().unwrap();
+    let plain_port = node(folder.path(), &format!("{{redis: [{}], {tls}}}", server.url()));
+    wait_until("it is told", || logged(folder.path()).contains("WARN"));
+    assert_eq!((source(&plain_port).as_str(), health(&plain_port).as_str()), ("fallback", "degraded"));
+}
+
 #[test]
 fn a_server_that_asks_for_a_certificate_is_shown_one() {
     let authority = authority();
@@ -259,15 +284,19 @@ fn a_cluster_with_tls_is_one() {
         })
     });
     let folder = tempfile::tempdir().unwrap();
-    let seed = format!("rediss://127.0.0.1:{}", servers[0].1);
-    let node = node(folder.path(), &format!("{{redis: ['{seed}'], tls: {{ca_file: {}}}}}", authority.text("ca.pem")));
-    wait_until("both shards are up", || health(&node) == "ok" && source(&node) == "store");
-    for _ in 0..50 {
-        assert_eq!(source(&node), "store");
+    for scheme in ["rediss", "redis"] {
+        let seed = format!("{scheme}://127.0.0.1:{}", servers[0].1);
+        let tls = format!("tls: {{ca_file: {}}}", authority.text("ca.pem"));
+        let node = node(folder.path(), &format!("{{redis: ['{seed}'], {tls}}}"));
+        wait_until("both shards are up", || health(&node) == "ok" && source(&node) == "store");
+        for _ in 0..50 {
+            assert_eq!(source(&node), "store");
+        }
+        let told = http::get(&node.address, "/health/ready").json();
+        let mut ports: Vec<String> = servers.iter().map(|(_, port)| format!("127.0.0.1:{port}")).collect();
+        ports.sort();
+        let shards: Vec<_> =
+            told["store"]["shards"].as_array().unwrap().iter().map(|shard| &shard["address"]).collect();
+        assert_eq!(shards, ports.iter().collect::<Vec<_>>(), "{told}");
     }
-    let told = http::get(&node.address, "/health/ready").json();
-    let mut ports: Vec<String> = servers.iter().map(|(_, port)| format!("127.0.0.1:{port}")).collect();
-    ports.sort();
-    let shards: Vec<_> = told["store"]["shards"].as_array().unwrap().iter().map(|shard| &shard["address"]).collect();
-    assert_eq!(shards, ports.iter().collect::<Vec<_>>(), "{told}");
 }
