@@ -69,10 +69,16 @@ fn binding(quotas: &QuotaStates) -> usize {
 pub struct Ruling {
     /// One per cost, in order.
     pub verdicts: Vec<Verdict>,
-    /// How long nothing at all will be admitted, us; 0 when a cost of 1 would be. Until then every
-    /// `again_after` is final, whatever others ask.
-    pub closed_for: Micros,
-    /// What each quota has left until then, after the whole list; nothing when something would be admitted.
+    /// Where a cost of 1 would not be admitted.
+    pub closed: Option<Closed>,
+}
+
+/// Nothing at all will be admitted for a while. Until then every `again_after` is final, whatever others ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Closed {
+    /// For how long, us; more than 0.
+    pub span: Micros,
+    /// What each quota has left until then, after the whole list.
     pub left: QuotaStates,
 }
 
@@ -152,12 +158,11 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
             verdict.binding = last;
         }
     }
-    let closed_for = match open_last(policy, states, now, 1) {
-        (_, Wait::For(span)) => span,
-        (_, Wait::Never) => 0,
+    let closed = match open_last(policy, states, now, 1) {
+        (_, Wait::For(span @ 1..)) => verdicts.last().map(|last| Closed { span, left: last.quotas.clone() }),
+        (_, Wait::For(0) | Wait::Never) => None,
     };
-    let left = verdicts.last().filter(|_| closed_for > 0).map_or_else(QuotaStates::new, |last| last.quotas.clone());
-    Ruling { verdicts, closed_for, left }
+    Ruling { verdicts, closed }
 }
 
 /// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none
@@ -174,7 +179,7 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
         let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
         (allowed && cost > 0).then(|| verdict(&room, cost, allowed, resets))
     };
-    Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed_for: 0, left: QuotaStates::new() })
+    Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed: None })
 }
 
 fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {

@@ -27,7 +27,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use smallvec::SmallVec;
 
-use crate::limit::decision::{Ruling, Taken, Verdict, Wait};
+use crate::limit::decision::{Closed, Ruling, Taken, Verdict, Wait};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
 use crate::limit::slot::{Generations, SLOTS};
@@ -197,8 +197,9 @@ impl Prefilter {
 
     /// What the answer says, if it says that nothing is left.
     fn bucket(&self, policy: &Arc<Policy>, question: Question, taken: &Taken, received: Micros) -> Option<Bucket> {
-        let Ruling { verdicts, closed_for, left } = &taken.ruling;
-        let believed_until = question.sent + (*closed_for).min(self.max_denial);
+        let Ruling { verdicts, closed } = &taken.ruling;
+        let Closed { span, left } = closed.as_ref()?;
+        let believed_until = question.sent + (*span).min(self.max_denial);
         let refill = |verdict: &Verdict| {
             let Wait::For(wait @ 1..) = verdict.again_after else { return None };
             let quota = left.get(verdict.again_binding)?;
@@ -216,7 +217,7 @@ impl Prefilter {
             slot: question.slot,
             generation: question.generation,
             decided_at: taken.at,
-            opens_at: taken.at + closed_for,
+            opens_at: taken.at + span,
             refills: SmallVec::new(),
         };
         verdicts.iter().filter_map(refill).for_each(|refill| bucket.add(refill));

@@ -180,7 +180,7 @@ fn a_call_admits_as_many_costs_as_the_log_has_room_for() {
     let taken = both.take_noted(&subject, &[1, 1, 0, 7, 7, 1, 0], &[], START);
     let allowed: Vec<bool> = taken.ruling.verdicts.iter().map(|verdict| verdict.allowed).collect();
     assert_eq!(allowed, [true, true, true, true, true, false, true]);
-    assert_eq!(taken.ruling.closed_for, WINDOW);
+    assert_eq!(taken.ruling.closed.map(|closed| closed.span), Some(WINDOW));
 }
 
 /// Neither bytes nor lives: what a charge wrote lives until it has left and one second more.

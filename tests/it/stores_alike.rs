@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 use tollgate::clock::Clock;
-use tollgate::limit::decision::QuotaStates;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Rule;
@@ -89,9 +88,9 @@ fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
 /// A reply that tells of room to spare does not tell of reservations, since nothing is learned from it.
 fn comparable(mut done: Done) -> Done {
     match &mut done {
-        Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed_for > 0,
+        Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed.is_some(),
         // Nor does what takes back tell when anything fits.
-        Done::Refunded(taken, _) => (taken.ruling.closed_for, taken.ruling.left) = (0, QuotaStates::new()),
+        Done::Refunded(taken, _) => taken.ruling.closed = None,
         Done::Charged(_) | Done::Reused => {}
     }
     done

@@ -218,11 +218,11 @@ impl Group {
             return give(ask, answer);
         }
         let Answer::Done(done) = answer else { return };
-        let Done::Taken(Taken { ruling: Ruling { verdicts, closed_for, left }, at, tentative }) = done else { return };
+        let Done::Taken(Taken { ruling: Ruling { verdicts, closed }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
             let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
-            let ruling = Ruling { verdicts, closed_for, left: left.clone() };
+            let ruling = Ruling { verdicts, closed: closed.clone() };
             give(ask, Answer::Done(Done::Taken(Taken { ruling, at, tentative })));
         }
     }

@@ -6,7 +6,7 @@
 //! now: quota by quota, the cost is added to the current segment, the previous one is read, and if that was too much, or
 //! a later quota says no, what was charged is given back. So never too much is admitted. But a check may be denied for
 //! what a competing one gives back a moment later, and so nothing is learned from these answers: they say that no
-//! denial is final (`closed_for` is 0). What is charged so is a reservation and marks its key, so that nobody else learns
+//! denial is final (`closed` is none). What is charged so is a reservation and marks its key, so that nobody else learns
 //! from it either.
 
 use std::sync::Arc;
@@ -143,7 +143,7 @@ impl First {
             at = decided;
             verdicts.push(verdict);
         }
-        Ok(Taken { ruling: Ruling { verdicts, closed_for: 0, left: QuotaStates::new() }, at, tentative: true })
+        Ok(Taken { ruling: Ruling { verdicts, closed: None }, at, tentative: true })
     }
 
     /// One cost against each quota in turn; after a no everything is given back, and the rest is only looked at.
