@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::harness::chaos::{key_in, slot_in};
 use crate::harness::cluster::Cluster;

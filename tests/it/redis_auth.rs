@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, bus_port};
 use crate::harness::tls::Authority;

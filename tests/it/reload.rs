@@ -330,7 +330,8 @@ fn a_file_that_a_faulty_configuration_names_is_waited_for() {
     let tokens = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
     let line = String::from_utf8(tokens).unwrap().lines().last().unwrap().to_owned();
     std::fs::write(story.file.with_file_name("late.tokens"), line).unwrap();
-    wait_until("operators need a token", || http::get(&story.node.address, "/v1/policies").status == 401);
+    let reset = http::request("DELETE", "/v1/usage?policy=p&key=k", &[], b"");
+    wait_until("operators need a token", || http::exchange(&story.node.address, &reset).status == 401);
 }
 
 #[test]
