@@ -88,7 +88,7 @@ fn memory(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, keys), |b| {
                 b.iter(|| {
                     next = (next + 7919) % keys;
-                    black_box(store.take(&subjects[next], &[1]))
+                    black_box(store.take(&subjects[next], &[1], &[]))
                 });
             });
         }
@@ -105,7 +105,7 @@ fn prefilter(c: &mut Criterion) {
         let prefilter = Prefilter::new(1_000_000, Duration::from_secs(600), Arc::new(Generations::default()));
         for subject in &subjects {
             let question = prefilter.question(subject.fingerprint.slot(), clock.now());
-            let taken = store.take(subject, &[1]).unwrap();
+            let taken = store.take(subject, &[1], &[]).unwrap();
             prefilter.learn(subject.fingerprint, &policy, question, &taken, clock.now());
         }
         let mut next = 0;
@@ -166,7 +166,7 @@ fn redis(c: &mut Criterion) {
                 };
                 b.to_async(&runtime).iter_batched(
                     asked,
-                    |asked| async { join_all(asked.into_iter().map(|subject| store.take(subject, &[1]))).await },
+                    |asked| async { join_all(asked.into_iter().map(|subject| store.take(subject, &[1], &[]))).await },
                     BatchSize::SmallInput,
                 );
             });
@@ -180,7 +180,7 @@ fn footprint(_: &mut Criterion) {
     let store = MemoryStore::new(Clock::system(), 2_000_000);
     let before = resident();
     for subject in &subjects {
-        store.take(subject, &[1]).unwrap();
+        store.take(subject, &[1], &[]).unwrap();
     }
     let growth = resident() - before;
     println!("embedded store: {} bytes of resident memory per key, {} keys", growth / store.len(), store.len());

@@ -98,7 +98,7 @@ impl FallbackStore {
 
     fn local(&self, subject: &Subject, costs: &[u64], fallback: Fallback) -> Answers {
         let share = self.share(subject);
-        let Ok(taken) = self.memory.take(&share, costs) else {
+        let Ok(taken) = self.memory.take(&share, costs, &[]) else {
             // It is full as well: admitting unseen would be over the share.
             return costs.iter().map(|cost| Ok(without_counter(subject, *cost, false, fallback))).collect();
         };

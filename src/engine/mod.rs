@@ -216,7 +216,7 @@ impl Engine {
         answer
     }
 
-    /// Decides `costs` for one subject, in order, within the time `left`: one answer each; `metas` as [`Store::take_noted`]
+    /// Decides `costs` for one subject, in order, within the time `left`: one answer each; `metas` as [`Store::take`]
     /// has them.
     async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta], left: Duration) -> Answers {
         let now = self.clock.now();
@@ -304,7 +304,7 @@ impl Engine {
         left: Duration,
     ) -> Answers {
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = within(&self.clock, left, self.store.take_noted(subject, costs, metas)).await;
+        let taken = within(&self.clock, left, self.store.take(subject, costs, metas)).await;
         self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 

@@ -16,7 +16,6 @@ use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::Clock;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
-use crate::limit::time::Micros;
 
 mod key;
 
@@ -50,54 +49,15 @@ impl MemoryStore {
     ///
     /// # Errors
     /// [`StoreError::Refused`] when the key is new and the store is full.
-    pub fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
-        self.take_noted(subject, costs, &[])
-    }
-
-    /// See [`super::Store::take_noted`].
-    ///
-    /// # Errors
-    /// As [`MemoryStore::take`].
-    pub fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+    pub fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         self.step(subject, |state, policy| state.take(policy, costs, metas, self.clock.now()))
-    }
-
-    /// The same at an instant that the caller names, us: for tests and replays.
-    ///
-    /// # Errors
-    /// As [`MemoryStore::take`].
-    pub fn take_at(&self, subject: &Subject, costs: &[u64], now: Micros) -> Result<Taken, StoreError> {
-        self.take_noted_at(subject, costs, &[], now)
-    }
-
-    /// Both.
-    ///
-    /// # Errors
-    /// As [`MemoryStore::take`].
-    pub fn take_noted_at(
-        &self,
-        subject: &Subject,
-        costs: &[u64],
-        metas: &[Meta],
-        now: Micros,
-    ) -> Result<Taken, StoreError> {
-        self.step(subject, |state, policy| state.take(policy, costs, metas, now))
     }
 
     /// See [`super::Store::history`].
     pub fn history(&self, subject: &Subject) -> History {
-        self.history_by(subject, || self.clock.now())
-    }
-
-    /// The same at an instant that the caller names, us: for tests.
-    pub fn history_at(&self, subject: &Subject, now: Micros) -> History {
-        self.history_by(subject, || now)
-    }
-
-    fn history_by(&self, subject: &Subject, now: impl Fn() -> Micros) -> History {
         let quota = &subject.policy.quotas[subject.policy.longest()];
         let state = self.keys.get(&subject.fingerprint);
-        state.and_then(|state| state.history(quota, now())).unwrap_or_default()
+        state.and_then(|state| state.history(quota, self.clock.now())).unwrap_or_default()
     }
 
     /// See [`super::Store::run`].
@@ -105,31 +65,13 @@ impl MemoryStore {
     /// # Errors
     /// As [`MemoryStore::take`]; the record of an id takes a place as well.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        self.run_by(subject, work, metas, || self.clock.now())
-    }
-
-    /// The same at an instant that the caller names, us: for tests and replays.
-    ///
-    /// # Errors
-    /// As [`MemoryStore::run`].
-    pub fn run_at(&self, subject: &Subject, work: &Work, metas: &[Meta], now: Micros) -> Result<Done, StoreError> {
-        self.run_by(subject, work, metas, || now)
-    }
-
-    fn run_by(
-        &self,
-        subject: &Subject,
-        work: &Work,
-        metas: &[Meta],
-        now: impl Fn() -> Micros,
-    ) -> Result<Done, StoreError> {
         if let Work::Once { id, cost: 1.. } = work
             && self.is_full()
-            && !self.keys.get(&subject.fingerprint).is_some_and(|state| state.knows(id, now()))
+            && !self.keys.get(&subject.fingerprint).is_some_and(|state| state.knows(id, self.clock.now()))
         {
             return Err(self.full());
         }
-        self.step(subject, |state, policy| state.run(policy, work, metas, now()))
+        self.step(subject, |state, policy| state.run(policy, work, metas, self.clock.now()))
     }
 
     fn step<T>(&self, subject: &Subject, step: impl FnOnce(&mut KeyState, &Arc<Policy>) -> T) -> Result<T, StoreError> {

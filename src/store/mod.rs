@@ -43,7 +43,7 @@ pub struct Wanted<'a> {
     pub subject: &'a Subject,
     /// 0 to 10^15 units.
     pub cost: u64,
-    /// As for [`Store::take_noted`].
+    /// As for [`Store::take`].
     pub metas: SmallVec<[Meta; 1]>,
 }
 
@@ -142,23 +142,16 @@ pub enum Store {
 }
 
 impl Store {
-    /// Decides `costs` (each at most 10^15, at most 1000 of them) for one subject, in order; see the contract above.
+    /// Decides `costs` (each at most 10^15, at most 1000 of them) for one subject, in order; see the contract above. A policy
+    /// that keeps metas notes who causes each charge: there is one for each cost, or none at all.
     ///
     /// # Errors
     /// When there is no verdict; see [`StoreError`] for what each says about the charge.
-    pub async fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
-        self.take_noted(subject, costs, &[]).await
-    }
-
-    /// The same; a policy that keeps metas notes who causes each charge. There is one for each cost, or none at all.
-    ///
-    /// # Errors
-    /// As [`Store::take`].
-    pub async fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+    pub async fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
-            Self::Memory(memory) => memory.take_noted(subject, costs, metas),
+            Self::Memory(memory) => memory.take(subject, costs, metas),
             // Boxed, since it is most of what a check keeps while it waits, and is copied by each function that awaits it.
-            Self::Redis(redis) => Box::pin(redis.take_noted(subject, costs, metas, None)).await,
+            Self::Redis(redis) => Box::pin(redis.take(subject, costs, metas)).await,
         }
     }
 
@@ -180,7 +173,7 @@ impl Store {
         match self {
             Self::Memory(memory) => {
                 for (place, Wanted { subject, cost, metas }) in wanted.iter().enumerate() {
-                    tell(place, memory.take_noted(subject, &[*cost], metas));
+                    tell(place, memory.take(subject, &[*cost], metas));
                 }
             }
             Self::Redis(redis) => redis.take_each(wanted, tell).await,
@@ -202,7 +195,7 @@ impl Store {
         }
     }
 
-    /// One piece of work as one step; see [`Work`]. `metas` are as for [`Store::take_noted`]. What it charges, gives back or forgets is all or
+    /// One piece of work as one step; see [`Work`]. `metas` are as for [`Store::take`]. What it charges, gives back or forgets is all or
     /// nothing over the policy's quotas; a give-back or refund never makes a count negative, a key anew, or one live
     /// longer.
     ///

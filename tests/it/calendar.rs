@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use crate::clocks::shifted;
 use crate::harness::redis::{shared, shared_store};
 use crate::harness::steps::{self, policy_of, quota, runner};
+use crate::harness::timed::Timed;
 use crate::harness::stores::on_memory_redis_and_cluster;
 use crate::harness::{Node, file_with, unique};
 
@@ -224,7 +225,7 @@ fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T21:59:59Z")));
     let store = MemoryStore::new(Clock::manual(hand.clone()), 10);
     let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
-    let allowed = || store.take(&subject, &[1]).unwrap().ruling.verdicts[0].allowed;
+    let allowed = || store.take(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed;
     assert!(allowed());
     assert!(!allowed());
     store.sweep();
@@ -240,7 +241,7 @@ fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
 #[test]
 fn a_nodes_share_has_the_same_days() {
     let share = by_calendar(10, Unit::Day, "Europe/Berlin").share(2.try_into().unwrap());
-    let store = MemoryStore::new(Clock::system(), 10);
+    let store = Timed::new(10);
     let (subject, now) = (subject(&share), micros("2026-10-25T12:00:00Z"));
     let taken = store.take_at(&subject, &[5, 1], now).unwrap();
     assert_eq!(taken.ruling.verdicts[1].retry_after, Wait::For(11 * 3_600_000_000));
@@ -251,7 +252,7 @@ fn a_nodes_share_has_the_same_days() {
 #[test]
 fn both_stores_change_windows_at_the_same_instant() {
     let (runtime, redis) = shared_store();
-    let memory = MemoryStore::new(Clock::system(), 10_000);
+    let memory = Timed::new(10_000);
     for zone in ["UTC", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Africa/Cairo", "Pacific/Apia"] {
         for unit in UNITS {
             let subject = subject(&by_calendar(2, unit, zone));
@@ -261,7 +262,7 @@ fn both_stores_change_windows_at_the_same_instant() {
                 let window = calendar.window(now);
                 for (instant, allowed) in [(window.start, 2), (window.end - 200_000, 0), (window.end - 1, 0)] {
                     let here = memory.take_at(&subject, &[1, 1, 1], instant).unwrap();
-                    let there = runtime.block_on(redis.take_by(&subject, &[1, 1, 1], Some(instant))).unwrap();
+                    let there = runtime.block_on(redis.take_by(&subject, &[1, 1, 1], &[], Some(instant))).unwrap();
                     assert_eq!(here, there, "{unit:?} in {zone} at {instant}");
                     let verdicts = &here.ruling.verdicts;
                     assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), allowed);
@@ -277,13 +278,13 @@ fn both_stores_change_windows_at_the_same_instant() {
 #[test]
 fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
     let (runtime, redis) = shared_store();
-    let memory = MemoryStore::new(Clock::system(), 10);
+    let memory = Timed::new(10);
     for back in [1, 200_000, 5_000_000, 20 * 3_600_000_000] {
         let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
         let edge = micros("2026-03-28T23:00:00Z");
         for (now, allowed) in [(edge + 10, true), (edge - back, false), (edge + 22 * 3_600_000_000, false)] {
             let here = memory.take_at(&subject, &[1], now).unwrap();
-            let there = runtime.block_on(redis.take_by(&subject, &[1], Some(now))).unwrap();
+            let there = runtime.block_on(redis.take_by(&subject, &[1], &[], Some(now))).unwrap();
             assert_eq!(here, there);
             assert_eq!(here.ruling.verdicts[0].allowed, allowed, "{back} us back");
         }
@@ -307,7 +308,7 @@ fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
     for (charged, jump) in (0..).zip([0, 86_400, -86_400, 40 * 86_400, -400 * 86_400, 3 * 366 * 86_400, 0]) {
         hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(jump * 1_000_000), Ordering::SeqCst);
         for subject in &subjects {
-            let taken = runtime.block_on(store.take_by(subject, &[1], Some(now + charged))).unwrap();
+            let taken = runtime.block_on(store.take_by(subject, &[1], &[], Some(now + charged))).unwrap();
             assert_eq!(taken.at, now + charged);
             let (verdict, left) = (&taken.ruling.verdicts[0], 3u64.saturating_sub(charged));
             assert_eq!((verdict.allowed, verdict.quotas[0].remaining), (left > 0, left.saturating_sub(1)), "{jump} s");

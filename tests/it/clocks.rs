@@ -57,7 +57,7 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
                 now += gap;
                 let hand = hands[node].load(Ordering::SeqCst).saturating_add_signed(jump);
                 hands[node].store(hand, Ordering::SeqCst);
-                let taken = runtime.block_on(stores[node].take_by(&subject, &[1], Some(now)));
+                let taken = runtime.block_on(stores[node].take_by(&subject, &[1], &[], Some(now)));
                 let taken = taken.map_err(|error| TestCaseError::fail(format!("stuck: {error}")))?;
                 prop_assert_eq!(taken.at, now);
                 let recent = |span: Micros| admitted.iter().filter(|at| **at + span > now).count();
@@ -86,13 +86,13 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
     let [known, other] = [(); 2].map(|()| subject(policy.clone(), &unique("stepped")));
     let slot = store.slot(&known);
     // What comes first is where the clock is.
-    runtime.block_on(store.take(&other, &[1])).unwrap();
+    runtime.block_on(store.take(&other, &[1], &[])).unwrap();
     // The shard's clock steps as seen from here: this node's own goes the other way.
     for step in [10_800_000_000, -10_800_000_000] {
         generations.allowed(slot, START);
         let before = generations.current(slot);
         hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(step), Ordering::SeqCst);
-        runtime.block_on(store.take(&other, &[1])).unwrap();
+        runtime.block_on(store.take(&other, &[1], &[])).unwrap();
         assert_ne!(generations.current(slot), before, "{step} us");
         assert_eq!(generations.allowed_at(slot), 0, "{step} us");
     }

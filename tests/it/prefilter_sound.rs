@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::clock::Clock;
 use tollgate::limit::decision::Wait;
 use tollgate::limit::key::{Fingerprint, Fingerprinter};
 use tollgate::limit::policy::Policy;
 use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
 use tollgate::prefilter::{Prefilter, Question};
-use tollgate::store::{Done, MemoryStore, Subject, Taken, Work};
+use tollgate::store::{Done, Subject, Taken, Work};
 
 use crate::harness::steps::{START, any_policies, policy, runner, span, subject};
+use crate::harness::timed::Timed;
 
 const MAX_DENIAL: Duration = Duration::from_secs(60);
 
@@ -89,7 +89,7 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
     let policy = Arc::new(policy.clone());
     let subject = subject(policy.clone(), "k");
     let fingerprint = subject.fingerprint;
-    let store = MemoryStore::new(Clock::system(), 10);
+    let store = Timed::new(10);
     let nodes = [node(0), node(7_000_000), node(1_234)];
     let mut events = BinaryHeap::new();
     let mut at = START;
@@ -156,7 +156,7 @@ struct Scene {
     policy: Arc<Policy>,
     fingerprint: Fingerprint,
     subject: Subject,
-    store: MemoryStore,
+    store: Timed,
     generations: Arc<Generations>,
     prefilter: Prefilter,
 }
@@ -170,7 +170,7 @@ impl Scene {
         let policy = Arc::new(policy);
         let subject = subject(policy.clone(), "k");
         let fingerprint = subject.fingerprint;
-        let store = MemoryStore::new(Clock::system(), 10);
+        let store = Timed::new(10);
         let generations = Arc::new(Generations::default());
         let prefilter = Prefilter::new(1000, Duration::from_secs(4), generations.clone());
         Self { policy, fingerprint, subject, store, generations, prefilter }

@@ -15,7 +15,7 @@ use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota, subje
 use crate::harness::unique;
 
 async fn take(store: &RedisStore, subject: &Subject, cost: u64, now: Micros) -> bool {
-    store.take_by(subject, &[cost], Some(now)).await.unwrap().ruling.verdicts[0].allowed
+    store.take_by(subject, &[cost], &[], Some(now)).await.unwrap().ruling.verdicts[0].allowed
 }
 
 /// The keys that match, and how long each has to live, ms (-1: for ever).
@@ -148,7 +148,7 @@ async fn after_the_windows_have_passed_the_database_is_empty() {
     for (number, policy) in (0..200).zip(policies.into_iter().map(Arc::new).cycle()) {
         let subject = subject(policy, &format!("gone-{number}"));
         for cost in [1, 1, 1, 0] {
-            store.take_noted(&subject, &[cost], &[Some("who".into())], None).await.unwrap();
+            store.take(&subject, &[cost], &[Some("who".into())]).await.unwrap();
         }
     }
     let all = lives(&server, "*");

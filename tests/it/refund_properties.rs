@@ -16,6 +16,7 @@ use tollgate::limit::time::Micros;
 use tollgate::store::{Done, MemoryStore, Subject, Work};
 
 use crate::harness::steps::{START, Step, any_policies, policy_of, quota, runner, subject};
+use crate::harness::timed::Timed;
 use crate::harness::works::{Deed, Scribe, deeds};
 
 /// As long as ids' records live at least, us.
@@ -333,7 +334,7 @@ struct Seen {
 fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> Result<(), TestCaseError> {
     let policy = Arc::new(policy);
     let subject = subject(policy.clone(), "k");
-    let store = MemoryStore::new(Clock::system(), 1000);
+    let store = Timed::new(1000);
     let (mut scribe, mut ledger) = (Scribe::default(), Ledger::new(policy));
     let by_charge = !deeds.iter().any(|(_, deed)| matches!(deed, Deed::Refund | Deed::Reset));
     let mut now = START;

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use serde_json::json;
-use tollgate::clock::Clock;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
-use tollgate::store::{MemoryStore, RedisStore, Subject};
+use tollgate::store::{RedisStore, Subject};
 
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared_store, store};
@@ -17,6 +16,7 @@ use crate::harness::steps::{
     Step, bucket, bucket_policies, calendar_policies, fixed, fixed_policies, policies, policy, policy_of, runner, span,
     steps, with_limits,
 };
+use crate::harness::timed::Timed;
 use crate::harness::{Node, cluster, config_on, http, unique, wait_until};
 
 /// Keys that are asked for at once.
@@ -69,7 +69,7 @@ fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &RedisStore) {
 
 /// At each step all keys are asked for at once, each under one of the policies and for the costs of another step.
 async fn as_alone(redis: &RedisStore, policies: &[Policy], steps: &[Step]) -> Result<(), TestCaseError> {
-    let memory = MemoryStore::new(Clock::system(), 100);
+    let memory = Timed::new(100);
     let keys = [(); KEYS].map(|()| unique("shared"));
     let fingerprinter = Fingerprinter::default();
     for (number, step) in steps.iter().enumerate() {
@@ -82,7 +82,7 @@ async fn as_alone(redis: &RedisStore, policies: &[Policy], steps: &[Step]) -> Re
         });
         let asked: Vec<_> = asked.collect();
         let answered =
-            join_all(asked.iter().map(|(subject, costs)| redis.take_by(subject, costs, Some(step.now)))).await;
+            join_all(asked.iter().map(|(subject, costs)| redis.take_by(subject, costs, &[], Some(step.now)))).await;
         for ((subject, costs), answered) in asked.iter().zip(answered) {
             let expected = memory.take_at(subject, costs, step.now);
             prop_assert_eq!(answered, expected, "{} in step {} of {:?}", subject.key, number, steps);

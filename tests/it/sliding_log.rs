@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::json;
-use tollgate::clock::Clock;
 use tollgate::limit::decision::{Verdict, Wait};
 use tollgate::limit::history::{History, TopMeta};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
-use tollgate::store::{Done, MemoryStore, Meta, RedisStore, Subject, Taken, Work};
+use tollgate::store::{Done, Meta, RedisStore, Subject, Taken, Work};
 
 use crate::harness::cluster::add_calls;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared, shared_store};
 use crate::harness::steps::{self, START, Step, histories, log_policies, logs, runner};
+use crate::harness::timed::Timed;
 use crate::harness::{Node, config_on, http, unique, wait_until};
 
 const WINDOW: Micros = 10_000_000;
@@ -27,18 +27,18 @@ const WINDOW: Micros = 10_000_000;
 struct Both {
     runtime: tokio::runtime::Runtime,
     redis: RedisStore,
-    memory: MemoryStore,
+    memory: Timed,
 }
 
 impl Both {
     fn new() -> Self {
         let (runtime, redis) = shared_store();
-        Self { runtime, redis, memory: MemoryStore::new(Clock::system(), 1_000_000) }
+        Self { runtime, redis, memory: Timed::new(1_000_000) }
     }
 
     fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
         let here = self.memory.take_noted_at(subject, costs, metas, now).unwrap();
-        let there = self.runtime.block_on(self.redis.take_noted(subject, costs, metas, Some(now))).unwrap();
+        let there = self.runtime.block_on(self.redis.take_by(subject, costs, metas, Some(now))).unwrap();
         assert_eq!(here, there);
         here
     }
@@ -66,7 +66,7 @@ fn meta(name: &str) -> Meta {
 /// Guarantee 1, by the clock as it was read, also where it stepped back.
 #[test]
 fn no_interval_as_long_as_the_window_holds_more_than_the_limit() {
-    let store = MemoryStore::new(Clock::system(), 1_000_000);
+    let store = Timed::new(1_000_000);
     let property = |(policy, steps): (Policy, Vec<Step>)| {
         let subject = subject(policy);
         let mut admitted: Vec<(Micros, u64)> = Vec::new();
@@ -162,7 +162,7 @@ fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
     let fingerprint = Fingerprinter::default().fingerprint(own.counters(), &plain.key);
     let own = Subject { policy: Arc::new(own), key: plain.key.clone(), fingerprint };
     let take = |subject: &Subject, name: &str| {
-        let taken = runtime.block_on(redis.take_noted(subject, &[4], &[meta(name)], Some(START))).unwrap();
+        let taken = runtime.block_on(redis.take_by(subject, &[4], &[meta(name)], Some(START))).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     assert!(take(&plain, "here") && take(&own, "there"));
@@ -189,7 +189,7 @@ fn a_denial_changes_nothing_in_redis() {
     let (runtime, redis) = shared_store();
     let subject = subject(logs(&[(5, WINDOW), (8, 6 * WINDOW)], 10));
     let take = |cost: u64, now: Micros| {
-        let taken = runtime.block_on(redis.take_noted(&subject, &[cost], &[meta("user")], Some(now))).unwrap();
+        let taken = runtime.block_on(redis.take_by(&subject, &[cost], &[meta("user")], Some(now))).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     let held = || {
@@ -290,7 +290,7 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     let metas: Vec<[Meta; 1]> =
         (0..2000).map(|number| [(number % 4 > 0).then(|| format!("user-{}", number % 4).into())]).collect();
     let history = runtime.block_on(async {
-        let asked = metas.iter().map(|meta| redis.take_noted(&subject, &[1], meta, None));
+        let asked = metas.iter().map(|meta| redis.take(&subject, &[1], meta));
         for taken in futures_util::future::join_all(asked).await {
             assert!(taken.unwrap().ruling.verdicts[0].allowed);
         }
@@ -377,10 +377,13 @@ fn many_callers_with_different_costs_share_several_calls() {
     for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
         let quotas: Vec<_> = (1..=quotas).map(|number| (3000, number * WINDOW)).collect();
         let subject = subject(logs(&quotas, 1000));
-        assert!(runtime.block_on(redis.take_by(&subject, &[3000], Some(START))).unwrap().ruling.verdicts[0].allowed);
+        assert!(
+            runtime.block_on(redis.take_by(&subject, &[3000], &[], Some(START))).unwrap().ruling.verdicts[0].allowed
+        );
         let before = script_calls(&server);
         runtime.block_on(async {
-            let asked = costs.iter().map(|cost| redis.take_by(&subject, std::slice::from_ref(cost), Some(START + 4)));
+            let asked =
+                costs.iter().map(|cost| redis.take_by(&subject, std::slice::from_ref(cost), &[], Some(START + 4)));
             for taken in futures_util::future::join_all(asked).await {
                 assert!(!taken.unwrap().ruling.verdicts[0].allowed);
             }
@@ -439,7 +442,7 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     let key = Tag::new("ratelimit", &subject.key).state("p", &subject.policy.quotas[0]);
     let take = |costs: &[u64], meta: Meta, now: Micros| {
         let metas = vec![meta; costs.len()];
-        runtime.block_on(redis.take_noted(&subject, costs, &metas, Some(now))).unwrap().ruling.verdicts
+        runtime.block_on(redis.take_by(&subject, costs, &metas, Some(now))).unwrap().ruling.verdicts
     };
     // One charge a ms, 1000 in a call, for three windows and a half: it is full, and entries leave as others come.
     let mut now = START;
@@ -484,7 +487,7 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
         }
         let metas = vec![meta(&format!("user-{}", call % 10)); 1000];
         runtime
-            .block_on(redis.take_noted(&subject, &[2; 1000], &metas, Some(START + call * 1_000_000)))
+            .block_on(redis.take_by(&subject, &[2; 1000], &metas, Some(START + call * 1_000_000)))
             .unwrap();
     }
     let now = START + 98_000_001;

@@ -3,15 +3,15 @@
 use proptest::prelude::*;
 use std::sync::Arc;
 
-use tollgate::clock::Clock;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Rule;
 use tollgate::limit::window::Grid;
-use tollgate::store::{Done, MemoryStore, RedisStore, Subject};
+use tollgate::store::{Done, RedisStore, Subject};
 
 use crate::harness::redis::{shared, shared_store};
 use crate::harness::steps::{START, Step, any_policies, histories, runner, with_limits};
+use crate::harness::timed::Timed;
 use crate::harness::unique;
 use crate::harness::works::{Deed, Scribe, deeds};
 
@@ -31,14 +31,14 @@ fn memory_and_redis_answer_alike() {
 }
 
 async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
-    let memory = MemoryStore::new(Clock::system(), 10);
+    let memory = Timed::new(10);
     let key: Arc<str> = unique("alike").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
     for (number, step) in steps.iter().enumerate() {
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let expected = memory.take_at(&subject, &step.costs, step.now);
-        let answered = redis.take_by(&subject, &step.costs, Some(step.now)).await;
+        let answered = redis.take_by(&subject, &step.costs, &[], Some(step.now)).await;
         prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
     }
     each_key_ends(policy, &key)
@@ -58,7 +58,7 @@ fn memory_and_redis_take_back_alike() {
 }
 
 async fn deeds_alike(redis: &RedisStore, policy: &Policy, deeds: &[(Step, Deed)]) -> Result<(), TestCaseError> {
-    let memory = MemoryStore::new(Clock::system(), 1000);
+    let memory = Timed::new(1000);
     let key: Arc<str> = unique("deeds").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
     let mut scribe = Scribe::default();

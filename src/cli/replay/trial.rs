@@ -77,7 +77,8 @@ impl Trial {
             None => {
                 let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
                 let subject = Subject { policy, key: (&*key).into(), fingerprint };
-                let taken = self.store.take_at(&subject, &[cost], now);
+                self.hand.store(now, Ordering::Relaxed);
+                let taken = self.store.take(&subject, &[cost], &[]);
                 self.make_room(now);
                 let Ok(taken) = taken else {
                     self.counts.undecided += 1;
@@ -105,7 +106,6 @@ impl Trial {
     /// Frees what says nothing any more whenever the keys have doubled.
     fn make_room(&mut self, now: Micros) {
         if self.store.len() >= self.sweep.0 && now >= self.sweep.1 {
-            self.hand.store(now, Ordering::Relaxed);
             self.store.sweep();
             self.sweep = ((self.store.len() * 2).clamp(FEW, MAX_KEYS), now + MINUTE);
         }

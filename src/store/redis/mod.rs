@@ -130,23 +130,15 @@ impl RedisStore {
     ///
     /// # Errors
     /// As there.
-    pub async fn take(&self, subject: &Subject, costs: &[u64]) -> Result<Taken, StoreError> {
-        self.take_by(subject, costs, None).await
+    pub async fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+        self.take_by(subject, costs, metas, None).await
     }
 
     /// The same, decided at `time` (us) instead of the shard's TIME where one is given: for tests.
     ///
     /// # Errors
     /// As [`RedisStore::take`].
-    pub async fn take_by(&self, subject: &Subject, costs: &[u64], time: Option<Micros>) -> Result<Taken, StoreError> {
-        self.take_noted(subject, costs, &[], time).await
-    }
-
-    /// See [`super::Store::take_noted`]; `time` as above.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn take_noted(
+    pub async fn take_by(
         &self,
         subject: &Subject,
         costs: &[u64],

@@ -36,6 +36,8 @@ pub(crate) mod steps;
 
 pub(crate) mod stores;
 
+pub(crate) mod timed;
+
 pub(crate) mod tls;
 
 pub(crate) mod works;
