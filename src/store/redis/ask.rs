@@ -107,6 +107,14 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// TIME when work was done, us.
+    pub fn at(&self) -> Option<Micros> {
+        match self {
+            Self::Done(done) => done.at(),
+            Self::Page(_) | Self::Told(_) => None,
+        }
+    }
+
     /// What became of work.
     ///
     /// # Errors

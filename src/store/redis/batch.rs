@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
-use super::ask::{Answer, Refusal, given_up};
+use super::ask::{Refusal, given_up};
 use super::bundle::{self, Bundle, bundles};
 use super::group::{Group, Outcome};
 use super::metrics::Retry;
@@ -143,14 +143,12 @@ impl Batch {
             };
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {
-                    Outcome::Done(done) => {
-                        if let Some(time) = done.at() {
+                    Outcome::Answered(answer) => {
+                        if let Some(time) = answer.at() {
                             shard.learn_offset(time, sent, received);
                         }
-                        tell(group, Answer::Done(done));
+                        tell(group, answer);
                     }
-                    Outcome::Page(page) => tell(group, Answer::Page(page)),
-                    Outcome::Told(value) => tell(group, Answer::Told(value)),
                     Outcome::Elsewhen(time) => {
                         shard.learn_offset(time, sent, received);
                         lead = time.saturating_sub(shard.shard_time(sent));

@@ -82,10 +82,7 @@ pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
 
 /// What a reply means for a group.
 pub enum Outcome {
-    Done(Done),
-    Page(Page),
-    /// The reply to a call of one key.
-    Told(Value),
+    Answered(Answer),
     /// TIME was not covered; this is it.
     Elsewhen(Micros),
     /// It was not executed among others, and is to be asked for by itself.
@@ -96,7 +93,7 @@ pub enum Outcome {
 impl Outcome {
     pub fn of(reply: Reply) -> Self {
         match reply {
-            Reply::Done(done) => Self::Done(done),
+            Reply::Done(done) => Self::Answered(Answer::Done(done)),
             Reply::NotCovered { time } => Self::Elsewhen(time),
             Reply::Undecided => Self::Again,
             Reply::Malformed => malformed(),
@@ -202,10 +199,10 @@ impl Group {
 
     pub fn outcome(&self, reply: &Value) -> Outcome {
         if self.asks[0].portion.is_some() {
-            return Page::read(reply).map_or_else(malformed, Outcome::Page);
+            return Page::read(reply).map_or_else(malformed, |page| Outcome::Answered(Answer::Page(page)));
         }
         if self.asks[0].single.is_some() {
-            return Outcome::Told(reply.clone());
+            return Outcome::Answered(Answer::Told(reply.clone()));
         }
         Outcome::of(self.call().reply(reply))
     }
