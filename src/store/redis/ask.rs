@@ -22,13 +22,7 @@ pub struct Ask {
     pub tag: Arc<Tag>,
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
-    pub work: Work,
-    /// Who causes each of its costs, or nothing; only logs keep them.
-    pub metas: SmallVec<[Meta; 1]>,
-    /// Instead of all that, which portion of what a log tells.
-    pub portion: Option<usize>,
-    /// Instead of all that, a call of one key.
-    pub single: Option<Box<Single>>,
+    pub matter: Matter,
     /// Sent behind ASKING: the slot is about to move here.
     pub asking: bool,
     /// When its caller gives up, us by this node's clock.
@@ -40,34 +34,65 @@ pub struct Ask {
     pub answer: Return,
 }
 
-impl Ask {
-    /// See [`Work::costs`].
-    pub fn costs(&self) -> &[u64] {
-        self.work.costs()
+/// What is asked about a key.
+#[derive(Debug, Clone)]
+pub enum Matter {
+    /// `metas` say who causes each of its costs, or nothing; only logs keep them.
+    Work { work: Work, metas: SmallVec<[Meta; 1]> },
+    /// Which portion of what a log tells.
+    Page(usize),
+    /// A call of one key.
+    Single(Box<Single>),
+}
+
+impl Matter {
+    pub fn work(work: Work, metas: &[Meta]) -> Self {
+        Self::Work { work, metas: metas.into() }
     }
 
-    /// Whether what it is about may be charged.
+    /// One that charges costs in order.
+    pub fn take(costs: &[u64], metas: &[Meta]) -> Self {
+        Self::work(Work::Take(costs.into()), metas)
+    }
+
+    /// See [`Work::costs`]; nothing else has any.
+    pub fn costs(&self) -> &[u64] {
+        match self {
+            Self::Work { work, .. } => work.costs(),
+            Self::Page(_) | Self::Single(_) => &[],
+        }
+    }
+
+    /// One for each of its costs, or none at all.
+    pub fn metas(&self) -> &[Meta] {
+        match self {
+            Self::Work { metas, .. } => metas,
+            Self::Page(_) | Self::Single(_) => &[],
+        }
+    }
+
+    /// Whether it is decided together with others of its key.
+    pub fn is_take(&self) -> bool {
+        matches!(self, Self::Work { work: Work::Take(_), .. })
+    }
+
+    /// Whether anything may be charged for it.
     pub fn may_charge(&self) -> bool {
-        match &self.work {
-            _ if self.single.is_some() => true,
-            _ if self.portion.is_some() => false,
-            Work::Take(costs) => costs.iter().any(|cost| *cost > 0),
-            work => work.charges(),
+        match self {
+            Self::Work { work: Work::Take(costs), .. } => costs.iter().any(|cost| *cost > 0),
+            Self::Work { work, .. } => work.charges(),
+            Self::Page(_) => false,
+            Self::Single(_) => true,
         }
     }
 
     /// Whether anything was charged for it that was answered so.
     pub fn was_charged(&self, answer: &Answer) -> bool {
-        match answer {
-            Answer::Done(done) => self.work.charges() && done.is_charge(),
-            Answer::Told(_) => true,
-            Answer::Page(_) => false,
+        match self {
+            Self::Work { work, .. } => work.charges() && matches!(answer, Answer::Done(done) if done.is_charge()),
+            Self::Page(_) => false,
+            Self::Single(_) => true,
         }
-    }
-
-    /// Whether it shares no call with others.
-    pub fn is_alone(&self) -> bool {
-        self.portion.is_some() || self.single.is_some()
     }
 }
 
@@ -187,10 +212,7 @@ pub mod tests {
             tag: Arc::new(Tag::new("ratelimit", key)),
             fingerprint: fingerprints.fingerprint(&policy.name, key),
             policy: policy.clone(),
-            work: Work::Take([1].into_iter().collect()),
-            metas: SmallVec::new(),
-            portion: None,
-            single: None,
+            matter: Matter::take(&[1], &[]),
             asking: false,
             deadline: 1_000_000,
             trace: None,

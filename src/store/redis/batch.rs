@@ -110,7 +110,7 @@ impl Batch {
     /// How long a replica may take to acknowledge what is charged and was sent at `sent`, us; none where nobody waits for that.
     fn waits_until(&self, shard: &Shard, sent: Micros) -> Option<Micros> {
         let asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
-        let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.may_charge());
+        let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.matter.may_charge());
         charging.map(|ask| patience_ends(ask, sent)).max()
     }
 
@@ -136,7 +136,7 @@ impl Batch {
             let outcomes = bundle.outcomes(&reply, &shard.address);
             let (mut elsewhen, mut lead) = (SmallVec::new(), bundle.lead);
             let mut tell = |group: Group, answer| {
-                group.hand_out(answer, |ask, part| match acknowledged && ask.was_charged(&part) {
+                group.hand_out(answer, |ask, part| match acknowledged && ask.matter.was_charged(&part) {
                     true => charged.push(Unconfirmed::new(ask, part, sent)),
                     false => ask.answer.send(Ok(part)),
                 });

@@ -37,7 +37,7 @@ pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
     for group in groups {
         let key = group.key();
         let first = before.filter(|(of, _)| *of == key).map_or(0, |(_, place)| place);
-        let script = (several && group.may_share()).then(|| Script::of(&group.asks[0].policy, &group.asks[0].work));
+        let script = if several { group.shared_script() } else { None };
         let known = open.iter_mut().find(|(of, _)| Some(*of) == script);
         let place = match known {
             Some((_, place)) if *place >= first && bundles[*place].accepts(&group) => {
@@ -84,8 +84,9 @@ impl Bundle {
         self.groups[0].asks[0].asking
     }
 
+    /// The checks that share it.
     fn calls(&self) -> SmallVec<[Call<'_>; 1]> {
-        self.groups.iter().map(Group::call).collect()
+        self.groups.iter().filter_map(Group::check).collect()
     }
 
     /// For a shard whose TIME is believed to be `now` (us).

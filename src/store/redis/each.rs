@@ -7,12 +7,12 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
-use super::ask::{Refusal, Return, given_up};
+use super::ask::{Matter, Refusal, Return, given_up};
 use super::lane::Lane;
 use super::moving::can_charge_first;
 use super::patience::Patience;
-use super::route::{Matter, Next, Waiting};
-use super::{Done, RedisStore, StoreError, Taken, Wanted, Work};
+use super::route::{Next, Waiting};
+use super::{Done, RedisStore, StoreError, Taken, Wanted};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
 
@@ -70,7 +70,7 @@ impl RedisStore {
     /// Asks the lane of a check's key.
     fn put(&self, wanted: &Wanted<'_>, since: Micros, answer: impl FnOnce() -> Return) -> Put {
         let (span, policy) = (StoreSpan::none(), &wanted.subject.policy);
-        let target = self.target(wanted.subject, &span);
+        let target = self.target(wanted.subject, &span, None);
         if self.moving.is(target.slot, since) && can_charge_first(policy) {
             return Put::Moving;
         }
@@ -106,7 +106,7 @@ impl RedisStore {
             }
         }
         let mut span = StoreSpan::none();
-        let answer = self.ask_patiently(wanted.subject, &mut span, &wanted.matter(), &mut patience, asking).await;
+        let answer = self.ask_patiently(wanted.subject, &mut span, &wanted.matter(), None, &mut patience, asking).await;
         (place, answer.and_then(|answer| answer.done()?.taken()))
     }
 }
@@ -123,8 +123,8 @@ enum Put {
 }
 
 impl Wanted<'_> {
-    fn matter(&self) -> Matter<'_> {
-        Matter::of(Work::Take([self.cost].into_iter().collect()), &self.metas, None)
+    fn matter(&self) -> Matter {
+        Matter::take(&[self.cost], &self.metas)
     }
 }
 

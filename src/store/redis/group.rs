@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
-use super::ask::{Answer, Ask, Refusal};
+use super::ask::{Answer, Ask, Matter, Refusal};
 use super::log::Page;
 use super::script::{By, Call, Reply, read_log};
+use super::sources::Script;
 use crate::limit::decision::Ruling;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::{Algorithm, Policy};
@@ -120,10 +121,10 @@ impl Group {
         Arc::ptr_eq(&first.policy, &ask.policy)
             && first.asking == ask.asking
             && first.time == ask.time
-            && !first.is_alone()
-            && !ask.is_alone()
-            && self.costs.len() + ask.costs().len() <= COSTS
-            && self.different.has_room(ask.costs())
+            && first.matter.is_take()
+            && ask.matter.is_take()
+            && self.costs.len() + ask.matter.costs().len() <= COSTS
+            && self.different.has_room(ask.matter.costs())
     }
 
     pub fn push(&mut self, ask: Ask) {
@@ -132,12 +133,13 @@ impl Group {
     }
 
     fn add(&mut self, ask: &Ask) {
-        if !ask.metas.is_empty() {
+        let (costs, metas) = (ask.matter.costs(), ask.matter.metas());
+        if !metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
-            self.metas.extend_from_slice(&ask.metas);
+            self.metas.extend_from_slice(metas);
         }
-        self.costs.extend_from_slice(ask.costs());
-        self.different.add(ask.costs());
+        self.costs.extend_from_slice(costs);
+        self.different.add(costs);
         if !self.metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
         }
@@ -156,55 +158,64 @@ impl Group {
         !self.asks.is_empty()
     }
 
-    /// Whether it may share a call with others: nothing is sent behind ASKING but one key.
-    pub fn may_share(&self) -> bool {
+    /// The script by which it may share a call with others, if any: nothing is sent behind ASKING but one key.
+    pub fn shared_script(&self) -> Option<Script> {
         let first = &self.asks[0];
-        !first.is_alone() && !first.asking && self.call().is_check()
+        let call = self.check().filter(|_| !first.asking)?;
+        Some(Script::of(call.policy, call.work))
     }
 
-    pub fn call(&self) -> Call<'_> {
-        let Ask { tag, policy, work, .. } = &self.asks[0];
+    /// The check that it is, if it is one; see [`Call::is_check`].
+    pub fn check(&self) -> Option<Call<'_>> {
+        match &self.asks[0].matter {
+            Matter::Work { work, .. } => Some(self.call(work)).filter(Call::is_check),
+            Matter::Page(_) | Matter::Single(_) => None,
+        }
+    }
+
+    fn call<'a>(&'a self, work: &'a Work) -> Call<'a> {
+        let Ask { tag, policy, .. } = &self.asks[0];
         Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
     }
 
     pub fn command(&self, by: By, now: Micros) -> Cmd {
-        let Ask { tag, policy, portion, single, time, .. } = &self.asks[0];
-        if let Some(single) = single {
-            return single.command(by, *time);
-        }
-        match portion {
-            Some(number) => read_log(tag, policy, *number, by, *time),
-            None => self.call().command(by, now, *time),
+        let Ask { tag, policy, matter, time, .. } = &self.asks[0];
+        match matter {
+            Matter::Work { work, .. } => self.call(work).command(by, now, *time),
+            Matter::Page(number) => read_log(tag, policy, *number, by, *time),
+            Matter::Single(single) => single.command(by, *time),
         }
     }
 
     /// How many checks it carries: a refund, for one, is none.
     pub fn checks(&self) -> usize {
-        if self.asks[0].is_alone() { 0 } else { self.costs.len() }
+        self.costs.len()
     }
 
     /// What a person calls the script.
     pub fn script(&self) -> String {
-        let Ask { policy, portion, single, work, .. } = &self.asks[0];
+        let Ask { policy, matter, .. } = &self.asks[0];
         let algorithm = policy.algorithm.name();
-        match (single, portion, work) {
-            (Some(single), ..) => single.name().to_owned(),
-            (None, Some(_), _) => format!("{algorithm} entries"),
-            (None, None, Work::Take(_) | Work::Look(_)) => algorithm.to_owned(),
-            (None, None, Work::Once { .. }) => format!("{algorithm} once"),
-            (None, None, Work::Reserve { .. }) => format!("{algorithm} reserve"),
-            (None, None, _) => format!("{algorithm} give back"),
+        match matter {
+            Matter::Single(single) => single.name().to_owned(),
+            Matter::Page(_) => format!("{algorithm} entries"),
+            Matter::Work { work, .. } => match work {
+                Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
+                Work::Once { .. } => format!("{algorithm} once"),
+                Work::Reserve { .. } => format!("{algorithm} reserve"),
+                Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
+                    format!("{algorithm} give back")
+                }
+            },
         }
     }
 
     pub fn outcome(&self, reply: &Value) -> Outcome {
-        if self.asks[0].portion.is_some() {
-            return Page::read(reply).map_or_else(malformed, |page| Outcome::Answered(Answer::Page(page)));
+        match &self.asks[0].matter {
+            Matter::Work { work, .. } => Outcome::of(self.call(work).reply(reply)),
+            Matter::Page(_) => Page::read(reply).map_or_else(malformed, |page| Outcome::Answered(Answer::Page(page))),
+            Matter::Single(_) => Outcome::Answered(Answer::Told(reply.clone())),
         }
-        if self.asks[0].single.is_some() {
-            return Outcome::Answered(Answer::Told(reply.clone()));
-        }
-        Outcome::of(self.call().reply(reply))
     }
 
     /// Gives each ask with its part of the answer.
@@ -218,7 +229,7 @@ impl Group {
         let Done::Taken(Taken { ruling: Ruling { verdicts, closed }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
-            let verdicts = verdicts.by_ref().take(ask.costs().len()).collect();
+            let verdicts = verdicts.by_ref().take(ask.matter.costs().len()).collect();
             let ruling = Ruling { verdicts, closed: closed.clone() };
             give(ask, Answer::Done(Done::Taken(Taken { ruling, at, tentative })));
         }

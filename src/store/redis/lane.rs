@@ -121,7 +121,7 @@ impl Lane {
         }
         let start = || Driver::start(Arc::new(self.0.shard.durable_twin()), self.0.doubt.clone());
         let queue = match ask.policy.options.durability {
-            Durability::Replica if ask.may_charge() => self.0.durable.get_or_init(start),
+            Durability::Replica if ask.matter.may_charge() => self.0.durable.get_or_init(start),
             Durability::Replica | Durability::Primary => &self.0.queue,
         };
         queue.try_send(ask).map_err(|error| match error {

@@ -68,12 +68,11 @@ mod each;
 
 mod topology;
 
-use ask::Answer;
+use ask::{Answer, Matter};
 pub use group::first_part;
 use log::Page;
 use moving::Moving;
 use patience::Patience;
-use route::Matter;
 use server::Address;
 use terms::Terms;
 use topology::{Kind, Topology};
@@ -167,7 +166,7 @@ impl RedisStore {
         metas: &[Meta],
         time: Option<Micros>,
     ) -> Result<Done, StoreError> {
-        self.ask(subject, &Matter::of(work, metas, time)).await?.done()
+        self.ask(subject, &Matter::work(work, metas), time).await?.done()
     }
 
     /// See [`super::Store::history`].
@@ -188,10 +187,8 @@ impl RedisStore {
         let (since, most) = (clock.now(), each.max(HISTORY));
         let (mut told, mut is_cut_short) = (Page::default(), false);
         for number in 0..PORTIONS {
-            let portion = Some(number);
-            let matter = Matter { work: Work::Look(0), metas: &[], portion, single: None, time };
             let left = most.saturating_sub(Duration::from_micros(clock.now().saturating_sub(since)));
-            let asked = within(clock, each.min(left), self.ask(subject, &matter)).await;
+            let asked = within(clock, each.min(left), self.ask(subject, &Matter::Page(number), time)).await;
             let page = match asked.unwrap_or(Err(StoreError::Timeout)) {
                 Ok(Answer::Page(page)) => page,
                 Ok(_) => break,
@@ -218,11 +215,12 @@ impl RedisStore {
         Ok(if is_cut_short { history.cut_short() } else { history })
     }
 
-    async fn ask(&self, subject: &Subject, matter: &Matter<'_>) -> Result<Answer, StoreError> {
-        let mut span = StoreSpan::start(if matter.work.takes_back() { "store.give_back" } else { "store.take" });
+    async fn ask(&self, subject: &Subject, matter: &Matter, time: Option<Micros>) -> Result<Answer, StoreError> {
+        let takes_back = matches!(matter, Matter::Work { work, .. } if work.takes_back());
+        let mut span = StoreSpan::start(if takes_back { "store.give_back" } else { "store.take" });
         let clock = self.topology.clock();
         let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.ask_patiently(subject, &mut span, matter, &mut patience, None).await;
+        let answer = self.ask_patiently(subject, &mut span, matter, time, &mut patience, None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }

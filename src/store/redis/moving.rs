@@ -17,9 +17,9 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::RedisStore;
-use super::ask::{Answer, Refusal, given_up};
+use super::ask::{Answer, Matter, Refusal, given_up};
 use super::patience::Patience;
-use super::route::{Matter, Next, Target, Waiting};
+use super::route::{Next, Target, Waiting};
 use super::script::{Call, Reply};
 use super::single::{Charged, Single, charged, window};
 use crate::limit::decision::{QuotaState, QuotaStates, Ruling, Verdict, Wait};
@@ -178,7 +178,7 @@ impl First {
 
     /// A quota whose state is a pair, which is one key: a reservation in this quota alone.
     async fn charge_pair(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
-        let target = self.store.target(&self.subject, &self.span);
+        let target = self.target(&self.subject);
         let (tag, policy, hold) = (&target.tag, self.alone(quota), self.hold());
         let work = Work::Reserve { cost, hold };
         let call = Call { tag, policy: &policy, work: &work, costs: &[cost], metas: &[] };
@@ -206,13 +206,17 @@ impl First {
     /// The only quota of a policy, a log: the usual call.
     async fn charge_log(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
         let alone = Subject { policy: self.alone(quota), ..self.subject.clone() };
-        let target = self.store.target(&alone, &self.span);
-        let matter = Matter::of(Work::Take([cost].into_iter().collect()), &[], self.time);
+        let target = self.target(&alone);
+        let matter = Matter::take(&[cost], &[]);
         let word = Word::of(self.ask(&target, &matter, self.deadline).await?.done()?.taken()?)?;
         if cost > 0 && word.retry_after == Wait::NONE {
             self.charged.push(None);
         }
         Ok(word)
+    }
+
+    fn target<'a>(&'a self, subject: &'a Subject) -> Target<'a> {
+        self.store.target(subject, &self.span, self.time)
     }
 
     /// The policy with this quota alone.
@@ -235,7 +239,7 @@ impl First {
         let clock = self.store.topology.clock().clone();
         let (limit, asked) = (quota.limit.get(), clock.now());
         let (at, charged, current) = self.charge_segment(quota, cost).await?;
-        let target = self.store.target(&self.subject, &self.span);
+        let target = self.target(&self.subject);
         let before = Single::previous(&target.tag, &self.subject.policy, quota, at);
         let previous = self.ask_single(&target, before, self.deadline).await?;
         if clock.now() > asked + SOON {
@@ -256,7 +260,7 @@ impl First {
 
     /// When it was, whether the segment had room for it, and the segment before that.
     async fn charge_segment(&mut self, quota: &Quota, cost: u64) -> Result<(Micros, bool, Value), StoreError> {
-        let target = self.store.target(&self.subject, &self.span);
+        let target = self.target(&self.subject);
         let (tag, policy) = (&target.tag, &self.subject.policy);
         let mut now = self.shard_now(&target)?;
         for _ in 0..ROUNDS {
@@ -288,7 +292,7 @@ impl First {
     /// charged: never too much is admitted.
     async fn give_back(&mut self, kept: usize) -> Result<(), StoreError> {
         let back = self.charged.split_off(kept);
-        let target = self.store.target(&self.subject, &self.span);
+        let target = self.target(&self.subject);
         let clock = self.store.topology.clock();
         let until = Patience::new(clock, clock.now(), self.subject.policy.timeout).deadline();
         let mut stays = None;
@@ -306,15 +310,14 @@ impl First {
     }
 
     async fn ask_single(&self, target: &Target<'_>, single: Single, deadline: Micros) -> Result<Value, StoreError> {
-        let matter = Matter { single: Some(&single), ..Matter::of(Work::Look(0), &[], self.time) };
-        match self.ask(target, &matter, deadline).await? {
+        match self.ask(target, &Matter::Single(Box::new(single)), deadline).await? {
             Answer::Told(value) => Ok(value),
             _ => Err(strange()),
         }
     }
 
     /// Each call has the redirections and pauses of a call: one of them is the rule while a slot moves.
-    async fn ask(&self, target: &Target<'_>, matter: &Matter<'_>, deadline: Micros) -> Result<Answer, StoreError> {
+    async fn ask(&self, target: &Target<'_>, matter: &Matter, deadline: Micros) -> Result<Answer, StoreError> {
         let mut patience = Patience::until(self.store.topology.clock(), deadline);
         self.store.ask_routed(target, matter, &mut patience, None).await.map_err(Refusal::into_error)
     }

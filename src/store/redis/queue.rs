@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 use super::ask::{Ask, Refusal};
 use super::group::Group;
 use crate::limit::key::{Fingerprint, FingerprintState};
-use crate::store::Work;
 
 /// Costs that go out together at most, but for those of the last group: the server does nothing else meanwhile.
 const COSTS: usize = 4096;
@@ -124,15 +123,15 @@ impl Line {
     /// Takes go with those before them; other work goes by itself. A list of checks, of which some have ids, is decided in its
     /// order: what comes behind one with an id goes behind it.
     fn add(&mut self, ask: Ask) {
-        match ask.work {
-            Work::Take(_) => {
+        match &ask.matter {
+            Matter::Work { work: Work::Take(_), .. } => {
                 let open = self.open.and_then(|place| self.groups.get_mut(place));
                 if let Some(group) = open.filter(|group| group.accepts(&ask)) {
                     return group.push(ask);
                 }
                 self.open = Some(self.groups.len());
             }
-            Work::Once { .. } => self.open = None,
+            Matter::Work { work: Work::Once { .. }, .. } => self.open = None,
             _ => {}
         }
         self.groups.push(Group::of(ask));
@@ -143,14 +142,24 @@ impl Line {
 mod tests {
     use tokio::sync::oneshot;
 
+    use super::super::ask::Matter;
     use super::super::ask::tests::{Verdict, ask};
     use super::*;
+    use crate::store::Work;
 
     /// A queue in which these keys were asked for in this order, and who waits for the answers.
     fn asked(keys: &[&str]) -> (Queue, Vec<Verdict>) {
         let mut queue = Queue::default();
         let verdicts = keys.iter().map(|key| put(&mut queue, key).1).collect();
         (queue, verdicts)
+    }
+
+    fn take() -> Matter {
+        Matter::take(&[1], &[])
+    }
+
+    fn look() -> Matter {
+        Matter::work(Work::Look(0), &[])
     }
 
     fn put(queue: &mut Queue, key: &str) -> (bool, Verdict) {
@@ -197,11 +206,10 @@ mod tests {
 
     #[test]
     fn work_of_a_key_that_does_not_merge_goes_by_itself() {
-        let take = || Work::Take([1].into_iter().collect());
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
-        for work in [take(), Work::Look(0), take(), Work::Look(0)] {
+        for matter in [take(), look(), take(), look()] {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { work, ..ask });
+            queue.add(Ask { matter, ..ask });
             verdicts.push(verdict);
         }
         let (first, waits) = (queue.take(2), queue.take(2));
@@ -230,13 +238,13 @@ mod tests {
     #[test]
     fn takes_behind_other_work_merge_when_that_has_gone() {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
-        for work in [Work::Look(0), Work::Take([1].into_iter().collect())] {
+        for matter in [look(), take()] {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { work, ..ask });
+            queue.add(Ask { matter, ..ask });
             verdicts.push(verdict);
         }
         let first = queue.take(1);
-        assert!(matches!(first[0].asks[0].work, Work::Look(0)));
+        assert!(matches!(first[0].asks[0].matter, Matter::Work { work: Work::Look(0), .. }));
         verdicts.push(put(&mut queue, "a").1);
         queue.release(first[0].key());
         assert_eq!(sizes(&queue.take(9)), [2]);
@@ -247,7 +255,7 @@ mod tests {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for _ in 0..100 {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { work: Work::Look(0), ..ask });
+            queue.add(Ask { matter: look(), ..ask });
             verdicts.push(verdict);
         }
         assert_eq!(sizes(&queue.take(512)), [1; 100]);
@@ -257,8 +265,8 @@ mod tests {
     fn who_has_gone_is_left_out_and_costs_nobody_a_turn() {
         let (mut queue, _verdicts) = asked(&["b"]);
         let (kept, _kept_verdict) = ask("a");
-        for work in [Work::Look(0), Work::Look(0), Work::Look(0)] {
-            queue.add(Ask { work, ..ask("a").0 });
+        for matter in [look(), look(), look()] {
+            queue.add(Ask { matter, ..ask("a").0 });
         }
         queue.add(kept);
         assert_eq!(queue.len(), 5);

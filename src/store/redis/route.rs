@@ -4,37 +4,19 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::ask::{Answer, Ask, Refusal, Return, given_up};
+use super::ask::{Answer, Ask, Matter, Refusal, Return, given_up};
 use super::keys::Tag;
 use super::lane::Lane;
 use super::metrics::Retry;
 use super::moving::can_charge_first;
 use super::patience::Patience;
 use super::server::Address;
-use super::single::Single;
-use super::{Done, Meta, RedisStore, StoreError, Subject, Work};
+use super::{Done, RedisStore, StoreError, Subject, Work};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
 
 /// How often one check is asked at most; its deadline comes first.
 const TRIES: usize = 1000;
-
-/// What a lane is to be asked about a subject.
-pub struct Matter<'a> {
-    pub work: Work,
-    pub metas: &'a [Meta],
-    /// Instead of those, which portion of what a log tells.
-    pub portion: Option<usize>,
-    /// Or a call of one key.
-    pub single: Option<&'a Single>,
-    pub time: Option<Micros>,
-}
-
-impl<'a> Matter<'a> {
-    pub fn of(work: Work, metas: &'a [Meta], time: Option<Micros>) -> Self {
-        Self { work, metas, portion: None, single: None, time }
-    }
-}
 
 /// A subject, where its key lives, and where the check is recorded if it is traced.
 pub struct Target<'a> {
@@ -42,33 +24,32 @@ pub struct Target<'a> {
     pub tag: Arc<Tag>,
     pub slot: u16,
     pub span: &'a StoreSpan,
+    /// Decided by instead of the shard's TIME, us; tests only.
+    pub time: Option<Micros>,
 }
 
 impl Target<'_> {
     /// For `lane`, from a caller that gives up at `deadline` (us).
-    pub fn ask(&self, matter: &Matter<'_>, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
+    pub fn ask(&self, matter: &Matter, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
         Ask {
             tag: self.tag.clone(),
             policy: self.subject.policy.clone(),
             fingerprint: self.subject.fingerprint,
-            work: matter.work.clone(),
-            metas: matter.metas.into(),
-            portion: matter.portion,
-            single: matter.single.cloned().map(Box::new),
+            matter: matter.clone(),
             asking: false,
             deadline,
             trace: self.span.waiting(|| lane.now()).map(Box::new),
-            time: matter.time,
+            time: self.time,
             answer,
         }
     }
 }
 
 impl RedisStore {
-    pub(super) fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
+    pub(super) fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan, time: Option<Micros>) -> Target<'a> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
-        Target { subject, tag, slot, span }
+        Target { subject, tag, slot, span, time }
     }
 
     /// Asks whoever owns the slot, or `asking` behind ASKING; by calls of one key each while the slot moves.
@@ -76,14 +57,15 @@ impl RedisStore {
         &self,
         subject: &Subject,
         span: &mut StoreSpan,
-        matter: &Matter<'_>,
+        matter: &Matter,
+        time: Option<Micros>,
         patience: &mut Patience<'_>,
         mut asking: Option<Address>,
     ) -> Result<Answer, StoreError> {
-        let target = self.target(subject, span);
+        let target = self.target(subject, span, time);
         let (clock, slot) = (self.topology.clock(), target.slot);
-        let costs: &[u64] = match &matter.work {
-            Work::Take(costs) if matter.portion.is_none() && can_charge_first(&subject.policy) => costs,
+        let costs: &[u64] = match matter {
+            Matter::Work { work: Work::Take(costs), .. } if can_charge_first(&subject.policy) => costs,
             _ => &[],
         };
         let can_charge_first = !costs.is_empty();
@@ -104,7 +86,7 @@ impl RedisStore {
             }
         }
         // Boxed, since it is large and rare: the state of a check is moved and kept for as long as it waits.
-        let taken = Box::pin(self.charge_first(subject, costs, span, matter.time, patience.deadline())).await?;
+        let taken = Box::pin(self.charge_first(subject, costs, span, time, patience.deadline())).await?;
         Ok(Answer::Done(Done::Taken(taken)))
     }
 
@@ -112,7 +94,7 @@ impl RedisStore {
     pub(super) async fn ask_routed(
         &self,
         target: &Target<'_>,
-        matter: &Matter<'_>,
+        matter: &Matter,
         patience: &mut Patience<'_>,
         mut asking: Option<Address>,
     ) -> Result<Answer, Refusal> {
@@ -123,7 +105,7 @@ impl RedisStore {
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
-            let waiting = Waiting::new(&lane, matter.work.costs().len().max(1));
+            let waiting = Waiting::new(&lane, matter.costs().len().max(1));
             let mut ask = target.ask(matter, &lane, patience.deadline(), Return::To(answer));
             ask.asking = asking.take().is_some();
             let answer = match lane.ask(ask) {
