@@ -24,7 +24,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::ask::Ask;
 use super::batch::{Batch, Ended};
@@ -32,11 +32,9 @@ use super::metrics::ShardMetrics;
 use super::queue::Queue;
 use super::server::{self, Address, within};
 use super::shard::Shard;
-use super::terms::Terms;
-use crate::clock::Clock;
+use super::shared::Shared;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
-use crate::limit::slot::Generations;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::store::{ShardReading, StoreError};
 
@@ -90,25 +88,17 @@ struct Entry {
     /// For what policies that wait for a replica may charge, opened when one asks first: WAIT holds up everything that comes
     /// behind it on its connection, and it is about the charges of that connection only. What charges nothing needs none.
     durable: OnceLock<mpsc::Sender<Ask>>,
-    doubt: Arc<Notify>,
     /// Until when it is kept although its primary may own no slots yet, us by this node's clock.
     kept_until: AtomicU64,
 }
 
 impl Lane {
-    /// Starts a lane towards `address`, which wakes `doubt` when its breaker opens.
-    pub fn open(
-        address: Address,
-        clock: Clock,
-        terms: Terms,
-        doubt: Arc<Notify>,
-        metrics: ShardMetrics,
-        generations: Arc<Generations>,
-    ) -> Self {
-        let metrics = Arc::new(metrics);
-        let shard = Arc::new(Shard::new(address, clock, terms, Durability::Primary, metrics, generations));
-        let queue = Driver::start(shard.clone(), doubt.clone());
-        Self(Arc::new(Entry { queue, shard, durable: OnceLock::new(), doubt, kept_until: AtomicU64::new(0) }))
+    /// Starts a lane towards `address`, which has the topology asked for when its breaker opens.
+    pub fn open(address: Address, shared: Arc<Shared>) -> Self {
+        let metrics = Arc::new(ShardMetrics::new(shared.checks_per_call.clone()));
+        let shard = Arc::new(Shard::new(address, shared, Durability::Primary, metrics));
+        let queue = Driver::start(shard.clone());
+        Self(Arc::new(Entry { queue, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }))
     }
 
     /// Queues an ask; its answer comes over its channel.
@@ -119,7 +109,7 @@ impl Lane {
         if ask.asking {
             self.0.kept_until.store(self.now() + KEPT, Ordering::Relaxed);
         }
-        let start = || Driver::start(Arc::new(self.0.shard.durable_twin()), self.0.doubt.clone());
+        let start = || Driver::start(Arc::new(self.0.shard.durable_twin()));
         let queue = match ask.policy.options.durability {
             Durability::Replica if ask.matter.may_charge() => self.0.durable.get_or_init(start),
             Durability::Replica | Durability::Primary => &self.0.queue,
@@ -227,7 +217,6 @@ impl Gathering {
 struct Driver {
     asks: mpsc::Receiver<Ask>,
     shard: Arc<Shard>,
-    doubt: Arc<Notify>,
     breaker: Breaker,
     /// Why it was opened last.
     why: String,
@@ -242,11 +231,11 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(shard: Arc<Shard>, doubt: Arc<Notify>) -> mpsc::Sender<Ask> {
+    fn start(shard: Arc<Shard>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
         let (breaker, why, connect) = (Breaker::Closed, String::new(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
-        let driver = Self { asks, shard, doubt, breaker, why, queue: waiting, noted: 0, connect, pause };
+        let driver = Self { asks, shard, breaker, why, queue: waiting, noted: 0, connect, pause };
         tokio::spawn(driver.run());
         queue
     }
@@ -275,7 +264,7 @@ impl Driver {
                             continue;
                         }
                     }
-                    self.doubt.notify_one();
+                    self.shard.doubt();
                 }
                 Err(error) => {
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
@@ -294,7 +283,7 @@ impl Driver {
     /// Opens the breaker until it is time to try again; true when nobody can ask any more.
     async fn give_up(&mut self, why: &str) -> bool {
         self.open_breaker(why);
-        self.doubt.notify_one();
+        self.shard.doubt();
         self.refuse(why).await
     }
 

@@ -38,7 +38,7 @@ mod told;
 
 mod ask;
 
-mod terms;
+mod shared;
 
 mod entrance;
 
@@ -74,7 +74,7 @@ use log::Page;
 use moving::Moving;
 use patience::Patience;
 use server::Address;
-use terms::Terms;
+use shared::Shared;
 use topology::{Kind, Topology};
 
 /// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
@@ -88,7 +88,6 @@ const HISTORY: Duration = Duration::from_secs(2);
 pub struct RedisStore {
     topology: Arc<Topology>,
     key_prefix: String,
-    terms: Terms,
     moving: Arc<Moving>,
 }
 
@@ -105,14 +104,14 @@ impl RedisStore {
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let terms = Terms::new(config.credentials.clone(), timeout);
-        let topology = Topology::open(seeds, clock, terms.clone(), generations);
-        Ok(Self { topology, key_prefix: config.key_prefix.clone(), terms, moving: Arc::default() })
+        let shared = Shared::new(config.credentials.clone(), clock, timeout, generations);
+        let topology = Topology::open(seeds, Arc::new(shared));
+        Ok(Self { topology, key_prefix: config.key_prefix.clone(), moving: Arc::default() })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
     pub fn set_overdue(&self, overdue: Duration) {
-        self.terms.set_overdue(overdue);
+        self.topology.shared().set_overdue(overdue);
     }
 
     /// Waits until the servers have told who owns what.

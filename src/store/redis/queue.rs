@@ -7,9 +7,10 @@ use std::collections::{HashMap, VecDeque};
 
 use smallvec::SmallVec;
 
-use super::ask::{Ask, Refusal};
+use super::ask::{Ask, Matter, Refusal};
 use super::group::Group;
 use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::store::Work;
 
 /// Costs that go out together at most, but for those of the last group: the server does nothing else meanwhile.
 const COSTS: usize = 4096;
@@ -142,10 +143,8 @@ impl Line {
 mod tests {
     use tokio::sync::oneshot;
 
-    use super::super::ask::Matter;
     use super::super::ask::tests::{Verdict, ask};
     use super::*;
-    use crate::store::Work;
 
     /// A queue in which these keys were asked for in this order, and who waits for the answers.
     fn asked(keys: &[&str]) -> (Queue, Vec<Verdict>) {

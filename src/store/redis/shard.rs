@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::check::Declared;
 use super::metrics::ShardMetrics;
 use super::server::Address;
-use super::terms::Terms;
+use super::shared::Shared;
 use super::told::TOLERANCE;
 use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::policy::Durability;
-use crate::limit::slot::{Generations, SLOTS};
+use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::telemetry::limiter::Limiter;
 
@@ -23,7 +23,7 @@ const PARTED: Micros = MICROS_PER_SECOND;
 #[derive(Debug)]
 pub struct Shard {
     pub address: Address,
-    clock: Clock,
+    shared: Arc<Shared>,
     /// Whether there is a connection, and the server answers.
     up: AtomicBool,
     /// The shard's TIME minus this node's clock, us.
@@ -34,31 +34,20 @@ pub struct Shard {
     cluster: AtomicBool,
     /// Until when each key has a call of its own, us by this node's clock.
     parted: AtomicU64,
-    /// How long an answer may take.
-    terms: Terms,
     /// What the calls of this lane wait for.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
     /// Of a WAIT that it refuses.
     pub complaints: Limiter,
-    /// What is known of keys by its TIME.
-    generations: Arc<Generations>,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(
-        address: Address,
-        clock: Clock,
-        terms: Terms,
-        durability: Durability,
-        metrics: Arc<ShardMetrics>,
-        generations: Arc<Generations>,
-    ) -> Self {
+    pub fn new(address: Address, shared: Arc<Shared>, durability: Durability, metrics: Arc<ShardMetrics>) -> Self {
         let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
         let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
         let complaints = Limiter::default();
-        Self { address, clock, up, offset, heard, cluster, parted, terms, durability, metrics, complaints, generations }
+        Self { address, shared, up, offset, heard, cluster, parted, durability, metrics, complaints }
     }
 
     pub fn is_up(&self) -> bool {
@@ -105,19 +94,18 @@ impl Shard {
 
     /// The same for a policy that waits for a replica; both count together.
     pub fn durable_twin(&self) -> Self {
-        let (clock, terms, metrics) = (self.clock.clone(), self.terms.clone(), self.metrics.clone());
-        Self::new(self.address.clone(), clock, terms, Durability::Replica, metrics, self.generations.clone())
+        Self::new(self.address.clone(), self.shared.clone(), Durability::Replica, self.metrics.clone())
     }
 
     /// How long an answer may take.
     pub fn overdue(&self) -> Duration {
-        self.terms.overdue()
+        self.shared.overdue()
     }
 
     /// How long a server may say nothing although it was asked before its connection is given up: two timeouts in
     /// a row.
     pub fn patience(&self) -> Duration {
-        self.terms.overdue() * 2
+        self.overdue() * 2
     }
 
     /// Notes that the server answers.
@@ -139,16 +127,21 @@ impl Shard {
 
     /// How the server lets this node in.
     pub fn credentials(&self) -> &Credentials {
-        &self.terms.credentials
+        &self.shared.credentials
     }
 
     pub fn clock(&self) -> &Clock {
-        &self.clock
+        &self.shared.clock
+    }
+
+    /// Has the topology asked for soon.
+    pub fn doubt(&self) {
+        self.shared.doubt.notify_one();
     }
 
     /// This node's clock, us.
     pub fn now(&self) -> Micros {
-        self.clock.now()
+        self.shared.clock.now()
     }
 
     /// Learns from a TIME that was read between two instants of this node's clock: the offset lies within
@@ -169,6 +162,6 @@ impl Shard {
     /// Its clock has stepped: what is known by its instants, and what they are compared with, ends. Which slots are its own
     /// it does not know; of the others' keys the store is asked once more.
     fn step(&self) {
-        (0..SLOTS).for_each(|slot| self.generations.raise(slot));
+        (0..SLOTS).for_each(|slot| self.shared.generations.raise(slot));
     }
 }

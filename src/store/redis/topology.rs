@@ -11,17 +11,15 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::aio::MultiplexedConnection;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::lane::Lane;
-use super::metrics::{self, ShardMetrics};
 use super::server::{self, Address, Info, within};
-use super::terms::Terms;
+use super::shared::Shared;
 use crate::clock::Clock;
-use crate::limit::slot::{Generations, SLOTS};
+use crate::limit::slot::SLOTS;
 use crate::limit::time::Micros;
 use crate::store::{ShardHealth, ShardReading};
-use crate::telemetry::instrument::Histogram;
 use crate::telemetry::limiter::Limiter;
 use crate::telemetry::metrics::Distribution;
 
@@ -58,12 +56,7 @@ pub struct Topology {
     writing: Mutex<()>,
     kind: AtomicU8,
     seeds: Vec<Address>,
-    clock: Clock,
-    terms: Terms,
-    generations: Arc<Generations>,
-    checks_per_call: Arc<Histogram>,
-    /// Wakes the task when something looks wrong.
-    doubt: Arc<Notify>,
+    shared: Arc<Shared>,
     /// Whether the topology has been learned at least once.
     known: watch::Sender<bool>,
     /// When a node told it last, us by this node's clock.
@@ -115,17 +108,13 @@ impl Table {
 
 impl Topology {
     /// Starts to learn the topology from `seeds`.
-    pub fn open(seeds: Vec<Address>, clock: Clock, terms: Terms, generations: Arc<Generations>) -> Arc<Self> {
+    pub fn open(seeds: Vec<Address>, shared: Arc<Shared>) -> Arc<Self> {
         let topology = Arc::new(Self {
             table: ArcSwap::default(),
             writing: Mutex::new(()),
             kind: AtomicU8::new(Kind::Unknown as u8),
             seeds,
-            clock,
-            terms,
-            generations,
-            checks_per_call: metrics::checks_per_call(),
-            doubt: Arc::default(),
+            shared,
             known: watch::Sender::new(false),
             learned: AtomicU64::new(0),
             trouble: ArcSwapOption::empty(),
@@ -143,7 +132,11 @@ impl Topology {
     }
 
     pub fn clock(&self) -> &Clock {
-        &self.clock
+        &self.shared.clock
+    }
+
+    pub fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     pub fn kind(&self) -> Kind {
@@ -184,7 +177,7 @@ impl Topology {
             *owner = place;
         }
         self.table.store(Arc::new(table));
-        self.generations.raise(slot);
+        self.shared.generations.raise(slot);
     }
 
     /// Why nobody is known to own a slot.
@@ -197,7 +190,7 @@ impl Topology {
 
     /// Has the topology asked for soon.
     pub fn doubt(&self) {
-        self.doubt.notify_one();
+        self.shared.doubt.notify_one();
     }
 
     /// The primaries and whether they can be reached.
@@ -223,7 +216,7 @@ impl Topology {
 
     /// How many checks each script call carried, of all shards together.
     pub fn checks_per_call(&self) -> Distribution {
-        self.checks_per_call.read(1.0)
+        self.shared.checks_per_call.read(1.0)
     }
 
     /// One for each lane that owns a slot, in the order of their addresses.
@@ -245,8 +238,7 @@ impl Topology {
     }
 
     fn open_lane(&self, address: &Address) -> Lane {
-        let (metrics, generations) = (ShardMetrics::new(self.checks_per_call.clone()), self.generations.clone());
-        Lane::open(address.clone(), self.clock.clone(), self.terms.clone(), self.doubt.clone(), metrics, generations)
+        Lane::open(address.clone(), self.shared.clone())
     }
 
     /// Replaces the table by what a server told; lanes that own nothing any more end, unless slots are moving there.
@@ -271,7 +263,7 @@ impl Topology {
         }
         for slot in 0..SLOTS {
             if old.owner(slot).map(Lane::address) != table.owner(slot).map(Lane::address) {
-                self.generations.raise(slot);
+                self.shared.generations.raise(slot);
             }
         }
         self.table.store(Arc::new(table));
@@ -301,9 +293,9 @@ impl Watcher {
         let (mut doubted, mut complained) = (true, false);
         while let Some(topology) = self.topology.upgrade() {
             let address = self.next(&topology);
-            let began = topology.clock.now();
+            let began = topology.clock().now();
             let asked = self.ask(&topology, &address, doubted).await;
-            let took = Duration::from_micros(topology.clock.now().saturating_sub(began));
+            let took = Duration::from_micros(topology.clock().now().saturating_sub(began));
             self.patience = match asked {
                 Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
                 Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
@@ -314,7 +306,7 @@ impl Watcher {
             match &asked {
                 Ok(()) => {
                     (self.failures, self.strangers) = (0, 0);
-                    topology.learned.store(topology.clock.now(), Ordering::Relaxed);
+                    topology.learned.store(topology.clock().now(), Ordering::Relaxed);
                     if std::mem::take(&mut complained) {
                         tracing::info!(%address, "a node tells again which primary owns which slots");
                     }
@@ -331,7 +323,7 @@ impl Watcher {
                     let is_new = topology.kind() == Kind::Unknown;
                     let is_lost = topology.kind() == Kind::Cluster && self.failures >= round(&topology);
                     if (is_new || is_lost)
-                        && let Some(suppressed) = complaints.pass(topology.clock.now())
+                        && let Some(suppressed) = complaints.pass(topology.clock().now())
                     {
                         complained = is_lost;
                         let what = match is_new {
@@ -346,7 +338,7 @@ impl Watcher {
             tokio::time::sleep(breath).await;
             // A doubt cuts the pause short, and goes to another node: the one asked may be what is wrong.
             let pause = if well { EVERY } else { WHILE_DOWN };
-            doubted = tokio::time::timeout(pause, topology.doubt.notified()).await.is_ok() || !well;
+            doubted = tokio::time::timeout(pause, topology.shared.doubt.notified()).await.is_ok() || !well;
             // By one, so that all have their turn, however many they are.
             if asked.is_err() || doubted && topology.kind() == Kind::Cluster {
                 self.turn += 1;
@@ -358,7 +350,7 @@ impl Watcher {
         let mut connection = match self.connections.get(address) {
             Some(open) => open.clone(),
             None => {
-                let new = server::connect(address, &topology.terms.credentials, self.patience).await?;
+                let new = server::connect(address, &topology.shared.credentials, self.patience).await?;
                 self.connections.entry(address.clone()).insert_entry(new).get().clone()
             }
         };

@@ -1,0 +1,46 @@
+//! What all lanes of a store share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::metrics::checks_per_call;
+use crate::clock::Clock;
+use crate::config::Credentials;
+use crate::limit::slot::Generations;
+use crate::telemetry::instrument::Histogram;
+
+#[derive(Debug)]
+pub struct Shared {
+    pub clock: Clock,
+    /// How the servers let this node in.
+    pub credentials: Credentials,
+    /// How long an answer may take before its connection is given up, us; a reload changes it.
+    overdue: AtomicU64,
+    /// What is known of keys by the TIME of their shard.
+    pub generations: Arc<Generations>,
+    /// How many checks each script call carried.
+    pub checks_per_call: Arc<Histogram>,
+    /// Wakes who asks for the topology when something looks wrong.
+    pub doubt: Notify,
+}
+
+impl Shared {
+    pub fn new(credentials: Credentials, clock: Clock, overdue: Duration, generations: Arc<Generations>) -> Self {
+        let (checks_per_call, doubt) = (checks_per_call(), Notify::new());
+        let shared = Self { clock, credentials, overdue: AtomicU64::new(0), generations, checks_per_call, doubt };
+        shared.set_overdue(overdue);
+        shared
+    }
+
+    /// How long an answer may take before its connection is given up.
+    pub fn overdue(&self) -> Duration {
+        Duration::from_micros(self.overdue.load(Ordering::Relaxed))
+    }
+
+    pub fn set_overdue(&self, overdue: Duration) {
+        self.overdue.store(u64::try_from(overdue.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
