@@ -9,7 +9,7 @@ use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Work};
 
-use crate::harness::redis::shared_store;
+use crate::harness::redis::timed_store;
 use crate::harness::steps::{
     START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, histories, log_policies, policy_of,
     runner, subject, with_limits,
@@ -213,7 +213,7 @@ fn the_same_five_numbers_as_cl_throttle() {
 /// Fault 6 and rows 6 and 9: the end of a window is set when it begins; neither hits nor denials move it.
 #[test]
 fn neither_a_hit_nor_a_denial_prolongs_a_window() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let memory = Timed::new(10);
     for anchor in [Anchor::Clock, Anchor::FirstHit] {
         let quota = crate::harness::steps::quota(3, 10_000_000, Rule::FixedWindow(anchor));
@@ -223,7 +223,7 @@ fn neither_a_hit_nor_a_denial_prolongs_a_window() {
         for second in 0..10 {
             let now = start + second * 1_000_000;
             let here = memory.take_at(&subject, &[1], now).unwrap();
-            let there = runtime.block_on(redis.take_by(&subject, &[1], &[], Some(now))).unwrap();
+            let there = runtime.block_on(redis.take_at(&subject, &[1], now)).unwrap();
             assert_eq!(here, there);
             let verdict = &here.ruling.verdicts[0];
             assert_eq!(verdict.allowed, second < 3);
@@ -236,14 +236,14 @@ fn neither_a_hit_nor_a_denial_prolongs_a_window() {
 /// More is owed then than a debt can be; what is taken back must not be written as that.
 #[test]
 fn a_refund_after_the_clock_stepped_back_far_leaves_a_bucket_that_can_be_read() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let memory = Timed::new(10);
     let policy = policy_of(Algorithm::TokenBucket, vec![bucket(1_000_000_000, 1_000_000_000_000, 1_000_000)]);
     let subject = subject(policy, &unique("far"));
     let later = START + 3 * 3_600_000_000;
     let run = |work: Work, now| {
         let here = memory.run_at(&subject, &work, &[], now).unwrap();
-        let there = runtime.block_on(redis.run_by(&subject, work.clone(), &[], Some(now))).unwrap();
+        let there = runtime.block_on(redis.run_at(&subject, work.clone(), &[], now)).unwrap();
         match (here, there) {
             (Done::Refunded(here, given), Done::Refunded(there, same)) => {
                 assert_eq!((&here.ruling.verdicts, given), (&there.ruling.verdicts, same));

@@ -2,30 +2,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 use tollgate::clock::Clock;
-use tollgate::config::RedisConfig;
 use tollgate::limit::calendar::{Calendar, Span, Unit, zones};
 use tollgate::limit::decision::{Wait, decide};
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
-use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
-use tollgate::store::{MemoryStore, RedisStore, Subject};
+use tollgate::store::{MemoryStore, Subject};
 
 use serde_json::{Value, json};
 
 use crate::clocks::shifted;
-use crate::harness::redis::{shared, shared_store};
+use crate::harness::redis::{shared, timed_store};
 use crate::harness::steps::{self, policy_of, quota, runner};
-use crate::harness::timed::Timed;
 use crate::harness::stores::on_memory_redis_and_cluster;
+use crate::harness::timed::{Timed, TimedRedis};
 use crate::harness::{Node, file_with, unique};
 
 const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
@@ -251,7 +248,7 @@ fn a_nodes_share_has_the_same_days() {
 /// Both stores, on each unit, in zones with every kind of edge: a step before it, at it, and behind it.
 #[test]
 fn both_stores_change_windows_at_the_same_instant() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let memory = Timed::new(10_000);
     for zone in ["UTC", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Africa/Cairo", "Pacific/Apia"] {
         for unit in UNITS {
@@ -262,7 +259,7 @@ fn both_stores_change_windows_at_the_same_instant() {
                 let window = calendar.window(now);
                 for (instant, allowed) in [(window.start, 2), (window.end - 200_000, 0), (window.end - 1, 0)] {
                     let here = memory.take_at(&subject, &[1, 1, 1], instant).unwrap();
-                    let there = runtime.block_on(redis.take_by(&subject, &[1, 1, 1], &[], Some(instant))).unwrap();
+                    let there = runtime.block_on(redis.take_at(&subject, &[1, 1, 1], instant)).unwrap();
                     assert_eq!(here, there, "{unit:?} in {zone} at {instant}");
                     let verdicts = &here.ruling.verdicts;
                     assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), allowed);
@@ -277,14 +274,14 @@ fn both_stores_change_windows_at_the_same_instant() {
 /// A charge by a clock that is ahead, beyond the edge: to one that is behind it counts, until its own end.
 #[test]
 fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let memory = Timed::new(10);
     for back in [1, 200_000, 5_000_000, 20 * 3_600_000_000] {
         let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
         let edge = micros("2026-03-28T23:00:00Z");
         for (now, allowed) in [(edge + 10, true), (edge - back, false), (edge + 22 * 3_600_000_000, false)] {
             let here = memory.take_at(&subject, &[1], now).unwrap();
-            let there = runtime.block_on(redis.take_by(&subject, &[1], &[], Some(now))).unwrap();
+            let there = runtime.block_on(redis.take_at(&subject, &[1], now)).unwrap();
             assert_eq!(here, there);
             assert_eq!(here.ruling.verdicts[0].allowed, allowed, "{back} us back");
         }
@@ -296,19 +293,17 @@ fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
 fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T12:00:00Z")));
-    let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
-    let store = {
+    let redis = {
         let _inside = runtime.enter();
-        let clock = Clock::manual(hand.clone());
-        RedisStore::open(&config, clock, Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
+        TimedRedis::open(&[shared().url()], Clock::manual(hand.clone()))
     };
-    runtime.block_on(store.known());
+    runtime.block_on(redis.store.known());
     let subjects = UNITS.map(|unit| subject(&by_calendar(3, unit, "Europe/Berlin")));
     let now = micros("2026-03-29T12:00:00Z");
     for (charged, jump) in (0..).zip([0, 86_400, -86_400, 40 * 86_400, -400 * 86_400, 3 * 366 * 86_400, 0]) {
         hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(jump * 1_000_000), Ordering::SeqCst);
         for subject in &subjects {
-            let taken = runtime.block_on(store.take_by(subject, &[1], &[], Some(now + charged))).unwrap();
+            let taken = runtime.block_on(redis.take_at(subject, &[1], now + charged)).unwrap();
             assert_eq!(taken.at, now + charged);
             let (verdict, left) = (&taken.ruling.verdicts[0], 3u64.saturating_sub(charged));
             assert_eq!((verdict.allowed, verdict.quotas[0].remaining), (left > 0, left.saturating_sub(1)), "{jump} s");

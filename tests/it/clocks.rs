@@ -16,17 +16,14 @@ use tollgate::store::RedisStore;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared};
 use crate::harness::steps::{START, policy, runner, subject};
+use crate::harness::timed::TimedRedis;
 use crate::harness::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
 /// From the shortest window to a day, us.
 const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
 /// A store whose node has the clock that `hand` moves.
-fn store(hand: &Arc<AtomicU64>) -> RedisStore {
-    store_with(hand, Arc::default())
-}
-
-fn store_with(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
+fn store(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
     let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());
     RedisStore::open(&config, clock, Duration::from_secs(5), generations).unwrap()
@@ -38,11 +35,11 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
     let hands: [Arc<AtomicU64>; 3] = std::array::from_fn(|_| Arc::new(AtomicU64::new(START)));
     let stores = {
         let _inside = runtime.enter();
-        hands.each_ref().map(store)
+        hands.each_ref().map(|hand| TimedRedis::open(&[shared().url()], Clock::manual(hand.clone())))
     };
     runtime.block_on(async {
-        for store in &stores {
-            store.known().await;
+        for redis in &stores {
+            redis.store.known().await;
         }
     });
     let jump = prop_oneof![4 => Just(0i64), 1 => -5_000_000..5_000_000i64, 1 => Just(-86_400_000_000), 1 => Just(86_400_000_000)];
@@ -57,7 +54,7 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
                 now += gap;
                 let hand = hands[node].load(Ordering::SeqCst).saturating_add_signed(jump);
                 hands[node].store(hand, Ordering::SeqCst);
-                let taken = runtime.block_on(stores[node].take_by(&subject, &[1], &[], Some(now)));
+                let taken = runtime.block_on(stores[node].take_at(&subject, &[1], now));
                 let taken = taken.map_err(|error| TestCaseError::fail(format!("stuck: {error}")))?;
                 prop_assert_eq!(taken.at, now);
                 let recent = |span: Micros| admitted.iter().filter(|at| **at + span > now).count();
@@ -80,7 +77,7 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
     let (hand, generations) = (Arc::new(AtomicU64::new(START)), Arc::new(Generations::default()));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
-    let store = store_with(&hand, generations.clone());
+    let store = store(&hand, generations.clone());
     runtime.block_on(store.known());
     let policy = Arc::new(policy(&[(7, 3_600_000_000)]));
     let [known, other] = [(); 2].map(|()| subject(policy.clone(), &unique("stepped")));

@@ -7,15 +7,16 @@ use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::time::Micros;
+use tollgate::store::Subject;
 use tollgate::store::redis::keys::Tag;
-use tollgate::store::{RedisStore, Subject};
 
 use crate::harness::redis::{Server, shared};
 use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota, subject};
+use crate::harness::timed::TimedRedis;
 use crate::harness::unique;
 
-async fn take(store: &RedisStore, subject: &Subject, cost: u64, now: Micros) -> bool {
-    store.take_by(subject, &[cost], &[], Some(now)).await.unwrap().ruling.verdicts[0].allowed
+async fn take(redis: &TimedRedis, subject: &Subject, cost: u64, now: Micros) -> bool {
+    redis.take_at(subject, &[cost], now).await.unwrap().ruling.verdicts[0].allowed
 }
 
 /// The keys that match, and how long each has to live, ms (-1: for ever).
@@ -29,15 +30,15 @@ fn lives(server: &Server, pattern: &str) -> BTreeMap<String, i64> {
 
 #[tokio::test]
 async fn a_segment_lives_until_it_has_left_the_window_and_one_second_more() {
-    let store = shared().store();
-    store.known().await;
+    let redis = shared().timed_store();
+    redis.store.known().await;
     for window in [100_000u64, 137_000, 1_000_000, 60_000_000, 86_400_000_000] {
         let segment = window.div_ceil(64) * 64;
         for into in [0, segment / 3, segment - 1] {
             let now = START / segment * segment + into;
             let key = unique("life");
             let subject = subject(policy(&[(3, window)]), &key);
-            assert!(take(&store, &subject, 1, now).await);
+            assert!(take(&redis, &subject, 1, now).await);
             let until = (now / segment + 2) * segment - now;
             let expected = i64::try_from(until.div_ceil(1000) + 1000).unwrap();
             let pattern = format!("*{key}*");
@@ -47,7 +48,7 @@ async fn a_segment_lives_until_it_has_left_the_window_and_one_second_more() {
             assert!(*life <= expected && *life > expected - 900, "{name}: {life}, expected {expected}");
             // Neither a later hit nor a denial prolongs it.
             for cost in [1, 3, 0, 1, 1] {
-                take(&store, &subject, cost, now).await;
+                take(&redis, &subject, cost, now).await;
             }
             let later = lives(shared(), &pattern);
             assert!(later[name] <= *life, "{name}: {} after {life}", later[name]);
@@ -58,8 +59,8 @@ async fn a_segment_lives_until_it_has_left_the_window_and_one_second_more() {
 #[tokio::test]
 async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
     let server = Server::start();
-    let store = server.store();
-    store.known().await;
+    let redis = server.timed_store();
+    redis.store.known().await;
     let long = "k".repeat(1024);
     let spelled_like_its_hash = {
         let tag = format!("{:?}", Tag::new("ratelimit", &long));
@@ -94,22 +95,22 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
         };
         let subject = subject(policy(&[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]), &key);
         let before = lives(&server, "*");
-        assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
-        assert!(take(&store, &subject, 1, START).await, "{key:?} shares a counter");
-        assert!(!take(&store, &subject, 1, START).await, "{key:?} is not counted");
+        assert!(take(&redis, &subject, 1, START).await, "{key:?} shares a counter");
+        assert!(take(&redis, &subject, 1, START).await, "{key:?} shares a counter");
+        assert!(!take(&redis, &subject, 1, START).await, "{key:?} is not counted");
         let names: Vec<String> = lives(&server, "*").into_keys().filter(|name| !before.contains_key(name)).collect();
         assert!(names.len() >= 3, "{names:?}");
         for name in &names {
             let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap();
-            assert_eq!(slot, store.slot(&subject), "{name}");
+            assert_eq!(slot, redis.store.slot(&subject), "{name}");
         }
     }
 }
 
 #[tokio::test]
 async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more() {
-    let store = shared().store();
-    store.known().await;
+    let redis = shared().timed_store();
+    redis.store.known().await;
     // Noon of the day on which Berlin sets its clocks forward, of the day on which it sets them back, and a March.
     let rows = [
         (Unit::Day, 1_774_782_000_000_000u64, 11 * 3600u64, "1d-Europe/Berlin"),
@@ -121,9 +122,9 @@ async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more()
         let policy = policy_of(Algorithm::FixedWindow, vec![quota(3, unit.nominal(), rule)]);
         let key = unique("calendar-life");
         let subject = subject(policy, &key);
-        assert!(take(&store, &subject, 1, now).await);
-        assert!(take(&store, &subject, 1, now + 1_000_000).await);
-        assert!(!take(&store, &subject, 2, now + 1_000_000).await);
+        assert!(take(&redis, &subject, 1, now).await);
+        assert!(take(&redis, &subject, 1, now + 1_000_000).await);
+        assert!(!take(&redis, &subject, 2, now + 1_000_000).await);
         let all = lives(shared(), &format!("*{key}*"));
         let (written, life) = all.first_key_value().unwrap();
         assert_eq!((all.len(), written.clone()), (1, format!("{{ratelimit:{key}:}}p:f8-{name}:clock")));

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use proptest::prelude::*;
 use serde_json::json;
+use tollgate::clock::Clock;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
-use tollgate::store::{RedisStore, Subject};
+use tollgate::store::Subject;
 
 use crate::harness::proxy::Proxy;
-use crate::harness::redis::{Server, shared_store, store};
+use crate::harness::redis::{Server, timed_store};
 use crate::harness::steps::{
     Step, bucket, bucket_policies, calendar_policies, fixed, fixed_policies, policies, policy, policy_of, runner, span,
     steps, with_limits,
 };
-use crate::harness::timed::Timed;
+use crate::harness::timed::{Timed, TimedRedis};
 use crate::harness::{Node, cluster, config_on, http, unique, wait_until};
 
 /// Keys that are asked for at once.
@@ -30,7 +31,7 @@ const STEPS: usize = 30;
 
 #[test]
 fn several_keys_are_decided_as_each_alone() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     each_as_alone(&runtime, &redis);
 }
 
@@ -40,13 +41,13 @@ fn several_keys_of_a_cluster_are_decided_as_each_alone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = {
         let _inside = runtime.enter();
-        store(&cluster::shared().seeds())
+        TimedRedis::open(&cluster::shared().seeds(), Clock::system())
     };
-    runtime.block_on(redis.known());
+    runtime.block_on(redis.store.known());
     each_as_alone(&runtime, &redis);
 }
 
-fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &RedisStore) {
+fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &TimedRedis) {
     // Of one algorithm; calendars are of different zones, and the numbers of quotas differ.
     let families =
         [policies().boxed(), fixed_policies().boxed(), calendar_policies().boxed(), bucket_policies().boxed()];
@@ -61,14 +62,14 @@ fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &RedisStore) {
     let mut runner = runner(80);
     let alike = |(policies, steps): (Vec<Policy>, Vec<Step>)| runtime.block_on(as_alone(redis, &policies, &steps));
     runner.run(&histories, alike).unwrap();
-    let calls = redis.checks_per_call();
+    let calls = redis.store.checks_per_call();
     let count: u64 = calls.buckets.iter().map(|(_, count)| count).sum();
     // A key asks for 2.4 costs at once.
     assert!(calls.sum > 5.0 * count as f64, "{} checks in {count} calls", calls.sum);
 }
 
 /// At each step all keys are asked for at once, each under one of the policies and for the costs of another step.
-async fn as_alone(redis: &RedisStore, policies: &[Policy], steps: &[Step]) -> Result<(), TestCaseError> {
+async fn as_alone(redis: &TimedRedis, policies: &[Policy], steps: &[Step]) -> Result<(), TestCaseError> {
     let memory = Timed::new(100);
     let keys = [(); KEYS].map(|()| unique("shared"));
     let fingerprinter = Fingerprinter::default();
@@ -81,8 +82,7 @@ async fn as_alone(redis: &RedisStore, policies: &[Policy], steps: &[Step]) -> Re
             (subject, &steps[(number + place) % steps.len()].costs)
         });
         let asked: Vec<_> = asked.collect();
-        let answered =
-            join_all(asked.iter().map(|(subject, costs)| redis.take_by(subject, costs, &[], Some(step.now)))).await;
+        let answered = join_all(asked.iter().map(|(subject, costs)| redis.take_at(subject, costs, step.now))).await;
         for ((subject, costs), answered) in asked.iter().zip(answered) {
             let expected = memory.take_at(subject, costs, step.now);
             prop_assert_eq!(answered, expected, "{} in step {} of {:?}", subject.key, number, steps);
@@ -94,7 +94,7 @@ async fn as_alone(redis: &RedisStore, policies: &[Policy], steps: &[Step]) -> Re
 /// With as many quotas as a policy may have.
 #[test]
 fn eight_quotas_of_several_keys_are_decided_as_each_alone() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let windows = (0..8).map(|number| (5 + number, 1_000_000 << number));
     let sliding = policy(&windows.clone().collect::<Vec<_>>());
     let buckets = windows.clone().map(|(burst, per)| bucket(burst, 3, per)).collect();

@@ -12,13 +12,13 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
-use tollgate::store::{Done, Meta, RedisStore, Subject, Taken, Work};
+use tollgate::store::{Done, Meta, Subject, Taken, Work};
 
 use crate::harness::cluster::add_calls;
 use crate::harness::proxy::Proxy;
-use crate::harness::redis::{Server, shared, shared_store};
+use crate::harness::redis::{Server, shared, shared_store, timed_store};
 use crate::harness::steps::{self, START, Step, histories, log_policies, logs, runner};
-use crate::harness::timed::Timed;
+use crate::harness::timed::{Timed, TimedRedis};
 use crate::harness::{Node, config_on, http, unique, wait_until};
 
 const WINDOW: Micros = 10_000_000;
@@ -26,19 +26,19 @@ const WINDOW: Micros = 10_000_000;
 /// Both stores, asked alike; they must answer alike.
 struct Both {
     runtime: tokio::runtime::Runtime,
-    redis: RedisStore,
+    redis: TimedRedis,
     memory: Timed,
 }
 
 impl Both {
     fn new() -> Self {
-        let (runtime, redis) = shared_store();
+        let (runtime, redis) = timed_store();
         Self { runtime, redis, memory: Timed::new(1_000_000) }
     }
 
     fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
         let here = self.memory.take_noted_at(subject, costs, metas, now).unwrap();
-        let there = self.runtime.block_on(self.redis.take_by(subject, costs, metas, Some(now))).unwrap();
+        let there = self.runtime.block_on(self.redis.take_noted_at(subject, costs, metas, now)).unwrap();
         assert_eq!(here, there);
         here
     }
@@ -49,7 +49,7 @@ impl Both {
 
     fn history(&self, subject: &Subject, now: Micros) -> History {
         let here = self.memory.history_at(subject, now);
-        let there = self.runtime.block_on(self.redis.history_by(subject, Some(now))).unwrap();
+        let there = self.runtime.block_on(self.redis.history_at(subject, now)).unwrap();
         assert_eq!(here, there);
         here
     }
@@ -155,19 +155,19 @@ fn a_full_log_denies_until_an_entry_has_left() {
 /// As with the quotas of a request: equal windows, other counters.
 #[test]
 fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let plain = subject(logs(&[(5, WINDOW)], 10));
     let mut own = logs(&[(5, WINDOW)], 10);
     own.options.counters = Some("p~own".into());
     let fingerprint = Fingerprinter::default().fingerprint(own.counters(), &plain.key);
     let own = Subject { policy: Arc::new(own), key: plain.key.clone(), fingerprint };
     let take = |subject: &Subject, name: &str| {
-        let taken = runtime.block_on(redis.take_by(subject, &[4], &[meta(name)], Some(START))).unwrap();
+        let taken = runtime.block_on(redis.take_noted_at(subject, &[4], &[meta(name)], START)).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     assert!(take(&plain, "here") && take(&own, "there"));
     for (subject, name) in [(&plain, "here"), (&own, "there")] {
-        let history = runtime.block_on(redis.history_by(subject, Some(START))).unwrap();
+        let history = runtime.block_on(redis.history_at(subject, START)).unwrap();
         let metas: Vec<_> = history.entries.iter().map(|entry| entry.meta.as_deref()).collect();
         assert_eq!(metas, [Some(name)]);
     }
@@ -186,10 +186,10 @@ fn a_call_admits_as_many_costs_as_the_log_has_room_for() {
 /// Neither bytes nor lives: what a charge wrote lives until it has left and one second more.
 #[test]
 fn a_denial_changes_nothing_in_redis() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let subject = subject(logs(&[(5, WINDOW), (8, 6 * WINDOW)], 10));
     let take = |cost: u64, now: Micros| {
-        let taken = runtime.block_on(redis.take_by(&subject, &[cost], &[meta("user")], Some(now))).unwrap();
+        let taken = runtime.block_on(redis.take_noted_at(&subject, &[cost], &[meta("user")], now)).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     let held = || {
@@ -274,7 +274,7 @@ fn who_caused_what_stays_told_while_charges_are_taken_back() {
             };
             let metas: Vec<Meta> = user.map(|user| meta(&format!("user-{user}"))).into_iter().collect();
             let here = both.memory.run_at(&subject, &work, &metas, now);
-            let there = both.runtime.block_on(both.redis.run_by(&subject, work, &metas, Some(now)));
+            let there = both.runtime.block_on(both.redis.run_at(&subject, work, &metas, now));
             prop_assert_eq!(here.unwrap(), there.unwrap());
             both.history(&subject, now);
         }
@@ -350,14 +350,14 @@ fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
 }
 
 /// A server of its own, and the store on it.
-fn own_store() -> (Server, tokio::runtime::Runtime, RedisStore) {
+fn own_store() -> (Server, tokio::runtime::Runtime, TimedRedis) {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = {
         let _inside = runtime.enter();
-        server.store()
+        server.timed_store()
     };
-    runtime.block_on(redis.known());
+    runtime.block_on(redis.store.known());
     (server, runtime, redis)
 }
 
@@ -377,13 +377,10 @@ fn many_callers_with_different_costs_share_several_calls() {
     for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
         let quotas: Vec<_> = (1..=quotas).map(|number| (3000, number * WINDOW)).collect();
         let subject = subject(logs(&quotas, 1000));
-        assert!(
-            runtime.block_on(redis.take_by(&subject, &[3000], &[], Some(START))).unwrap().ruling.verdicts[0].allowed
-        );
+        assert!(runtime.block_on(redis.take_at(&subject, &[3000], START)).unwrap().ruling.verdicts[0].allowed);
         let before = script_calls(&server);
         runtime.block_on(async {
-            let asked =
-                costs.iter().map(|cost| redis.take_by(&subject, std::slice::from_ref(cost), &[], Some(START + 4)));
+            let asked = costs.iter().map(|cost| redis.take_at(&subject, std::slice::from_ref(cost), START + 4));
             for taken in futures_util::future::join_all(asked).await {
                 assert!(!taken.unwrap().ruling.verdicts[0].allowed);
             }
@@ -428,7 +425,7 @@ fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order
 const MOST: u64 = 100_000;
 
 /// A server of its own, and a subject whose log may be so long.
-fn long_logs() -> (Server, tokio::runtime::Runtime, RedisStore, Subject) {
+fn long_logs() -> (Server, tokio::runtime::Runtime, TimedRedis, Subject) {
     let (server, runtime, redis) = own_store();
     let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));
     (server, runtime, redis, subject)
@@ -442,7 +439,7 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     let key = Tag::new("ratelimit", &subject.key).state("p", &subject.policy.quotas[0]);
     let take = |costs: &[u64], meta: Meta, now: Micros| {
         let metas = vec![meta; costs.len()];
-        runtime.block_on(redis.take_by(&subject, costs, &metas, Some(now))).unwrap().ruling.verdicts
+        runtime.block_on(redis.take_noted_at(&subject, costs, &metas, now)).unwrap().ruling.verdicts
     };
     // One charge a ms, 1000 in a call, for three windows and a half: it is full, and entries leave as others come.
     let mut now = START;
@@ -467,7 +464,7 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     let metas = key.strip_suffix(":log").unwrap().to_owned() + ":metas";
     let held: u64 = redis::cmd("LLEN").arg(metas).query(&mut connection).unwrap();
     assert!(held <= MOST + 4000, "{held} metas");
-    let history = runtime.block_on(redis.history_by(&subject, Some(now))).unwrap();
+    let history = runtime.block_on(redis.history_at(&subject, now)).unwrap();
     assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
 }
 
@@ -479,7 +476,7 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
     let mut connection = server.connection().unwrap();
     let once = |id: &str, now: Micros| {
         let work = Work::Once { id: id.into(), cost: 7 };
-        runtime.block_on(redis.run_by(&subject, work, &[meta("once")], Some(now))).unwrap()
+        runtime.block_on(redis.run_at(&subject, work, &[meta("once")], now)).unwrap()
     };
     for call in 0..99 {
         if call == 2 {
@@ -487,11 +484,11 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
         }
         let metas = vec![meta(&format!("user-{}", call % 10)); 1000];
         runtime
-            .block_on(redis.take_by(&subject, &[2; 1000], &metas, Some(START + call * 1_000_000)))
+            .block_on(redis.take_noted_at(&subject, &[2; 1000], &metas, START + call * 1_000_000))
             .unwrap();
     }
     let now = START + 98_000_001;
-    let taken_back = |work: Work| match runtime.block_on(redis.run_by(&subject, work, &[], Some(now))).unwrap() {
+    let taken_back = |work: Work| match runtime.block_on(redis.run_at(&subject, work, &[], now)).unwrap() {
         Done::Refunded(_, given) => given,
         other => panic!("{other:?}"),
     };
@@ -505,7 +502,7 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
     add_calls(&mut connection, &mut calls);
     let all: u64 = calls.values().sum();
     assert!(all < 500, "{calls:?}");
-    let history = runtime.block_on(redis.history_by(&subject, Some(now))).unwrap();
+    let history = runtime.block_on(redis.history_at(&subject, now)).unwrap();
     let left: u64 = history.top_metas.iter().map(|top| top.cost).sum();
     assert_eq!(left, 198_000 - 10_001 - 100_001);
 }

@@ -7,11 +7,11 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Rule;
 use tollgate::limit::window::Grid;
-use tollgate::store::{Done, RedisStore, Subject};
+use tollgate::store::{Done, Subject};
 
-use crate::harness::redis::{shared, shared_store};
+use crate::harness::redis::{shared, timed_store};
 use crate::harness::steps::{START, Step, any_policies, histories, runner, with_limits};
-use crate::harness::timed::Timed;
+use crate::harness::timed::{Timed, TimedRedis};
 use crate::harness::unique;
 use crate::harness::works::{Deed, Scribe, deeds};
 
@@ -24,13 +24,13 @@ const STEPS: usize = 60;
 
 #[test]
 fn memory_and_redis_answer_alike() {
-    let (runtime, store) = shared_store();
+    let (runtime, store) = timed_store();
     let mut runner = runner(400);
     let alike = |(policy, steps): (Policy, Vec<Step>)| runtime.block_on(both_alike(&store, &policy, &steps));
     runner.run(&histories(any_policies(), STEPS), alike).unwrap();
 }
 
-async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
+async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
     let memory = Timed::new(10);
     let key: Arc<str> = unique("alike").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
@@ -38,7 +38,7 @@ async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Resu
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let expected = memory.take_at(&subject, &step.costs, step.now);
-        let answered = redis.take_by(&subject, &step.costs, &[], Some(step.now)).await;
+        let answered = redis.take_at(&subject, &step.costs, step.now).await;
         prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
     }
     each_key_ends(policy, &key)
@@ -47,7 +47,7 @@ async fn both_alike(redis: &RedisStore, policy: &Policy, steps: &[Step]) -> Resu
 /// The same for everything that can be done with a key, as long as the ids' records live.
 #[test]
 fn memory_and_redis_take_back_alike() {
-    let (runtime, store) = shared_store();
+    let (runtime, store) = timed_store();
     let histories = any_policies().prop_flat_map(|policy| {
         let deeds = deeds(&policy, STEPS);
         (Just(policy), deeds)
@@ -57,7 +57,7 @@ fn memory_and_redis_take_back_alike() {
     runner.run(&histories, alike).unwrap();
 }
 
-async fn deeds_alike(redis: &RedisStore, policy: &Policy, deeds: &[(Step, Deed)]) -> Result<(), TestCaseError> {
+async fn deeds_alike(redis: &TimedRedis, policy: &Policy, deeds: &[(Step, Deed)]) -> Result<(), TestCaseError> {
     let memory = Timed::new(1000);
     let key: Arc<str> = unique("deeds").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
@@ -69,7 +69,7 @@ async fn deeds_alike(redis: &RedisStore, policy: &Policy, deeds: &[(Step, Deed)]
         let work = scribe.work(step, deed);
         history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
         let mut expected = comparable(memory.run_at(&subject, &work, &[], step.now).unwrap());
-        let answered = comparable(redis.run_by(&subject, work, &[], Some(step.now)).await.unwrap());
+        let answered = comparable(redis.run_at(&subject, work, &[], step.now).await.unwrap());
         stepped_back |= step.now < latest;
         latest = latest.max(step.now);
         if stepped_back && subject.policy.algorithm == Algorithm::SlidingLog {

@@ -10,7 +10,7 @@ use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
 use tollgate::store::Subject;
 
-use crate::harness::redis::shared_store;
+use crate::harness::redis::timed_store;
 use crate::harness::steps::{START, Step, histories, policies, policy, runner, with_limits};
 use crate::harness::timed::Timed;
 use crate::harness::unique;
@@ -56,7 +56,7 @@ fn core_never_over_barely_under_and_exact_waits() {
 
 #[test]
 fn both_stores_never_over_and_barely_under() {
-    let (runtime, redis) = shared_store();
+    let (runtime, redis) = timed_store();
     let memory = Timed::new(1_000_000);
     let fingerprinter = Fingerprinter::default();
     let property = |(policy, steps): (Policy, Vec<Step>)| {
@@ -69,7 +69,7 @@ fn both_stores_never_over_and_barely_under() {
             let taken = memory.take_at(&subject, &step.costs, step.now).unwrap();
             let seen = taken.ruling.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
             judge(&policy, &mut of_memory, step.now, seen)?;
-            let taken = runtime.block_on(redis.take_by(&subject, &step.costs, &[], Some(step.now))).unwrap();
+            let taken = runtime.block_on(redis.take_at(&subject, &step.costs, step.now)).unwrap();
             let seen = taken.ruling.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
             judge(&policy, &mut of_redis, step.now, seen)?;
         }

@@ -29,8 +29,6 @@ pub struct Ask {
     pub deadline: Micros,
     /// Where it is recorded, of a check that is traced.
     pub trace: Option<Box<Waiting>>,
-    /// Decided by instead of the shard's TIME, us; tests only.
-    pub time: Option<Micros>,
     pub answer: Return,
 }
 
@@ -216,7 +214,6 @@ pub mod tests {
             asking: false,
             deadline: 1_000_000,
             trace: None,
-            time: None,
             answer: Return::To(answer),
         };
         (ask, verdict)

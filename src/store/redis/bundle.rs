@@ -67,11 +67,9 @@ impl Bundle {
 
     /// Whether a group that may share a call may share this one.
     fn accepts(&self, group: &Group) -> bool {
-        let (first, added) = (&self.groups[0].asks[0], &group.asks[0]);
+        let quotas = self.groups[0].asks[0].policy.quotas.len();
         let costs: usize = self.groups.iter().map(|group| group.costs.len()).sum();
-        first.time == added.time
-            && (self.groups.len() + 1) * first.policy.quotas.len() <= QUOTAS
-            && costs + group.costs.len() <= COSTS
+        (self.groups.len() + 1) * quotas <= QUOTAS && costs + group.costs.len() <= COSTS
     }
 
     /// Leaves out who has given up meanwhile; whether anybody is left.
@@ -91,11 +89,10 @@ impl Bundle {
 
     /// For a shard whose TIME is believed to be `now` (us).
     pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
-        let now = now + self.lead;
+        let (now, time) = (now + self.lead, shard.time());
         if let [group] = &self.groups[..] {
-            return group.command(self.by, now);
+            return group.command(self.by, now, time);
         }
-        let time = self.groups[0].asks[0].time;
         check::command(&self.calls(), shard.declared(), self.by, now, time)
     }
 

@@ -70,7 +70,7 @@ impl RedisStore {
     /// Asks the lane of a check's key.
     fn put(&self, wanted: &Wanted<'_>, since: Micros, answer: impl FnOnce() -> Return) -> Put {
         let (span, policy) = (StoreSpan::none(), &wanted.subject.policy);
-        let target = self.target(wanted.subject, &span, None);
+        let target = self.target(wanted.subject, &span);
         if self.moving.is(target.slot, since) && can_charge_first(policy) {
             return Put::Moving;
         }
@@ -106,7 +106,7 @@ impl RedisStore {
             }
         }
         let mut span = StoreSpan::none();
-        let answer = self.ask_patiently(wanted.subject, &mut span, &wanted.matter(), None, &mut patience, asking).await;
+        let answer = self.ask_patiently(wanted.subject, &mut span, &wanted.matter(), &mut patience, asking).await;
         (place, answer.and_then(|answer| answer.done()?.taken()))
     }
 }

@@ -115,12 +115,11 @@ impl Group {
         self.asks[0].fingerprint
     }
 
-    /// Only what is decided by the same limits, clock and node may share a call.
+    /// Only what is decided by the same limits and node may share a call.
     pub fn accepts(&self, ask: &Ask) -> bool {
         let first = &self.asks[0];
         Arc::ptr_eq(&first.policy, &ask.policy)
             && first.asking == ask.asking
-            && first.time == ask.time
             && first.matter.is_take()
             && ask.matter.is_take()
             && self.costs.len() + ask.matter.costs().len() <= COSTS
@@ -178,12 +177,13 @@ impl Group {
         Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
     }
 
-    pub fn command(&self, by: By, now: Micros) -> Cmd {
-        let Ask { tag, policy, matter, time, .. } = &self.asks[0];
+    /// See [`Call::command`].
+    pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
+        let Ask { tag, policy, matter, .. } = &self.asks[0];
         match matter {
-            Matter::Work { work, .. } => self.call(work).command(by, now, *time),
-            Matter::Page(number) => read_log(tag, policy, *number, by, *time),
-            Matter::Single(single) => single.command(by, *time),
+            Matter::Work { work, .. } => self.call(work).command(by, now, time),
+            Matter::Page(number) => read_log(tag, policy, *number, by, time),
+            Matter::Single(single) => single.command(by, time),
         }
     }
 

@@ -7,6 +7,7 @@
 //! all shards while one is bad, and never notices a frozen one. Its MultiplexedConnection is, one per lane.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
@@ -103,8 +104,22 @@ impl RedisStore {
         timeout: Duration,
         generations: Arc<Generations>,
     ) -> redis::RedisResult<Self> {
+        Self::open_by(config, clock, timeout, generations, None)
+    }
+
+    /// The same, decided by `hand` (us) instead of the TIME of the servers where there is one: for tests.
+    ///
+    /// # Errors
+    /// As [`RedisStore::open`].
+    pub fn open_by(
+        config: &RedisConfig,
+        clock: Clock,
+        timeout: Duration,
+        generations: Arc<Generations>,
+        hand: Option<Arc<AtomicU64>>,
+    ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let shared = Shared::new(config.credentials.clone(), clock, timeout, generations);
+        let shared = Shared::new(config.credentials.clone(), clock, timeout, generations, hand);
         let topology = Topology::open(seeds, Arc::new(shared));
         Ok(Self { topology, key_prefix: config.key_prefix.clone(), moving: Arc::default() })
     }
@@ -129,21 +144,7 @@ impl RedisStore {
     /// # Errors
     /// As there.
     pub async fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
-        self.take_by(subject, costs, metas, None).await
-    }
-
-    /// The same, decided at `time` (us) instead of the shard's TIME where one is given: for tests.
-    ///
-    /// # Errors
-    /// As [`RedisStore::take`].
-    pub async fn take_by(
-        &self,
-        subject: &Subject,
-        costs: &[u64],
-        metas: &[Meta],
-        time: Option<Micros>,
-    ) -> Result<Taken, StoreError> {
-        self.run_by(subject, Work::Take(costs.into()), metas, time).await?.taken()
+        self.run(subject, Work::Take(costs.into()), metas).await?.taken()
     }
 
     /// See [`super::Store::run`].
@@ -151,21 +152,7 @@ impl RedisStore {
     /// # Errors
     /// As there.
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        self.run_by(subject, work, metas, None).await
-    }
-
-    /// The same, decided at `time` (us) instead of the shard's TIME where one is given: for tests.
-    ///
-    /// # Errors
-    /// As [`RedisStore::run`].
-    pub async fn run_by(
-        &self,
-        subject: &Subject,
-        work: Work,
-        metas: &[Meta],
-        time: Option<Micros>,
-    ) -> Result<Done, StoreError> {
-        self.ask(subject, &Matter::work(work, metas), time).await?.done()
+        self.ask(subject, &Matter::work(work, metas)).await?.done()
     }
 
     /// See [`super::Store::history`].
@@ -173,21 +160,13 @@ impl RedisStore {
     /// # Errors
     /// As there.
     pub async fn history(&self, subject: &Subject) -> Result<History, StoreError> {
-        self.history_by(subject, None).await
-    }
-
-    /// The same at `time` (us) instead of the shard's TIME where one is given: for tests.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn history_by(&self, subject: &Subject, time: Option<Micros>) -> Result<History, StoreError> {
         let window = subject.policy.quotas[subject.policy.longest()].window;
         let (clock, each) = (self.topology.clock(), subject.policy.timeout);
         let (since, most) = (clock.now(), each.max(HISTORY));
         let (mut told, mut is_cut_short) = (Page::default(), false);
         for number in 0..PORTIONS {
             let left = most.saturating_sub(Duration::from_micros(clock.now().saturating_sub(since)));
-            let asked = within(clock, each.min(left), self.ask(subject, &Matter::Page(number), time)).await;
+            let asked = within(clock, each.min(left), self.ask(subject, &Matter::Page(number))).await;
             let page = match asked.unwrap_or(Err(StoreError::Timeout)) {
                 Ok(Answer::Page(page)) => page,
                 Ok(_) => break,
@@ -214,12 +193,12 @@ impl RedisStore {
         Ok(if is_cut_short { history.cut_short() } else { history })
     }
 
-    async fn ask(&self, subject: &Subject, matter: &Matter, time: Option<Micros>) -> Result<Answer, StoreError> {
+    async fn ask(&self, subject: &Subject, matter: &Matter) -> Result<Answer, StoreError> {
         let takes_back = matches!(matter, Matter::Work { work, .. } if work.takes_back());
         let mut span = StoreSpan::start(if takes_back { "store.give_back" } else { "store.take" });
         let clock = self.topology.clock();
         let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.ask_patiently(subject, &mut span, matter, time, &mut patience, None).await;
+        let answer = self.ask_patiently(subject, &mut span, matter, &mut patience, None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }

@@ -89,14 +89,13 @@ impl RedisStore {
         subject: &Subject,
         costs: &[u64],
         span: &mut StoreSpan,
-        time: Option<Micros>,
         deadline: Micros,
     ) -> Result<Taken, StoreError> {
         let lane = self.owner(self.slot(subject))?;
         let waiting = Waiting::new(&lane, costs.len());
         let (caller, told) = oneshot::channel();
         let (store, subject, lent) = (self.clone(), subject.clone(), std::mem::replace(span, StoreSpan::none()));
-        let first = First { store, subject, span: lent, time, deadline, charged: Vec::new() };
+        let first = First { store, subject, span: lent, deadline, charged: Vec::new() };
         tokio::spawn(first.run(costs.into(), caller));
         let told = told.await;
         waiting.over(&Ok(Next::Owner));
@@ -114,8 +113,6 @@ struct First {
     store: RedisStore,
     subject: Subject,
     span: StoreSpan,
-    /// Decided by instead of the shard's TIME, us; tests only.
-    time: Option<Micros>,
     /// When its caller gives up, us.
     deadline: Micros,
     /// What was charged so far, as the calls that give it back; nothing for what cannot be given back.
@@ -216,7 +213,7 @@ impl First {
     }
 
     fn target<'a>(&'a self, subject: &'a Subject) -> Target<'a> {
-        self.store.target(subject, &self.span, self.time)
+        self.store.target(subject, &self.span)
     }
 
     /// The policy with this quota alone.
@@ -231,7 +228,8 @@ impl First {
 
     /// Where the shard's TIME is believed to be, us.
     fn shard_now(&self, target: &Target<'_>) -> Result<Micros, StoreError> {
-        Ok(self.time.unwrap_or(self.store.owner(target.slot)?.shard_now()))
+        let (time, lane) = (self.store.topology.shared().time(), self.store.owner(target.slot)?);
+        Ok(time.unwrap_or_else(|| lane.shard_now()))
     }
 
     /// A quota of segments: charges the current one and reads the one before. If that was too much, the answer is a no.

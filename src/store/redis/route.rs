@@ -24,8 +24,6 @@ pub struct Target<'a> {
     pub tag: Arc<Tag>,
     pub slot: u16,
     pub span: &'a StoreSpan,
-    /// Decided by instead of the shard's TIME, us; tests only.
-    pub time: Option<Micros>,
 }
 
 impl Target<'_> {
@@ -39,17 +37,16 @@ impl Target<'_> {
             asking: false,
             deadline,
             trace: self.span.waiting(|| lane.now()).map(Box::new),
-            time: self.time,
             answer,
         }
     }
 }
 
 impl RedisStore {
-    pub(super) fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan, time: Option<Micros>) -> Target<'a> {
+    pub(super) fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
-        Target { subject, tag, slot, span, time }
+        Target { subject, tag, slot, span }
     }
 
     /// Asks whoever owns the slot, or `asking` behind ASKING; by calls of one key each while the slot moves.
@@ -58,11 +55,10 @@ impl RedisStore {
         subject: &Subject,
         span: &mut StoreSpan,
         matter: &Matter,
-        time: Option<Micros>,
         patience: &mut Patience<'_>,
         mut asking: Option<Address>,
     ) -> Result<Answer, StoreError> {
-        let target = self.target(subject, span, time);
+        let target = self.target(subject, span);
         let (clock, slot) = (self.topology.clock(), target.slot);
         let costs: &[u64] = match matter {
             Matter::Work { work: Work::Take(costs), .. } if can_charge_first(&subject.policy) => costs,
@@ -86,7 +82,7 @@ impl RedisStore {
             }
         }
         // Boxed, since it is large and rare: the state of a check is moved and kept for as long as it waits.
-        let taken = Box::pin(self.charge_first(subject, costs, span, time, patience.deadline())).await?;
+        let taken = Box::pin(self.charge_first(subject, costs, span, patience.deadline())).await?;
         Ok(Answer::Done(Done::Taken(taken)))
     }
 

@@ -130,6 +130,11 @@ impl Shard {
         &self.shared.credentials
     }
 
+    /// See [`Shared::time`].
+    pub fn time(&self) -> Option<Micros> {
+        self.shared.time()
+    }
+
     pub fn clock(&self) -> &Clock {
         &self.shared.clock
     }

@@ -10,6 +10,7 @@ use super::metrics::checks_per_call;
 use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::slot::Generations;
+use crate::limit::time::Micros;
 use crate::telemetry::instrument::Histogram;
 
 #[derive(Debug)]
@@ -25,14 +26,27 @@ pub struct Shared {
     pub checks_per_call: Arc<Histogram>,
     /// Wakes who asks for the topology when something looks wrong.
     pub doubt: Notify,
+    /// Decided by instead of TIME, us; tests only.
+    hand: Option<Arc<AtomicU64>>,
 }
 
 impl Shared {
-    pub fn new(credentials: Credentials, clock: Clock, overdue: Duration, generations: Arc<Generations>) -> Self {
+    pub fn new(
+        credentials: Credentials,
+        clock: Clock,
+        overdue: Duration,
+        generations: Arc<Generations>,
+        hand: Option<Arc<AtomicU64>>,
+    ) -> Self {
         let (checks_per_call, doubt) = (checks_per_call(), Notify::new());
-        let shared = Self { clock, credentials, overdue: AtomicU64::new(0), generations, checks_per_call, doubt };
+        let shared = Self { clock, credentials, overdue: AtomicU64::new(0), generations, checks_per_call, doubt, hand };
         shared.set_overdue(overdue);
         shared
+    }
+
+    /// What is decided by now instead of TIME, us; tests only.
+    pub fn time(&self) -> Option<Micros> {
+        self.hand.as_ref().map(|hand| hand.load(Ordering::SeqCst))
     }
 
     /// How long an answer may take before its connection is given up.

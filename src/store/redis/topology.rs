@@ -206,7 +206,7 @@ impl Topology {
     /// How long ago a node told the topology last, us; none before the first time.
     pub fn age(&self) -> Option<Micros> {
         let is_known = *self.known.borrow();
-        is_known.then(|| self.clock.now().saturating_sub(self.learned.load(Ordering::Relaxed)))
+        is_known.then(|| self.clock().now().saturating_sub(self.learned.load(Ordering::Relaxed)))
     }
 
     /// What is known of each primary.

@@ -11,6 +11,7 @@ use tollgate::config::RedisConfig;
 use tollgate::limit::slot::Generations;
 use tollgate::store::RedisStore;
 
+use super::timed::TimedRedis;
 use super::{free_port, wait_until};
 
 /// One server without persistence. It ends with the test process, however that ends: its keeper waits for the
@@ -79,9 +80,15 @@ impl Server {
         redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
     }
 
-    /// A store of its own on this server.
+    /// A store of its own on this server. Needs a tokio runtime around it.
     pub fn store(&self) -> RedisStore {
-        store(&[self.url()])
+        let config = RedisConfig { seeds: vec![self.url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
+        RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
+    }
+
+    /// The same, which is told the instant of each call.
+    pub fn timed_store(&self) -> TimedRedis {
+        TimedRedis::open(&[self.url()], Clock::system())
     }
 }
 
@@ -100,12 +107,6 @@ pub fn bus_port() -> u16 {
     ports.find(|port| free(*port) && free(port + 10_000)).expect("a free port")
 }
 
-/// A store on the servers that `seeds` lead to. Needs a tokio runtime around it.
-pub fn store(seeds: &[String]) -> RedisStore {
-    let config = RedisConfig { seeds: seeds.to_vec(), key_prefix: "ratelimit".into(), ..RedisConfig::default() };
-    RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::new(Generations::default())).unwrap()
-}
-
 /// A store on the shared server for a test that is not async, with the runtime in which it lives.
 pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -115,6 +116,17 @@ pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
     };
     runtime.block_on(store.known());
     (runtime, store)
+}
+
+/// The same, which is told the instant of each call.
+pub fn timed_store() -> (tokio::runtime::Runtime, TimedRedis) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let timed = {
+        let _inside = runtime.enter();
+        shared().timed_store()
+    };
+    runtime.block_on(timed.store.known());
+    (runtime, timed)
 }
 
 /// One server for all tests that share nothing but keys of their own.

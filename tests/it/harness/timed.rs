@@ -1,13 +1,16 @@
-//! An embedded store that is told the instant of each call.
+//! Stores that are told the instant of each call: what Redis decides by instead of its TIME.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tollgate::clock::Clock;
+use tollgate::config::RedisConfig;
+use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, History, MemoryStore, Meta, StoreError, Subject, Taken, Work};
+use tollgate::store::{Done, History, MemoryStore, Meta, RedisStore, StoreError, Subject, Taken, Work};
 
-/// For one caller at a time: the instant (us) and the call are two steps.
+/// An embedded one, for one caller at a time: the instant (us) and the call are two steps.
 pub struct Timed {
     store: MemoryStore,
     hand: Arc<AtomicU64>,
@@ -43,6 +46,50 @@ impl Timed {
     }
 
     fn at(&self, now: Micros) -> &MemoryStore {
+        self.hand.store(now, Ordering::SeqCst);
+        &self.store
+    }
+}
+
+/// One on Redis, for callers at one instant (us) at a time.
+pub struct TimedRedis {
+    pub store: RedisStore,
+    hand: Arc<AtomicU64>,
+}
+
+impl TimedRedis {
+    /// On the servers that `seeds` lead to, for a node with this clock. Needs a tokio runtime around it.
+    pub fn open(seeds: &[String], clock: Clock) -> Self {
+        let config = RedisConfig { seeds: seeds.to_vec(), key_prefix: "ratelimit".into(), ..RedisConfig::default() };
+        let (hand, generations) = (Arc::new(AtomicU64::new(0)), Arc::new(Generations::default()));
+        let timeout = Duration::from_secs(5);
+        let store = RedisStore::open_by(&config, clock, timeout, generations, Some(hand.clone())).unwrap();
+        Self { store, hand }
+    }
+
+    pub async fn take_at(&self, subject: &Subject, costs: &[u64], now: Micros) -> Result<Taken, StoreError> {
+        self.take_noted_at(subject, costs, &[], now).await
+    }
+
+    pub async fn take_noted_at(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        metas: &[Meta],
+        now: Micros,
+    ) -> Result<Taken, StoreError> {
+        self.at(now).take(subject, costs, metas).await
+    }
+
+    pub async fn run_at(&self, subject: &Subject, work: Work, metas: &[Meta], now: Micros) -> Result<Done, StoreError> {
+        self.at(now).run(subject, work, metas).await
+    }
+
+    pub async fn history_at(&self, subject: &Subject, now: Micros) -> Result<History, StoreError> {
+        self.at(now).history(subject).await
+    }
+
+    fn at(&self, now: Micros) -> &RedisStore {
         self.hand.store(now, Ordering::SeqCst);
         &self.store
     }
