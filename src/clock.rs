@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, micros};
 
 /// A clock that never steps back, in us since the Unix epoch as it was told at the start.
 #[derive(Debug, Clone)]
@@ -50,8 +50,4 @@ pub fn unix_micros() -> Micros {
 /// The instant that `micros` after the Unix epoch is.
 pub fn wall(micros: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros)
-}
-
-fn micros(span: Duration) -> Micros {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,7 @@
 //! Time as the core sees it: a number that is passed in.
 
+use std::time::Duration;
+
 /// Microseconds: an instant (since the Unix epoch, by the clock of whoever decides) or a span.
 ///
 /// An instant is 1.8e15 today, below 2^53, so that Lua's doubles hold it exactly.
@@ -16,6 +18,11 @@ pub const UNITS: [(&str, Micros); 5] = [
     ("s", MICROS_PER_SECOND),
     ("ms", MICROS_PER_MILLI),
 ];
+
+/// Whole microseconds, rounded down; of a span without an end 2^62, so that a few can be added up.
+pub fn micros(span: Duration) -> Micros {
+    u64::try_from(span.as_micros()).unwrap_or(Micros::MAX).min(1 << 62)
+}
 
 /// Whole milliseconds, rounded up: a caller who waits that long never comes too early.
 pub fn millis_up(span: Micros) -> u64 {

@@ -31,7 +31,7 @@ use crate::limit::decision::{Closed, Ruling, Taken, Verdict, Wait};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
 use crate::limit::slot::{Generations, SLOTS};
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, micros};
 use crate::telemetry::instrument::Count;
 
 pub mod bucket;
@@ -86,7 +86,7 @@ impl Prefilter {
         Self {
             buckets: buckets.build_with_hasher(FingerprintState::default()),
             generations,
-            max_denial: u64::try_from(max_denial.as_micros()).unwrap_or(Micros::MAX),
+            max_denial: micros(max_denial),
             evictions,
         }
     }

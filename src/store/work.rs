@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::limit::amend::Receipt;
 use crate::limit::decision::{Taken, Verdict};
 use crate::limit::policy::Policy;
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
 
 /// One piece of work; each is one step, decided by the clock of the store.
@@ -36,7 +36,7 @@ pub enum Work {
 impl Work {
     /// How long a reservation may be given back, us: whoever decides within `timeout` gives back within the same again.
     pub fn hold(timeout: Duration) -> Micros {
-        2 * Micros::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 4)
+        2 * micros(timeout)
     }
 
     /// What the script is told to charge; a look charges nothing.

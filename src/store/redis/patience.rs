@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
 
 /// How long to wait before asking again: at first, and at most.
@@ -25,7 +25,7 @@ pub struct Patience<'a> {
 impl<'a> Patience<'a> {
     /// For a check that waits for `timeout` since an instant of that clock, us.
     pub fn new(clock: &'a Clock, since: Micros, timeout: Duration) -> Self {
-        let span = u64::try_from(timeout.as_micros()).unwrap_or(Micros::MAX / 2);
+        let span = micros(timeout);
         let (young_until, deadline) = (since + span / 3, since + span);
         Self { clock, young_until, deadline, pause: PAUSE.0, redirections: 0 }
     }
@@ -43,8 +43,7 @@ impl<'a> Patience<'a> {
 
     /// Whether the check will have two thirds of its time left after a pause.
     pub fn is_young(&self) -> bool {
-        let after = self.clock.now() + u64::try_from(self.pause.as_micros()).unwrap_or(Micros::MAX / 2);
-        after < self.young_until
+        self.clock.now() + micros(self.pause) < self.young_until
     }
 
     /// Waits a little, longer each time. What is asked then may be redirected anew.

@@ -10,7 +10,7 @@ use super::metrics::checks_per_call;
 use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::slot::Generations;
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, micros};
 use crate::telemetry::instrument::Histogram;
 
 #[derive(Debug)]
@@ -55,6 +55,6 @@ impl Shared {
     }
 
     pub fn set_overdue(&self, overdue: Duration) {
-        self.overdue.store(u64::try_from(overdue.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.overdue.store(micros(overdue), Ordering::Relaxed);
     }
 }
