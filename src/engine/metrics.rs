@@ -62,7 +62,7 @@ impl Engine {
 
 #[expect(clippy::cast_precision_loss, reason = "a queue's length and a clock's offset are far below 2^53")]
 fn read_shard(shard: ShardReading, metrics: &mut Metrics) {
-    let ShardReading { address, queued, clock_offset, counts, .. } = shard;
+    let ShardReading { address, queued, clock_offset, counts } = shard;
     let own = || labels("shard", &address);
     let with = |name, word: &'static str| [own(), labels(name, word)].concat();
     metrics.lane_queue_depth.extend([(own(), queued as f64)]);

@@ -24,7 +24,7 @@ pub struct LogDigest {
 
 impl LogDigest {
     /// As for a log that is at hand; so are the others.
-    pub fn remaining(&self, quota: &Quota, _now: Micros) -> u64 {
+    pub fn remaining(&self, quota: &Quota) -> u64 {
         quota.limit.get().saturating_sub(self.counted)
     }
 
@@ -32,7 +32,7 @@ impl LogDigest {
         max_entries(quota).saturating_sub(self.entries)
     }
 
-    pub fn charge(&mut self, _quota: &Quota, now: Micros, cost: u64) {
+    pub fn charge(&mut self, now: Micros, cost: u64) {
         self.counted += cost;
         self.entries += 1;
         self.latest = self.latest.max(now);

@@ -41,7 +41,7 @@ impl State {
             Self::FixedWindow(window) => window.remaining(quota, now),
             Self::TokenBucket(bucket) => bucket.remaining(quota, now),
             Self::SlidingLog(log) => log.remaining(quota, now),
-            Self::LogDigest(log) => log.remaining(quota, now),
+            Self::LogDigest(log) => log.remaining(quota),
         }
     }
 
@@ -61,7 +61,7 @@ impl State {
             Self::FixedWindow(window) => window.charge(quota, now, cost),
             Self::TokenBucket(bucket) => bucket.charge(quota, now, cost),
             Self::SlidingLog(log) => log.charge(quota, now, cost),
-            Self::LogDigest(log) => log.charge(quota, now, cost),
+            Self::LogDigest(log) => log.charge(now, cost),
         }
     }
 

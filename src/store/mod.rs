@@ -126,7 +126,6 @@ pub struct ShardHealth {
 pub struct ShardReading {
     /// `host:port`.
     pub address: String,
-    pub up: bool,
     /// Checks that wait to be sent.
     pub queued: usize,
     /// Its clock minus this node's, us.

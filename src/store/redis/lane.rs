@@ -156,7 +156,6 @@ impl Lane {
     pub fn read(&self) -> ShardReading {
         ShardReading {
             address: self.0.shard.address.to_string(),
-            up: self.0.shard.is_up(),
             queued: waiting(&self.0.queue) + self.0.durable.get().map_or(0, waiting) + self.0.shard.metrics.held(),
             clock_offset: self.0.shard.offset(),
             counts: self.0.shard.metrics.read(),

@@ -139,7 +139,7 @@ for q = 1, quotas do
   local log = logs[q]
   if count > 0 then
     local names, ttl = append(log, charges, units)
-    if q == noted then
+    if q == metas_of then
       note(log, charges, names, ttl)
     end
   end

@@ -159,7 +159,7 @@ local function take_back(q)
     all = redis.call('GETRANGE', log.key, 0, place * PAIR - 1) .. moved(log, kept, log.count + 1, -given)
   end
   local latest = #all > PAIR and struct.unpack('>I8', all, #all - PAIR + 1) or 0
-  if q == noted then
+  if q == metas_of then
     note_less(log, KEYS[quotas + 1], place, kept, given, dead)
   end
   if latest + log.window + log.slack <= now then

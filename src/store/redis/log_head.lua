@@ -32,7 +32,7 @@ local PAIR, WHOLE, FULL = 16, 4503599627370496, 4000000000000000
 local HEAD = 65 * PAIR
 
 local quotas = tonumber(ARGV[1])
-local noted = tonumber(ARGV[2 + 4 * quotas])
+local metas_of = tonumber(ARGV[2 + 4 * quotas])
 local runs = 3 + 4 * quotas
 local now
 if (#ARGV - runs) % 3 == 0 then
