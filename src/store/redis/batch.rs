@@ -41,7 +41,7 @@ pub struct Batch(Vec<Bundle>);
 impl Batch {
     /// Puts together what may share a call.
     pub fn of(groups: Vec<Group>, shard: &Shard) -> Self {
-        Self(bundles(groups, shard.bundles()))
+        Self(bundles(groups, shard.may_bundle()))
     }
 
     /// Those that it asks about.
@@ -155,7 +155,7 @@ impl Batch {
                         elsewhen.push(group);
                     }
                     Outcome::Again => {
-                        shard.part();
+                        shard.keep_apart();
                         shard.metrics.retried(Retry::Alone);
                         again.push(Bundle::of(group));
                     }

@@ -43,10 +43,10 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
     for (call, told) in calls.iter().zip(&told) {
         numbers.push_check(call, told);
     }
-    let name_all = |cmd: &mut Cmd| calls.iter().zip(&told).for_each(|(call, told)| told.name(call, cmd));
+    let name_all = |cmd: &mut Cmd| calls.iter().zip(&told).for_each(|(call, told)| told.add_names(call, cmd));
     match declared {
         Declared::Yes => {
-            cmd.arg(told.iter().map(Told::count).sum::<usize>());
+            cmd.arg(told.iter().map(Told::key_count).sum::<usize>());
             name_all(&mut cmd);
             cmd.arg(&numbers.0[..]);
         }
@@ -106,7 +106,7 @@ impl Numbers {
     /// Those of one check.
     fn push_check(&mut self, call: &Call<'_>, told: &Told) {
         let start = self.0.len();
-        self.push([told.count() as f64, 0.0]);
+        self.push([told.key_count() as f64, 0.0]);
         match &told.quotas {
             Quotas::Segments(segments) => self.push_windows(call, segments),
             Quotas::Pairs(pairs) => pairs.iter().for_each(|pair| self.push(pair.map(|number| number as f64))),

@@ -71,7 +71,7 @@ impl RedisStore {
     fn put(&self, wanted: &Wanted<'_>, since: Micros, answer: impl FnOnce() -> Return) -> Put {
         let (span, policy) = (StoreSpan::none(), &wanted.subject.policy);
         let target = self.target(wanted.subject, &span);
-        if self.moving.is(target.slot, since) && can_charge_first(policy) {
+        if self.moving.holds(target.slot, since) && can_charge_first(policy) {
             return Put::Moving;
         }
         let lane = match self.owner(target.slot) {

@@ -52,7 +52,8 @@ impl Moving {
         self.0[usize::from(slot % SLOTS)].store(now + MICROS_PER_SECOND, Ordering::Relaxed);
     }
 
-    pub fn is(&self, slot: u16, now: Micros) -> bool {
+    /// Whether the slot is taken to be moving.
+    pub fn holds(&self, slot: u16, now: Micros) -> bool {
         self.0[usize::from(slot % SLOTS)].load(Ordering::Relaxed) > now
     }
 }
@@ -106,7 +107,7 @@ impl RedisStore {
 }
 
 /// What the caller is told, and the span that it has lent.
-type Told = (Result<Taken, StoreError>, StoreSpan);
+type Handed = (Result<Taken, StoreError>, StoreSpan);
 
 /// A check that charges first.
 struct First {
@@ -120,7 +121,7 @@ struct First {
 }
 
 impl First {
-    async fn run(mut self, costs: SmallVec<[u64; 2]>, caller: oneshot::Sender<Told>) {
+    async fn run(mut self, costs: SmallVec<[u64; 2]>, caller: oneshot::Sender<Handed>) {
         let taken = match self.decide(&costs, &caller).await {
             Ok(taken) => Ok(taken),
             Err(error) => Err(self.without(error).await),
@@ -132,7 +133,7 @@ impl First {
         }
     }
 
-    async fn decide(&mut self, costs: &[u64], caller: &oneshot::Sender<Told>) -> Result<Taken, StoreError> {
+    async fn decide(&mut self, costs: &[u64], caller: &oneshot::Sender<Handed>) -> Result<Taken, StoreError> {
         let mut verdicts = Vec::with_capacity(costs.len());
         let mut at = 0;
         for &cost in costs {
@@ -147,7 +148,7 @@ impl First {
     async fn charge_quotas(
         &mut self,
         cost: u64,
-        caller: &oneshot::Sender<Told>,
+        caller: &oneshot::Sender<Handed>,
     ) -> Result<(Verdict, Micros), StoreError> {
         let policy = self.subject.policy.clone();
         let mut words: Vec<Word> = Vec::with_capacity(policy.quotas.len());

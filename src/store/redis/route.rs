@@ -65,7 +65,7 @@ impl RedisStore {
             _ => &[],
         };
         let can_charge_first = !costs.is_empty();
-        while !(can_charge_first && self.moving.is(slot, clock.now())) {
+        while !(can_charge_first && self.moving.holds(slot, clock.now())) {
             match self.ask_routed(&target, matter, patience, asking.take()).await {
                 Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
                 // What cannot be made of calls of one key waits for the slot as long as it may.

@@ -84,8 +84,8 @@ impl<'a> Call<'a> {
             Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
             Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => {
                 let told = Told::of(self, now);
-                cmd.arg(told.count() + more_keys.len());
-                told.name(self, &mut cmd);
+                cmd.arg(told.key_count() + more_keys.len());
+                told.add_names(self, &mut cmd);
                 cmd.arg(&more_keys[..]);
                 match &told.quotas {
                     Quotas::Segments(_) => self.window_arguments(&mut cmd, told.bounds),

@@ -68,12 +68,12 @@ impl Shard {
     }
 
     /// Whether several keys may share a call.
-    pub fn bundles(&self) -> bool {
+    pub fn may_bundle(&self) -> bool {
         self.now() >= self.parted.load(Ordering::Relaxed)
     }
 
     /// Notes that a key could not be decided in one call with others; for a while each has its own.
-    pub fn part(&self) {
+    pub fn keep_apart(&self) {
         self.parted.store(self.now() + PARTED, Ordering::Relaxed);
     }
 

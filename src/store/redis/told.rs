@@ -54,16 +54,15 @@ impl Told {
         }
     }
 
-    /// How many keys.
-    pub fn count(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         match &self.quotas {
             Quotas::Segments(segments) => segments.iter().map(|(first, last)| (last - first + 1) as usize).sum(),
             Quotas::Pairs(pairs) => pairs.len(),
         }
     }
 
-    /// Adds their names.
-    pub fn name(&self, call: &Call<'_>, cmd: &mut Cmd) {
+    /// Adds the names of the keys.
+    pub fn add_names(&self, call: &Call<'_>, cmd: &mut Cmd) {
         let (tag, policy, quotas) = (call.tag, call.policy.counters(), &call.policy.quotas);
         match &self.quotas {
             Quotas::Segments(segments) => {
