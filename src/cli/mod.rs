@@ -73,7 +73,7 @@ impl Cli {
     /// Reads the command line of this process; where it is wrong, that is said and the process ends. A variable that is
     /// set to nothing is taken for one that is not set, as where a template had nothing to fill in.
     pub fn of_process() -> Self {
-        let matches = without_empty_variables(Self::command()).try_get_matches();
+        let matches = with_variables(Self::command()).try_get_matches();
         matches.and_then(|matches| Self::from_arg_matches(&matches)).unwrap_or_else(|told| exit(&told))
     }
 }
@@ -90,11 +90,13 @@ fn exit(told: &clap::Error) -> ! {
     std::process::exit(code)
 }
 
-fn without_empty_variables(command: clap::Command) -> clap::Command {
+/// Sees to it that empty variables are none, and that no help shows what the others hold: a URL may have a password.
+fn with_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     command
         .mut_args(|arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg })
-        .mut_subcommands(without_empty_variables)
+        .mut_args(|arg| arg.hide_env_values(true))
+        .mut_subcommands(with_variables)
 }
 
 /// Does what the command line says.

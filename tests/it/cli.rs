@@ -254,6 +254,37 @@ fn help_explains_each_argument_by_position() {
     }
 }
 
+/// Help is copied into tickets and chats.
+#[test]
+fn help_names_variables_and_not_what_they_hold() {
+    let variables = [
+        "TOLLGATE_LISTEN",
+        "TOLLGATE_ADMIN_LISTEN",
+        "TOLLGATE_STORE",
+        "TOLLGATE_URL",
+        "TOLLGATE_CA_FILE",
+        "TOLLGATE_CERT_FILE",
+        "TOLLGATE_KEY_FILE",
+    ];
+    for (arguments, named) in [
+        (&["serve", "--help"][..], "TOLLGATE_STORE"),
+        (&["serve", "-h"], "TOLLGATE_STORE"),
+        (&["help", "serve"], "TOLLGATE_STORE"),
+        (&["help", "bench"], "TOLLGATE_URL"),
+        (&["check", "--help"], "TOLLGATE_URL"),
+        (&["health", "-h"], "TOLLGATE_KEY_FILE"),
+    ] {
+        let held = "redis://me:hunter2@127.0.0.1:1";
+        let output = Command::new(TOLLGATE)
+            .args(arguments)
+            .envs(variables.map(|name| (name, held)))
+            .output()
+            .unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(help.contains(named) && !help.contains("hunter2"), "{arguments:?}: {help}");
+    }
+}
+
 #[test]
 fn one_is_not_told_in_the_plural() {
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
