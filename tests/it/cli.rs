@@ -275,11 +275,7 @@ fn help_names_variables_and_not_what_they_hold() {
         (&["health", "-h"], "TOLLGATE_KEY_FILE"),
     ] {
         let held = "redis://me:hunter2@127.0.0.1:1";
-        let output = Command::new(TOLLGATE)
-            .args(arguments)
-            .envs(variables.map(|name| (name, held)))
-            .output()
-            .unwrap();
+        let output = Command::new(TOLLGATE).args(arguments).envs(variables.map(|name| (name, held))).output().unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
         assert!(help.contains(named) && !help.contains("hunter2"), "{arguments:?}: {help}");
     }

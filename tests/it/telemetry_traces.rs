@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::chaos::key_in;
 use crate::harness::collector::{Collector, PARENT, Spanned, attribute, attributes, hex, trace_id, traced};
 use crate::harness::redis::Server;
-use crate::harness::{Node, cluster, config_on, free_port, http, unique, wait_until};
+use crate::harness::{Node, cluster, config_on, file_with, free_port, http, unique, wait_until};
 
 const POLICIES: &str = "
 policies:
@@ -19,6 +19,9 @@ policies:
 ";
 
 const ALWAYS: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "parentbased_always_on")];
+
+/// Nothing is recorded from its start on, whatever a caller says.
+const UNDRAWN: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0")];
 
 #[test]
 fn an_allowed_check_on_the_cluster_is_a_tree_under_its_callers_span() {
@@ -250,6 +253,29 @@ fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
     let told = ["tollgate.kept", "tollgate.allowed", "tollgate.source", "http.response.status_code"];
     assert_eq!(attributes(kept, told), ["true", "false", "prefilter", "200"]);
     assert!(kept.parent_span_id.is_empty() && kept.start_time_unix_nano <= kept.end_time_unix_nano);
+}
+
+/// By a sampler that asks no caller: what is kept of a caller that is sampled is in its trace.
+#[test]
+fn a_denial_is_kept_for_a_caller_that_is_sampled_and_for_no_other() {
+    let collector = Collector::start();
+    let file = file_with(&format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
+    for variables in [&[("OTEL_TRACES_SAMPLER", "always_off")][..], UNDRAWN] {
+        let node = Node::start_by(collector.tollgate(variables), &["--config", file.path().to_str().unwrap()]);
+        let [allowed, sampled, unsampled] = [trace_id(), trace_id(), trace_id()];
+        let check = json!({"policy": "one", "key": "k"});
+        for (trace, flags) in [(&allowed, "01"), (&unsampled, "00"), (&sampled, "01")] {
+            assert_eq!(traced(&node, "/v1/check", trace, flags, &check).status, 200);
+        }
+        let spans = collector.wait("the denial is there", |spans| !spans.named(&sampled, "POST /v1/check").is_empty());
+        let kept = spans.one(&sampled, "POST /v1/check");
+        let told = ["tollgate.kept", "tollgate.allowed"];
+        assert_eq!(
+            (hex(&kept.parent_span_id).as_str(), attributes(kept, told)),
+            (PARENT, ["true", "false"].map(str::to_owned))
+        );
+        assert!([&allowed, &unsampled].iter().all(|trace| spans.named(trace, "POST /v1/check").is_empty()));
+    }
 }
 
 #[test]

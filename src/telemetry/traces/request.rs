@@ -73,6 +73,8 @@ struct Inner {
 #[derive(Debug)]
 struct Late {
     name: &'static str,
+    /// The caller's span, if it has one.
+    parent: Context,
     started: SystemTime,
     attributes: Vec<KeyValue>,
     worth_keeping: bool,
@@ -90,13 +92,15 @@ impl Tracing {
             return None;
         }
         let request = self.record(incoming, &parent);
-        if request.is_none() && !caller.is_valid() { self.watch(incoming) } else { request }
+        // Of a caller that is not sampled nothing is kept: it would be torn out of its tree.
+        let is_left_out = caller.is_valid() && !caller.is_sampled();
+        if request.is_none() && !is_left_out { self.watch(incoming, parent) } else { request }
     }
 
     /// Of a request without a parent. It is drawn before anything is made of it: nearly all are not.
     fn begin_root(self: &Arc<Self>, incoming: &Incoming<'_>) -> Option<Request> {
         if fraction() >= self.roots {
-            return self.watch(incoming);
+            return self.watch(incoming, Context::new());
         }
         self.record(incoming, &Context::new().with_value(Chosen))
     }
@@ -114,13 +118,13 @@ impl Tracing {
     }
 
     /// A request that is recorded only if its end is worth it; none if that is not wanted.
-    fn watch(self: &Arc<Self>, incoming: &Incoming<'_>) -> Option<Request> {
+    fn watch(self: &Arc<Self>, incoming: &Incoming<'_>, parent: Context) -> Option<Request> {
         if self.keep_denials <= 0.0 {
             return None;
         }
         let moments = Moments::new(&self.clock);
         let (started, attributes) = (moments.wall(self.clock.now()), incoming.attributes());
-        let late = Late { name: incoming.name, started, attributes, worth_keeping: false };
+        let late = Late { name: incoming.name, parent, started, attributes, worth_keeping: false };
         let context = Context::new().with_value(self.root(moments, Some(Mutex::new(late))));
         Some(Request { context, log: tracing::Span::none() })
     }
@@ -206,7 +210,7 @@ impl Tracing {
         attributes.push(KeyValue::new("tollgate.kept", true));
         let builder = self.tracer.span_builder(late.name).with_kind(SpanKind::Server);
         let builder = builder.with_start_time(late.started).with_attributes(attributes);
-        let context = Context::new().with_value(Chosen);
+        let context = std::mem::take(&mut late.parent).with_value(Chosen);
         let context = context.with_span(builder.start_with_context(&self.tracer, &context));
         if status >= 500 {
             context.span().set_status(Status::error(""));

@@ -1,6 +1,6 @@
 //! Which requests are recorded: what the sampler says at their start, and those that are kept at their end.
 
-use opentelemetry::trace::{Link, SpanKind, TraceId, TraceState};
+use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
 
@@ -27,11 +27,11 @@ impl ShouldSample for Sampling {
         attributes: &[KeyValue],
         links: &[Link],
     ) -> SamplingResult {
-        if parent.is_some_and(|parent| parent.get::<Chosen>().is_some()) {
+        if let Some(parent) = parent.filter(|parent| parent.get::<Chosen>().is_some()) {
             return SamplingResult {
                 decision: SamplingDecision::RecordAndSample,
                 attributes: Vec::new(),
-                trace_state: TraceState::default(),
+                trace_state: parent.span().span_context().trace_state().clone(),
             };
         }
         self.0.should_sample(parent, trace_id, name, kind, attributes, links)
