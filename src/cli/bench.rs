@@ -3,7 +3,7 @@
 //! In a closed loop each connection asks again as soon as it has its answer: it finds the highest rate. In an open loop
 //! (`--rate`) checks fall due at a constant rate, answered or not, and latency counts from the instant at which a check
 //! was due: a pause of the service is seen by every check that it delays, as callers would see it. Those that were not
-//! yet sent at the end count with what they had waited until then.
+//! yet sent or not yet answered at the end count with what they had waited until then.
 //!
 //! The generator shares a machine with what it measures, so it is frugal: a request is a rendered template in which
 //! only the digits of the key change, and an answer is searched, not parsed.

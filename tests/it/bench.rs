@@ -79,6 +79,25 @@ fn an_open_loop_tells_of_a_pause_that_lasts_to_its_end() {
     assert!(report["latency_us"]["p90"].as_u64().unwrap() > 100_000, "{report}");
 }
 
+/// With connections enough each check is sent, and half of them are never answered: percentiles tell of those as well.
+#[test]
+fn an_open_loop_tells_of_calls_that_were_never_answered() {
+    let node = Node::start();
+    let (_, port) = node.address.rsplit_once(':').unwrap();
+    let proxy = Proxy::start(port.parse().unwrap());
+    let url = format!("http://127.0.0.1:{}", proxy.port);
+    let report = std::thread::scope(|scope| {
+        let run = scope.spawn(|| report(&url, &["--rate", "50", "-d", "1s", "--warmup", "0s", "-c", "50"]));
+        std::thread::sleep(Duration::from_millis(500));
+        proxy.fall_silent();
+        run.join().unwrap()
+    });
+    let unanswered = report["failures"]["no answer before the end"].as_u64().unwrap();
+    assert!(unanswered > 10 && report["checks"] == 50 && report["failed"] == unanswered, "{report}");
+    // The last answers are waited for for 5 s.
+    assert!(report["latency_us"]["p99"].as_u64().unwrap() > 4_000_000, "{report}");
+}
+
 /// What falls due after the last check that was to be asked is not behind.
 #[test]
 fn an_open_loop_of_so_many_checks_ends_with_the_last() {

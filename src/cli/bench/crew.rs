@@ -104,6 +104,8 @@ async fn work(
         released = release(crew.schedule.as_ref(), &shared) => return Err(released),
         () = shared.abandoned() => {}
     }
+    // What is still under way notes that it was given up.
+    tasks.shutdown().await;
     let mut tally = std::mem::replace(&mut *crew.tally(), Tally::new()?);
     // What falls due after the last check that was to be asked is not missing.
     let schedule = crew.schedule.as_ref().filter(|_| !shared.is_claimed(per_call));
@@ -111,7 +113,6 @@ async fn work(
     for due in schedule.into_iter().flat_map(|schedule| schedule.behind(timing.counted_from)) {
         tally.leave_behind(due, now, per_call);
     }
-    tally.close();
     Ok(tally)
 }
 
@@ -163,6 +164,14 @@ impl Crew {
         if turn.counted {
             let now = self.shared.clock.now();
             self.tally().record(turn.from, now, self.plan.dialect.checks_per_call(), outcome);
+        }
+    }
+
+    /// Notes that a call has no answer and is not waited for any longer.
+    pub(super) fn give_up(&self, turn: Turn) {
+        if turn.counted {
+            let now = self.shared.clock.now();
+            self.tally().give_up(turn.from, now, self.plan.dialect.checks_per_call());
         }
     }
 

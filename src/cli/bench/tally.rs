@@ -13,7 +13,8 @@ const LONGEST: u64 = 3_600_000_000;
 
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// us, of the calls that were answered.
+    /// us, of the calls that were answered; and of those that were not, or were due and never sent, what they had waited
+    /// at the end.
     pub(super) latency: Histogram<u64>,
     pub(super) verdicts: Verdicts,
     /// Checks by the reason why there is no decision.
@@ -50,8 +51,14 @@ impl Tally {
         }
     }
 
-    /// Notes that a call of `checks` that was due at `due` was not yet sent at `now`, the end: it would have waited for
-    /// longer than that, and a percentile without it would hide the pause that it waited for.
+    /// Notes that a call of `checks` that counts from `from` was sent and not answered until `now`, the end: it would have
+    /// waited for longer than that, and a percentile without it would hide the pause that it waited for.
+    pub(super) fn give_up(&mut self, from: Micros, now: Micros, checks: u64) {
+        self.latency.saturating_record(now.saturating_sub(from).max(1));
+        self.fail(Failure::Unanswered, checks);
+    }
+
+    /// The same of one that was due at `due` and not yet sent.
     pub(super) fn leave_behind(&mut self, due: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(due).max(1));
         self.behind += checks;
@@ -66,14 +73,6 @@ impl Tally {
         self.asked += other.asked;
         self.behind += other.behind;
         self.last = self.last.max(other.last);
-    }
-
-    /// What was sent and is still without an answer has failed.
-    pub(super) fn close(&mut self) {
-        let pending = self.asked.saturating_sub(self.answered() + self.failed());
-        if pending > 0 {
-            self.fail(Failure::Unanswered, pending);
-        }
     }
 
     pub(super) fn answered(&self) -> u64 {

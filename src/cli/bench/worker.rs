@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cli::target::Target;
 
 use super::connection::Connection;
-use super::crew::Crew;
+use super::crew::{Crew, Turn};
 use super::keys::Random;
 use super::scan::{Failure, Verdicts, verdicts};
 use super::template::Template;
@@ -35,9 +35,10 @@ impl Worker {
     pub(super) async fn run(mut self, crew: Arc<Crew>) {
         let mut broken = 0;
         while let Some(turn) = crew.turn().await {
+            let call = Call { crew: &crew, turn: Some(turn) };
             let outcome = self.ask(&crew).await;
             let lost = matches!(outcome, Err(Failure::Broken(_) | Failure::Closed));
-            crew.record(turn, outcome);
+            call.end(outcome);
             broken = if lost { broken + 1 } else { 0 };
             if broken == MAX_BROKEN {
                 return;
@@ -63,5 +64,28 @@ impl Worker {
         let verdicts = verdicts(&crew.plan.dialect, answer.status, answer.body);
         self.connection = kept.then_some(connection);
         verdicts
+    }
+}
+
+/// A call that goes out. One that is dropped before its end was not waited for any longer.
+struct Call<'a> {
+    crew: &'a Crew,
+    /// None once it is recorded.
+    turn: Option<Turn>,
+}
+
+impl Call<'_> {
+    fn end(mut self, outcome: Result<Verdicts, Failure>) {
+        if let Some(turn) = self.turn.take() {
+            self.crew.record(turn, outcome);
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            self.crew.give_up(turn);
+        }
     }
 }
