@@ -17,7 +17,7 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::time::Micros;
 use crate::prefilter::Question;
 use crate::store::{StoreError, Subject, Wanted};
-use crate::telemetry::traces;
+use crate::telemetry::traces::{self, Answered};
 
 /// Where a key's checks are in the batch, in order.
 type Places = SmallVec<[usize; 2]>;
@@ -136,9 +136,12 @@ impl Engine {
     /// A batch's checks of one key and policy; in a trace they have a span of their own.
     async fn ask_part(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
         let tell = |answers: &Answers| {
-            // Of several for one key the last one tells most: those before it were decided first.
-            if let (Some(check), Some(answer)) = (checks.last(), answers.last()) {
-                traces::answered(|| told(subject, check.cost, answer.as_ref()));
+            let told = |(check, answer): (&&Check, &Answer)| told(subject, check.cost, answer.as_ref());
+            let latest = || checks.iter().zip(answers).rev();
+            // Of several for one key the last one that went wrong tells most, or else the last: those before were decided
+            // first.
+            if let Some(last) = latest().next() {
+                traces::answered(|| latest().map(told).find(Answered::went_wrong).unwrap_or_else(|| told(last)));
             }
         };
         traces::part(checks.len()).within(pin!(self.ask_each(subject, checks, since)), tell).await

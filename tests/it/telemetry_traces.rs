@@ -278,6 +278,24 @@ fn a_denial_is_kept_for_a_caller_that_is_sampled_and_for_no_other() {
     }
 }
 
+/// The last one for its key only looks, which is always allowed.
+#[test]
+fn a_denial_in_a_batch_is_kept_and_told_wherever_it_stands() {
+    let collector = Collector::start();
+    let file = file_with(&format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
+    let check = |cost: u64| json!({"policy": "one", "key": "k", "cost": cost});
+    let batch = json!({"checks": [check(1), check(1), check(0)]});
+    for (variables, part) in [(UNDRAWN, "POST /v1/check/batch"), (ALWAYS, "check")] {
+        let node = Node::start_by(collector.tollgate(variables), &["--config", file.path().to_str().unwrap()]);
+        let trace = trace_id();
+        let answer = traced(&node, "/v1/check/batch", &trace, "01", &batch).json();
+        let allowed: Vec<_> = answer["results"].as_array().unwrap().iter().map(|result| &result["allowed"]).collect();
+        assert_eq!(allowed, [true, false, true]);
+        let spans = collector.wait("the batch is there", |spans| !spans.named(&trace, part).is_empty());
+        assert_eq!(attributes(spans.one(&trace, part), ["tollgate.allowed", "tollgate.cost"]), ["false", "1"]);
+    }
+}
+
 #[test]
 fn traces_go_over_http_as_well() {
     let collector = Collector::start();

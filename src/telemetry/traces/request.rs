@@ -50,6 +50,13 @@ pub struct Answered<'a> {
     pub fallback: Option<(&'static str, &'static str)>,
 }
 
+impl Answered<'_> {
+    /// Whether it is a denial, a fallback or a failure; what a caller did wrong is none of them.
+    pub fn went_wrong(&self) -> bool {
+        self.answer.is_some() && (self.allowed != Some(true) || self.fallback.is_some())
+    }
+}
+
 /// A request that is recorded, or may yet be.
 #[derive(Debug)]
 pub struct Request {
@@ -233,7 +240,7 @@ pub fn answered<'a>(told: impl FnOnce() -> Answered<'a>) {
             None => {}
             Some(late) => {
                 let told = told();
-                if told.answer.is_some() && (told.allowed != Some(true) || told.fallback.is_some()) {
+                if told.went_wrong() {
                     let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
                     // Of several the first one: an attribute is told once.
                     if !std::mem::replace(&mut late.worth_keeping, true) {
