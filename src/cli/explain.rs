@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{fail, load, tell};
 use crate::clock::unix_micros;
-use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig};
+use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::lists::Found;
 use crate::limit::policy::{Listed, Policy};
@@ -135,6 +135,5 @@ fn text(told: &Value) -> String {
         lines.push(("slot", format!("{}{used}", redis["slot"])));
         lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
     }
-    // What is not to be seen could do anything to a terminal.
-    lines.into_iter().map(|(name, value)| format!("{name:8}{}\n", value.escape_debug())).collect()
+    lines.into_iter().map(|(name, value)| format!("{name:8}{}\n", visible(&value))).collect()
 }

@@ -74,6 +74,7 @@ pub(crate) use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use files::Watched;
 pub use resolve::{built_in, load};
+pub use scalar::visible;
 pub use setup::Setup;
 pub use source::{Overrides, Source};
 pub use store::DEFAULT_KEY_PREFIX;

@@ -14,6 +14,9 @@ const MAX_NAME_BYTES: usize = 64;
 /// The longest part of a value that a fault repeats, in characters.
 const MAX_SHOWN: usize = 60;
 
+/// What can be seen, although Rust escapes it.
+const AS_THEY_ARE: [char; 3] = ['\'', '"', '\\'];
+
 /// By so many hexadecimal digits a token is told from a name that begins alike.
 const DIGITS: usize = 16;
 
@@ -134,8 +137,20 @@ pub(super) fn is_identifier(text: &str) -> bool {
 /// The beginning of what was written, on one line, without what in it is secret.
 pub(super) fn excerpt(text: &str) -> String {
     let text = masked(text);
-    let shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().count() > MAX_SHOWN { shown + "..." } else { shown }
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => visible(&text[..end]) + "...",
+        None => visible(&text),
+    }
+}
+
+/// On one line, with what cannot be seen escaped, as it could do anything to a terminal. Quotes and backslashes stand as
+/// they are, so that a key is shown as it was asked for.
+pub fn visible(text: &str) -> String {
+    let pieces = text.split_inclusive(AS_THEY_ARE).flat_map(|piece| {
+        let (before, mark) = piece.split_at(piece.trim_end_matches(AS_THEY_ARE).len());
+        before.escape_debug().chain(mark.chars())
+    });
+    pieces.collect()
 }
 
 /// Of a URL that may hold a password only the scheme, of a token that stands where its file belongs only how it begins.
@@ -156,6 +171,20 @@ fn masked(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_cannot_be_seen_is_escaped() {
+        for (text, shown) in [
+            (r#"it's "a\b""#, r#"it's "a\b""#),
+            (r#"""'"#, r#"""'"#),
+            ("cafe\u{301} ü", "cafe\u{301} ü"),
+            ("a\u{1b}[2J\r\n\t\u{202e}\0", r"a\u{1b}[2J\r\n\t\u{202e}\0"),
+            ("", ""),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
+        assert_eq!(excerpt(&"'".repeat(MAX_SHOWN + 1)), "'".repeat(MAX_SHOWN) + "...");
+    }
 
     #[test]
     fn what_is_secret_is_not_repeated() {

@@ -164,6 +164,16 @@ fn what_cannot_be_explained_says_why() {
     }
 }
 
+/// Whoever copies them from there finds them in Redis.
+#[test]
+fn keys_are_told_as_they_are() {
+    let file = file_with(POLICIES);
+    let key = r#"it's "a\b""#;
+    let (code, out, _) = explain(file.path().to_str().unwrap(), "login", key, &[]);
+    assert!(code == 0 && out.contains(&format!("{{ratelimit:{key}:}}login:")), "{out}");
+    assert!(out.lines().any(|line| line.strip_prefix("key").is_some_and(|rest| rest.trim() == key)), "{out}");
+}
+
 /// A key may come from anywhere, and a terminal obeys what it is sent.
 #[test]
 fn what_would_not_be_seen_is_escaped() {

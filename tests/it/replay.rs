@@ -253,6 +253,14 @@ fn lists_answer_as_those_of_a_node_do() {
     assert_eq!(verdicts(&report), (5, 3));
 }
 
+#[test]
+fn keys_are_told_as_they_are_and_only_what_cannot_be_seen_is_escaped() {
+    let line = r#"{"time": 1, "key": "it's \"a\\b\"\u001b"}"#;
+    let folder = folder(&[("checks.json", &format!("{line}\n{line}\n"))]);
+    let (code, out, error) = run(&folder, "--policy one --log checks.json");
+    assert!(code == 0 && out.contains(r#"  it's "a\b"\u{1b}"#), "{out}{error}");
+}
+
 /// As `zcat *.gz` gives the logs of days: the newest first.
 #[test]
 fn logs_in_the_wrong_order_are_told() {

@@ -9,6 +9,7 @@ use super::entry::Format;
 use super::run::{Counts, Outcome};
 use super::tally::Minute;
 use super::trial::Result;
+use crate::config::visible;
 use crate::limit::time::Micros;
 
 /// The report as one JSON document, with a line end.
@@ -109,7 +110,7 @@ fn details(text: &mut String, result: &Result) {
         push(text, format_args!("\n{name}: keys denied most{least}"));
     }
     for (key, denials) in &result.keys {
-        push(text, format_args!("  {:>10}  {}", denials.denied, key.escape_debug()));
+        push(text, format_args!("  {:>10}  {}", denials.denied, visible(key)));
     }
     if !result.peaks.is_empty() {
         push(text, format_args!("\n{name}: minutes denied most"));
