@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::TcpListener;
 
-use super::Listeners;
+use super::{Listeners, reach};
+use crate::access::Need;
 use crate::config::Policies;
 use crate::http::Node;
 use crate::limit::policy::Policy;
@@ -28,7 +29,8 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     if policies.by_name.len() > MAX_SHOWN {
         lines.push("    ...".into());
     }
-    lines.extend(try_line(&policies, &checks));
+    let with_token = node.reloader.access().permit(Need::Check, reach(&listeners.checks), || None).is_err();
+    lines.extend(try_line(&policies, &checks, with_token));
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
@@ -39,12 +41,15 @@ fn summary(policy: &Policy) -> String {
 }
 
 /// A line for a shell. The policy that denies soonest shows most, one that only watches denies nothing; the key is one
-/// of any type.
-fn try_line(policies: &Policies, url: &str) -> Option<String> {
+/// of any type. A token that is asked for comes from the variable that has it for the commands as well.
+fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
     let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
-    Some(format!("  try        curl -i -H 'Content-Type: application/json' -d '{body}' {url}/v1/check"))
+    let token = if with_token { r#" -H "Authorization: Bearer $TOLLGATE_TOKEN""# } else { "" };
+    Some(format!(
+        "  try        curl -i{token} -H 'Content-Type: application/json' -d '{body}' {url}/v1/check"
+    ))
 }
 
 /// Where a client on this machine reaches the listener.

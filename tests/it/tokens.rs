@@ -257,6 +257,19 @@ fn the_policies_need_what_a_check_needs() {
     assert_eq!([ask(&public, &[]), ask(&public, &[shown])], [401, 200]);
 }
 
+#[test]
+fn the_printed_line_shows_the_token_that_is_asked_for() {
+    let (token, line) = token();
+    let folder = folder("auth: {check_token_files: [tokens]}");
+    write(folder.path(), "tokens", &line);
+    let node = node(&folder);
+    let line = node.greeting.lines().last().unwrap().trim().strip_prefix("try").unwrap();
+    let output = Command::new("sh").args(["-c", line]).env("TOLLGATE_TOKEN", token).output().unwrap();
+    let answer = String::from_utf8(output.stdout).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "install curl to run this test: {answer}");
+    assert!(!Node::start().greeting.contains("TOLLGATE_TOKEN"));
+}
+
 /// RFC 9110, 15.5.2: an answer of that status says how to be let in.
 #[test]
 fn a_denial_as_401_has_its_challenge() {
