@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::header::GetAll;
 use axum::http::{HeaderName, HeaderValue, Request};
 
 use super::front::Caller;
@@ -30,16 +31,29 @@ pub(super) fn begin<B>(
 ) -> Option<traces::Request> {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let (method, route, name) = *CALLS.iter().find(|(other, route, _)| *other == method && *route == path)?;
-    let field = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let traceparent = field(TRACEPARENT);
+    let traceparent = only(request.headers().get_all(TRACEPARENT));
+    let tracestate = traceparent.and_then(|_| joined(request.headers().get_all(TRACESTATE)));
     tracing.begin(&Incoming {
         method,
         route,
         name,
         traceparent,
-        tracestate: traceparent.and_then(|_| field(TRACESTATE)),
+        tracestate: tracestate.as_deref(),
         scheme: if caller.encrypted { "https" } else { "http" },
         client: caller.address,
         request_id: id.to_str().unwrap_or_default(),
     })
+}
+
+/// The one line of a field. Of several none is the right one (W3C trace context, 3.2).
+fn only(lines: GetAll<'_, HeaderValue>) -> Option<&str> {
+    let mut lines = lines.iter();
+    let (line, None) = (lines.next()?, lines.next()) else { return None };
+    line.to_str().ok()
+}
+
+/// The lines of a field that is a list, as one (RFC 9110, 5.3).
+fn joined(lines: GetAll<'_, HeaderValue>) -> Option<String> {
+    let lines: Option<Vec<&str>> = lines.iter().map(|line| line.to_str().ok()).collect();
+    lines.filter(|lines| !lines.is_empty()).map(|lines| lines.join(","))
 }

@@ -296,6 +296,28 @@ fn a_denial_in_a_batch_is_kept_and_told_wherever_it_stands() {
     }
 }
 
+/// Proxies may add lines of their own.
+#[test]
+fn a_state_in_several_lines_is_one_and_several_parents_are_none() {
+    let collector = Collector::start();
+    let node = Node::start_by(collector.tollgate(ALWAYS), &[]);
+    let ask = |parents: &[&str], states: &[&str]| {
+        let parents: Vec<_> = parents.iter().map(|trace| format!("00-{trace}-{PARENT}-01")).collect();
+        let mut fields = vec![("content-type", "application/json")];
+        fields.extend(parents.iter().map(|parent| ("traceparent", parent.as_str())));
+        fields.extend(states.iter().map(|state| ("tracestate", *state)));
+        let request = http::request("POST", "/v1/check", &fields, br#"{"key": "k"}"#);
+        assert_eq!(http::exchange(&node.address, &request).status, 200);
+    };
+    let [one, two, last] = [trace_id(), trace_id(), trace_id()];
+    ask(&[&one, &two], &["a=1"]);
+    ask(&[&last], &["a=1,b=2", "c=3"]);
+    let spans = collector.wait("the last one is there", |spans| !spans.named(&last, "POST /v1/check").is_empty());
+    assert_eq!(spans.one(&last, "POST /v1/check").trace_state, "a=1,b=2,c=3");
+    let root = spans.all().find(|span| span.name == "POST /v1/check" && hex(&span.trace_id) != last).unwrap();
+    assert!(root.parent_span_id.is_empty() && ![&one, &two].contains(&&hex(&root.trace_id)), "{root:?}");
+}
+
 #[test]
 fn traces_go_over_http_as_well() {
     let collector = Collector::start();
