@@ -19,11 +19,18 @@ impl Bearer {
             None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
         };
         let token = text.lines().next().map(str::trim).filter(|token| !token.is_empty());
-        match token {
-            Some(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-                Err("a token is made of letters, digits and signs, as `tollgate token new` makes it".into())
-            }
-            token => Ok(token.map(str::to_owned)),
-        }
+        token.map(|token| shown(token).map(str::to_owned)).transpose()
+    }
+}
+
+/// The token, if it is one that a field can show.
+///
+/// # Errors
+/// When it is not of visible ASCII characters alone.
+pub(super) fn shown(token: &str) -> Result<&str, String> {
+    if token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(token)
+    } else {
+        Err("a token is made of letters, digits and signs, as `tollgate token new` makes it".into())
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
 
+use super::bearer::shown;
 use super::{fail, tell};
 use crate::access::{TokenHash, new_token};
 
@@ -44,6 +45,6 @@ fn hashed() -> Result<String, String> {
     match line.trim() {
         _ if length as u64 > MAX_BYTES => Err(format!("a token has up to {MAX_BYTES} bytes")),
         "" => Err("write the token to standard input".into()),
-        token => Ok(format!("{}\n", TokenHash::of(token))),
+        token => Ok(format!("{}\n", TokenHash::of(shown(token)?))),
     }
 }

@@ -359,6 +359,18 @@ fn a_token_that_never_ends_is_none() {
 }
 
 #[test]
+fn a_token_that_nobody_can_show_has_no_line() {
+    for token in ["två", "two words", "a\u{7f}"] {
+        let file = file_with(&format!(" {token} \n"));
+        let input = std::fs::File::open(file.path()).unwrap();
+        let output = Command::new(TOLLGATE).args(["token", "hash"]).stdin(input).output().unwrap();
+        let reason = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{token}: {reason}");
+        assert!(reason.contains("letters, digits and signs") && !reason.contains(token), "{reason}");
+    }
+}
+
+#[test]
 fn a_file_of_authorities_that_holds_none_is_told() {
     let (code, _, reason) = run(&["health", "--ca-file", "/dev/null"], &{
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
