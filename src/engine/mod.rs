@@ -336,7 +336,7 @@ impl Engine {
     fn complain(&self, subject: &Subject, error: &StoreError) {
         if let Some(suppressed) = self.tally.complain(error, self.clock.now()) {
             let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
-            tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; the fallback answers");
+            tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; `on_store_failure` answers");
         }
     }
 }

@@ -112,7 +112,12 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
     node.ended();
     let told: Vec<Value> = lines(&log)
         .into_iter()
-        .filter(|line| line["fields"]["message"].as_str().unwrap().contains("the fallback answers"))
+        .filter(|line| {
+            line["fields"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("the store gave no decision; `on_store_failure` answers")
+        })
         .collect();
     let [line] = &told[..] else { panic!("one line of twenty checks: {told:?}") };
     assert_eq!((&line["span"]["request_id"], &line["span"]["trace_id"]), (&json!("req-7"), &json!(trace)));

@@ -52,7 +52,7 @@ metrics! {
         pub store_retries: Family<u64> = "tollgate_store_retries",
         /// Checks that wait to be sent to a shard.
         pub lane_queue_depth: Family<f64> = "tollgate_lane_queue_depth",
-        /// 1 if there is a connection to the shard, else 0.
+        /// 1 if there is a connection to the shard and it answers, else 0.
         pub shard_up: Family<f64> = "tollgate_shard_up",
         /// Slots of the cluster that no primary owns: their keys are answered by the fallback.
         pub slots_without_owner: Family<f64> = "tollgate_slots_without_owner",
@@ -69,7 +69,8 @@ metrics! {
         /// Checks that were answered without the store, by the policy's way to do so and by what kept the
         /// store from it.
         pub fallback: Family<u64> = "tollgate_fallback",
-        /// Requests that were turned away unread because too many were under way.
+        /// Requests that were turned away unread because too many were under way or, over HTTP/2, too many answers
+        /// not taken; and long answers over HTTP/2 that were given up for the latter.
         pub shed: Family<u64> = "tollgate_shed",
         /// Connections that were closed at once because too many were open.
         pub connections_refused: Family<u64> = "tollgate_connections_refused",
