@@ -127,11 +127,15 @@ fn several_nodes_share_the_load() {
 #[test]
 fn failures_are_counted_by_their_reason() {
     let node = Node::start();
-    let arguments = ["-n", "20", "-c", "2", "--policy", "nope"];
-    let text = bench(&node.url(), &arguments);
-    assert_eq!(text.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&text.stdout).contains("failed: 20 by status 404"), "{text:?}");
-    assert_eq!(report(&node.url(), &arguments)["failures"], json!({"status 404": 20}));
+    for batch in [&[][..], &["--batch", "10"]] {
+        let arguments = [&["-n", "20", "-c", "2", "--policy", "nope"], batch].concat();
+        let output = bench(&node.url(), &arguments);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(1) && text.contains("failed: 20 by status 404"), "{output:?}");
+        // No time was measured.
+        assert!(!text.contains("latency"), "{text}");
+        assert_eq!(report(&node.url(), &arguments)["failures"], json!({"status 404": 20}));
+    }
 }
 
 #[test]

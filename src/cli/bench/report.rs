@@ -101,9 +101,11 @@ impl Report {
                 ),
             );
         }
-        let spans = QUANTILES.iter().map(|(name, at)| format!("{name} {}", millis(latency.value_at_quantile(*at))));
-        let spans: Vec<_> = spans.chain([format!("max {}", millis(latency.max()))]).collect();
-        line(&mut text, format_args!("latency in ms: {}", spans.join("  ")));
+        if !latency.is_empty() {
+            let spans = QUANTILES.iter().map(|(name, at)| format!("{name} {}", millis(latency.value_at_quantile(*at))));
+            let spans: Vec<_> = spans.chain([format!("max {}", millis(latency.max()))]).collect();
+            line(&mut text, format_args!("latency in ms: {}", spans.join("  ")));
+        }
         text
     }
 }

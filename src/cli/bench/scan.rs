@@ -94,7 +94,15 @@ fn decisions(body: &[u8]) -> Result<Verdicts, Failure> {
             verdicts.by[known] += 1;
         }
     }
-    if verdicts.allowed + verdicts.denied == 0 { Err(Failure::Malformed) } else { Ok(verdicts) }
+    if verdicts.allowed + verdicts.denied == 0 { Err(refusal(body)) } else { Ok(verdicts) }
+}
+
+/// Why there is no decision in a body: the status of the first problem, which all items of a batch have as a rule.
+fn refusal(body: &[u8]) -> Failure {
+    static STATUS: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"status\":"));
+    let digits = STATUS.find(body).and_then(|at| body.get(at + STATUS.needle().len()..)?.get(..3));
+    let status = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    status.map_or(Failure::Malformed, Failure::Status)
 }
 
 /// A `status` for each quota; when under the limit some versions leave it out. Its JSON varies in blanks.
@@ -123,6 +131,9 @@ mod tests {
         let expected = Verdicts { allowed: 2, denied: 1, by: [1, 1, 0, 0] };
         assert_eq!(verdicts(&TOLLGATE, 200, body), Ok(expected));
         assert_eq!(verdicts(&TOLLGATE, 200, b"{}"), Err(Failure::Malformed));
+        assert_eq!(verdicts(&TOLLGATE, 200, br#"{"status":"UP"}"#), Err(Failure::Malformed));
+        let refused = br#"{"results":[{"error":{"type":"t","status":404}},{"error":{"type":"t","status":404}}]}"#;
+        assert_eq!(verdicts(&TOLLGATE, 200, refused), Err(Failure::Status(404)));
         assert_eq!(verdicts(&TOLLGATE, 503, body), Err(Failure::Status(503)));
     }
 
