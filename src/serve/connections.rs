@@ -130,7 +130,8 @@ impl Connections {
         // An answer is one small write, which must not wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let tls = self.reloader.tls();
-        let address = stream.peer_addr().ok().map(|address| address.ip());
+        // To a listener of both versions a caller by IPv4 has an address of IPv6.
+        let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let caller = Caller { address, encrypted: tls.is_some() };
         let conversation = Conversation {
             front: self.front.with_caller(caller),

@@ -318,6 +318,33 @@ fn a_state_in_several_lines_is_one_and_several_parents_are_none() {
     assert!(root.parent_span_id.is_empty() && ![&one, &two].contains(&&hex(&root.trace_id)), "{root:?}");
 }
 
+/// The other attribute only ends like the name of the service.
+#[test]
+fn a_service_without_a_name_of_its_own_is_tollgate() {
+    for (attributes, service) in [("my.service.name=x", "tollgate"), ("a=b, service.name=limits", "limits")] {
+        let collector = Collector::start();
+        let variables = [ALWAYS[0], ("OTEL_RESOURCE_ATTRIBUTES", attributes)];
+        let node = Node::start_by(collector.tollgate(&variables), &[]);
+        node.check("default", "k", 1);
+        let spans = collector.wait("a span is there", |spans| !spans.0.is_empty());
+        assert_eq!(spans.0[0].service, service, "{attributes}");
+    }
+}
+
+/// As a listener of both versions has them.
+#[test]
+fn a_caller_by_ipv4_is_told_by_its_own_address() {
+    let collector = Collector::start();
+    let port = free_port();
+    let mut node = Node::start_unread(collector.tollgate(ALWAYS), format!("[::ffff:127.0.0.1]:{port}"));
+    node.address = format!("127.0.0.1:{port}");
+    let health = http::request("GET", "/health/live", &[], b"");
+    wait_until("it answers", || http::try_exchange(&node.address, &health).is_ok());
+    node.check("default", "k", 1);
+    let spans = collector.wait("a span is there", |spans| !spans.0.is_empty());
+    assert_eq!(attribute(&spans.0[0].span, "client.address"), "127.0.0.1");
+}
+
 #[test]
 fn traces_go_over_http_as_well() {
     let collector = Collector::start();

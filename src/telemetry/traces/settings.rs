@@ -152,8 +152,9 @@ fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, b
 
 /// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read by the builder.
 fn resource(variable: &dyn Fn(&'static str) -> Option<String>) -> Resource {
+    let is_name = |attribute: &str| attribute.split_once('=').is_some_and(|(key, _)| key.trim() == "service.name");
     let named = variable("OTEL_SERVICE_NAME").is_some()
-        || variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|attributes| attributes.contains("service.name="));
+        || variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|attributes| attributes.split(',').any(is_name));
     let builder = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     if named { builder.build() } else { builder.with_service_name("tollgate").build() }
 }
