@@ -1,7 +1,6 @@
 //! The exact algorithms against naive models that keep everything, on every step of random histories.
 
 use proptest::prelude::*;
-use tollgate::clock::Clock;
 use tollgate::limit::decision::decide;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};

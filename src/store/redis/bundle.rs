@@ -179,8 +179,8 @@ fn is_from_inside(error: &redis::ServerError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask::Ask;
     use super::super::ask::tests::ask;
+    use super::super::ask::{Ask, Matter};
     use super::*;
     use crate::store::Work;
 
@@ -246,7 +246,8 @@ mod tests {
 
     #[test]
     fn the_calls_of_a_key_keep_their_order() {
-        let once = || Group::of(Ask { work: Work::Once { id: "id".into(), cost: 1 }, ..ask("a").0 });
+        let once =
+            || Group::of(Ask { matter: Matter::work(Work::Once { id: "id".into(), cost: 1 }, &[]), ..ask("a").0 });
         let bundles = bundles(vec![group("b"), group("a"), once(), group("a"), group("c"), group("d")], true);
         let keys = |bundle: &Bundle| bundle.groups.iter().map(Group::key).collect::<Vec<_>>();
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| group(key).key());

@@ -226,12 +226,13 @@ mod tests {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for work in [take(), once(), take(), take(), Work::Look(0), take(), once()] {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { work, ..ask });
+            queue.add(Ask { matter: Matter::work(work, &[]), ..ask });
             verdicts.push(verdict);
         }
         let order = queue.take(9);
         assert_eq!(sizes(&order), [1, 1, 3, 1, 1]);
-        assert!([1, 4].iter().all(|place: &usize| matches!(order[*place].asks[0].work, Work::Once { .. })));
+        let is_once = |group: &Group| matches!(&group.asks[0].matter, Matter::Work { work: Work::Once { .. }, .. });
+        assert!([1, 4].iter().all(|place: &usize| is_once(&order[*place])));
     }
 
     #[test]
