@@ -36,7 +36,6 @@ pub(super) struct Problem {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    MalformedRequest,
     MalformedJson,
     InvalidRequest,
     InvalidConfiguration,
@@ -59,7 +58,6 @@ impl Kind {
     /// Status, the last part of `type`, and title.
     fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Self::MalformedRequest => (StatusCode::BAD_REQUEST, "malformed-request", "The request is not right HTTP"),
             Self::MalformedJson => (StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON"),
             Self::InvalidRequest => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", "The request says something it may not say")
@@ -93,11 +91,6 @@ impl Kind {
 impl Problem {
     fn new(kind: Kind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), violations: Vec::new(), known: None, faults: Vec::new() }
-    }
-
-    /// 400: no `Host`, or several.
-    pub(super) fn without_host() -> Self {
-        Self::new(Kind::MalformedRequest, "send one field Host, as HTTP/1.1 asks for: there is none, or more than one")
     }
 
     /// 400: `detail` says where it stops being JSON.

@@ -1,5 +1,5 @@
-//! What a request meets first: the request id, the panic guard, the cap of what is in flight, whether it names its host,
-//! who may call, the end of a connection, and the short way of a check.
+//! What a request meets first: the request id, the panic guard, the cap of what is in flight, who may call, the end of
+//! a connection, and the short way of a check.
 //!
 //! `POST /v1/check` is nearly all that is ever asked, so it does not pass the router, whose boxes cost about as
 //! much as the rest of a denial from memory. It runs the same handler; everything else is routed.
@@ -95,9 +95,6 @@ impl Inner {
         if !has_room && admitted.is_counted() {
             return self.node.load.no_room();
         }
-        if !names_its_host(&head) {
-            return Problem::without_host().into_response();
-        }
         if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
             return problem.into_response();
         }
@@ -115,11 +112,4 @@ impl Inner {
     fn is_check(&self, head: &Parts) -> bool {
         self.surface != Surface::Admin && head.method == Method::POST && head.uri.path() == "/v1/check"
     }
-}
-
-/// Whether there is one `Host`, as HTTP/1.1 must have it (RFC 9112, 3.2): who forwards a request that has several may take
-/// another one for the right one.
-fn names_its_host(head: &Parts) -> bool {
-    let mut hosts = head.headers.get_all(header::HOST).iter();
-    head.version != Version::HTTP_11 || (hosts.next().is_some() && hosts.next().is_none())
 }

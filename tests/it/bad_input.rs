@@ -265,34 +265,6 @@ fn wrong_query_strings() {
     assert_untouched(&mut node);
 }
 
-/// RFC 9112, 3.2. An empty one is one, as of whoever has no name to tell.
-#[test]
-fn a_request_names_its_host_once() {
-    let mut node = Node::start();
-    for (version, hosts, named) in [
-        ("1.1", "", false),
-        ("1.1", "Host: t\r\nHost: t\r\n", false),
-        ("1.1", "Host: t\r\nhost: u\r\n", false),
-        ("1.1", "Host:\r\n", true),
-        ("1.0", "", true),
-    ] {
-        let body = r#"{"key": "k", "cost": 0}"#;
-        let fields = format!("{hosts}Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
-        for request in [
-            format!("GET /health/live HTTP/{version}\r\n{hosts}\r\n"),
-            format!("POST /v1/check HTTP/{version}\r\n{fields}\r\n{body}"),
-        ] {
-            let answer = http::exchange(&node.address, request.as_bytes());
-            if named {
-                assert_eq!(answer.status, 200, "{request}");
-            } else {
-                assert_problem(&answer, 400, "malformed-request");
-            }
-        }
-    }
-    assert_untouched(&mut node);
-}
-
 /// They are refused before there is a request that could have a problem document.
 #[test]
 fn heads_that_are_too_large_or_no_http_are_refused() {
