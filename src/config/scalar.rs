@@ -143,8 +143,8 @@ pub(super) fn excerpt(text: &str) -> String {
     }
 }
 
-/// On one line, with what cannot be seen escaped, as it could do anything to a terminal. Quotes and backslashes stand as
-/// they are, so that a key is shown as it was asked for.
+/// On one line, with what cannot be seen escaped, as it could do anything to a terminal. Quotes and backslashes stand
+/// as they are, so that a key is shown as it was asked for.
 pub fn visible(text: &str) -> String {
     let pieces = text.split_inclusive(AS_THEY_ARE).flat_map(|piece| {
         let (before, mark) = piece.split_at(piece.trim_end_matches(AS_THEY_ARE).len());

@@ -138,8 +138,8 @@ impl Engine {
         let tell = |answers: &Answers| {
             let told = |(check, answer): (&&Check, &Answer)| told(subject, check.cost, answer.as_ref());
             let latest = || checks.iter().zip(answers).rev();
-            // Of several for one key the last one that went wrong tells most, or else the last: those before were decided
-            // first.
+            // Of several for one key the last one that went wrong tells most, or else the last: those before it were
+            // decided first.
             if let Some(last) = latest().next() {
                 traces::answered(|| latest().map(told).find(Answered::went_wrong).unwrap_or_else(|| told(last)));
             }

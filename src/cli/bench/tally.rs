@@ -13,8 +13,8 @@ const LONGEST: u64 = 3_600_000_000;
 
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// us, of the calls that were answered; and of those that were not, or were due and never sent, what they had waited
-    /// at the end.
+    /// us, of the calls that were answered; and of those that were given up, or were due and never sent, what they had
+    /// waited at the end.
     pub(super) latency: Histogram<u64>,
     pub(super) verdicts: Verdicts,
     /// Checks by the reason why there is no decision.
@@ -51,8 +51,8 @@ impl Tally {
         }
     }
 
-    /// Notes that a call of `checks` that counts from `from` was sent and not answered until `now`, the end: it would have
-    /// waited for longer than that, and a percentile without it would hide the pause that it waited for.
+    /// Notes that a call of `checks` that counts from `from` was sent and not answered until `now`, the end: it would
+    /// have waited for longer than that, and a percentile without it would hide the pause that it waited for.
     pub(super) fn give_up(&mut self, from: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(from).max(1));
         self.fail(Failure::Unanswered, checks);
