@@ -43,6 +43,8 @@ mod shared;
 
 mod entrance;
 
+mod resolver;
+
 mod patience;
 
 mod single;

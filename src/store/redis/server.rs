@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, Value};
 
-use super::{entrance, sources};
+use super::{entrance, resolver, sources};
 use crate::config::Credentials;
 use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
@@ -65,7 +65,10 @@ pub async fn connect(
     credentials: &Credentials,
     timeout: Duration,
 ) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(None);
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(timeout))
+        .set_response_timeout(None)
+        .set_dns_resolver(resolver::system());
     let connecting = async {
         let client = entrance::client(address, credentials).await?;
         client.get_multiplexed_async_connection_with_config(&config).await

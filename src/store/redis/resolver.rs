@@ -1,0 +1,284 @@
+//! The addresses of servers that are known by name.
+//!
+//! A lookup has a task of its own, which outlives the attempt to connect that asked for it: an attempt ends long before
+//! a slow name server answers, and the next one has what came meanwhile. Whoever asks for a name that is being looked
+//! up waits for the same lookup, so that a name server is asked once at a time, and not by every lane.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use redis::io::AsyncDNSResolver;
+use redis::{ErrorKind, RedisError, RedisFuture, RedisResult};
+use tokio::sync::{Notify, watch};
+
+/// How long a lookup may take. What it found waits as long for somebody who asks.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How long what was found is kept once somebody has it.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// Addresses with the port 0.
+type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
+
+/// Finds the addresses of a name.
+type Lookup = Box<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// Looks names up. Its clones share what they find.
+#[derive(Clone)]
+pub(super) struct Resolver(Arc<Names>);
+
+struct Names {
+    lookup: Lookup,
+    limit: Duration,
+    kept: Duration,
+    /// Those that are being looked up, or were lately. The task of each removes it.
+    known: Mutex<HashMap<String, Arc<Name>>>,
+}
+
+struct Name {
+    /// None: not found yet. Without its sender: it will not be.
+    found: watch::Receiver<Option<Found>>,
+    /// Told that somebody has what was found.
+    had: Notify,
+}
+
+/// The system's, for all connections of this process.
+pub(super) fn system() -> Resolver {
+    static SYSTEM: LazyLock<Resolver> = LazyLock::new(|| {
+        let lookup = |host: String| -> BoxFuture<'static, _> {
+            Box::pin(async move { Ok(tokio::net::lookup_host((host, 0)).await?.collect()) })
+        };
+        Resolver::new(Box::new(lookup), LIMIT, KEPT)
+    });
+    SYSTEM.clone()
+}
+
+impl Resolver {
+    fn new(lookup: Lookup, limit: Duration, kept: Duration) -> Self {
+        Self(Arc::new(Names { lookup, limit, kept, known: Mutex::default() }))
+    }
+
+    /// The addresses of `host`; a lookup that this begins goes on when it is dropped.
+    async fn addresses(&self, host: &str) -> RedisResult<Arc<[SocketAddr]>> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok([SocketAddr::new(address, 0)].into());
+        }
+        let name = self.name(host);
+        let mut found = name.found.clone();
+        let found = found.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
+        name.had.notify_one();
+        match found {
+            Some(Ok(addresses)) if addresses.is_empty() => {
+                Err((ErrorKind::InvalidClientConfig, "No address found for host").into())
+            }
+            Some(Ok(addresses)) => Ok(addresses),
+            // An error cannot be cloned.
+            Some(Err(error)) => Err(io::Error::new(error.kind(), error.to_string()).into()),
+            None => Err(RedisError::from((ErrorKind::Io, "the lookup of the name was given up"))),
+        }
+    }
+
+    /// What is known of `host`, or will be.
+    fn name(&self, host: &str) -> Arc<Name> {
+        let (sender, name) = match self.0.known().entry(host.to_owned()) {
+            Entry::Occupied(known) => return known.get().clone(),
+            Entry::Vacant(place) => {
+                let (sender, found) = watch::channel(None);
+                (sender, place.insert(Arc::new(Name { found, had: Notify::new() })).clone())
+            }
+        };
+        // Not before the lock is free: a runtime that ends drops the task at once, which needs it.
+        let known = Known { names: self.0.clone(), host: host.to_owned() };
+        tokio::spawn(known.look_up(sender, name.clone()));
+        name
+    }
+}
+
+impl AsyncDNSResolver for Resolver {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let mut addresses = self.addresses(host).await?.to_vec();
+            addresses.iter_mut().for_each(|address| address.set_port(port));
+            Ok(Box::new(addresses.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
+        })
+    }
+}
+
+impl Names {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<Name>>> {
+        // A map is whole after each of its calls, so a panic elsewhere cannot have left it half-changed.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A name in the map, until this is dropped.
+struct Known {
+    names: Arc<Names>,
+    host: String,
+}
+
+impl Known {
+    /// Looks it up and keeps what was found for a while; a failure only those are told who wait for it.
+    async fn look_up(self, sender: watch::Sender<Option<Found>>, name: Arc<Name>) {
+        let Names { lookup, limit, kept, .. } = &*self.names;
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "the name server did not answer in time");
+        let found = tokio::time::timeout(*limit, lookup(self.host.clone())).await.unwrap_or_else(|_| Err(late()));
+        let failed = found.is_err();
+        sender.send_replace(Some(found.map(Into::into).map_err(Arc::new)));
+        if failed {
+            return;
+        }
+        // Who goes through many names may come back to this one only after several seconds.
+        let _ = tokio::time::timeout(*limit, name.had.notified()).await;
+        tokio::time::sleep(*kept).await;
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.names.known().remove(&self.host);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(20);
+
+    /// Far longer than anything here takes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A resolver whose lookups wait until they are let go, and how many were begun. A name is the addresses that it
+    /// has; one that is no list of them fails.
+    fn slow(limit: Duration, kept: Duration) -> (Resolver, Arc<Notify>, Arc<AtomicUsize>) {
+        let (go, begun) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (let_go, count) = (go.clone(), begun.clone());
+        let lookup = move |host: String| -> BoxFuture<'static, _> {
+            count.fetch_add(1, Ordering::SeqCst);
+            let let_go = let_go.clone();
+            Box::pin(async move {
+                let_go.notified().await;
+                let address = |text: &str| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0));
+                host.split('+').map(address).collect::<Result<_, _>>().map_err(io::Error::other)
+            })
+        };
+        (Resolver::new(Box::new(lookup), limit, kept), go, begun)
+    }
+
+    async fn resolve(resolver: &Resolver, host: &str) -> RedisResult<Vec<SocketAddr>> {
+        Ok(resolver.resolve(host, 7001).await?.collect())
+    }
+
+    /// One attempt to connect, which is over long before the lookup.
+    async fn attempt(resolver: &Resolver, host: &str) -> Option<RedisResult<Vec<SocketAddr>>> {
+        tokio::time::timeout(MOMENT, resolve(resolver, host)).await.ok()
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_an_attempt_has_ended_is_there_for_the_next() {
+        let (resolver, go, begun) = slow(LONG, LONG);
+        let host = "192.0.2.1+2001:db8::1";
+        for _ in 0..3 {
+            assert!(attempt(&resolver, host).await.is_none());
+        }
+        go.notify_one();
+        let found = addresses(&["192.0.2.1:7001", "[2001:db8::1]:7001"]);
+        for _ in 0..2 {
+            assert_eq!(resolve(&resolver, host).await.unwrap(), found);
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn all_who_ask_meanwhile_share_a_lookup_and_other_names_have_their_own() {
+        let (resolver, go, begun) = slow(LONG, LONG);
+        let clones: Vec<_> = (0..20).map(|_| resolver.clone()).collect();
+        let asked = join_all(clones.iter().map(|clone| resolve(clone, "192.0.2.1+192.0.2.2")));
+        let other = resolve(&resolver, "192.0.2.3+192.0.2.4");
+        let let_go = async {
+            while begun.load(Ordering::SeqCst) < 2 {
+                tokio::task::yield_now().await;
+            }
+            (0..2).for_each(|_| go.notify_one());
+        };
+        let (asked, other, ()) = tokio::join!(asked, other, let_go);
+        let found = addresses(&["192.0.2.1:7001", "192.0.2.2:7001"]);
+        assert!(asked.into_iter().all(|asked| asked.unwrap() == found));
+        assert_eq!(other.unwrap(), addresses(&["192.0.2.3:7001", "192.0.2.4:7001"]));
+        assert_eq!(begun.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn what_was_found_is_dropped_once_it_was_had_or_nobody_wants_it() {
+        for had in [true, false] {
+            // What nobody has asked for is kept as long as a lookup may take.
+            let (resolver, go, begun) = slow(if had { LONG } else { MOMENT * 10 }, MOMENT);
+            assert!(attempt(&resolver, "192.0.2.1+192.0.2.2").await.is_none());
+            go.notify_one();
+            if had {
+                resolve(&resolver, "192.0.2.1+192.0.2.2").await.unwrap();
+            }
+            while !resolver.0.known().is_empty() {
+                tokio::time::sleep(MOMENT).await;
+            }
+            assert!(attempt(&resolver, "192.0.2.1+192.0.2.2").await.is_none());
+            assert_eq!(begun.load(Ordering::SeqCst), 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_told_and_the_next_attempt_asks_anew() {
+        let (resolver, go, begun) = slow(LONG, LONG);
+        for times in 1..=2 {
+            assert!(attempt(&resolver, "no such name").await.is_none());
+            go.notify_one();
+            let error = resolve(&resolver, "no such name").await.unwrap_err();
+            assert!(error.to_string().contains("invalid IP address syntax"), "{error}");
+            while !resolver.0.known().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(begun.load(Ordering::SeqCst), times);
+        }
+        let (resolver, _go, begun) = slow(MOMENT, LONG);
+        let error = resolve(&resolver, "192.0.2.1+192.0.2.2").await.unwrap_err();
+        assert!(error.to_string().contains("did not answer in time"), "{error}");
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn an_address_needs_no_lookup() {
+        let (resolver, _go, begun) = slow(LONG, LONG);
+        assert_eq!(resolve(&resolver, "192.0.2.1").await.unwrap(), addresses(&["192.0.2.1:7001"]));
+        assert_eq!(resolve(&resolver, "2001:db8::1").await.unwrap(), addresses(&["[2001:db8::1]:7001"]));
+        assert_eq!(begun.load(Ordering::SeqCst), 0);
+    }
+
+    /// Its tasks end with it.
+    #[test]
+    fn a_runtime_that_ends_leaves_nothing_behind() {
+        let (resolver, _go, _begun) = slow(LONG, LONG);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        assert!(runtime.block_on(attempt(&resolver, "192.0.2.1+192.0.2.2")).is_none());
+        assert_eq!(resolver.0.known().len(), 1);
+        drop(runtime);
+        assert!(resolver.0.known().is_empty());
+    }
+}
