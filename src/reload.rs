@@ -30,7 +30,7 @@ pub struct Reloader {
     /// Held while the file is read and put into force, so that an older reading never beats a newer one.
     reloading: Mutex<()>,
     /// The files as they were before they were last read: those of the configuration in force, and of one
-    /// with faults since.
+    /// with faults since. One that could not be read differs from what is there.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
     access: ArcSwap<Access>,
@@ -125,8 +125,11 @@ impl Reloader {
                 let others = before.into_iter().filter(known);
                 self.watched.store(Arc::new(faults.files().iter().cloned().chain(others).collect()));
                 let told: Vec<Fault> = faults.iter().cloned().collect();
+                // What cannot be read is tried again and again.
+                if why != watch::WHY || !faults.is_unread() || self.last.load().faults != told {
+                    tracing::error!(why, %faults, "the configuration has faults: the running policies stay in force");
+                }
                 self.last.rcu(|last| LastReload { tried_at: now, faults: told.clone(), ..LastReload::clone(last) });
-                tracing::error!(why, %faults, "the configuration has faults: the running policies stay in force");
                 Err(ReloadError::Faults(faults))
             }
         }

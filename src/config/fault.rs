@@ -77,6 +77,11 @@ impl Faults {
         Self { read, ..self }
     }
 
+    /// Whether one of its files was not there, or could not be read.
+    pub fn is_unread(&self) -> bool {
+        self.read.iter().any(Watched::is_unread)
+    }
+
     /// The files that were read, as they were before.
     pub fn files(&self) -> &[Watched] {
         &self.read

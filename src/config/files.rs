@@ -53,12 +53,13 @@ impl Files {
     /// The same; why it cannot be read is for the caller to note.
     pub(super) fn read(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Result<Vec<u8>, String>> {
         let path = self.path(node, what, faults)?;
-        self.read.push(Watched::look(&path));
         // Whoever opens a pipe waits for who writes to it.
-        Some(match std::fs::metadata(&path) {
-            Ok(data) if !data.is_file() => Err("it is no file".to_owned()),
-            _ => bounded(&path, MAX_BYTES),
-        })
+        let (watched, read) = match std::fs::metadata(&path) {
+            Ok(data) if !data.is_file() => (Watched::look(&path), Err("it is no file".to_owned())),
+            _ => watched(&path, MAX_BYTES),
+        };
+        self.read.push(watched);
+        Some(read)
     }
 
     /// The same, when it is text.
@@ -68,13 +69,14 @@ impl Files {
     }
 }
 
-/// What can be read at `path` if that is at most so many bytes; some that say they are empty never end.
-pub(super) fn bounded(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
-    match read.map_err(|error| error.to_string())? as u64 > most {
-        true => Err(format!("it is larger than {most} bytes")),
-        false => Ok(bytes),
+/// The file at `path` as it was before it was read, and what it holds if that is at most so many bytes; some that say
+/// they are empty never end.
+pub(super) fn watched(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, String>) {
+    let (watched, mut bytes) = (Watched::look(path), Vec::new());
+    match File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes)) {
+        Ok(length) if length as u64 > most => (watched, Err(format!("it is larger than {most} bytes"))),
+        Ok(_) => (watched, Ok(bytes)),
+        Err(error) => (watched.unread(), Err(error.to_string())),
     }
 }
 
@@ -92,7 +94,8 @@ impl Node {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
     path: PathBuf,
-    /// None: it was not there.
+    /// None: it was not there, or could not be read. So one that is there is tried again until it can be, although
+    /// nothing about it changes when a disk or the system recovers.
     stamp: Option<Stamp>,
 }
 
@@ -128,6 +131,16 @@ impl Watched {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The same file, which could not be read.
+    fn unread(self) -> Self {
+        Self { stamp: None, ..self }
+    }
+
+    /// Whether it was not there, or could not be read.
+    pub fn is_unread(&self) -> bool {
+        self.stamp.is_none()
+    }
 }
 
 #[cfg(test)]
@@ -151,5 +164,23 @@ mod tests {
         std::fs::write(&other, "five").unwrap();
         std::fs::rename(&other, &path).unwrap();
         assert_ne!(four.look_again(), four);
+    }
+
+    #[test]
+    fn what_is_there_and_cannot_be_read_looks_different_as_long_as_it_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        // Its start cannot be read, whoever asks.
+        let path = folder.path().join("file");
+        std::os::unix::fs::symlink("/proc/self/mem", &path).unwrap();
+        let (unread, bytes) = watched(&path, 10);
+        assert!(bytes.is_err() && unread.is_unread());
+        assert_ne!(unread.look_again(), unread);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(unread.look_again(), unread);
+        std::fs::write(&path, "one").unwrap();
+        for (most, read) in [(3, Ok(b"one".to_vec())), (2, Err("it is larger than 2 bytes".to_owned()))] {
+            let (one, bytes) = watched(&path, most);
+            assert_eq!((bytes, one.look_again()), (read, one));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::fault::{Faults, Place};
-use super::files::{Watched, bounded};
+use super::files::{Watched, watched};
 
 /// What a configuration may hold, bytes: far more than any needs, and a bound for what is named by mistake.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
@@ -39,11 +39,13 @@ impl Source {
     pub fn read(path: &Path) -> Result<Self, Faults> {
         let origin = path.display().to_string();
         let mut faults = Faults::new(&origin);
-        let file = Some(Watched::look(path));
-        let bytes =
-            bounded(path, MAX_BYTES).map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
+        let (file, bytes) = watched(path, MAX_BYTES);
+        let bytes = bytes.map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
         let text = bytes.ok().and_then(|bytes| utf8(bytes, &mut faults));
-        faults.conclude(text).map(|text| Self { origin, text, file })
+        match faults.conclude(text) {
+            Ok(text) => Ok(Self { origin, text, file: Some(file) }),
+            Err(faults) => Err(faults.read_from(vec![file])),
+        }
     }
 
     /// The example that is part of the program.

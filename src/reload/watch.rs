@@ -15,8 +15,12 @@ use super::Reloader;
 /// rarely read while it is written.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// Why it is loaded then, for the log.
+pub(super) const WHY: &str = "a file has changed";
+
 impl Reloader {
-    /// Loads the configuration again whenever one of its files has changed. Does not end.
+    /// Loads the configuration again whenever one of its files has changed, or could not be read the last time. Does
+    /// not end.
     pub async fn watch(self: &Arc<Self>) {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -29,7 +33,7 @@ impl Reloader {
             } else if changing.as_ref() == Some(&looked) {
                 changing = None;
                 // It has logged what is wrong.
-                let _ = self.reload("a file has changed").await;
+                let _ = self.reload(WHY).await;
             } else {
                 changing = Some(looked);
             }

@@ -1,5 +1,6 @@
 //! Policies are loaded again while the node runs: whole, without losing a count, and never with a fault.
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::num::NonZeroU64;
 use std::os::unix::fs::symlink;
@@ -8,6 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollgate::clock::Clock;
@@ -319,6 +321,40 @@ fn a_config_map_that_is_swapped_is_noticed() {
         point_at(name);
         wait_until(&format!("{name} is loaded"), || limit(&node) == limit_then);
     }
+}
+
+/// The file system recovers, or a file is closed elsewhere: nothing about the file changes by that.
+#[test]
+fn a_file_that_cannot_be_read_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, log] = ["my.yaml", "log"].map(|name| folder.path().join(name));
+    std::fs::write(&file, p(5)).unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(File::create(&log).unwrap());
+    let node = Node::start_by(program, &["--config", file.to_str().unwrap()]);
+    // It can accept nobody while it can open no file.
+    let mut connection = http::Connection::open(&node.address).unwrap();
+    let mut last_reload = || {
+        connection.send(&http::request("GET", "/v1/policies", &[], b"")).unwrap();
+        connection.receive(true).unwrap().json()["last_reload"].clone()
+    };
+    assert_eq!(last_reload()["successful"], true);
+    let pid = rustix::process::Pid::from_raw(node.pid().try_into().unwrap());
+    let limit_files = |limit| rustix::process::prlimit(pid, Resource::Nofile, limit).unwrap();
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let before = limit_files(Rlimit { current: Some(3), maximum: most });
+    std::fs::write(&file, p(6)).unwrap();
+    wait_until("it cannot be read", || last_reload()["successful"] == false);
+    let told = last_reload();
+    assert!(
+        told["faults"][0]["detail"].as_str().unwrap().contains("cannot be read: Too many open files"),
+        "{told}"
+    );
+    wait_until("it is tried again", || last_reload()["at"] != told["at"]);
+    limit_files(before);
+    wait_until("it is loaded", || limit(&node) == 6);
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches("the configuration has faults").count(), 1, "{log}");
 }
 
 /// As when a Secret comes later than the configuration that names it.
