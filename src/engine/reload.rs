@@ -37,6 +37,7 @@ impl Engine {
         self.store.set_overdue(overdue(&policies));
         let policies = Arc::new(policies);
         self.policies.store(policies.clone());
+        self.tally.drop_gone(|name| policies.by_name.contains_key(name));
         self.inline
             .keep(|from| policies.by_name.get(&*from.name).is_some_and(|policy| Arc::ptr_eq(policy, from)));
         changes

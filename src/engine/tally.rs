@@ -15,6 +15,9 @@ use crate::store::StoreError;
 use crate::telemetry::instrument::{Count, Histogram, SPANS};
 use crate::telemetry::limiter::Limiter;
 
+/// Of so many policies that are gone the counts are kept: about 13 MB.
+const GONE: usize = 20_000;
+
 /// What a check came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -39,7 +42,8 @@ impl Outcome {
 /// The counters of an engine.
 #[derive(Debug)]
 pub struct Tally {
-    /// By name, from the first check on; those of a policy that is gone are kept, in case it comes back.
+    /// By name, from the first check on; those of a policy that is gone are kept, in case it comes back, unless they
+    /// are more than [`GONE`].
     policies: ArcSwap<BTreeMap<String, Arc<PolicyTally>>>,
     /// us, by source.
     durations: [Histogram; Source::ALL.len()],
@@ -135,6 +139,17 @@ impl Tally {
             policies
         });
     }
+
+    /// Drops the counts of policies that are gone when there are too many of them.
+    pub fn drop_gone(&self, is_there: impl Fn(&str) -> bool) {
+        if self.policies.load().keys().filter(|name| !is_there(name)).count() <= GONE {
+            return;
+        }
+        self.policies.rcu(|policies| {
+            let there = policies.iter().filter(|(name, _)| is_there(name));
+            there.map(|(name, tally)| (name.clone(), tally.clone())).collect::<BTreeMap<_, _>>()
+        });
+    }
 }
 
 impl PolicyTally {
@@ -157,5 +172,28 @@ impl PolicyTally {
             }
         }
         series
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_policies_that_are_gone_are_kept_until_they_are_too_many() {
+        let tally = Tally::default();
+        let names: Vec<String> = (0..=GONE).map(|number| format!("gone-{number}")).collect();
+        let (last, others) = names.split_last().unwrap();
+        let known = || tally.policies.load().len();
+        tally.know(others.iter().map(String::as_str).chain(["stays"]));
+        let (stays, goes) = (tally.policy("stays"), tally.policy("gone-0"));
+        tally.drop_gone(|name| name == "stays");
+        assert_eq!(known(), GONE + 1);
+        assert!(Arc::ptr_eq(&tally.policy("gone-0"), &goes));
+        tally.know([last.as_str()]);
+        tally.drop_gone(|name| name == "stays");
+        assert_eq!(known(), 1);
+        assert!(Arc::ptr_eq(&tally.policy("stays"), &stays));
+        assert!(!Arc::ptr_eq(&tally.policy("gone-0"), &goes));
     }
 }
