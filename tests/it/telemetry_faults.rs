@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
+use crate::clocks::shifted;
 use crate::harness::collector::tracing_to;
+use crate::harness::redis::Server;
 use crate::harness::{Node, TOLLGATE, config_on, free_port, http, wait_until};
 
 /// Spans that may wait, so that more are made than do.
@@ -122,6 +124,35 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
     let [line] = &told[..] else { panic!("one line of twenty checks: {told:?}") };
     assert_eq!((&line["span"]["request_id"], &line["span"]["trace_id"]), (&json!("req-7"), &json!(trace)));
     assert_eq!((&line["fields"]["policy"], &line["fields"]["mode"]), (&json!("default"), &json!("local")));
+}
+
+/// It is asked once a minute, which the clocks of a node that jump make shorter.
+#[test]
+fn a_server_that_is_told_to_evict_is_told_of_while_its_connection_lasts() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], "policies: {p: {quotas: [1000 per 1h], timeout: 1s}}");
+    let (log, shift) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
+    std::fs::write(shift.path(), "+0s\n").unwrap();
+    let mut program = shifted();
+    program.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_TIMESTAMP_FILE", shift.path());
+    let node = logging(program, &log, &["--config", file.path().to_str().unwrap()]);
+    wait_until("the store decides", || node.check("p", "k", 1)["source"] == "store");
+    let told = || {
+        let lines = lines(&log).into_iter().map(|line| line["fields"].clone());
+        lines.filter(|fields| fields["message"].as_str().unwrap().contains("may evict")).collect::<Vec<_>>()
+    };
+    assert_eq!(told(), [Value::Null; 0]);
+    let mut connection = server.connection().unwrap();
+    redis::cmd("CONFIG").arg(&["SET", "maxmemory-policy", "allkeys-lru"]).exec(&mut connection).unwrap();
+    let mut seconds = 0;
+    wait_until("it is told", || {
+        seconds += 1;
+        std::fs::write(shift.path(), format!("+{seconds}s\n")).unwrap();
+        std::thread::sleep(Duration::from_millis(90));
+        !told().is_empty()
+    });
+    assert_eq!(told().len(), 1);
+    assert_eq!(told()[0]["maxmemory_policy"], "allkeys-lru");
 }
 
 /// The endpoint is logged when it is away.

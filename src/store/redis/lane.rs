@@ -74,6 +74,9 @@ const FRESH: Micros = MICROS_PER_MILLI;
 /// How long a lane may be idle before the server must show that it is there.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// How often a server is asked whether it evicts meanwhile.
+const EVICTION: Duration = Duration::from_secs(60);
+
 /// How long a lane towards a primary that owns no slots is kept after it was asked about one that is moving there, us.
 const KEPT: Micros = 60 * MICROS_PER_SECOND;
 
@@ -323,6 +326,7 @@ impl Driver {
         let (shard, connected) = (self.shard.clone(), self.shard.now());
         let (mut under_way, mut asked) = (FuturesUnordered::new(), Vec::new());
         let (at_once, mut gathering) = (UNDER_WAY[shard.durability as usize], Gathering::default());
+        let mut looking = Box::pin(look_over_eviction(connection.clone(), &shard));
         // On the connection before, they waited for calls that are under way no more.
         self.queue.release_all();
         loop {
@@ -379,6 +383,7 @@ impl Driver {
                         return end;
                     }
                 }
+                () = &mut looking => {}
             }
         }
     }
@@ -436,6 +441,15 @@ struct Carried {
 async fn carry(batch: Batch, connection: MultiplexedConnection, shard: &Shard) -> Carried {
     let keys = batch.keys();
     Carried { ended: batch.exchange(connection, shard).await, keys }
+}
+
+/// Warns when the server is told to evict while the connection lasts. Does not end.
+async fn look_over_eviction(mut connection: MultiplexedConnection, shard: &Shard) {
+    loop {
+        tokio::time::sleep(EVICTION).await;
+        // Whether it answers is for others to say.
+        let _ = within(shard.patience(), server::look_over_eviction(&mut connection, &shard.address)).await;
+    }
 }
 
 /// Opens a connection that can take calls, and learns the shard's clock.

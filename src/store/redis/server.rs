@@ -1,6 +1,6 @@
 //! One server: its address, a connection to it, and what is checked before it is trusted with counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -152,14 +152,34 @@ impl Info<'_> {
     }
 }
 
-fn look_over(info: &Info<'_>, address: &Address) {
-    if let Some(policy) = info.field("maxmemory_policy").filter(|policy| *policy != "noeviction") {
+/// Looks again, since a running server may be told to evict; warns as [`prepare`] does.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn look_over_eviction(connection: &mut MultiplexedConnection, address: &Address) -> RedisResult<()> {
+    let info: String = redis::cmd("INFO").arg("memory").query_async(connection).await?;
+    warn_of_eviction(&Info(&info), address);
+    Ok(())
+}
+
+/// Once for each change, of whichever connection it is noticed first. True when it has warned.
+fn warn_of_eviction(info: &Info<'_>, address: &Address) -> bool {
+    static KNOWN: Mutex<BTreeMap<Address, String>> = Mutex::new(BTreeMap::new());
+    let Some(policy) = info.field("maxmemory_policy") else { return false };
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), policy.to_owned());
+    let evicts = policy != "noeviction" && known.as_deref() != Some(policy);
+    if evicts {
         tracing::warn!(
             shard = %address, maxmemory_policy = policy,
             "this server may evict counts that still matter, which admits more than the limits: \
              set maxmemory-policy noeviction"
         );
     }
+    evicts
+}
+
+fn look_over(info: &Info<'_>, address: &Address) {
+    warn_of_eviction(info, address);
     if let Some((major, minor)) = info.version().filter(|version| *version < OLDEST) {
         tracing::warn!(
             shard = %address, version = format!("{major}.{minor}"),
@@ -267,5 +287,20 @@ mod tests {
             assert_eq!(slots(vec![unknown.clone(), port(), bulk("id"), members()]), at("asked"));
             assert_eq!(slots(vec![unknown, Value::Int(0), bulk("id")]), Some(vec![]), "it has no address");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_may_evict_is_told_once_for_each_change_of_its_policy() {
+        let [one, other] = ["192.0.2.1:1", "192.0.2.2:1"].map(|address| Address::parse(address).unwrap());
+        let told = |policy: &str, address| warn_of_eviction(&Info(&format!("maxmemory_policy:{policy}\r\n")), address);
+        let policies = ["noeviction", "allkeys-lru", "allkeys-lru", "volatile-ttl", "noeviction", "volatile-ttl"];
+        assert_eq!(policies.map(|policy| told(policy, &one)), [false, true, false, true, false, true]);
+        assert!(told("volatile-ttl", &other));
+        assert!(!warn_of_eviction(&Info("used_memory:1\r\n"), &one));
     }
 }
