@@ -1,47 +1,106 @@
 //! The only file that reads the time.
 //!
-//! A node lives by its monotonic clock. It uses no wall clock to decide anything: Redis decides by the
-//! shard's own clock, and the embedded store by an instant taken once at the start plus what has elapsed.
+//! A node lives by its monotonic clock, anchored at its wall clock once, at the start. Redis decides by the shard's own
+//! clock. What the embedded store counts by the calendar is about the wall clock, though, which may be set right later,
+//! and goes on while a virtual machine sleeps: its clock is the node's, moved forward from time to time where the wall
+//! clock is ahead.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::limit::time::{Micros, micros};
+use crate::limit::time::{MICROS_PER_SECOND, Micros, micros};
+
+/// How far the wall clock may be off before that matters, us.
+const APART: Micros = MICROS_PER_SECOND;
 
 /// A clock that never steps back, in us since the Unix epoch as it was told at the start.
 #[derive(Debug, Clone)]
-pub struct Clock(Source);
+pub struct Clock {
+    source: Source,
+    /// What it has followed the wall clock by; none: it does not. Shared by its clones.
+    followed: Option<Arc<Followed>>,
+}
 
 #[derive(Debug, Clone)]
 enum Source {
     System { started: Instant, epoch: Micros },
-    Manual(Arc<AtomicU64>),
+    Manual { hand: Arc<AtomicU64>, wall: Arc<AtomicU64> },
+}
+
+#[derive(Debug, Default)]
+struct Followed {
+    /// How far it is ahead of its source, us; never less than it was.
+    ahead: AtomicU64,
+    /// Whether it has been told that the wall clock is behind.
+    behind_told: AtomicBool,
+}
+
+/// What has become of a clock and the wall clock that it follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The wall clock was ahead by so much, us, and this one has caught up.
+    Forward(Micros),
+    /// The wall clock has fallen behind by so much, us, and this one waits for it. Told once, until they meet again.
+    Behind(Micros),
 }
 
 impl Clock {
     /// The machine's monotonic clock, anchored at its wall clock now.
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the time")]
     pub fn system() -> Self {
-        Self(Source::System { started: Instant::now(), epoch: unix_micros() })
+        Self { source: Source::System { started: Instant::now(), epoch: unix_micros() }, followed: None }
     }
 
     /// A clock that stands still until its hand is moved: for tests.
     pub fn manual(hand: Arc<AtomicU64>) -> Self {
-        Self(Source::Manual(hand))
+        Self::manual_beside(hand.clone(), hand)
+    }
+
+    /// The same with a wall clock of its own.
+    pub fn manual_beside(hand: Arc<AtomicU64>, wall: Arc<AtomicU64>) -> Self {
+        Self { source: Source::Manual { hand, wall }, followed: None }
+    }
+
+    /// A clock beside this one that goes as it does, and follows the wall clock forward whenever it is asked to.
+    #[must_use]
+    pub fn following(&self) -> Self {
+        Self { source: self.source.clone(), followed: Some(Arc::default()) }
     }
 
     /// Now, us.
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the time")]
     pub fn now(&self) -> Micros {
-        match &self.0 {
+        let now = match &self.source {
             Source::System { started, epoch } => epoch + micros(started.elapsed()),
-            Source::Manual(hand) => hand.load(Ordering::SeqCst),
+            Source::Manual { hand, .. } => hand.load(Ordering::SeqCst),
+        };
+        now + self.followed.as_ref().map_or(0, |followed| followed.ahead.load(Ordering::SeqCst))
+    }
+
+    /// Moves a clock that follows the wall clock forward, with its clones, if that is more than a second ahead. What
+    /// came of it, if there is something to tell; none for a clock that does not follow. Asked by one at a time.
+    pub fn follow(&self) -> Option<Step> {
+        let Followed { ahead, behind_told } = self.followed.as_deref()?;
+        let (wall, now) = (self.wall(), self.now());
+        let (forward, behind) = (wall.saturating_sub(now), now.saturating_sub(wall));
+        let told = behind_told.swap(behind > APART, Ordering::SeqCst);
+        if forward > APART {
+            ahead.fetch_add(forward, Ordering::SeqCst);
+            return Some(Step::Forward(forward));
+        }
+        (behind > APART && !told).then_some(Step::Behind(behind))
+    }
+
+    fn wall(&self) -> Micros {
+        match &self.source {
+            Source::System { .. } => unix_micros(),
+            Source::Manual { wall, .. } => wall.load(Ordering::SeqCst),
         }
     }
 }
 
-/// The wall clock in us since the Unix epoch: for people (when a file was loaded), never to decide by.
+/// The wall clock in us since the Unix epoch: for people (when a file was loaded), and for clocks that follow it.
 #[expect(clippy::disallowed_methods, reason = "this is the file that reads the time")]
 pub fn unix_micros() -> Micros {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
@@ -50,4 +109,50 @@ pub fn unix_micros() -> Micros {
 /// The instant that `micros` after the Unix epoch is.
 pub fn wall(micros: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Micros = 1_790_000_000_000_000;
+    const DAY: Micros = 86_400_000_000;
+
+    fn hands() -> (Arc<AtomicU64>, Arc<AtomicU64>, Clock) {
+        let [hand, wall] = [(); 2].map(|()| Arc::new(AtomicU64::new(START)));
+        let clock = Clock::manual_beside(hand.clone(), wall.clone());
+        (hand, wall, clock)
+    }
+
+    #[test]
+    fn a_clock_follows_a_wall_clock_that_is_more_than_a_second_ahead_and_no_other_clock_does() {
+        let (hand, wall, clock) = hands();
+        let (following, other) = (clock.following(), clock.following());
+        let clone = following.clone();
+        wall.store(START + APART, Ordering::SeqCst);
+        assert_eq!((following.follow(), following.now()), (None, START));
+        wall.store(START + DAY, Ordering::SeqCst);
+        assert_eq!((following.follow(), following.now()), (Some(Step::Forward(DAY)), START + DAY));
+        assert_eq!((clone.follow(), clone.now()), (None, START + DAY));
+        hand.store(START + 5, Ordering::SeqCst);
+        assert_eq!([following.now(), clone.now()], [START + DAY + 5; 2]);
+        assert_eq!((clock.follow(), clock.now(), other.now()), (None, START + 5, START + 5));
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_behind_is_told_once_and_not_followed() {
+        let (hand, wall, clock) = hands();
+        let following = clock.following();
+        for _ in 0..2 {
+            wall.store(START - APART, Ordering::SeqCst);
+            assert_eq!(following.follow(), None);
+            wall.store(START - DAY, Ordering::SeqCst);
+            let told = [following.follow(), following.clone().follow(), following.follow()];
+            assert_eq!((told, following.now()), ([Some(Step::Behind(DAY)), None, None], START));
+        }
+        // They have met, and the wall clock goes ahead.
+        hand.store(START + 1, Ordering::SeqCst);
+        wall.store(START + DAY, Ordering::SeqCst);
+        assert_eq!((following.follow(), following.now()), (Some(Step::Forward(DAY - 1)), START + DAY));
+    }
 }

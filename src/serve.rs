@@ -104,11 +104,12 @@ impl Server {
     /// When the store cannot be opened as configured. A store that is merely away is no error.
     pub async fn open(setup: Setup, config: Config, listeners: Listeners) -> Result<Self, ServeError> {
         let clock = Clock::system();
+        let counting = clock.following();
         let tracing = start_tracing(&config, &clock)?;
         let generations = Arc::new(Generations::default());
-        let store = open_store(&config, &clock, &generations).await?;
+        let store = open_store(&config, &clock, &counting, &generations).await?;
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
-        let fallback = FallbackStore::new(MemoryStore::new(clock.clone(), MAX_KEYS), config.expected_nodes);
+        let fallback = FallbackStore::new(MemoryStore::new(counting, MAX_KEYS), config.expected_nodes);
         let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
         let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
@@ -172,15 +173,21 @@ fn start_tracing(config: &Config, clock: &Clock) -> Result<Option<Arc<Tracing>>,
     Ok(Some(Tracing::start(settings, clock.clone())?))
 }
 
-/// Opens the store that `config` names. One that is away is joined when it comes.
-async fn open_store(config: &Config, clock: &Clock, generations: &Arc<Generations>) -> Result<Store, ServeError> {
+/// Opens the store that `config` names; an embedded one decides by `counting`. One that is away is joined when it
+/// comes.
+async fn open_store(
+    config: &Config,
+    clock: &Clock,
+    counting: &Clock,
+    generations: &Arc<Generations>,
+) -> Result<Store, ServeError> {
     let StoreConfig::Redis(redis) = &config.store else {
         if config.policies.by_name.values().any(|policy| policy.options.durability == Durability::Replica) {
             tracing::warn!(
                 "a policy says `durability: replica`, but the embedded store has none: name Redis under `store`"
             );
         }
-        return Ok(Store::Memory(MemoryStore::new(clock.clone(), MAX_KEYS)));
+        return Ok(Store::Memory(MemoryStore::new(counting.clone(), MAX_KEYS)));
     };
     let timeout = overdue(&config.policies);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone())

@@ -26,6 +26,7 @@ const MODULES: &[(&str, &[&str])] = &[
         &[
             "limit",
             "clock::Clock",
+            "clock::Step",
             "deadline",
             "config::RedisConfig",
             "config::Credentials",

@@ -91,8 +91,9 @@ impl FallbackStore {
         decision
     }
 
-    /// Drops what says nothing any more.
+    /// Has its clock follow the wall clock, and drops what says nothing any more.
     pub fn sweep(&self) {
+        self.memory.follow();
         self.memory.sweep();
     }
 

@@ -121,8 +121,12 @@ impl Engine {
         self.store.health()
     }
 
-    /// Frees what says nothing any more; called from time to time.
+    /// Frees what says nothing any more, and has the clocks of embedded stores follow the wall clock; called from time
+    /// to time.
     pub fn sweep(&self) {
+        if self.store.follow() {
+            self.prefilter.forget_all();
+        }
         self.store.sweep();
         self.prefilter.sweep(self.clock.now());
         self.fallback.sweep();

@@ -159,6 +159,11 @@ impl Prefilter {
         self.generations.raise(slot);
     }
 
+    /// Ends all that is known or asked: the clock has stepped by which the store decides.
+    pub fn forget_all(&self) {
+        (0..SLOTS).for_each(|slot| self.generations.raise(slot));
+    }
+
     /// Drops what says nothing any more at `now`; called from time to time.
     pub fn sweep(&self, now: Micros) {
         for (fingerprint, bucket) in &self.buckets {

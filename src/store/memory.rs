@@ -13,9 +13,10 @@ use dashmap::{DashMap, Entry};
 
 use super::work::{Done, Work};
 use super::{History, Meta, StoreError, Subject, Taken};
-use crate::clock::Clock;
+use crate::clock::{Clock, Step};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 mod key;
 
@@ -104,6 +105,27 @@ impl MemoryStore {
 
     fn full(&self) -> StoreError {
         StoreError::Refused(format!("the embedded store is full with {} keys", self.max_keys))
+    }
+
+    /// Has its clock follow the wall clock, if it is one that does. True when it was moved forward: what was told of
+    /// instants to come is void then.
+    pub fn follow(&self) -> bool {
+        match self.clock.follow() {
+            None => false,
+            Some(Step::Forward(by)) => {
+                let seconds = by / MICROS_PER_SECOND;
+                tracing::info!(seconds, "the wall clock was ahead: the clock of the embedded store has caught up");
+                true
+            }
+            Some(Step::Behind(by)) => {
+                let seconds = by / MICROS_PER_SECOND;
+                tracing::warn!(
+                    seconds,
+                    "the wall clock is behind: the embedded store keeps its own time until a restart"
+                );
+                false
+            }
+        }
     }
 
     /// Drops the keys whose windows have all passed, and gives their memory back.

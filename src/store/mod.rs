@@ -256,6 +256,16 @@ impl Store {
         }
     }
 
+    /// Has the clock of an embedded store follow the wall clock; called from time to time. True when it was moved
+    /// forward: what was told of instants to come is void then.
+    pub fn follow(&self) -> bool {
+        match self {
+            Self::Memory(memory) => memory.follow(),
+            // Redis decides by its own clock.
+            Self::Redis(_) => false,
+        }
+    }
+
     /// Frees what says nothing any more; called from time to time.
     pub fn sweep(&self) {
         match self {

@@ -1,5 +1,6 @@
 //! The shard's clock decides: a node whose own is wrong, or jumps, neither admits more nor gets stuck.
 
+use std::fs::File;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared};
 use crate::harness::steps::{START, policy, runner, subject};
 use crate::harness::timed::TimedRedis;
-use crate::harness::{Node, TOLLGATE, config_on, http, unique, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, file_with, free_port, http, unique, wait_until};
 
 /// From the shortest window to a day, us.
 const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
@@ -172,6 +173,34 @@ fn a_real_node_whose_wall_clock_jumps_goes_on() {
 #[test]
 fn a_real_node_that_has_slept_goes_on() {
     goes_on(&["+0s", "+5s", "+3600s"], "0");
+}
+
+/// The wall clock was wrong at the start, or the machine has slept: the day turns when it is set right, with the store
+/// and with what stands in for it. A wall clock that is set back is told, and the day does not come again.
+#[test]
+fn the_days_of_an_embedded_store_follow_a_wall_clock_that_is_set_forward() {
+    let folder = tempfile::tempdir().unwrap();
+    let [shift, log] = ["shift", "log"].map(|name| folder.path().join(name));
+    let policies = "policies:\n  p: {algorithm: fixed-window, anchor: clock, quotas: [1 per 1d]}\n";
+    let away = config_on(&[format!("redis://127.0.0.1:{}", free_port())], policies);
+    for (file, sources) in [(file_with(policies), ["store", "prefilter"]), (away, ["fallback"; 2])] {
+        std::fs::write(&shift, "+0s\n").unwrap();
+        let mut program = shifted();
+        program.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_TIMESTAMP_FILE", &shift);
+        program.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").stderr(File::create(&log).unwrap());
+        let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+        let ask = || node.check("p", "k", 1);
+        for (allowed, source) in [true, false].into_iter().zip(sources) {
+            let answer = ask();
+            assert_eq!((&answer["allowed"], &answer["source"]), (&json!(allowed), &json!(source)), "{answer}");
+        }
+        std::fs::write(&shift, "+86400s\n").unwrap();
+        wait_until("the next day has begun", || ask()["allowed"] == true);
+        assert_eq!(ask()["allowed"], false);
+        std::fs::write(&shift, "+0s\n").unwrap();
+        wait_until("it is told", || std::fs::read_to_string(&log).unwrap().contains("the wall clock is behind"));
+        assert_eq!(ask()["allowed"], false);
+    }
 }
 
 fn goes_on(jumps: &[&str], monotonic_stays: &str) {
