@@ -16,7 +16,7 @@ use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
-use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::limit::time::MICROS_PER_SECOND;
 
 mod key;
 

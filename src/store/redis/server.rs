@@ -288,11 +288,6 @@ mod tests {
             assert_eq!(slots(vec![unknown, Value::Int(0), bulk("id")]), Some(vec![]), "it has no address");
         }
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn a_server_that_may_evict_is_told_once_for_each_change_of_its_policy() {
