@@ -129,14 +129,6 @@ impl Part {
         traces::part(self.places.len()).within(pin!(asking), answer).await
     }
 
-    /// A decision on it as its policy tells it: one that only watches denies nothing.
-    fn told(&self, mut decision: Decision) -> Decision {
-        if self.policy().options.shadow {
-            decision.shadow();
-        }
-        decision
-    }
-
     /// What a decision on it says to one of its checks: a look is not denied by counters, whatever is asked beside it.
     fn told_to(&self, place: &Place, decision: &Decision) -> Decision {
         let charged = if decision.charged > 0 { place.cost } else { 0 };
@@ -146,6 +138,12 @@ impl Part {
         }
         own
     }
+}
+
+/// A decision as its policy tells it: one that only watches denies nothing.
+fn as_told(mut decision: Decision) -> Decision {
+    decision.shadow();
+    decision
 }
 
 /// The order in which every node reserves.
@@ -228,11 +226,11 @@ impl Asked {
     fn known(&self, part: &Part) -> Option<Decision> {
         let Part { subject, cost, .. } = part;
         if let Some(listed) = part.policy().options.listed {
-            return Some(part.told(Decision::by_list(part.policy().clone(), listed, *cost)));
+            return Some(as_told(Decision::by_list(part.policy().clone(), listed, *cost)));
         }
         let Engine { prefilter, clock, .. } = &*self.engine;
         let denial = prefilter.denial(subject.fingerprint, part.policy(), *cost, clock.now())?;
-        Some(part.told(Decision::by_prefilter(part.policy().clone(), *cost, denial)))
+        Some(as_told(Decision::by_prefilter(part.policy().clone(), *cost, denial)))
     }
 
     /// Reserves in order, up to the first no.
@@ -258,8 +256,7 @@ impl Asked {
         }
         let Part { subject, cost, metas, .. } = part;
         let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
-        let by_store =
-            |taken| first(taken).map(|verdict| part.told(Decision::by_store(subject.policy.clone(), verdict)));
+        let by_store = |taken| first(taken).map(|verdict| as_told(Decision::by_store(subject.policy.clone(), verdict)));
         let asked = within(&self.engine.clock, left, self.engine.run(subject, work.clone(), metas)).await;
         match asked.unwrap_or(Err(StoreError::Timeout)) {
             Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
@@ -309,7 +306,7 @@ impl Asked {
         match self.engine.run(subject, work.clone(), &[]).await {
             Ok(Done::Taken(taken)) => {
                 let decision = Decision::by_store(subject.policy.clone(), first(taken)?);
-                Ok(Decision { charged: 0, ..part.told(decision) })
+                Ok(Decision { charged: 0, ..as_told(decision) })
             }
             Ok(other) => Err(unfit(&other)),
             Err(error) => Ok(self.fall_back(part, &work, &error)?.0),
@@ -320,6 +317,6 @@ impl Asked {
         let Part { subject, cost, .. } = part;
         self.engine.complain(subject, error);
         let (decision, receipt) = self.engine.fallback.run(subject, *cost, work, error)?;
-        Ok((part.told(decision), receipt))
+        Ok((as_told(decision), receipt))
     }
 }

@@ -51,14 +51,12 @@ impl Engine {
         Ok(self.amend_told(&subject, Work::Reset).await?.decision)
     }
 
-    /// Its decision is counted and traced as that of a check of cost 0, which it is. Where there is none, nobody fell back
-    /// to anything: no policy says what is told then.
+    /// Its decision is counted and traced as that of a check of cost 0, which it is. Where there is none, nobody fell
+    /// back to anything: no policy says what is told then.
     async fn amend_told(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
         let since = self.clock.now();
         let mut amended = self.amend(subject, work).await;
-        if let (true, Ok(amended)) = (subject.policy.options.shadow, &mut amended) {
-            amended.decision.shadow();
-        }
+        amended.iter_mut().for_each(|amended| amended.decision.shadow());
         let answer = amended.as_ref().map(|amended| &amended.decision);
         traces::answered(|| Answered { fallback: None, ..told(subject, 0, answer) });
         if let Ok(decision) = answer {
@@ -72,7 +70,8 @@ impl Engine {
         self.subject(&Check { policy, key, cost: 0, meta: None, id: None, quotas: None })
     }
 
-    /// Decides one check with an id, within the time `left`. The pre-filter is not asked, since the id may have been charged.
+    /// Decides one check with an id, within the time `left`. The pre-filter is not asked, since the id may have been
+    /// charged.
     pub(super) async fn ask_once(
         &self,
         subject: &Subject,
@@ -81,14 +80,12 @@ impl Engine {
         metas: &[Meta],
         left: Duration,
     ) -> Answer {
-        let (options, since) = (&subject.policy.options, self.clock.now());
-        let mut answer = match options.listed {
+        let since = self.clock.now();
+        let mut answer = match subject.policy.options.listed {
             Some(listed) => Ok(Decision::by_list(subject.policy.clone(), listed, cost)),
             None => self.ask_counters_once(subject, id, cost, metas, left).await,
         };
-        if options.shadow {
-            answer.iter_mut().for_each(Decision::shadow);
-        }
+        answer.iter_mut().for_each(Decision::shadow);
         self.note_answers(subject, std::slice::from_ref(&answer), since);
         answer
     }

@@ -1,7 +1,8 @@
 //! Many checks at once, each decided by itself.
 //!
-//! Most keys of a batch have one check each. Those are asked for together, with one timer for all, since what each would
-//! keep by itself while it waits costs more than its decision. Several checks for one key are decided in order, key by key.
+//! Most keys of a batch have one check each. Those are asked for together, with one timer for all, since what each
+//! would keep by itself while it waits costs more than its decision. Several checks for one key are decided in order,
+//! key by key.
 
 use std::collections::HashMap;
 use std::pin::pin;

@@ -65,8 +65,8 @@ impl Decision {
         self.binding = binding(&self.quotas, quota);
     }
 
-    /// The same in the words of `own`, which shares its counters with `asked`, whose decision it is: the quotas by their
-    /// names there, in their order.
+    /// The same in the words of `own`, which shares its counters with `asked`, whose decision it is: the quotas by
+    /// their names there, in their order.
     pub fn told_by(&self, asked: &Arc<Policy>, own: &Arc<Policy>) -> Self {
         let mut told = self.clone();
         if Arc::ptr_eq(asked, own) {
@@ -113,9 +113,9 @@ impl Decision {
         }
     }
 
-    /// Turns a denial into a permission that says what it was: by a policy that only watches.
+    /// Turns a denial into a permission that says what it was, where its policy only watches.
     pub fn shadow(&mut self) {
-        if !self.allowed {
+        if self.policy.options.shadow && !self.allowed {
             (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Shadow);
         }
     }
@@ -129,8 +129,8 @@ impl Decision {
         }
     }
 
-    /// What a look is told where a cost of the same key was denied, also by a policy that only watches: counters allow cost 0
-    /// always. The quota with the least remaining is at the top, the first of equals.
+    /// What a look is told where a cost of the same key was denied, also by a policy that only watches: counters allow
+    /// cost 0 always. The quota with the least remaining is at the top, the first of equals.
     pub fn only_look(&mut self) {
         if self.is_by_counters() && (!self.allowed || self.reason == Reason::Shadow) {
             (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Ok);

@@ -56,8 +56,8 @@ pub struct Check {
     pub cost: u64,
     /// Who causes it, 1 to 256 bytes; kept by sliding logs.
     pub meta: Meta,
-    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike, and one of another cost, which
-    /// 0 is as well, is refused.
+    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike, and one of another
+    /// cost, which 0 is as well, is refused.
     pub id: Option<Arc<str>>,
     /// The quotas that it brings along, for policies that take them.
     pub quotas: Option<Vec<Written>>,
@@ -147,9 +147,10 @@ impl Engine {
         Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
     }
 
-    /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us) on. Those without an id
-    /// that stand side by side are one question, as each with one is. They are asked one right behind the other, which the store
-    /// decides in that order; only a run that it might not waits for those before it, and is waited for.
+    /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us) on. Those without an
+    /// id that stand side by side are one question, as each with one is. They are asked one right behind the other,
+    /// which the store decides in that order; only a run that it might not waits for those before it, and is waited
+    /// for.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
         let mut answers = Answers::new();
         let runs: SmallVec<[&[&Check]; 1]> =
@@ -176,8 +177,8 @@ impl Engine {
         self.ask(subject, &costs(run), &metas, left).await
     }
 
-    /// Whether a run might be decided before or behind what is asked of its key with it: one that is asked in parts, and one that
-    /// only looks where charges have a connection of their own.
+    /// Whether a run might be decided before or behind what is asked of its key with it: one that is asked in parts,
+    /// and one that only looks where charges have a connection of their own.
     fn is_apart(&self, subject: &Subject, run: &[&Check]) -> bool {
         let policy = &subject.policy;
         let only_looks = || run.iter().all(|check| check.cost == 0 && check.id.is_none());
@@ -213,9 +214,7 @@ impl Engine {
 
     /// What is answered and counted of a check that began at `since` (us).
     fn finish(&self, subject: &Subject, mut answer: Answer, since: Micros) -> Answer {
-        if let (true, Ok(decision)) = (subject.policy.options.shadow, &mut answer) {
-            decision.shadow();
-        }
+        answer.iter_mut().for_each(Decision::shadow);
         self.note_answers(subject, std::slice::from_ref(&answer), since);
         answer
     }
@@ -241,9 +240,7 @@ impl Engine {
             Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
             None => self.ask_counters(subject, costs, metas, now, left).await,
         };
-        if policy.options.shadow {
-            answers.iter_mut().flatten().for_each(Decision::shadow);
-        }
+        answers.iter_mut().flatten().for_each(Decision::shadow);
         answers
     }
 
@@ -312,8 +309,8 @@ impl Engine {
         self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 
-    /// What the store's answer to a question comes to, which has just come: it is learned from, and the fallback answers
-    /// where there is none.
+    /// What the store's answer to a question comes to, which has just come: it is learned from, and the fallback
+    /// answers where there is none.
     fn learn_or_fall_back(
         &self,
         subject: &Subject,

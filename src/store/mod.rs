@@ -141,20 +141,22 @@ pub enum Store {
 }
 
 impl Store {
-    /// Decides `costs` (each at most 10^15, at most 1000 of them) for one subject, in order; see the contract above. A policy
-    /// that keeps metas notes who causes each charge: there is one for each cost, or none at all.
+    /// Decides `costs` (each at most 10^15, at most 1000 of them) for one subject, in order; see the contract above. A
+    /// policy that keeps metas notes who causes each charge: there is one for each cost, or none at all.
     ///
     /// # Errors
     /// When there is no verdict; see [`StoreError`] for what each says about the charge.
     pub async fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
             Self::Memory(memory) => memory.take(subject, costs, metas),
-            // Boxed, since it is most of what a check keeps while it waits, and is copied by each function that awaits it.
+            // Boxed, since it is most of what a check keeps while it waits, and is copied by each function that awaits
+            // it.
             Self::Redis(redis) => Box::pin(redis.take(subject, costs, metas)).await,
         }
     }
 
-    /// How many of `costs`, from the first on and one at least, one call may be asked for: more would keep a server from others.
+    /// How many of `costs`, from the first on and one at least, one call may be asked for: more would keep a server
+    /// from others.
     pub fn first_part(&self, policy: &Policy, costs: &[u64]) -> usize {
         match self {
             Self::Memory(_) => costs.len(),
@@ -162,8 +164,8 @@ impl Store {
         }
     }
 
-    /// Decides each check by itself; their subjects differ. `tell` is told the place of each and its answer, when that has come:
-    /// who drops the future has been told of those that came in time.
+    /// Decides each check by itself; their subjects differ. `tell` is told the place of each and its answer, when that
+    /// has come: who drops the future has been told of those that came in time.
     pub async fn take_each(
         &self,
         wanted: &[Wanted<'_>],
@@ -179,8 +181,9 @@ impl Store {
         }
     }
 
-    /// What a sliding log tells people; nothing for other algorithms. A long log is read in portions, each within the policy's
-    /// timeout, and all within 2 s or that: then the newest charges are told, as [`History::is_cut_short`] says.
+    /// What a sliding log tells people; nothing for other algorithms. A long log is read in portions, each within the
+    /// policy's timeout, and all within 2 s or that: then the newest charges are told, as [`History::is_cut_short`]
+    /// says.
     ///
     /// # Errors
     /// As [`Store::take`].
@@ -194,9 +197,9 @@ impl Store {
         }
     }
 
-    /// One piece of work as one step; see [`Work`]. `metas` are as for [`Store::take`]. What it charges, gives back or forgets is all or
-    /// nothing over the policy's quotas; a give-back or refund never makes a count negative, a key anew, or one live
-    /// longer.
+    /// One piece of work as one step; see [`Work`]. `metas` are as for [`Store::take`]. What it charges, gives back or
+    /// forgets is all or nothing over the policy's quotas; a give-back or refund never makes a count negative, a key
+    /// anew, or one live longer.
     ///
     /// # Errors
     /// As [`Store::take`].

@@ -18,7 +18,8 @@ pub enum Work {
     Take(SmallVec<[u64; 2]>),
     /// Tells what a cost would be told, and charges nothing.
     Look(u64),
-    /// Charges a cost unless the id's record says that this has been done. Without a record cost 0 looks, and leaves none.
+    /// Charges a cost unless the id's record says that this has been done. Without a record cost 0 looks, and leaves
+    /// none.
     Once { id: Arc<str>, cost: u64 },
     /// Charges a cost, at least 1, for now: it may be given back for the next `hold` us, and until then nothing
     /// that is said of the key is final.

@@ -33,8 +33,8 @@ struct Held {
 #[derive(Debug, Default)]
 struct Notes {
     records: HashMap<Arc<str>, Record>,
-    /// What the latest record was charged to, most often the same as the one before: without the rest of its policy, whose
-    /// lists may be large.
+    /// What the latest record was charged to, most often the same as the one before: without the rest of its policy,
+    /// whose lists may be large.
     charged: Arc<[Quota]>,
     /// Charges made up to the first instant are forgotten; nobody asks about one from the second on. us.
     reset: Option<(Micros, Micros)>,

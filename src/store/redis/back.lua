@@ -1,5 +1,5 @@
--- Ends what `back_head.lua` begins. The algorithm's part tells `counted`, the keys that count or may; `take_back(q)`, which takes
--- `cost` units back and returns how many there were; and `add_states(reply)`.
+-- Ends what `back_head.lua` begins. The algorithm's part tells `counted`, the keys that count or may; `take_back(q)`,
+-- which takes `cost` units back and returns how many there were; and `add_states(reply)`.
 
 local given = 0
 if how == 'reset' then

@@ -1,5 +1,5 @@
--- Takes back charges of one key from the quotas of its policy, as one step; `back.lua` ends it, and the algorithm's part
--- lies between. After the arguments of that part come these, which are read from the end:
+-- Takes back charges of one key from the quotas of its policy, as one step; `back.lua` ends it, and the algorithm's
+-- part lies between. After the arguments of that part come these, which are read from the end:
 --
 -- KEYS  ..., [the record of the id], the instant of the last reset
 -- ARGV  ..., life of a reset's instant, ms, 'reset'

@@ -20,8 +20,8 @@ use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::StoreError;
 
-/// Rounds of one batch: as sent, once more with the script's source, alone after it was refused among others, and with the
-/// right segments, which a clock that jumps may ask for again.
+/// Rounds of one batch: as sent, once more with the script's source, alone after it was refused among others, and with
+/// the right segments, which a clock that jumps may ask for again.
 const ROUNDS: usize = 5;
 
 /// How an exchange left the connection.
@@ -107,7 +107,8 @@ impl Batch {
         pipeline
     }
 
-    /// How long a replica may take to acknowledge what is charged and was sent at `sent`, us; none where nobody waits for that.
+    /// How long a replica may take to acknowledge what is charged and was sent at `sent`, us; none where nobody waits
+    /// for that.
     fn waits_until(&self, shard: &Shard, sent: Micros) -> Option<Micros> {
         let asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
         let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.matter.may_charge());

@@ -1,5 +1,5 @@
--- What has not been repaid since, the oldest debts first; the core's `ledger.rs` says how that is known, and has the same
--- functions.
+-- What has not been repaid since, the oldest debts first; the core's `ledger.rs` says how that is known, and has the
+-- same functions.
 
 local HOLES = 32
 
@@ -49,8 +49,8 @@ local function skipped_of(ledger)
   return skipped
 end
 
--- From the front to the end of a charge, which is at `place` if the front never skips anything; the holes between them are part
--- of the way.
+-- From the front to the end of a charge, which is at `place` if the front never skips anything; the holes between them
+-- are part of the way.
 local function distance_to(ledger, number, place)
   local rebased = number < ledger.turned and ledger.rebased or 0
   return math.max(0, place - skipped_of(ledger) - rebased)

@@ -1,4 +1,5 @@
--- Token buckets, as `bucket.lua` has them; `check_head.lua` comes first and says how it is called, `pair_check.lua` follows.
+-- Token buckets, as `bucket.lua` has them; `check_head.lua` comes first and says how it is called, `pair_check.lua`
+-- follows.
 --
 -- Numbers of a quota: fractions repaid in a us; fractions that a unit costs; burst; 0; 0.
 

@@ -21,13 +21,13 @@ const QUOTAS: usize = 64;
 pub struct Bundle {
     pub groups: SmallVec<[Group; 1]>,
     pub by: By,
-    /// How much later than believed TIME is taken to be when it gets there, us: what it was the last time, where it was not
-    /// covered. On a long way, or at a server that is busy, that is no fault of the clocks.
+    /// How much later than believed TIME is taken to be when it gets there, us: what it was the last time, where it was
+    /// not covered. On a long way, or at a server that is busy, that is no fault of the clocks.
     pub lead: Micros,
 }
 
-/// Puts together what may share a call; the others keep their order, and so do those, and the groups of a key, which stand side
-/// by side.
+/// Puts together what may share a call; the others keep their order, and so do those, and the groups of a key, which
+/// stand side by side.
 pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
     let mut bundles: Vec<Bundle> = Vec::with_capacity(groups.len());
     // By script, the place of the one that is not full; there are few.
@@ -138,9 +138,9 @@ impl Bundle {
     }
 }
 
-/// What an error reply means. The script writes only after it has decided, and raises nothing behind its first write, so
-/// an error is always from before that, and nothing was charged. A redirection that names no host means the one it came from;
-/// one to a node without a name leads nowhere, until discovery tells where that is.
+/// What an error reply means. The script writes only after it has decided, and raises nothing behind its first write,
+/// so an error is always from before that, and nothing was charged. A redirection that names no host means the one it
+/// came from; one to a node without a name leads nowhere, until discovery tells where that is.
 fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     let details = error.details().unwrap_or_default();
     let redirected = |to: fn(Address) -> Refusal| {
@@ -171,8 +171,8 @@ pub fn is_read_only(error: &redis::ServerError) -> bool {
     error.kind() == Some(ServerErrorKind::ReadOnly) || is_within()
 }
 
-/// Whether the script itself ran into it: the server adds where. What a server or a proxy has against calls for several keys
-/// it says before it runs them.
+/// Whether the script itself ran into it: the server adds where. What a server or a proxy has against calls for several
+/// keys it says before it runs them.
 fn is_from_inside(error: &redis::ServerError) -> bool {
     error.details().is_some_and(|details| details.contains("user_script"))
 }

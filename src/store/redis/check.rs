@@ -1,12 +1,12 @@
 //! The calls for checks: of one key, or of several in one call. Only those by sliding logs are made otherwise.
 //!
-//! Half of what a script call costs the server is the call, so checks of several keys that go out together share one. They
-//! are decided each by itself, all at the same TIME.
+//! Half of what a script call costs the server is the call, so checks of several keys that go out together share one.
+//! They are decided each by itself, all at the same TIME.
 //!
-//! The keys that a call declares must be of one slot where the server is a cluster's, so there such a call declares none
-//! and tells them as arguments, as servers permit to scripts without a shebang line. What is lost is that the server
-//! checks beforehand whether it has them. So the script notices for each check, when it reads its keys and before it
-//! has charged any of its quotas; the check is then asked for alone, with its keys declared.
+//! The keys that a call declares must be of one slot where the server is a cluster's, so there such a call declares
+//! none and tells them as arguments, as servers permit to scripts without a shebang line. What is lost is that the
+//! server checks beforehand whether it has them. So the script notices for each check, when it reads its keys and
+//! before it has charged any of its quotas; the check is then asked for alone, with its keys declared.
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -32,8 +32,8 @@ pub fn is_check(policy: &Policy, work: &Work) -> bool {
     policy.algorithm != Algorithm::SlidingLog && matches!(work, Work::Take(_) | Work::Look(_))
 }
 
-/// The command for checks, one of them at least, by the same script, for a shard whose TIME is believed to be `now` (us).
-/// `time` is decided by instead of TIME; tests only.
+/// The command for checks, one of them at least, by the same script, for a shard whose TIME is believed to be `now`
+/// (us). `time` is decided by instead of TIME; tests only.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
     let told: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call, now)).collect();
     let (from, to) = common(told.iter().map(|told| told.bounds));

@@ -1,17 +1,18 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges what it admits. Most calls are such, and
--- half of what one costs is the call; so one may decide for several keys, each by itself, at the same TIME.
+-- Decides a list of costs for one key against all quotas of its policy, and charges what it admits. Most calls are
+-- such, and half of what one costs is the call; so one may decide for several keys, each by itself, at the same TIME.
 --
--- Several keys of a cluster are in several slots, and KEYS must not be; so there they are told as arguments, and a key that
--- this server does not have, since its slot is moving, answers an error when it is read. Nothing of it has been charged by then,
--- and the caller asks for it alone. So that no key disturbs the others, nothing may raise an error behind the first write.
+-- Several keys of a cluster are in several slots, and KEYS must not be; so there they are told as arguments, and a key
+-- that this server does not have, since its slot is moving, answers an error when it is read. Nothing of it has been
+-- charged by then, and the caller asks for it alone. So that no key disturbs the others, nothing may raise an error
+-- behind the first write.
 --
--- Tables and loops over quotas took half of the time. So a check is written out for each number of quotas: what is between
--- `each` and `end each` is repeated with the number of the quota in place of `_q`.
+-- Tables and loops over quotas took half of the time. So a check is written out for each number of quotas: what is
+-- between `each` and `end each` is repeated with the number of the quota in place of `_q`.
 --
 -- KEYS  the keys of each check, as its algorithm below explains; none where they are arguments
 -- ARGV  numbers, packed as doubles:
---       from, to (the instants, us, between which the caller believes TIME to be); 0, or what is taken for TIME, us, by tests
---       only; how many checks; then for each:
+--       from, to (the instants, us, between which the caller believes TIME to be); 0, or what is taken for TIME, us, by
+--       tests only; how many checks; then for each:
 --         how many keys; where its numbers end
 --         for each quota, what its algorithm needs
 --         the costs, in order, as runs: cost, how many times
@@ -19,11 +20,12 @@
 --
 -- Reply {TIME}             when TIME is not within from .. to: nothing was decided
 --       {TIME, ...} and for each check what its algorithm tells, or one of
---         false              of one of several: it could not be read, or its first write was refused; nothing was charged
+--         false              of one of several: it could not be read, or its first write was refused; nothing was
+--                            charged
 --         ''                 what is there is nobody's count; or not all of it could be written
 --
--- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are a % b and
--- (a - a % b) / b, which is the quotient rounded down, for such a and b.
+-- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are a % b
+-- and (a - a % b) / b, which is the quotient rounded down, for such a and b.
 
 local pack, read_at, text = struct.pack, struct.unpack, string.format
 local numbers = ARGV[1]
@@ -36,7 +38,8 @@ if now < from or now > to then
   return {now}
 end
 
--- An error ends the call of a single key, so that its caller is told which; those of several do not disturb one another.
+-- An error ends the call of a single key, so that its caller is told which; those of several do not disturb one
+-- another.
 local call = checks == 1 and redis.call or redis.pcall
 local names, base = KEYS, 0
 if #KEYS == 0 then

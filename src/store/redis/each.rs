@@ -1,7 +1,8 @@
 //! Checks of several keys that one caller asks for at once, as a batch does.
 //!
-//! Most of what a check keeps while it waits is for what seldom happens: a redirection, a pause, a slot that moves. So these
-//! share a channel, over which their lanes answer as they come, and only those that were not executed are asked again one by one.
+//! Most of what a check keeps while it waits is for what seldom happens: a redirection, a pause, a slot that moves. So
+//! these share a channel, over which their lanes answer as they come, and only those that were not executed are asked
+//! again one by one.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;

@@ -89,8 +89,8 @@ async fn read(path: &Path) -> RedisResult<Vec<u8>> {
     bytes.map_err(|error| wrong(path, &format!("cannot be read: {error}")))
 }
 
-/// Does what may wait for a disk on a thread that may wait. One that waits for ever is not given up by its thread, so there are
-/// few of them at once; none when it panicked.
+/// Does what may wait for a disk on a thread that may wait. One that waits for ever is not given up by its thread, so
+/// there are few of them at once; none when it panicked.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     static AT_ONCE: Semaphore = Semaphore::const_new(4);
     let permit = AT_ONCE.acquire().await.ok()?;

@@ -1,6 +1,6 @@
 -- Fixed window or token bucket while its slot moves: gives back what one quota was charged when another denied, only to
--- a state that still exists. Of a token bucket, what cannot have refilled meanwhile; its ledger begins anew, since it is
--- not told here where in it that was charged: charges from before can then no longer be taken back.
+-- a state that still exists. Of a token bucket, what cannot have refilled meanwhile; its ledger begins anew, since it
+-- is not told here where in it that was charged: charges from before can then no longer be taken back.
 --
 -- KEYS  the state of the quota; pair_head.lua says how it is kept
 -- ARGV  first instant of the window that was charged, or of the charge to a bucket, us; cost; fractions that a unit

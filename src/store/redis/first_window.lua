@@ -1,7 +1,7 @@
 -- Sliding window while its slot moves: charges one cost to one quota's current segment, before anybody knows whether it
--- fits with the previous one. Calls of several keys are refused while a slot moves; this one is of one key. What it does
--- not see is read next, and the charge is given back (first_window_back.lua) if it was too much. So whoever reads sees
--- what others charged before it, and never is too much admitted.
+-- fits with the previous one. Calls of several keys are refused while a slot moves; this one is of one key. What it
+-- does not see is read next, and the charge is given back (first_window_back.lua) if it was too much. So whoever reads
+-- sees what others charged before it, and never is too much admitted.
 --
 -- For `hold` us it is a reservation: it marks the segment, and nobody takes a denial for final.
 --

@@ -1,8 +1,9 @@
--- Fixed windows, as `fixed.lua` has them; `check_head.lua` comes first and says how it is called, `pair_check.lua` follows.
+-- Fixed windows, as `fixed.lua` has them; `check_head.lua` comes first and says how it is called, `pair_check.lua`
+-- follows.
 --
--- Numbers of a quota: length of a window, us; limit; 0 where a window begins with its first charge, 1 where it begins at a
--- multiple of its length since the epoch; 0; 0. By the calendar: the first instant of the window in which the caller
--- believes TIME to be; limit; 2; the ends of that window and of the next one, between which from and to lie.
+-- Numbers of a quota: length of a window, us; limit; 0 where a window begins with its first charge, 1 where it begins
+-- at a multiple of its length since the epoch; 0; 0. By the calendar: the first instant of the window in which the
+-- caller believes TIME to be; limit; 2; the ends of that window and of the next one, between which from and to lie.
 
 -- The end of the window that began at `start`. Of one beyond those that are known, which a clock that stepped back
 -- finds, it is not too early.

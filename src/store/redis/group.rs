@@ -17,8 +17,8 @@ use crate::store::{Done, Meta, StoreError, Taken, Work};
 /// Costs in one call at most: the server does nothing else meanwhile.
 pub const COSTS: usize = 1000;
 
-/// Different costs in one call for a sliding log at most, if it has one quota; of several quotas as much fewer. When each fits,
-/// the server finds out by a search of each quota's log, which takes up to 0.1 ms.
+/// Different costs in one call for a sliding log at most, if it has one quota; of several quotas as much fewer. When
+/// each fits, the server finds out by a search of each quota's log, which takes up to 0.1 ms.
 const SEARCHES: usize = 64;
 
 /// Asks of one key under one policy, which are decided together.

@@ -2,20 +2,22 @@
 //!
 //! Checks are batched as they come. While calls are under way, what arrives waits, and then goes out together:
 //! one pipeline, in which all checks of one key under one policy are decided together, by a list of costs, and those of
-//! several keys share script calls. Before it goes out, the runtime runs what else is ready, for as long as that brings more:
-//! a pipeline costs both ends more than a check in it. There is no timer, so an idle lane adds no latency. A key with a call
-//! under way waits for it, also when another pipeline may go out: a hot key costs its primary one call per round trip, however
-//! many callers ask.
+//! several keys share script calls. Before it goes out, the runtime runs what else is ready, for as long as that brings
+//! more: a pipeline costs both ends more than a check in it. There is no timer, so an idle lane adds no latency. A key
+//! with a call under way waits for it, also when another pipeline may go out: a hot key costs its primary one call per
+//! round trip, however many callers ask.
 //!
 //! A call that the server says it did not execute may be asked again: by the lane itself when the script was
-//! missing, TIME was elsewhere or one of several keys was not there, by the caller (who knows the slots) after a redirection. A call whose
-//! connection broke, or that was not answered in time, may have been executed, and is never sent again.
+//! missing, TIME was elsewhere or one of several keys was not there, by the caller (who knows the slots) after a
+//! redirection. A call whose connection broke, or that was not answered in time, may have been executed, and is never
+//! sent again.
 //!
-//! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for; one that has stood
-//! still is asked whether it is there before anything goes out, so that what was not sent is not lost with it. When the
-//! server owes an answer for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told
-//! so at once, the topology is asked for, and the driver probes by connecting until the server answers again: a connect is
-//! not enough, a call must have been answered. A server that is asked nothing shows by its TIME, once a second, that it is there.
+//! The driver owns the connection. When it breaks, the driver connects anew, which those who ask wait for; one that has
+//! stood still is asked whether it is there before anything goes out, so that what was not sent is not lost with it.
+//! When the server owes an answer for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks
+//! is told so at once, the topology is asked for, and the driver probes by connecting until the server answers again: a
+//! connect is not enough, a call must have been answered. A server that is asked nothing shows by its TIME, once a
+//! second, that it is there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,8 +40,8 @@ use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::store::{ShardReading, StoreError};
 
-/// Asks that wait for the driver to take them in, and asks that it has taken in, at most; beyond that they are refused at once.
-/// 256 callers of batches of 100 have room.
+/// Asks that wait for the driver to take them in, and asks that it has taken in, at most; beyond that they are refused
+/// at once. 256 callers of batches of 100 have room.
 const QUEUE: usize = 32_768;
 
 /// Asks that are taken in at once.
@@ -52,9 +54,9 @@ const BATCH: usize = 512;
 /// nothing is sent, since it would not be answered before.
 const UNDER_WAY: [usize; 2] = [2, 1];
 
-/// More may be asked before a batch goes out until so many times in a row that the runtime came back from what was ready
-/// nobody had. What the first time finds ready to be read, the second lets ask; tokio promises no order, so this is a rule of
-/// thumb.
+/// More may be asked before a batch goes out until so many times in a row that the runtime came back from what was
+/// ready nobody had. What the first time finds ready to be read, the second lets ask; tokio promises no order, so this
+/// is a rule of thumb.
 const QUIET: usize = 2;
 
 /// How long that may go on after the first of them asked, us.
@@ -88,8 +90,9 @@ pub struct Lane(Arc<Entry>);
 struct Entry {
     queue: mpsc::Sender<Ask>,
     shard: Arc<Shard>,
-    /// For what policies that wait for a replica may charge, opened when one asks first: WAIT holds up everything that comes
-    /// behind it on its connection, and it is about the charges of that connection only. What charges nothing needs none.
+    /// For what policies that wait for a replica may charge, opened when one asks first: WAIT holds up everything that
+    /// comes behind it on its connection, and it is about the charges of that connection only. What charges nothing
+    /// needs none.
     durable: OnceLock<mpsc::Sender<Ask>>,
     /// Until when it is kept although its primary may own no slots yet, us by this node's clock.
     kept_until: AtomicU64,

@@ -1,4 +1,5 @@
--- Decides a list of costs for one key against all quotas of its policy, and notes what it admits. `log_head.lua` precedes.
+-- Decides a list of costs for one key against all quotas of its policy, and notes what it admits. `log_head.lua`
+-- precedes.
 --
 -- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
 --
@@ -8,8 +9,8 @@
 --                                admitted, and each fits once more
 --       {TIME, units, entries, latest ..., cost, instant of each quota ...}
 --                                the same, and for cost 1 and each other cost when it will fit, if nothing more is
---                                charged, 0 where that is now or never; at last until when a reservation may be taken back,
---                                us
+--                                charged, 0 where that is now or never; at last until when a reservation may be taken
+--                                back, us
 
 -- How many of the oldest entries to drop before a charge of so many units.
 local function dead(log, units)

@@ -1,8 +1,8 @@
 -- What `back.lua` does with sliding logs; `back_head.lua` and `log_head.lua` precede.
 --
--- Whoever takes units from an entry moves the sums on one side of it: those before it up, or those behind it down, whichever
--- are fewer. Mostly few are: what is taken as a cost comes from the oldest entries that count, and a charge is mostly one of
--- the latest, or one of the oldest. Entries that cost nothing any more go.
+-- Whoever takes units from an entry moves the sums on one side of it: those before it up, or those behind it down,
+-- whichever are fewer. Mostly few are: what is taken as a cost comes from the oldest entries that count, and a charge
+-- is mostly one of the latest, or one of the oldest. Entries that cost nothing any more go.
 
 local counted, logs = KEYS, {}
 for q = 1, quotas do
@@ -19,8 +19,8 @@ local function total_at(log, place)
   return total(log, sum)
 end
 
--- From which entry on to take how much. Of the charges of one instant it is one that costs as much as this did, since they
--- cannot be told apart; if that is gone, what there is.
+-- From which entry on to take how much. Of the charges of one instant it is one that costs as much as this did, since
+-- they cannot be told apart; if that is gone, what there is.
 local function part(log, instant)
   if not made then
     return log.live, math.min(cost, log.units)
@@ -85,9 +85,10 @@ local function push_before(key, notes)
   end
 end
 
--- Who caused what: of the entries from `place` on and before `kept` nobody did any more, and what is left of `kept` cost
--- less. Notes bear the names of their entries, so they are moved with them: those before up, from the entry `dead` on, or those
--- behind down. A list that is empty for a moment forgets when it ends, so what is new comes before what is old goes.
+-- Who caused what: of the entries from `place` on and before `kept` nobody did any more, and what is left of `kept`
+-- cost less. Notes bear the names of their entries, so they are moved with them: those before up, from the entry `dead`
+-- on, or those behind down. A list that is empty for a moment forgets when it ends, so what is new comes before what is
+-- old goes.
 local function note_less(log, key, place, kept, given, dead)
   local notes = redis.call('LLEN', key)
   -- The first note from an entry on.

@@ -1,11 +1,12 @@
 -- Sliding logs: those of one key, of all quotas of its policy. What is done with them follows: `log.lua` decides and
 -- charges, `log_back.lua` takes back.
 --
--- A log is a String of pairs of numbers, 8 bytes each, big-endian. The first pair: until when a reservation may be taken back, and
--- the sum of all costs before the first entry. Then the entries, oldest first: an instant, us, and the sum of all costs
--- up to it. So what counts is one subtraction; the first entry that counts, and the one whose leaving makes room, are
--- found by bisection; a charge is one APPEND. Entries that have left are dropped when they are half of the log, so each
--- is moved about once. They stay for a slack, for a clock that steps back finds them inside of the window again.
+-- A log is a String of pairs of numbers, 8 bytes each, big-endian. The first pair: until when a reservation may be
+-- taken back, and the sum of all costs before the first entry. Then the entries, oldest first: an instant, us, and the
+-- sum of all costs up to it. So what counts is one subtraction; the first entry that counts, and the one whose leaving
+-- makes room, are found by bisection; a charge is one APPEND. Entries that have left are dropped when they are half of
+-- the log, so each is moved about once. They stay for a slack, for a clock that steps back finds them inside of the
+-- window again.
 --
 -- Instants never decrease: after a clock stepped back, a charge is noted at the instant of the latest entry.
 --

@@ -83,7 +83,8 @@ use topology::{Kind, Topology};
 /// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
 const PORTIONS: usize = 256;
 
-/// How long reading the portions of a log may take over all, where the policy's timeout is not longer: people wait for it.
+/// How long reading the portions of a log may take over all, where the policy's timeout is not longer: people wait for
+/// it.
 const HISTORY: Duration = Duration::from_secs(2);
 
 /// The store on one or more Redis servers.

@@ -1,13 +1,13 @@
 //! Slots that move from one primary to another.
 //!
 //! While a slot moves, calls with several keys are refused as long as one of them is missing or gone: TRYAGAIN, on both
-//! sides. Most slots move in milliseconds, so such a check is asked again for a third of its time. If it lasts, the slot is
-//! remembered for a second, and its checks **charge first**, by calls of one key each, which ASK leads to where the key is
-//! now: quota by quota, the cost is added to the current segment, the previous one is read, and if that was too much, or
-//! a later quota says no, what was charged is given back. So never too much is admitted. But a check may be denied for
-//! what a competing one gives back a moment later, and so nothing is learned from these answers: they say that no
-//! denial is final (`closed` is none). What is charged so is a reservation and marks its key, so that nobody else learns
-//! from it either.
+//! sides. Most slots move in milliseconds, so such a check is asked again for a third of its time. If it lasts, the
+//! slot is remembered for a second, and its checks **charge first**, by calls of one key each, which ASK leads to where
+//! the key is now: quota by quota, the cost is added to the current segment, the previous one is read, and if that was
+//! too much, or a later quota says no, what was charged is given back. So never too much is admitted. But a check may
+//! be denied for what a competing one gives back a moment later, and so nothing is learned from these answers: they say
+//! that no denial is final (`closed` is none). What is charged so is a reservation and marks its key, so that nobody
+//! else learns from it either.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,8 @@ use crate::telemetry::traces::StoreSpan;
 /// How often the segment may turn out to be another one.
 const ROUNDS: usize = 4;
 
-/// How long after the charge the previous segment may be read, us: it is there for a second after it has ceased to matter.
+/// How long after the charge the previous segment may be read, us: it is there for a second after it has ceased to
+/// matter.
 const SOON: Micros = 500 * MICROS_PER_MILLI;
 
 /// Until when each slot is taken to be moving, us by this node's clock.
@@ -83,8 +84,8 @@ pub fn can_charge_first(policy: &Policy) -> bool {
 }
 
 impl RedisStore {
-    /// Decides costs in order, by calls of one key each, until `deadline` (us). A task of its own does it, so that what is
-    /// charged is given back although the caller has gone.
+    /// Decides costs in order, by calls of one key each, until `deadline` (us). A task of its own does it, so that what
+    /// is charged is given back although the caller has gone.
     pub(super) async fn charge_first(
         &self,
         subject: &Subject,
@@ -287,8 +288,8 @@ impl First {
         }
     }
 
-    /// Gives back what was charged behind the first `kept` charges, in a time of its own. What cannot be given back stays
-    /// charged: never too much is admitted.
+    /// Gives back what was charged behind the first `kept` charges, in a time of its own. What cannot be given back
+    /// stays charged: never too much is admitted.
     async fn give_back(&mut self, kept: usize) -> Result<(), StoreError> {
         let back = self.charged.split_off(kept);
         let target = self.target(&self.subject);

@@ -1,5 +1,5 @@
--- A check with an id: once it was charged, it is answered from its record. `once.lua` ends it. After the arguments of the
--- part between come these, which are read from the end:
+-- A check with an id: once it was charged, it is answered from its record. `once.lua` ends it. After the arguments of
+-- the part between come these, which are read from the end:
 --
 -- KEYS  ..., the record
 -- ARGV  ..., of each quota the name of its counter, its name, limit and window, us; four times the quotas; life of the

@@ -1,4 +1,5 @@
--- The state of a quota is a pair of numbers, 16 bytes, big-endian; and where charges may be taken back, a tail of its own.
+-- The state of a quota is a pair of numbers, 16 bytes, big-endian; and where charges may be taken back, a tail of its
+-- own.
 --
 -- What comes before this tells, of the five numbers of a quota (a to e),
 --   standing(a, b, c, d, e, first, second)   what is left now; and what a charge is added to: an instant, a number

@@ -1,6 +1,6 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges what it admits (`pair.lua`, for `hold.lua`
--- and `once.lua`; checks alone are `pair_check.lua`), or takes charges back (`pair_back.lua`, `back.lua`): one script,
--- because two trips admit what both callers saw free. The state
+-- Decides a list of costs for one key against all quotas of its policy, and charges what it admits (`pair.lua`, for
+-- `hold.lua` and `once.lua`; checks alone are `pair_check.lua`), or takes charges back (`pair_back.lua`, `back.lua`):
+-- one script, because two trips admit what both callers saw free. The state
 -- of a quota is a pair of numbers, 16 bytes, big-endian; and where charges may be taken back, a tail of its own.
 --
 -- KEYS  for each quota, its state

@@ -30,8 +30,8 @@ impl<'a> Patience<'a> {
         Self { clock, young_until, deadline, pause: PAUSE.0, redirections: 0 }
     }
 
-    /// For one of several calls that a check is made of, which is given up at `deadline`, us: what the calls before it met
-    /// costs it no time.
+    /// For one of several calls that a check is made of, which is given up at `deadline`, us: what the calls before it
+    /// met costs it no time.
     pub fn until(clock: &'a Clock, deadline: Micros) -> Self {
         Self { clock, young_until: 0, deadline, pause: PAUSE.0, redirections: 0 }
     }

@@ -1,7 +1,7 @@
 //! What waits in a lane, merged by key.
 //!
-//! What is asked of a key with calls under way waits for them: so a hot key costs its primary one call per round trip, however
-//! many callers ask, and the more wait, the more each call decides.
+//! What is asked of a key with calls under way waits for them: so a hot key costs its primary one call per round trip,
+//! however many callers ask, and the more wait, the more each call decides.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -121,8 +121,8 @@ impl Queue {
 }
 
 impl Line {
-    /// Takes go with those before them; other work goes by itself. A list of checks, of which some have ids, is decided in its
-    /// order: what comes behind one with an id goes behind it.
+    /// Takes go with those before them; other work goes by itself. A list of checks, of which some have ids, is decided
+    /// in its order: what comes behind one with an id goes behind it.
     fn add(&mut self, ask: Ask) {
         match &ask.matter {
             Matter::Work { work: Work::Take(_), .. } => {

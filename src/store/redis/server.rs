@@ -79,7 +79,8 @@ pub async fn connect(
 /// Loads the scripts, looks the server over and asks its TIME, us, and whether it is one of a cluster.
 ///
 /// # Errors
-/// When it does not answer as a server that can take calls, and when it is a replica. (One of a cluster sends callers on.)
+/// When it does not answer as a server that can take calls, and when it is a replica. (One of a cluster sends callers
+/// on.)
 pub async fn prepare(
     connection: &mut MultiplexedConnection,
     address: &Address,
@@ -111,8 +112,8 @@ pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros>
     Ok(seconds * MICROS_PER_SECOND + micros)
 }
 
-/// Whether the connection is known to have ended. Nothing is sent: a question that is given up at once goes out no more, and what
-/// it is handed to is gone when the connection is.
+/// Whether the connection is known to have ended. Nothing is sent: a question that is given up at once goes out no
+/// more, and what it is handed to is gone when the connection is.
 pub fn has_ended(connection: &mut MultiplexedConnection) -> bool {
     connection
         .send_packed_command(&redis::cmd("TIME"))
@@ -202,8 +203,8 @@ fn look_over_persistence(info: &Info<'_>, address: &Address) {
     }
 }
 
-/// The owner of each range of slots, from CLUSTER SLOTS (which every version has): `(first, last, primary)`. Ranges whose
-/// owner has no address are left out.
+/// The owner of each range of slots, from CLUSTER SLOTS (which every version has): `(first, last, primary)`. Ranges
+/// whose owner has no address are left out.
 pub fn owners(reply: &Value, asked: &Address) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(ranges) = reply else { return None };
     let range = |range: &Value| {

@@ -164,8 +164,8 @@ impl Shard {
         }
     }
 
-    /// Its clock has stepped: what is known by its instants, and what they are compared with, ends. Which slots are its own
-    /// it does not know; of the others' keys the store is asked once more.
+    /// Its clock has stepped: what is known by its instants, and what they are compared with, ends. Which slots are its
+    /// own it does not know; of the others' keys the store is asked once more.
     fn step(&self) {
         (0..SLOTS).for_each(|slot| self.shared.generations.raise(slot));
     }

@@ -61,8 +61,8 @@ impl Single {
         Self { script: None, key: tag.segment(policy.counters(), quota, segment), arguments: Vec::new() }
     }
 
-    /// Gives back what was charged to `quota` at `at`, unless that is a log. `reset_after` is what the charge's answer said
-    /// of it.
+    /// Gives back what was charged to `quota` at `at`, unless that is a log. `reset_after` is what the charge's answer
+    /// said of it.
     pub fn back(tag: &Tag, policy: &Policy, quota: &Quota, at: Micros, cost: u64, reset_after: Micros) -> Option<Self> {
         let grid = Grid::new(quota.window);
         let (script, key, arguments) = match quota.rule {

@@ -176,8 +176,8 @@ impl Script {
     }
 }
 
-/// What a connection loads: those that this process has called, or the usual ones as long as it has called none. A server takes
-/// 0.4 ms for each, and checks wait for it; whatever it lacks then is sent by EVAL.
+/// What a connection loads: those that this process has called, or the usual ones as long as it has called none. A
+/// server takes 0.4 ms for each, and checks wait for it; whatever it lacks then is sent by EVAL.
 pub fn wanted() -> impl Iterator<Item = &'static str> {
     let used = |script: &&Loaded| script.used.load(Ordering::Relaxed);
     let is_new = !SCRIPTS.iter().flatten().any(|script| used(&script));

@@ -1,7 +1,7 @@
 //! What a call tells of a key: the names of its state, and between which instants that is all of it.
 //!
-//! TIME decides, which the caller knows only roughly. So it tells every segment, and every window by the calendar, that TIME
-//! may choose; where TIME is elsewhere, nothing is decided.
+//! TIME decides, which the caller knows only roughly. So it tells every segment, and every window by the calendar, that
+//! TIME may choose; where TIME is elsewhere, nothing is decided.
 
 use redis::Cmd;
 use smallvec::SmallVec;

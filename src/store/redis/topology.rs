@@ -26,8 +26,8 @@ use crate::telemetry::metrics::Distribution;
 /// How often the topology is asked for when nothing looks wrong.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a node may take to let this one in, and to answer, before the next one is asked: at first, and after several
-/// failures. Nodes that are far away are found all the same.
+/// How long a node may take to let this one in, and to answer, before the next one is asked: at first, and after
+/// several failures. Nodes that are far away are found all the same.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
 /// The least time between two questions.
@@ -370,7 +370,8 @@ impl Watcher {
             both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
             let (info, reply): (String, redis::Value) =
                 within(self.patience, both.query_async(&mut connection)).await?;
-            // A node that is cut off from the others believes what was; one that knows nothing else is heard all the same.
+            // A node that is cut off from the others believes what was; one that knows nothing else is heard all the
+            // same.
             if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
                 return Err((redis::ErrorKind::Client, "the node says that the cluster is down").into());
             }
@@ -403,8 +404,8 @@ impl Watcher {
         Ok(Kind::Single)
     }
 
-    /// Whose turn it is: of the primaries whose lane is up; where none of them has answered, every second time of them all and
-    /// the seeds, since a dead one takes longer.
+    /// Whose turn it is: of the primaries whose lane is up; where none of them has answered, every second time of them
+    /// all and the seeds, since a dead one takes longer.
     fn next(&mut self, topology: &Topology) -> Address {
         let table = topology.table.load();
         let known = || topology.seeds.iter().chain(table.lanes.iter().map(Lane::address));

@@ -39,14 +39,14 @@ impl Unconfirmed {
     }
 }
 
-/// Until when an ask that was sent at `sent` may wait for a replica, us: a little less than its caller waits, so that the
-/// answer still comes in time.
+/// Until when an ask that was sent at `sent` may wait for a replica, us: a little less than its caller waits, so that
+/// the answer still comes in time.
 pub fn patience_ends(ask: &Ask, sent: Micros) -> Micros {
     sent + ask.deadline.saturating_sub(sent) / 10 * 9
 }
 
-/// How many replicas have acknowledged what was charged before on the connection, after a slice of the time until `until`
-/// (us) at most; 0 at once where nobody waits. That the server refuses to tell is logged.
+/// How many replicas have acknowledged what was charged before on the connection, after a slice of the time until
+/// `until` (us) at most; 0 at once where nobody waits. That the server refuses to tell is logged.
 pub async fn acknowledged(
     connection: &MultiplexedConnection,
     shard: &Shard,

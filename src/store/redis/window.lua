@@ -1,4 +1,5 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges what it admits. `window_head.lua` precedes.
+-- Decides a list of costs for one key against all quotas of its policy, and charges what it admits. `window_head.lua`
+-- precedes.
 --
 -- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
 --

@@ -1,15 +1,15 @@
--- Sliding windows, as `window_head.lua` and `window.lua` have them, where the segments are described. `check_head.lua` comes
--- first and says how it is called.
+-- Sliding windows, as `window_head.lua` and `window.lua` have them, where the segments are described. `check_head.lua`
+-- comes first and says how it is called.
 --
 -- Keys of a check: for each quota its segments in ascending order, the one before `from`'s up to `to`'s.
--- Numbers of a quota: length of a bucket, us; limit; what to take from the number of a segment for its place among the key's;
--- its last segment there.
+-- Numbers of a quota: length of a bucket, us; limit; what to take from the number of a segment for its place among the
+-- key's; its last segment there.
 --
 -- Told of a check, one of
 --   counted ...        what each quota counted before: every cost was admitted, and each fits once more
 --   {counted ..., previous, current, next of each quota}
---                      the same with the segments as they were before, false where there is none: when a cost was denied, is a
---                      peek, or would now be denied, and after a clock stepped back
+--                      the same with the segments as they were before, false where there is none: when a cost was
+--                      denied, is a peek, or would now be denied, and after a clock stepped back
 
 local HEADER = 8
 

@@ -1,9 +1,9 @@
--- Sliding windows: the segments of one key, of all quotas of its policy, that TIME chooses. What is done with them follows:
--- `window.lua` decides and charges, `window_back.lua` takes back.
+-- Sliding windows: the segments of one key, of all quotas of its policy, that TIME chooses. What is done with them
+-- follows: `window.lua` decides and charges, `window_back.lua` takes back.
 --
 -- A segment is a String: 8 bytes kept for reservations, then one big-endian counter per bucket, up to the last one that
--- was charged. Counter i is what the segment admitted in its buckets 0 ..= i. Being running sums, the segment's total is
--- its last counter and any part of it one subtraction. They are u32, or u64 where the limit is 2^32 or more; a limit
+-- was charged. Counter i is what the segment admitted in its buckets 0 ..= i. Being running sums, the segment's total
+-- is its last counter and any part of it one subtraction. They are u32, or u64 where the limit is 2^32 or more; a limit
 -- that crosses that line counts under other keys.
 --
 -- KEYS  for each quota, its segments in ascending order: the one before `from`'s up to `to`'s
