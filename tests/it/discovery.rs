@@ -87,7 +87,7 @@ fn a_topology_that_nobody_tells_any_more_is_told_and_measured() {
     let (cluster, folder) = (whole(), tempfile::tempdir().unwrap());
     let file = config_on(&[cluster.url()], POLICIES);
     let mut program = Command::new(TOLLGATE);
-    program.stderr(File::create(folder.path().join("log")).unwrap());
+    program.env("RUST_LOG", "info").stderr(File::create(folder.path().join("log")).unwrap());
     let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
     wait_until("the store decides", || is_decided(&node, "key"));
     let mut connection = cluster.connection().unwrap();

@@ -305,7 +305,8 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     assert_eq!(history.entries.len(), 100);
 }
 
-/// Each portion of a long log has the policy's time, and all of them 2 s; of a log that takes longer the newest charges are told.
+/// Each portion of a long log has the policy's time, and all of them 2 s; of a log that takes longer the newest charges
+/// are told.
 #[test]
 fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
     let server = Server::start();
