@@ -100,7 +100,9 @@ fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<(Place, Seed)>>
 fn distinct(seeds: impl Iterator<Item = (Place, Option<Seed>)>, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
     let seeds: Vec<(Place, Option<Seed>)> = seeds.collect();
     for (index, (place, seed)) in seeds.iter().enumerate() {
-        let known = |before: &&Seed| seed.as_ref().is_some_and(|seed| seed.url == before.url);
+        // `store.tls` makes one of `redis://` and `rediss://`.
+        let place_of = |seed: &Seed| seed.url.split_once("://").map(|(_, place)| place.to_owned());
+        let known = |before: &&Seed| seed.as_ref().is_some_and(|seed| place_of(seed) == place_of(before));
         let before = seeds.iter().take(index).filter_map(|(_, before)| before.as_ref()).find(known);
         if let Some(before) = before {
             faults.note(*place, format!("`{}` is named twice: once is enough", before.url));

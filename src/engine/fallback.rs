@@ -91,9 +91,13 @@ impl FallbackStore {
         decision
     }
 
-    /// Has its clock follow the wall clock, and drops what says nothing any more.
+    /// Has its clock follow the wall clock; true when it was moved forward.
+    pub fn follow(&self) -> bool {
+        self.memory.follow()
+    }
+
+    /// Drops what says nothing any more.
     pub fn sweep(&self) {
-        self.memory.follow();
         self.memory.sweep();
     }
 

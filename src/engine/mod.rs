@@ -124,7 +124,8 @@ impl Engine {
     /// Frees what says nothing any more, and has the clocks of embedded stores follow the wall clock; called from time
     /// to time.
     pub fn sweep(&self) {
-        if self.store.follow() {
+        // Both have one clock, which whoever asks first moves.
+        if self.store.follow() | self.fallback.follow() {
             self.prefilter.forget_all();
         }
         self.store.sweep();
@@ -181,8 +182,8 @@ impl Engine {
     /// and one that only looks where charges have a connection of their own.
     fn is_apart(&self, subject: &Subject, run: &[&Check]) -> bool {
         let policy = &subject.policy;
-        let only_looks = || run.iter().all(|check| check.cost == 0 && check.id.is_none());
-        policy.options.durability == Durability::Replica && only_looks()
+        let looks = || run.iter().any(|check| check.cost == 0 && check.id.is_none());
+        policy.options.durability == Durability::Replica && looks()
             || self.store.first_part(policy, &costs(run)) < run.len()
     }
 

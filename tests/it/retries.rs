@@ -307,3 +307,19 @@ fn an_answer_that_came_too_late_is_found_by_the_retry() {
         assert_eq!(check(&node, &body)["replayed"], true);
     }
 }
+
+/// A new connection knows the scripts of up to three quotas, and a check of four has to bring its own: what stands
+/// behind it in the list waits for it all the same.
+#[test]
+fn a_script_that_the_server_does_not_know_yet_changes_no_order() {
+    let server = Server::start();
+    let quotas = "[5 per 1h, 50 per 2h, 500 per 3h, 5000 per 4h]";
+    let node = node_with(&format!(
+        "store: {{redis: ['{}']}}\npolicies: {{p: {{quotas: {quotas}, timeout: 5s}}}}\n",
+        server.url()
+    ));
+    let key = unique("unknown");
+    let checks = json!([{"policy": "p", "key": key, "cost": 3}, {"policy": "p", "key": key, "cost": 3, "id": "x"}]);
+    let results = posted(&node, "/v1/check/batch", &json!({"checks": checks}))["results"].take();
+    assert_eq!([&results[0]["allowed"], &results[1]["allowed"]], [&json!(true), &json!(false)], "{results}");
+}

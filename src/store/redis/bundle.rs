@@ -10,6 +10,7 @@ use super::script::{By, Call};
 use super::server::Address;
 use super::shard::Shard;
 use super::sources::Script;
+use crate::limit::key::Fingerprint;
 use crate::limit::time::Micros;
 use crate::store::StoreError;
 use crate::telemetry::traces;
@@ -27,16 +28,19 @@ pub struct Bundle {
 }
 
 /// Puts together what may share a call; the others keep their order, and so do those, and the groups of a key, which
-/// stand side by side.
+/// stand side by side. None of these may be asked again behind the others because the server does not know its script:
+/// so the first call by each of theirs brings it along.
 pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
     let mut bundles: Vec<Bundle> = Vec::with_capacity(groups.len());
     // By script, the place of the one that is not full; there are few.
     let mut open: SmallVec<[(Script, usize); 4]> = SmallVec::new();
     // The key of the group before, and its place.
-    let mut before = None;
+    let mut before: Option<(Fingerprint, usize)> = None;
+    let mut brought: SmallVec<[Script; 4]> = SmallVec::new();
     for group in groups {
         let key = group.key();
-        let first = before.filter(|(of, _)| *of == key).map_or(0, |(_, place)| place);
+        let previous = before.filter(|(of, _)| *of == key).map(|(_, place)| place);
+        let first = previous.unwrap_or(0);
         let script = if several { group.shared_script() } else { None };
         let known = open.iter_mut().find(|(of, _)| Some(*of) == script);
         let place = match known {
@@ -55,6 +59,9 @@ pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
                 place
             }
         };
+        if let Some(previous) = previous {
+            [previous, place].iter().for_each(|place| bundles[*place].bring_script(&mut brought));
+        }
         before = Some((key, place));
     }
     bundles
@@ -63,6 +70,14 @@ pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
 impl Bundle {
     pub fn of(group: Group) -> Self {
         Self { groups: smallvec![group], by: By::Hash, lead: 0 }
+    }
+
+    /// Has its call bring its script along, unless a call before it does.
+    fn bring_script(&mut self, brought: &mut SmallVec<[Script; 4]>) {
+        if let Some(script) = self.groups[0].script_of_work().filter(|script| !brought.contains(script)) {
+            brought.push(script);
+            self.by = By::Source;
+        }
     }
 
     /// Whether a group that may share a call may share this one.

@@ -164,6 +164,15 @@ impl Group {
         Some(Script::of(call.policy, call.work))
     }
 
+    /// The script of its work, if it is work.
+    pub fn script_of_work(&self) -> Option<Script> {
+        let first = &self.asks[0];
+        match &first.matter {
+            Matter::Work { work, .. } => Some(Script::of(&first.policy, work)),
+            Matter::Page(_) | Matter::Single(_) => None,
+        }
+    }
+
     /// The check that it is, if it is one; see [`Call::is_check`].
     pub fn check(&self) -> Option<Call<'_>> {
         match &self.asks[0].matter {

@@ -241,19 +241,17 @@ fn ip(more: &[Value]) -> Option<&str> {
         .find_map(|[name, value]| text(value).filter(|ip| text(name) == Some("ip") && !ip.is_empty()))
 }
 
-/// Whether the server has said what is wrong, or told what shows it: then the connection is sound.
+/// Whether the server said what is wrong, so that the connection is sound. (What is wrong of what it told is another
+/// matter: its address may lead to another one by now.)
 pub fn is_told(error: &RedisError) -> bool {
-    let kind = error.kind();
-    is_refusal(error) || matches!(kind, ErrorKind::Server(_) | ErrorKind::Client)
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::AuthenticationFailed | ErrorKind::Extension)
 }
 
-/// Whether the server does not let us in, or do what we ask of it, which mostly takes a person to change.
+/// Whether the server does not let us in, which mostly takes a person to change.
 pub fn is_refusal(error: &RedisError) -> bool {
-    use redis::ServerErrorKind::{NoPerm, ResponseError};
     let kind = error.kind();
-    // A word that the crate does not know, such as WRONGPASS, is an extension.
-    matches!(kind, ErrorKind::AuthenticationFailed | ErrorKind::Extension)
-        || matches!(kind, ErrorKind::Server(NoPerm | ResponseError))
+    matches!(kind, ErrorKind::AuthenticationFailed | ErrorKind::Server(redis::ServerErrorKind::NoPerm))
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "DENIED"))
 }
 
 /// Whether the server is part of no cluster, as it says.

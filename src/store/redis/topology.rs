@@ -268,6 +268,7 @@ impl Topology {
         }
         self.table.store(Arc::new(table));
         self.kind.store(kind as u8, Ordering::Relaxed);
+        self.learned.store(self.clock().now(), Ordering::Relaxed);
         self.known.send_replace(true);
     }
 }
@@ -306,7 +307,6 @@ impl Watcher {
             match &asked {
                 Ok(()) => {
                     (self.failures, self.strangers) = (0, 0);
-                    topology.learned.store(topology.clock().now(), Ordering::Relaxed);
                     if std::mem::take(&mut complained) {
                         tracing::info!(%address, "a node tells again which primary owns which slots");
                     }
@@ -373,7 +373,8 @@ impl Watcher {
             // A node that is cut off from the others believes what was; one that knows nothing else is heard all the
             // same.
             if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
-                return Err((redis::ErrorKind::Client, "the node says that the cluster is down").into());
+                let down = redis::ErrorKind::Server(redis::ServerErrorKind::ClusterDown);
+                return Err((down, "the node says that the cluster is down").into());
             }
             let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
             let owners = server::owners(&reply, address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;

@@ -54,7 +54,7 @@ metrics! {
         pub lane_queue_depth: Family<f64> = "tollgate_lane_queue_depth",
         /// 1 if there is a connection to the shard and it answers, else 0.
         pub shard_up: Family<f64> = "tollgate_shard_up",
-        /// Slots of the cluster that no primary owns: their keys are answered by the fallback.
+        /// Slots of the cluster that no primary owns: their keys are answered by `on_store_failure`.
         pub slots_without_owner: Family<f64> = "tollgate_slots_without_owner",
         /// How long ago a node of the cluster told last which primary owns which slots.
         pub topology_age: Family<f64> = "tollgate_topology_age_seconds",
