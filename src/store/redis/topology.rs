@@ -276,7 +276,7 @@ impl Topology {
 /// The task that keeps the topology current; it ends with the store.
 struct Watcher {
     topology: std::sync::Weak<Topology>,
-    /// Those that answered when they were last asked.
+    /// Those that have not failed.
     connections: HashMap<Address, MultiplexedConnection>,
     /// Whose turn it is to be asked after a failure or a doubt.
     turn: usize,
