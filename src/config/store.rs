@@ -96,13 +96,16 @@ fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<(Place, Seed)>>
     distinct(read.into_iter().map(|seed| (FLAG, seed)), faults)
 }
 
+/// What a seed's URL says behind its scheme: `store.tls` makes one of `redis://` and `rediss://`.
+fn server_of(seed: &Seed) -> Option<&str> {
+    seed.url.split_once("://").map(|(_, server)| server)
+}
+
 /// All of the seeds, none if one is missing; notes each that is named again.
 fn distinct(seeds: impl Iterator<Item = (Place, Option<Seed>)>, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
     let seeds: Vec<(Place, Option<Seed>)> = seeds.collect();
     for (index, (place, seed)) in seeds.iter().enumerate() {
-        // `store.tls` makes one of `redis://` and `rediss://`.
-        let place_of = |seed: &Seed| seed.url.split_once("://").map(|(_, place)| place.to_owned());
-        let known = |before: &&Seed| seed.as_ref().is_some_and(|seed| place_of(seed) == place_of(before));
+        let known = |before: &&Seed| seed.as_ref().is_some_and(|seed| server_of(seed) == server_of(before));
         let before = seeds.iter().take(index).filter_map(|(_, before)| before.as_ref()).find(known);
         if let Some(before) = before {
             faults.note(*place, format!("`{}` is named twice: once is enough", before.url));

@@ -1,5 +1,7 @@
 //! `GET /health/live` and `GET /health/ready`.
 
+use std::num::NonZeroUsize;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -33,12 +35,8 @@ struct HealthBody<'a> {
 struct StoreBody<'a> {
     kind: &'static str,
     shards: Vec<ShardBody<'a>>,
-    #[serde(skip_serializing_if = "is_none")]
-    slots_without_owner: usize,
-}
-
-fn is_none(slots: &usize) -> bool {
-    *slots == 0
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots_without_owner: Option<NonZeroUsize>,
 }
 
 #[derive(Serialize)]
@@ -52,7 +50,7 @@ impl<'a> HealthBody<'a> {
         let shard = |shard: &'a ShardHealth| ShardBody { address: &shard.address, up: shard.up };
         let Health { kind, shards, slots_without_owner, .. } = health;
         let shards = shards.iter().map(shard).collect();
-        let store = StoreBody { kind, shards, slots_without_owner: *slots_without_owner };
+        let store = StoreBody { kind, shards, slots_without_owner: NonZeroUsize::new(*slots_without_owner) };
         Self { status: status(node, health), store }
     }
 }

@@ -61,20 +61,25 @@ fn an_open_loop_keeps_its_rate() {
     assert!(checks > 400 && report["failed"] == 0, "{report}");
 }
 
-/// Half of the checks fall due while the service pauses, and most of those are never sent: percentiles tell of them
-/// all the same.
-#[test]
-fn an_open_loop_tells_of_a_pause_that_lasts_to_its_end() {
+/// The report of an open loop of 1 s in whose middle the way to the node falls into `trouble`.
+fn report_of_trouble(arguments: &[&str], trouble: impl FnOnce(&Proxy)) -> Value {
     let node = Node::start();
     let (_, port) = node.address.rsplit_once(':').unwrap();
     let proxy = Proxy::start(port.parse().unwrap());
     let url = format!("http://127.0.0.1:{}", proxy.port);
-    let report = std::thread::scope(|scope| {
-        let run = scope.spawn(|| report(&url, &["--rate", "100", "-d", "1s", "--warmup", "0s", "-c", "1"]));
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| report(&url, &[&["-d", "1s", "--warmup", "0s"], arguments].concat()));
         std::thread::sleep(Duration::from_millis(500));
-        proxy.delay(700);
+        trouble(&proxy);
         run.join().unwrap()
-    });
+    })
+}
+
+/// Half of the checks fall due while the service pauses, and most of those are never sent: percentiles tell of them
+/// all the same.
+#[test]
+fn an_open_loop_tells_of_a_pause_that_lasts_to_its_end() {
+    let report = report_of_trouble(&["--rate", "100", "-c", "1"], |proxy| proxy.delay(700));
     assert!(report["behind"].as_u64().unwrap() > 20, "{report}");
     assert!(report["latency_us"]["p90"].as_u64().unwrap() > 100_000, "{report}");
 }
@@ -82,16 +87,7 @@ fn an_open_loop_tells_of_a_pause_that_lasts_to_its_end() {
 /// With connections enough each check is sent, and half of them are never answered: percentiles tell of those as well.
 #[test]
 fn an_open_loop_tells_of_calls_that_were_never_answered() {
-    let node = Node::start();
-    let (_, port) = node.address.rsplit_once(':').unwrap();
-    let proxy = Proxy::start(port.parse().unwrap());
-    let url = format!("http://127.0.0.1:{}", proxy.port);
-    let report = std::thread::scope(|scope| {
-        let run = scope.spawn(|| report(&url, &["--rate", "50", "-d", "1s", "--warmup", "0s", "-c", "50"]));
-        std::thread::sleep(Duration::from_millis(500));
-        proxy.fall_silent();
-        run.join().unwrap()
-    });
+    let report = report_of_trouble(&["--rate", "50", "-c", "50"], Proxy::fall_silent);
     let unanswered = report["failures"]["no answer before the end"].as_u64().unwrap();
     assert!(unanswered > 10 && report["checks"] == 50 && report["failed"] == unanswered, "{report}");
     // The last answers are waited for for 5 s.

@@ -140,6 +140,7 @@ fn a_server_that_lets_nobody_in_is_not_pressed() {
     let proxy = Proxy::start(server.port);
     let file = config_on(&[format!("redis://:wrong@127.0.0.1:{}", proxy.port)], POLICIES);
     let _node = Node::with_config(&file);
+    // What does not happen can only be waited for.
     std::thread::sleep(Duration::from_secs(6));
     // One in 250 ms to find out what it is.
     let logins = proxy.accepted();

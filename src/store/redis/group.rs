@@ -159,9 +159,8 @@ impl Group {
 
     /// The script by which it may share a call with others, if any: nothing is sent behind ASKING but one key.
     pub fn shared_script(&self) -> Option<Script> {
-        let first = &self.asks[0];
-        let call = self.check().filter(|_| !first.asking)?;
-        Some(Script::of(call.policy, call.work))
+        self.check().filter(|_| !self.asks[0].asking)?;
+        self.script_of_work()
     }
 
     /// The script of its work, if it is work.

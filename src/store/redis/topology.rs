@@ -351,7 +351,8 @@ impl Watcher {
             Some(open) => open.clone(),
             None => {
                 let new = server::connect(address, &topology.shared.credentials, self.patience).await?;
-                self.connections.entry(address.clone()).insert_entry(new).get().clone()
+                self.connections.insert(address.clone(), new.clone());
+                new
             }
         };
         let mut kind = topology.kind();
