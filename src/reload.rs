@@ -24,6 +24,8 @@ const ENDS_SOON: Micros = 3 * 86_400 * MICROS_PER_SECOND;
 #[derive(Debug)]
 pub struct Reloader {
     setup: Setup,
+    /// Whether there is a file that can be read again.
+    lasting: bool,
     engine: Arc<Engine>,
     /// What the node was started with.
     started: Config,
@@ -69,10 +71,8 @@ pub struct Reloaded {
 /// Why a reload changed nothing.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
-    #[error(
-        "the node runs by its built-in policies: start it with `tollgate serve FILE` to have something to load again"
-    )]
-    NoFile,
+    #[error("{0}: start the node with `tollgate serve FILE` to have something to load again")]
+    NoFile(&'static str),
     #[error("{0}")]
     Faults(Faults),
 }
@@ -84,6 +84,7 @@ impl Reloader {
         warn_of_end(started.tls.as_ref(), at);
         let last = LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: Vec::new() };
         Self {
+            lasting: setup.is_lasting(),
             setup,
             engine,
             reloading: Mutex::new(()),
@@ -106,14 +107,18 @@ impl Reloader {
     }
 
     async fn load_again(self: Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
-        if self.setup.file.is_none() {
-            tracing::warn!(why, "nothing to load again: the node runs by its built-in policies");
-            return Err(ReloadError::NoFile);
+        if !self.lasting {
+            let from = match &self.setup.file {
+                None => "the node runs by its built-in policies",
+                Some(_) => "the configuration was read from a pipe or device, which cannot be read again",
+            };
+            tracing::warn!(why, from, "nothing to load again");
+            return Err(ReloadError::NoFile(from));
         }
         let _reloading = self.reloading.lock().await;
         let before = self.look_again().await;
         let now = unix_micros();
-        match self.load(now).await {
+        match self.load(now).await.and_then(|config| config.fits(&self.started)) {
             Ok(config) => {
                 // Lists may be long, and take their time to compare and to free.
                 let reloader = self.clone();
@@ -153,7 +158,7 @@ impl Reloader {
     /// Reads the file on a thread that may wait for a disk.
     async fn load(&self, now: Micros) -> Result<Config, Faults> {
         let setup = self.setup.clone();
-        let loading = tokio::task::spawn_blocking(move || setup.load(now)).await;
+        let loading = tokio::task::spawn_blocking(move || setup.load_again(now)).await;
         loading.unwrap_or_else(|error| Err(unread(&error)))
     }
 
@@ -162,8 +167,10 @@ impl Reloader {
         let at = config.policies.loaded_at;
         let version = config.policies.version.clone();
         self.watched.store(Arc::new(config.files));
-        let tls = config.tls.filter(|_| !restart_needed.contains(&"tls"));
-        let settings = self.replace_settings(config.access, tls);
+        let waits = |setting| restart_needed.contains(&setting);
+        let access = Some(config.access).filter(|_| !waits("auth"));
+        let tls = config.tls.filter(|_| !waits("tls"));
+        let settings = self.replace_settings(access, tls);
         warn_of_end(self.tls.load().as_deref(), at);
         let changes = self.engine.replace(config.policies);
         let last =
@@ -185,10 +192,10 @@ impl Reloader {
         Reloaded { changes, settings, restart_needed }
     }
 
-    /// Puts them into force where they say something new; which did. TLS stays as it is where there is none.
-    fn replace_settings(&self, access: Access, tls: Option<ServerTls>) -> Vec<&'static str> {
+    /// Puts them into force where they say something new; which did. What there is none of stays as it is.
+    fn replace_settings(&self, access: Option<Access>, tls: Option<ServerTls>) -> Vec<&'static str> {
         let mut changed = Vec::new();
-        if **self.access.load() != access {
+        if let Some(access) = access.filter(|access| **self.access.load() != *access) {
             self.access.store(Arc::new(access));
             changed.push("auth");
         }

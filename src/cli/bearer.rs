@@ -18,6 +18,8 @@ impl Bearer {
             Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
             None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
         };
+        // Some editors begin a file with a mark that is no part of its text.
+        let text = text.trim_start_matches('\u{feff}');
         let token = text.lines().next().map(str::trim).filter(|token| !token.is_empty());
         token.map(|token| shown(token).map(str::to_owned)).transpose()
     }

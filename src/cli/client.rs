@@ -131,9 +131,15 @@ impl Node {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await.map_err(|error| unanswered(&error, target))?;
         let status = response.status();
         let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
         Ok(Answer { status, body: body.to_bytes() })
     }
+}
+
+/// Why there is no answer; a listener with TLS says no word of HTTP to who speaks without.
+fn unanswered(error: &hyper::Error, target: &Target) -> String {
+    let question = if error.is_parse() && !target.encrypted { ": is it https?" } else { "" };
+    format!("{error}{question}")
 }

@@ -1,5 +1,6 @@
 //! From a file to a configuration, as `tollgate serve` would have it.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use crate::clock::unix_micros;
@@ -15,11 +16,16 @@ pub(super) const STORE: &str = "TOLLGATE_STORE";
 /// # Errors
 /// Every fault, one a line.
 pub(super) fn config(file: &Path) -> Result<Config, Faults> {
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let overrides = Overrides {
-        listen: variable(LISTEN),
-        admin_listen: variable(ADMIN_LISTEN),
-        store: variable(STORE).into_iter().collect(),
+        listen: variable(LISTEN)?,
+        admin_listen: variable(ADMIN_LISTEN)?,
+        store: variable(STORE)?.into_iter().collect(),
     };
     Setup { file: Some(file.to_owned()), overrides }.load(unix_micros())
+}
+
+/// What a variable says, unless that is nothing. What is not UTF-8 is not repeated: it may hold a password.
+fn variable(name: &'static str) -> Result<Option<String>, Faults> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty()).map(OsString::into_string).transpose();
+    value.map_err(|_| Faults::of_source(name, "not UTF-8"))
 }

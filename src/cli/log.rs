@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{Directive, LevelFilter};
 
 use crate::telemetry::log_queue::LOG;
 
@@ -22,10 +22,16 @@ const USUAL: &str = "info,h2=error";
 pub(super) fn start() {
     let wanted = env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let wanted = if wanted.is_empty() { USUAL } else { &wanted };
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).parse_lossy(wanted);
+    // The filter would tell of those in lines of its own kind.
+    let parts = wanted.split(',').filter(|part| !part.is_empty());
+    let (known, unknown): (Vec<&str>, Vec<&str>) = parts.partition(|part| part.parse::<Directive>().is_ok());
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).parse_lossy(known.join(","));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| &LOG);
     // Only a second start could fail, and then there is a log already.
-    let _ = if io::stderr().is_terminal() { log.try_init() } else { log.json().try_init() };
+    let _ = if io::stderr().is_terminal() { log.try_init() } else { log.json().with_span_list(false).try_init() };
+    if !unknown.is_empty() {
+        tracing::warn!(ignored = unknown.join(","), "a part of RUST_LOG says nothing that is known");
+    }
     std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, backtrace = %Backtrace::capture(), "a bug")));
 }
 

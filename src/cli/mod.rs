@@ -156,3 +156,27 @@ fn say(line: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Args;
+
+    use super::*;
+
+    /// Of the other flags `tollgate COMMAND --help` tells.
+    #[test]
+    fn every_flag_of_serve_and_of_who_asks_a_node_is_in_the_document() {
+        let document = include_str!("../../docs/CONFIGURATION.md");
+        let rows: Vec<&str> = document.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()).collect();
+        for command in
+            [serve::Args::augment_args(clap::Command::new("")), client::Node::augment_args(clap::Command::new(""))]
+        {
+            let flags: Vec<_> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+            assert!(flags.len() > 3, "misread: {flags:?}");
+            for flag in flags {
+                let is_told = |row: &&str| row.contains(&format!("`--{flag} "));
+                assert!(rows.iter().any(is_told), "docs/CONFIGURATION.md has no row for --{flag}");
+            }
+        }
+    }
+}

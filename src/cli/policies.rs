@@ -10,6 +10,9 @@ use super::{complain, fail, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// Print the answer as the node gave it.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     node: Node,
 }
@@ -21,9 +24,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
             if answer.status != StatusCode::OK || !body["policies"].is_array() {
                 return fail(&answer.failure(), 1);
             }
-            let code = tell(&table(&body), ExitCode::SUCCESS, 1);
-            if body["last_reload"]["successful"] == false {
-                complain(&last_reload(&body["last_reload"]));
+            let told = if args.json { format!("{}\n", String::from_utf8_lossy(&answer.body)) } else { table(&body) };
+            let code = tell(&told, ExitCode::SUCCESS, 1);
+            let last = &body["last_reload"];
+            if last["successful"] == false {
+                complain(&faults_of(last));
+            }
+            if let Some(waiting) = waiting(last) {
+                complain(&waiting);
             }
             code
         }
@@ -32,9 +40,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 /// These are the policies of before, and why.
-fn last_reload(last: &Value) -> String {
+fn faults_of(last: &Value) -> String {
     let fault = |fault: &Value| {
-        let place = fault["line"].as_u64().map(|line| format!("line {line}: ")).unwrap_or_default();
+        let place = fault["line"].as_u64().zip(fault["column"].as_u64());
+        let place = place.map(|(line, column)| format!("line {line}, column {column}: ")).unwrap_or_default();
         format!("\n  {place}{}", fault["detail"].as_str().unwrap_or("?"))
     };
     let faults: String = last["faults"].as_array().into_iter().flatten().map(fault).collect();
@@ -44,17 +53,25 @@ fn last_reload(last: &Value) -> String {
     )
 }
 
+/// What the file says otherwise than the node does, until it is started again.
+fn waiting(last: &Value) -> Option<String> {
+    let settings = last["restart_needed"].as_array()?.iter().filter_map(Value::as_str);
+    let settings: Vec<_> = settings.map(|name| format!("`{name}`")).collect();
+    (!settings.is_empty()).then(|| format!("these settings have changed and need a restart: {}", settings.join(", ")))
+}
+
 /// One line a policy, its columns as wide as what they hold.
 fn table(body: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let mut rows = vec![["POLICY", "ALGORITHM", "KEY", "ON STORE FAILURE", "QUOTAS"].map(str::to_owned)];
     rows.extend(body["policies"].as_array().into_iter().flatten().map(|policy| {
-        let quota =
-            |quota: &Value| format!("{}: {} per {} ms", text(&quota["name"]), quota["limit"], quota["window_ms"]);
+        let quota = |quota: &Value| format!("{}: {}", text(&quota["name"]), text(&quota["says"]));
         let quotas: Vec<_> = policy["quotas"].as_array().into_iter().flatten().map(quota).collect();
-        let words = ["name", "algorithm"].map(|name| text(&policy[name]));
-        let [name, algorithm] = words;
-        [name, algorithm, text(&policy["key"]["type"]), text(&policy["on_store_failure"]), quotas.join(", ")]
+        let flags = ["shadow", "inline"].into_iter().filter(|flag| policy[*flag] == true);
+        let algorithm = text(&policy["algorithm"]) + &flags.map(|flag| format!(", {flag}")).collect::<String>();
+        let others = [&policy["key"]["type"], &policy["on_store_failure"]];
+        let [key, on_store_failure] = others.map(text);
+        [text(&policy["name"]), algorithm, key, on_store_failure, quotas.join("; ")]
     }));
     let widths: [usize; 4] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));

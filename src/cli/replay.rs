@@ -37,7 +37,9 @@ use entry::{Choice, Format};
 /// Replays a log through policies, offline.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Logs: the common and combined formats of web servers, and JSON lines such as
+Logs: the common and combined formats of web servers, also with the server before the client (vhost_combined: one with a
+port, or before an address) or with the addresses of X-Forwarded-For, of which the first is the client; and JSON lines such
+as
   {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
 where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, else microseconds.
 `cost` is 1 if left out, and what else is there does not matter. Time never goes back: a line from before its

@@ -7,7 +7,8 @@ use super::{load, say, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration to read.
+    /// The configuration to read. TOLLGATE_LISTEN, TOLLGATE_ADMIN_LISTEN and TOLLGATE_STORE beat it, as for `serve`;
+    /// what the variables OTEL_* say of traces is read by `serve` alone.
     file: PathBuf,
 }
 

@@ -49,7 +49,8 @@ fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<
     let text = String::from_utf8(bytes).ok().or_else(|| item.complain("is not UTF-8", faults))?;
     let mut tokens = Vec::new();
     let before = faults.count();
-    for (index, line) in text.lines().enumerate() {
+    // Some editors begin a file with a mark that is no part of its text.
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         match TokenHash::parse(line) {
             _ if line.is_empty() => {}

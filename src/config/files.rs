@@ -54,9 +54,9 @@ impl Files {
     pub(super) fn read(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Result<Vec<u8>, String>> {
         let path = self.path(node, what, faults)?;
         // Whoever opens a pipe waits for who writes to it.
-        let (watched, read) = match std::fs::metadata(&path) {
-            Ok(data) if !data.is_file() => (Watched::look(&path), Err("it is no file".to_owned())),
-            _ => watched(&path, MAX_BYTES),
+        let (watched, read) = match is_other(&path) {
+            true => (Watched::look(&path), Err("it is no file".to_owned())),
+            false => watched(&path, MAX_BYTES),
         };
         self.read.push(watched);
         Some(read)
@@ -67,6 +67,11 @@ impl Files {
         let bytes = self.bytes(node, what, faults)?;
         String::from_utf8(bytes).ok().or_else(|| node.complain("is not UTF-8", faults))
     }
+}
+
+/// Whether what is there is a pipe, a folder, a device.
+pub(super) fn is_other(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|data| !data.is_file())
 }
 
 /// The file at `path` as it was before it was read, and what it holds if that is at most so many bytes; some that say
@@ -130,6 +135,12 @@ impl Watched {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether another file is there than before, and not the same one with other contents.
+    pub fn has_taken_the_place_of(&self, before: &Self) -> bool {
+        let which = |stamp: &Stamp| (stamp.device, stamp.inode);
+        self.stamp.as_ref().map(which) != before.stamp.as_ref().map(which)
     }
 
     /// The same file, which could not be read.

@@ -17,8 +17,13 @@ const SHAPE: Shape = Shape {
 /// `request_timeout` may act after half of it, and `/v1/check/all` takes up to two and a half timeouts of a policy.
 const TIMES_LONGEST: u32 = 6;
 
+/// What `request_timeout` must be at least, so that no call is cut off that waits for the store.
+pub(super) fn least_request_timeout(policies: &Policies) -> Duration {
+    policies.longest_timeout() * TIMES_LONGEST
+}
+
 pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
-    let least = policies.map_or(Duration::ZERO, Policies::longest_timeout) * TIMES_LONGEST;
+    let least = policies.map_or(Duration::ZERO, least_request_timeout);
     let mut defaults = Limits::default();
     defaults.request_timeout = defaults.request_timeout.max(least);
     let Some(node) = root.member("limits") else { return Some(defaults) };

@@ -85,9 +85,14 @@ fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<Written> {
     address
 }
 
+/// Whether other machines may reach it.
+pub(super) fn is_beyond_loopback(address: SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
 /// Everyone who reaches the port may ask, so without tokens only this machine does; `or` is what else would be right.
 fn refuse_beyond_loopback(Written { address, place }: Written, or: &str, faults: &mut Faults) {
-    if !address.ip().to_canonical().is_loopback() {
+    if is_beyond_loopback(address) {
         let sentence = format!(
             "{address} can be reached from other machines and nobody is asked for a token: \
              listen on a loopback address such as 127.0.0.1, {or}"

@@ -11,7 +11,7 @@ use crate::limit::network::Network;
 
 use super::fault::Faults;
 use super::raw::Node;
-use super::scalar::excerpt;
+use super::scalar::{digits, excerpt};
 
 /// Whom an entry is for.
 pub(super) enum Whom<'a> {
@@ -54,12 +54,12 @@ fn key<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Who
 }
 
 fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
-    sized(node, "a text such as `test:`", faults).map(Whom::Prefix)
+    sized(node, "a text such as `\"test:\"`", faults).map(Whom::Prefix)
 }
 
 /// A text that may be a key, or its beginning.
 fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
-    let text = node.text(what, faults)?;
+    let text = node.text_of_any_end(what, faults)?;
     let fits = (1..=MAX_KEY_BYTES).contains(&text.len());
     if !fits {
         faults.note(node.place, format!("{} must have 1 to {MAX_KEY_BYTES} bytes, not {}", node.name, text.len()));
@@ -88,6 +88,9 @@ fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
 fn parse(text: &str) -> Result<Network, String> {
     let example = || "write an address and a prefix length, such as `192.0.2.0/24`".to_owned();
     match text.parse::<IpNet>() {
+        Ok(_) if !is_plain(text) => {
+            Err("write its numbers without leading zeros, by which some mean octal ones".to_owned())
+        }
         Ok(network) if network.trunc() == network => {
             Network::new(network.addr(), network.prefix_len()).ok_or_else(example)
         }
@@ -97,4 +100,10 @@ fn parse(text: &str) -> Result<Network, String> {
             Err(_) => Err(example()),
         },
     }
+}
+
+/// Whether the address and the length are written as elsewhere; [`IpNet`] also reads `010.0.0.0/08`.
+fn is_plain(text: &str) -> bool {
+    text.split_once('/')
+        .is_some_and(|(address, length)| address.parse::<IpAddr>().is_ok() && digits(length).is_some())
 }

@@ -75,7 +75,10 @@ impl<'text> Reader<'text, '_> {
                 self.tagged(place, tag, Value::Mapping(members))
             }
             _ => {
-                self.faults.note(place, "an alias (`*name`) is not supported: write the value again");
+                self.faults.note(
+                    place,
+                    "an alias (`*name`) is not supported: write the value again, or in quotes if it begins with `*`",
+                );
                 Value::Refused
             }
         };
@@ -177,6 +180,18 @@ fn syntax(error: &ScanError) -> String {
         }
         ErrorKind::DirectiveDisallowed => "a directive (`%`) is not supported: remove the line".to_owned(),
         ErrorKind::RecursionLimitExceeded => format!("nested deeper than {MAX_DEPTH} levels"),
-        _ => format!("not YAML: {}", error.info()),
+        _ => format!("not YAML: {}{}", error.info(), advice(&error.info())),
+    }
+}
+
+/// What is most often meant, where the parser's words are about what it read instead.
+fn advice(info: &str) -> &'static str {
+    const MISREAD: [&str; 5] =
+        ["mapping values", "expected key", "expected ','", "an anchor or alias", "unexpected character"];
+    if MISREAD.iter().any(|words| info.contains(words)) {
+        " (lines of one mapping begin in one column, a `:` needs a blank behind it, and a value with `:`, `[`, `*` or `@` \
+         needs quotes)"
+    } else {
+        ""
     }
 }

@@ -1,8 +1,27 @@
 //! What of a changed configuration only a restart puts into force.
 
+use super::fault::Faults;
+use super::limits::least_request_timeout;
+use super::listen::is_beyond_loopback;
 use super::{Config, ServerTls};
 
 impl Config {
+    /// The same, if a node that runs by `running` can put it into force.
+    ///
+    /// # Errors
+    /// When calls that wait for the store would be cut off: how long a call may take only a restart changes.
+    pub fn fits(self, running: &Self) -> Result<Self, Faults> {
+        let (least, given) = (least_request_timeout(&self.policies), running.limits.request_timeout);
+        if least <= given {
+            return Ok(self);
+        }
+        let sentence = format!(
+            "with the longest `timeout` of a policy calls may take {least:?}, and this node cuts them off after {given:?}: \
+             restart it, since no reload changes `limits`"
+        );
+        Err(Faults::of_source(&self.policies.origin, sentence).read_from(self.files))
+    }
+
     /// The settings at the top of the file that differ from those of `running` and are not put into force by a reload.
     pub fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
         let Self {
@@ -22,6 +41,7 @@ impl Config {
         let settings = [
             ("listen", *listen != running.listen),
             ("admin_listen", *admin_listen != running.admin_listen),
+            ("auth", self.locks_out(running)),
             ("tls", kind(tls.as_ref()) != kind(running.tls.as_ref())),
             ("store", *store != running.store),
             ("prefilter", *prefilter != running.prefilter),
@@ -31,6 +51,15 @@ impl Config {
             ("telemetry", *telemetry != running.telemetry),
         ];
         settings.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+}
+
+impl Config {
+    /// Whether its tokens would let nobody in where `running` listens: none are asked for where this will.
+    fn locks_out(&self, running: &Self) -> bool {
+        let access = &self.access;
+        is_beyond_loopback(running.listen) && access.check.is_empty() && !access.allow_anonymous
+            || running.admin_listen.is_some_and(is_beyond_loopback) && access.admin.is_empty()
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use super::fault::{Faults, Place};
-use super::raw::{Node, Value};
+use super::raw::{Member, Node, Value};
 use super::suggest::{listed, nearest};
 use crate::access::TOKEN;
 
@@ -51,6 +51,27 @@ impl Node {
             Value::Text { text, .. } => Some(text),
             _ => self.refuse(what, faults),
         }
+    }
+
+    /// The same where a text may well end in `:`, by which it is a mapping unless it has quotes.
+    pub(super) fn text_of_any_end(&self, what: &str, faults: &mut Faults) -> Option<&str> {
+        match self.before_colon() {
+            Some(text) => {
+                let hint = format!("a text that ends in `:` needs quotes, `\"{}:\"`", excerpt(text));
+                faults.note(self.place, format!("{} must be {what}, not a mapping: {hint}", self.name));
+                None
+            }
+            None => self.text(what, faults),
+        }
+    }
+
+    /// What stands before the colon of `text:`; none if it is in braces, which begin on its line and before it.
+    fn before_colon(&self) -> Option<&str> {
+        let Value::Mapping(members) = &self.value else { return None };
+        let [Member { place, key, node: Self { value: Value::Empty, .. } }] = members.as_slice() else { return None };
+        let in_braces = matches!((self.place, place), (Place::At { line, .. }, Place::At { line: of_key, .. })
+            if self.place != *place && line == *of_key);
+        (!in_braces).then_some(key.as_str())
     }
 
     /// An integer of the range, in digits.

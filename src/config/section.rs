@@ -15,6 +15,14 @@ pub(super) struct Shape {
     pub checked: &'static [&'static str],
 }
 
+impl Shape {
+    /// Whether `text` is like `member:value`, and no URL.
+    fn begins(&self, text: &str) -> bool {
+        text.split_once(':')
+            .is_some_and(|(key, value)| self.known.contains(&key) && !value.starts_with("//"))
+    }
+}
+
 /// A mapping of which every member is known or has its fault.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
@@ -28,7 +36,11 @@ impl<'a> Section<'a> {
     /// The mapping at `node`; notes each member that `shape` does not know.
     pub(super) fn open(node: &'a Node, shape: &Shape, faults: &mut Faults) -> Option<Self> {
         let Value::Mapping(members) = &node.value else {
-            node.must_be(&format!("a mapping such as `{}`", shape.example), faults);
+            let blanks = match &node.value {
+                Value::Text { text, quoted: false } if shape.begins(text) => " with a blank behind each `:`",
+                _ => "",
+            };
+            node.must_be(&format!("a mapping such as `{}`{blanks}", shape.example), faults);
             return None;
         };
         let is_known = |key: &str| shape.known.iter().chain(shape.checked).any(|known| *known == key);

@@ -1,6 +1,7 @@
 //! Which store, and how long to wait for it.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::limit::time::Micros;
@@ -8,6 +9,7 @@ use crate::limit::time::Micros;
 use super::fault::{Faults, Place};
 use super::files::Files;
 use super::raw::Node;
+use super::scalar::excerpt;
 use super::section::{Section, Shape};
 use super::url::Seed;
 use super::{RedisConfig, StoreConfig, credentials, url};
@@ -91,9 +93,31 @@ fn seed(node: &Node, faults: &mut Faults) -> Option<Seed> {
 }
 
 fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
-    let texts = urls.iter().flat_map(|urls| urls.split(',')).map(str::trim);
-    let read: Vec<_> = texts.map(|text| url::seed(text).map_err(|message| faults.note(FLAG, message)).ok()).collect();
+    let texts = urls.iter().flat_map(|word| word.split(',').map(move |text| (word.as_str(), text.trim())));
+    let read = texts.map(|(word, text)| flagged(word, text).map_err(|message| faults.note(FLAG, message)).ok());
+    let read: Vec<_> = read.collect();
     distinct(read.into_iter().map(|seed| (FLAG, seed)), faults)
+}
+
+/// The URL in a word of the command line, which takes each word behind `--store` for one or more, also a configuration.
+/// Only the name of that is repeated: any other word may be a part of a password.
+fn flagged(word: &str, text: &str) -> Result<Seed, String> {
+    if text.contains(char::is_whitespace) {
+        return Err("a blank in a URL: several are separated by commas".to_owned());
+    }
+    if !is_configuration(word) {
+        return url::seed(text);
+    }
+    let shown = excerpt(word);
+    Err(format!(
+        "`{shown}` is not the URL of a Redis, `redis://host:port`; a configuration is named before `--store`"
+    ))
+}
+
+fn is_configuration(word: &str) -> bool {
+    let path = Path::new(word);
+    let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    !word.contains([':', '@', ',']) && (is_yaml || path.is_file())
 }
 
 /// What a seed's URL says behind its scheme: `store.tls` makes one of `redis://` and `rediss://`.

@@ -1,5 +1,7 @@
 //! The loader as its callers see it. What each fault says is in `tests/fixtures/config`.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -22,6 +24,11 @@ fn loaded(text: &str) -> Config {
 
 fn refused(text: &str, overrides: &Overrides) -> String {
     load(&source(text), overrides, 7).unwrap_err().to_string()
+}
+
+fn refused_store(urls: &[&str]) -> String {
+    let store = urls.iter().map(|url| (*url).to_owned()).collect();
+    refused("policies: {p: {quotas: [5 per 1s]}}", &Overrides { store, ..Overrides::default() })
 }
 
 fn version(text: &str) -> String {
@@ -66,6 +73,39 @@ fn a_request_may_take_as_long_as_its_policies_need() {
     assert_eq!(request_timeout(&policy("20s")), 120);
     assert_eq!(request_timeout(&format!("limits: {{idle_timeout: 5s}}\n{}", policy("20s"))), 120);
     assert_eq!(request_timeout(&format!("limits: {{request_timeout: 6s}}\n{}", policy("1s"))), 6);
+}
+
+#[test]
+fn longer_timeouts_wait_for_a_restart_where_calls_would_be_cut_off() {
+    let policy = |limits: &str, timeout: &str| {
+        loaded(&format!("{limits}\npolicies: {{p: {{quotas: [5 per 60s], timeout: {timeout}}}}}"))
+    };
+    let running = policy("limits: {request_timeout: 6s}", "100ms");
+    assert!(policy("", "1s").fits(&running).is_ok());
+    let refused = policy("limits: {request_timeout: 20s}", "3s").fits(&running).unwrap_err().to_string();
+    assert!(refused.starts_with("my.yaml: ") && refused.contains("may take 18s"), "{refused}");
+}
+
+#[test]
+fn no_reload_asks_for_no_tokens_where_the_node_is_reached_by_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "sha256:".to_owned() + &"0".repeat(64);
+    std::fs::write(folder.path().join("tokens"), line).unwrap();
+    let file = folder.path().join("my.yaml");
+    let policies = "policies: {p: {quotas: [5 per 60s]}}";
+    let waiting = |running: &str, settings: &str| {
+        let [running, settings] = [running, settings].map(|settings| {
+            std::fs::write(&file, format!("{settings}\n{policies}")).unwrap();
+            Setup { file: Some(file.clone()), overrides: Overrides::default() }.load(7).unwrap()
+        });
+        settings.needs_restart(&running)
+    };
+    let public = "listen: 0.0.0.0:7070\nauth: {check_token_files: [tokens]}";
+    assert_eq!(waiting(public, "listen: 127.0.0.1:7070"), ["listen", "auth"]);
+    assert_eq!(waiting(public, "listen: 0.0.0.0:7070\nauth: {allow_anonymous: true}"), [""; 0]);
+    assert_eq!(waiting("listen: 127.0.0.1:7070\nauth: {check_token_files: [tokens]}", ""), [""; 0]);
+    let operators = "admin_listen: 0.0.0.0:7071\nauth: {admin_token_files: [tokens]}";
+    assert_eq!(waiting(operators, "admin_listen: 127.0.0.1:7071"), ["admin_listen", "auth"]);
 }
 
 #[test]
@@ -166,6 +206,31 @@ fn a_fault_of_the_command_line_names_the_flag_and_the_variable() {
     assert!(!refused.contains("secret"), "{refused}");
 }
 
+/// Where a password has commas, too.
+#[test]
+fn no_part_of_a_url_of_the_command_line_is_repeated() {
+    for url in ["redis://me:a,secret,b@c:1", "redis://me:a secret@c:1", "me:secret@c", "secret@c", "secret"] {
+        let refused = refused_store(&[url]);
+        assert!(!refused.contains("secret"), "{refused}");
+    }
+    // As a shell hands on `redis://me:a secret b@c:1`.
+    let refused = refused_store(&["redis://me:a", "secret", "b@c:1"]);
+    assert!(!refused.contains("secret"), "{refused}");
+}
+
+/// `--store` takes every word behind it.
+#[test]
+fn a_configuration_behind_the_urls_is_told_where_it_belongs() {
+    for file in ["my.yaml", "conf/my.yml", "Cargo.toml"] {
+        let refused = refused_store(&["redis://c:1", file]);
+        assert!(refused.contains(file) && refused.contains("is named before `--store`"), "{refused}");
+    }
+    for other in ["localhost", "localhost:6379", "src"] {
+        let refused = refused_store(&[other]);
+        assert!(refused.contains("not the URL of a Redis: write") && !refused.contains("before"), "{refused}");
+    }
+}
+
 #[test]
 fn one_address_for_both_is_one_listener() {
     let config = loaded("listen: 127.0.0.1:1\nadmin_listen: 127.0.0.1:1\npolicies: {p: {quotas: [5 per 1s]}}");
@@ -217,6 +282,103 @@ fn the_version_tells_what_lists_say_and_not_where() {
     for lists in changed {
         assert_ne!(plain, listed(lists), "{lists}");
     }
+}
+
+/// The constants that know the members of a mapping, and how the rows of those in `docs/CONFIGURATION.md` begin.
+const SECTIONS: [(&str, &str); 13] = [
+    ("resolve::ROOT", ""),
+    ("store::SHAPE", "store."),
+    ("credentials::TLS", "store.tls."),
+    ("resolve::PREFILTER", "prefilter."),
+    ("resolve::FALLBACK", "fallback."),
+    ("auth::SHAPE", "auth."),
+    ("tls::SHAPE", "tls."),
+    ("limits::SHAPE", "limits."),
+    ("resolve::SHUTDOWN", "shutdown."),
+    ("resolve::TELEMETRY", "telemetry."),
+    ("policy::SHAPE", ""),
+    ("quota::SHAPE", ""),
+    ("quota::BUCKET_SHAPE", ""),
+];
+
+/// Those whose members are told in the row of a setting.
+const TOLD_WITHIN: [(&str, &str); 4] =
+    [("policy::KEY", "key"), ("lists::LIST", "deny"), ("lists::OVERRIDE", "overrides"), ("lists::MATCH", "overrides")];
+
+/// Each member that the readers know has its row.
+#[test]
+fn every_setting_is_in_the_document() {
+    let document = include_str!("../../docs/CONFIGURATION.md");
+    let rows: Vec<(&str, &str)> =
+        document.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |")).collect();
+    let has_row = |setting: &str| {
+        let names = [format!("`{setting}`"), format!("`{setting}.")];
+        rows.iter().any(|(first, _)| names.iter().any(|name| first.contains(name)))
+    };
+    let is_within = |setting: &str, member: &str| {
+        let row = rows.iter().find(|(first, _)| first.contains(&format!("`{setting}`")));
+        row.is_some_and(|(_, rest)| rest.contains(&format!("`{member}`")) || rest.contains(&format!("{member}: ")))
+    };
+    let mut untold = Vec::new();
+    for (shape, members) in shapes() {
+        let row = |table: &[(&str, &'static str)]| table.iter().find(|(name, _)| *name == shape).map(|(_, row)| *row);
+        let is_told = |member: &String| match (row(&SECTIONS), row(&TOLD_WITHIN)) {
+            (Some(section), _) => has_row(&format!("{section}{member}")),
+            (None, Some(setting)) => is_within(setting, member),
+            (None, None) => false,
+        };
+        untold.extend(members.into_iter().filter(|member| !is_told(member)).map(|member| format!("{shape} {member}")));
+    }
+    assert!(untold.is_empty(), "docs/CONFIGURATION.md has no row for {untold:?}");
+}
+
+#[test]
+fn every_variable_is_in_the_document() {
+    let document = include_str!("../../docs/CONFIGURATION.md");
+    let mut found = BTreeSet::new();
+    for (_, source) in sources("src") {
+        let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let words = code.flat_map(|line| line.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_'));
+        found.extend(words.filter(|word| word.starts_with("TOLLGATE_") && !word.ends_with('_')).map(str::to_owned));
+    }
+    assert!(found.len() > 8 && found.contains("TOLLGATE_KEY_HASH_SECRET"), "misread: {found:?}");
+    let untold: Vec<_> = found.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
+    assert!(untold.is_empty(), "docs/CONFIGURATION.md says nothing of {untold:?}");
+}
+
+/// Each [`section::Shape`] by its file and name, with the members that it knows.
+fn shapes() -> Vec<(String, Vec<String>)> {
+    let mut shapes = Vec::new();
+    for (file, source) in sources("src/config") {
+        for constant in source.split("\nconst ").skip(1) {
+            let Some((name, rest)) = constant.split_once(": Shape =") else { continue };
+            let members = rest.split_once("known: &[").and_then(|(_, rest)| rest.split_once(']')).unwrap().0;
+            let members = members.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+            shapes.push((format!("{file}::{name}"), members));
+        }
+    }
+    assert!(
+        shapes.len() == SECTIONS.len() + TOLD_WITHIN.len(),
+        "a table above lacks one, or has one too many: {shapes:?}"
+    );
+    shapes
+}
+
+/// The files of Rust below a folder but for this one, by name, with their text.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let (mut folders, mut found) = (vec![PathBuf::from(folder)], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "rs") && !path.ends_with("config/tests.rs") {
+                let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+                found.push((name, std::fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
+    found
 }
 
 proptest! {

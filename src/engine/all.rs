@@ -6,37 +6,41 @@
 //!
 //! A reservation is a charge, so nothing needs confirming: a node that dies half-way leaves charges that admit less,
 //! never more. It marks its key for twice the longest timeout. Reserving ends within that timeout and giving back
-//! within the same again, so nobody learns what the give-back of a reservation would contradict. A reservation whose
-//! fate is unknown is not given back: it may never have been made.
+//! within the same again, so nobody learns what the give-back of a reservation would contradict; but where this
+//! process gets no CPU, both last longer by as much as its timers were late, and by what `deadline.rs` adds for that.
+//! Then other nodes may know a denial that has ended, for as long as their pre-filters believe one. A reservation
+//! whose fate is unknown is not given back: it may never have been made.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 
-use super::amend::{first, lost, unfit};
-use super::fallback::Reserved;
-use super::{Answer, Check, CheckError, Decision, Engine, Meta, metas, told};
-use crate::deadline::within;
+use super::decision::{first, lost, unfit};
+use super::{Answer, Asked, Check, CheckError, Decision, Engine, Meta, metas, one, told};
 use crate::limit::amend::Receipt;
 use crate::limit::decision::Wait;
 use crate::limit::policy::Policy;
 use crate::limit::quota::MAX_UNITS;
-use crate::limit::time::Micros;
+use crate::limit::time::{Micros, micros};
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces;
 
 /// The answer to several checks at once.
 #[derive(Debug, Clone)]
 pub struct All {
-    pub allowed: bool,
     /// One per check, in order: each one's own verdict; charged only if all are allowed.
     pub decisions: Vec<Decision>,
 }
 
 impl All {
+    /// Whether nothing is denied.
+    pub fn allowed(&self) -> bool {
+        self.decisions.iter().all(|decision| decision.allowed)
+    }
+
     /// The longest wait of those that are denied; [`Wait::NONE`] when none is.
     pub fn retry_after(&self) -> Wait {
         let denied = self.decisions.iter().filter(|decision| !decision.allowed);
@@ -78,10 +82,8 @@ impl Engine {
         let since = self.clock.now();
         let mut parts = self.parts(checks)?;
         parts.sort_by(|a, b| order(&a.subject).cmp(&order(&b.subject)));
-        let asked = Asked { engine: self.clone(), parts: Arc::new(parts) };
-        let parts = asked.parts.clone();
-        let answers = tokio::spawn(traces::carried(asked.answer(since))).await.unwrap_or_else(|_| vec![Err(lost())]);
-        spread(checks.len(), &parts, answers)
+        let call = Call { engine: self.clone(), parts };
+        tokio::spawn(traces::carried(call.answer(since))).await.unwrap_or_else(|_| Err(vec![(0, lost())]))
     }
 
     fn parts(&self, checks: &[Check]) -> Result<Vec<Part>, Vec<Refusal>> {
@@ -117,6 +119,11 @@ impl Part {
         &self.subject.policy
     }
 
+    /// Whether one of its checks only looks.
+    fn looks(&self) -> bool {
+        self.places.iter().any(|place| place.cost == 0)
+    }
+
     /// Runs what asks for it, with a span of its own in a trace.
     async fn traced<T>(
         &self,
@@ -146,68 +153,70 @@ fn as_told(mut decision: Decision) -> Decision {
     decision
 }
 
+/// The decisions on as many parts, unless there is none on one of them: the first such is told.
+fn each(parts: &[Part], answers: Vec<Answer>) -> Result<Vec<Decision>, Failure<'_>> {
+    parts.iter().zip(answers).map(|(part, answer)| answer.map_err(|error| (part, error))).collect()
+}
+
 /// The order in which every node reserves.
 fn order(subject: &Subject) -> (&str, &str) {
     (subject.policy.counters(), &subject.key)
 }
 
-/// The share of each of so many checks in its part's answer.
-fn spread(checks: usize, parts: &[Part], answers: Vec<Answer>) -> Result<All, Vec<Refusal>> {
-    let mut decisions: Vec<Option<Decision>> = vec![None; checks];
-    let mut allowed = true;
-    for (part, answer) in parts.iter().zip(answers) {
-        let decision = answer.map_err(|error| vec![(part.places[0].number, error)])?;
-        allowed &= decision.allowed;
-        for place in &part.places {
-            decisions[place.number] = Some(part.told_to(place, &decision));
-        }
-    }
-    let decisions: Option<_> = decisions.into_iter().collect();
-    Ok(All { allowed, decisions: decisions.ok_or_else(|| vec![(0, lost())])? })
-}
+/// An answer, and of a reservation that was made what is needed to give it back.
+type Reserved = (Decision, Option<Receipt>);
+
+/// Which part has no decision, and why.
+type Failure<'a> = (&'a Part, CheckError);
 
 /// A call under way, which outlives its caller.
-struct Asked {
+struct Call {
     engine: Arc<Engine>,
-    parts: Arc<Vec<Part>>,
+    parts: Vec<Part>,
 }
 
-impl Asked {
-    /// One answer per part, in order, counted for checks that began at `since` (us).
-    async fn answer(self, since: Micros) -> Vec<Answer> {
-        let answers = self.decide().await;
-        self.note_answers(&answers, since);
-        answers
-    }
-
-    /// Counts each check's own verdict. When there is none on one of them, the call has no other answer than that.
-    fn note_answers(&self, answers: &[Answer], since: Micros) {
-        let failed = answers.iter().position(Result::is_err);
-        for (place, (part, answer)) in self.parts.iter().zip(answers).enumerate() {
-            if failed.is_none_or(|failed| failed == place) {
-                for place in &part.places {
-                    let own = answer.as_ref().map(|decision| part.told_to(place, decision)).map_err(Clone::clone);
-                    self.engine.note_answers(&part.subject, &[own], since);
-                }
+impl Call {
+    /// Each check's own decision, counted for checks that began at `since` (us). When there is none on one of them, the
+    /// call has no other answer than that.
+    async fn answer(self, since: Micros) -> Result<All, Vec<Refusal>> {
+        match self.decide().await {
+            Ok(decisions) => Ok(self.tell(&decisions, since)),
+            Err((part, error)) => {
+                let none = vec![Err(error.clone()); part.places.len()];
+                self.engine.note_answers(&part.subject, &none, since);
+                Err(vec![(part.places[0].number, error)])
             }
         }
     }
 
-    async fn decide(&self) -> Vec<Answer> {
+    /// What the decisions on the parts say to each check.
+    fn tell(&self, decisions: &[Decision], since: Micros) -> All {
+        let mut told = Vec::new();
+        for (part, decision) in self.parts.iter().zip(decisions) {
+            let own: Vec<Answer> = part.places.iter().map(|place| Ok(part.told_to(place, decision))).collect();
+            self.engine.note_answers(&part.subject, &own, since);
+            told.extend(part.places.iter().map(|place| place.number).zip(own.into_iter().flatten()));
+        }
+        told.sort_by_key(|(number, _)| *number);
+        All { decisions: told.into_iter().map(|(_, decision)| decision).collect() }
+    }
+
+    /// A decision on each part, in order.
+    async fn decide(&self) -> Result<Vec<Decision>, Failure<'_>> {
         if let [part] = self.parts.as_slice() {
-            return vec![self.ask_alone(part).await];
+            return each(&self.parts, vec![self.ask_alone(part).await]);
         }
         let known: Vec<_> = self.parts.iter().map(|part| self.known(part)).collect();
         if known.iter().flatten().any(|decision| !decision.allowed) {
-            let asked = known.into_iter().zip(self.parts.iter()).map(async |(known, part)| match known {
+            let asked = known.into_iter().zip(&self.parts).map(async |(known, part)| match known {
                 Some(decision) => part.traced(async { Ok(decision) }, |decision| decision).await,
                 None => part.traced(self.look(part), |decision| decision).await,
             });
-            return join_all(asked).await;
+            return each(&self.parts, join_all(asked).await);
         }
         let (reserved, no) = self.reserve().await;
         match no {
-            None => reserved.into_iter().map(|(decision, _)| Ok(decision)).collect(),
+            None => Ok(reserved.into_iter().map(|(decision, _)| decision).collect()),
             Some(no) => self.unwind(reserved, no).await,
         }
     }
@@ -215,18 +224,26 @@ impl Asked {
     async fn ask_alone(&self, part: &Part) -> Answer {
         let Part { subject, cost, metas, .. } = part;
         let asking = async {
-            let answers =
-                self.engine.decide(subject, &[*cost], metas, self.engine.clock.now(), subject.policy.timeout).await;
-            answers.into_iter().next().unwrap_or_else(|| Err(lost()))
+            if let Some(known) = self.known(part) {
+                return Ok(known);
+            }
+            let now = self.engine.clock.now();
+            let until = now + micros(subject.policy.timeout);
+            let asked = Asked { subject, costs: std::slice::from_ref(cost), metas, until };
+            one(self.engine.ask_store(asked, now).await).map(as_told)
         };
         part.traced(asking, |decision| decision).await
     }
 
-    /// What needs no store: the word of a list, and a denial that the pre-filter knows.
+    /// What needs no store: the word of a list, and a denial that the pre-filter knows. Such a denial knows one quota,
+    /// which says nothing to a look beside it: it is told what is left of all.
     fn known(&self, part: &Part) -> Option<Decision> {
         let Part { subject, cost, .. } = part;
         if let Some(listed) = part.policy().options.listed {
             return Some(as_told(Decision::by_list(part.policy().clone(), listed, *cost)));
+        }
+        if part.looks() {
+            return None;
         }
         let Engine { prefilter, clock, .. } = &*self.engine;
         let denial = prefilter.denial(subject.fingerprint, part.policy(), *cost, clock.now())?;
@@ -239,7 +256,7 @@ impl Asked {
         let hold = Work::hold(longest);
         let until = self.engine.clock.now() + hold / 2;
         let mut reserved = Vec::with_capacity(self.parts.len());
-        for part in self.parts.iter() {
+        for part in &self.parts {
             let left = Duration::from_micros(until.saturating_sub(self.engine.clock.now()));
             match part.traced(self.reserve_one(part, hold, left), |(decision, _)| decision).await {
                 Ok((decision, receipt)) if decision.allowed => reserved.push((decision, receipt)),
@@ -257,8 +274,7 @@ impl Asked {
         let Part { subject, cost, metas, .. } = part;
         let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
         let by_store = |taken| first(taken).map(|verdict| as_told(Decision::by_store(subject.policy.clone(), verdict)));
-        let asked = within(&self.engine.clock, left, self.engine.run(subject, work.clone(), metas)).await;
-        match asked.unwrap_or(Err(StoreError::Timeout)) {
+        match self.engine.run(subject, work.clone(), metas, left).await {
             Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
             Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),
             Ok(other) => Err(unfit(&other)),
@@ -266,22 +282,18 @@ impl Asked {
         }
     }
 
-    /// Gives back what was reserved before the no, and looks at what comes after it.
-    async fn unwind(&self, reserved: Vec<Reserved>, no: Answer) -> Vec<Answer> {
-        let denied_at = reserved.len();
-        let (before, after) = (&self.parts[..denied_at], &self.parts[denied_at + 1..]);
-        let without = no.is_err();
+    /// Gives back what was reserved before the no, and looks at what comes after it, unless the call fails in any case.
+    async fn unwind(&self, reserved: Vec<Reserved>, no: Answer) -> Result<Vec<Decision>, Failure<'_>> {
+        let (before, from) = self.parts.split_at(reserved.len());
         let giving = before
             .iter()
             .zip(reserved)
-            .map(async |(part, (decision, receipt))| Ok(self.give_back(part, decision, receipt).await));
-        let looking = after.iter().map(async |part| match without {
-            // The call fails in any case.
-            true => Err(lost()),
-            false => part.traced(self.look(part), |decision| decision).await,
-        });
-        let (given, looked) = futures_util::future::join(join_all(giving), join_all(looking)).await;
-        given.into_iter().chain([no]).chain(looked).collect()
+            .map(async |(part, (decision, receipt))| self.give_back(part, decision, receipt).await);
+        let after = if no.is_ok() { &from[1..] } else { &[] };
+        let looking = after.iter().map(async |part| part.traced(self.look(part), |decision| decision).await);
+        let (given, looked) = join(join_all(giving), join_all(looking)).await;
+        let told = each(from, std::iter::once(no).chain(looked).collect())?;
+        Ok(given.into_iter().chain(told).collect())
     }
 
     /// The verdict stays; the charge goes.
@@ -303,7 +315,7 @@ impl Asked {
             return Ok(known);
         }
         let work = Work::Look(*cost);
-        match self.engine.run(subject, work.clone(), &[]).await {
+        match self.engine.run(subject, work.clone(), &[], subject.policy.timeout).await {
             Ok(Done::Taken(taken)) => {
                 let decision = Decision::by_store(subject.policy.clone(), first(taken)?);
                 Ok(Decision { charged: 0, ..as_told(decision) })
@@ -314,9 +326,7 @@ impl Asked {
     }
 
     fn fall_back(&self, part: &Part, work: &Work, error: &StoreError) -> Result<Reserved, CheckError> {
-        let Part { subject, cost, .. } = part;
-        self.engine.complain(subject, error);
-        let (decision, receipt) = self.engine.fallback.run(subject, *cost, work, error)?;
-        Ok((as_told(decision), receipt))
+        let (mut decisions, receipt) = self.engine.fall_back(&part.subject, work, error)?;
+        Ok((as_told(decisions.pop().ok_or_else(lost)?), receipt))
     }
 }

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Answer, Check, CheckError, Decision, Engine, Meta, told};
+use super::decision::{first, lost, unfit};
+use super::{Answer, Asked, CheckError, Decision, Engine, Meta, configured, told};
 use crate::deadline::within;
-use crate::limit::decision::{Taken, Verdict};
+use crate::limit::policy::Listed;
 use crate::prefilter::Prefilter;
 use crate::store::{Charged, Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
@@ -20,7 +21,7 @@ pub enum Given {
     Id(Arc<str>),
 }
 
-/// What was taken back, units, and what a check of cost 0 would say after that.
+/// What was taken back, units, and what a check of cost 0 would say after that: its list, if one answers for the key.
 #[derive(Debug, Clone)]
 pub struct Amended {
     pub refunded: u64,
@@ -28,79 +29,74 @@ pub struct Amended {
 }
 
 impl Engine {
-    /// Takes back what `given` says from one key under one policy.
+    /// Takes back what `given` says from one key under one policy: also from one that a list answers for, which may
+    /// have been charged before it was listed.
     ///
     /// # Errors
     /// When the policy is not known, the key is not of its type, or the store does not answer: then it may have
     /// been done.
     pub async fn refund(&self, policy: &str, key: &str, given: Given) -> Result<Amended, CheckError> {
-        let subject = self.named(policy, key)?;
         let work = match given {
             Given::Cost(cost) => Work::Refund(cost),
             Given::Id(id) => Work::RefundOnce(id),
         };
-        self.amend_told(&subject, work).await
+        self.amend_told(policy, key, work).await
     }
 
-    /// Forgets what now counts of one key under one policy.
+    /// Forgets what now counts of one key under one policy, as [`Engine::refund`] takes it back.
     ///
     /// # Errors
     /// As [`Engine::refund`].
     pub async fn reset(&self, policy: &str, key: &str) -> Result<Decision, CheckError> {
-        let subject = self.named(policy, key)?;
-        Ok(self.amend_told(&subject, Work::Reset).await?.decision)
+        Ok(self.amend_told(policy, key, Work::Reset).await?.decision)
     }
 
     /// Its decision is counted and traced as that of a check of cost 0, which it is. Where there is none, nobody fell
     /// back to anything: no policy says what is told then.
-    async fn amend_told(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
+    async fn amend_told(&self, policy: &str, key: &str, work: Work) -> Result<Amended, CheckError> {
+        let (subject, listed) = self.counted(policy, key)?;
         let since = self.clock.now();
-        let mut amended = self.amend(subject, work).await;
-        amended.iter_mut().for_each(|amended| amended.decision.shadow());
+        let mut amended = self.amend(&subject, work).await;
+        if let Ok(Amended { decision, .. }) = &mut amended {
+            if let Some(listed) = listed {
+                *decision = Decision::by_list(subject.policy.clone(), listed, 0);
+            }
+            decision.shadow();
+        }
         let answer = amended.as_ref().map(|amended| &amended.decision);
-        traces::answered(|| Answered { fallback: None, ..told(subject, 0, answer) });
+        traces::answered(|| Answered { fallback: None, ..told(&subject, 0, answer) });
         if let Ok(decision) = answer {
-            self.note_answers(subject, &[Ok(decision.clone())], since);
+            self.note_answers(&subject, &[Ok(decision.clone())], since);
         }
         amended
     }
 
-    fn named(&self, policy: &str, key: &str) -> Result<Subject, CheckError> {
-        let (policy, key) = (policy.to_owned(), key.to_owned());
-        self.subject(&Check { policy, key, cost: 0, meta: None, id: None, quotas: None })
+    /// A key under the quotas that count it, and what a list says of it.
+    fn counted(&self, policy: &str, key: &str) -> Result<(Subject, Option<Listed>), CheckError> {
+        let policies = self.policies.load();
+        let policy = configured(&policies, policy)?;
+        let normalised = policy.key_type.normalise(key)?;
+        let subject = self.under(policy.counting(&normalised, key), &normalised);
+        Ok((subject, policy.for_key(&normalised, key).options.listed))
     }
 
-    /// Decides one check with an id, within the time `left`. The pre-filter is not asked, since the id may have been
+    /// Decides the only cost that is asked, with an id. The pre-filter is not asked, since the id may have been
     /// charged.
-    pub(super) async fn ask_once(
-        &self,
-        subject: &Subject,
-        id: &Arc<str>,
-        cost: u64,
-        metas: &[Meta],
-        left: Duration,
-    ) -> Answer {
+    pub(super) async fn ask_once(&self, asked: Asked<'_>, id: &Arc<str>, cost: u64) -> Answer {
+        let Asked { subject, metas, .. } = asked;
         let since = self.clock.now();
-        let mut answer = match subject.policy.options.listed {
+        let answer = match subject.policy.options.listed {
             Some(listed) => Ok(Decision::by_list(subject.policy.clone(), listed, cost)),
-            None => self.ask_counters_once(subject, id, cost, metas, left).await,
+            None => {
+                let work = Work::Once { id: id.clone(), cost };
+                self.ask_counters_once(subject, &work, metas, asked.left(since)).await
+            }
         };
-        answer.iter_mut().for_each(Decision::shadow);
-        self.note_answers(subject, std::slice::from_ref(&answer), since);
-        answer
+        self.finish(subject, answer, since)
     }
 
-    async fn ask_counters_once(
-        &self,
-        subject: &Subject,
-        id: &Arc<str>,
-        cost: u64,
-        metas: &[Meta],
-        left: Duration,
-    ) -> Answer {
-        let work = Work::Once { id: id.clone(), cost };
-        let done = within(&self.clock, left, self.store.run(subject, work, metas)).await;
-        match done.unwrap_or(Err(StoreError::Timeout)) {
+    async fn ask_counters_once(&self, subject: &Subject, work: &Work, metas: &[Meta], left: Duration) -> Answer {
+        match self.run(subject, work.clone(), metas, left).await {
             Ok(Done::Charged(charged)) => {
                 let Charged { policy, verdict, replayed, refunded } = *charged;
                 let decision = Decision::by_store(policy, verdict);
@@ -111,21 +107,15 @@ impl Engine {
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), first(taken)?)),
             Ok(other) => Err(unfit(&other)),
-            Err(error) => {
-                self.complain(subject, &error);
-                self.fallback.answer_once(subject, id, cost, &error)
-            }
+            Err(error) => self.fall_back(subject, work, &error)?.0.pop().ok_or_else(lost),
         }
     }
 
+    /// Has the store take something back from a key that is counted.
     pub(super) async fn amend(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
-        if let Some(listed) = subject.policy.options.listed {
-            // Nothing is counted of what a list answers.
-            return Ok(Amended { refunded: 0, decision: Decision::by_list(subject.policy.clone(), listed, 0) });
-        }
         // Also when the caller leaves before the answer.
         let forgetting = Forgetting { prefilter: &self.prefilter, slot: self.store.slot(subject) };
-        let done = self.run(subject, work, &[]).await;
+        let done = self.run(subject, work, &[], subject.policy.timeout).await;
         drop(forgetting);
         match done {
             Ok(Done::Refunded(taken, refunded)) => {
@@ -136,9 +126,15 @@ impl Engine {
         }
     }
 
-    /// Has the store do it, within the policy's timeout.
-    pub(super) async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        let done = within(&self.clock, subject.policy.timeout, self.store.run(subject, work, metas)).await;
+    /// Has the store do it, within the time `left`.
+    pub(super) async fn run(
+        &self,
+        subject: &Subject,
+        work: Work,
+        metas: &[Meta],
+        left: Duration,
+    ) -> Result<Done, StoreError> {
+        let done = within(&self.clock, left, self.store.run(subject, work, metas)).await;
         done.unwrap_or(Err(StoreError::Timeout))
     }
 }
@@ -153,19 +149,4 @@ impl Drop for Forgetting<'_> {
     fn drop(&mut self) {
         self.prefilter.forget(self.slot);
     }
-}
-
-/// The only verdict.
-pub(super) fn first(taken: Taken) -> Result<Verdict, CheckError> {
-    taken.ruling.verdicts.into_iter().next().ok_or_else(lost)
-}
-
-/// Each kind of work has its kinds of answer.
-pub(super) fn unfit(done: &Done) -> CheckError {
-    CheckError::StoreUnavailable(StoreError::Unknown(format!("the work was answered by {done:?}")))
-}
-
-/// The failure of what has no answer.
-pub(super) fn lost() -> CheckError {
-    CheckError::StoreUnavailable(StoreError::Timeout)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_util::future::{join, join_all};
 use smallvec::{SmallVec, smallvec};
 
-use super::amend::lost;
+use super::decision::lost;
 use super::{Answer, Answers, Check, CheckError, Engine, is_plain, metas, one, told};
 use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::config::inline::Misfit;
-use crate::limit::decision::{QuotaStates, Verdict, Wait};
+use crate::limit::decision::{QuotaStates, Taken, Verdict, Wait};
 use crate::limit::key::NotAnAddress;
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
-use crate::store::StoreError;
+use crate::store::{Done, StoreError};
 
 /// The answer.
 #[derive(Debug, Clone)]
@@ -36,6 +36,24 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// A denial for good that no counter made and that charges nothing: what `source` decides otherwise it says itself.
+    pub(super) fn uncounted(policy: Arc<Policy>, cost: u64, source: Source, reason: Reason) -> Self {
+        Self {
+            policy,
+            cost,
+            allowed: false,
+            charged: 0,
+            retry_after: Wait::Never,
+            binding: None,
+            quotas: QuotaStates::new(),
+            source,
+            reason,
+            fallback: None,
+            replayed: false,
+            refunded: false,
+        }
+    }
+
     /// What the store decided.
     pub fn by_store(policy: Arc<Policy>, verdict: Verdict) -> Self {
         let reason = match (verdict.allowed, verdict.retry_after) {
@@ -43,20 +61,13 @@ impl Decision {
             (false, Wait::For(_)) => Reason::OverLimit,
             (false, Wait::Never) => Reason::CostExceedsLimit,
         };
-        let binding = binding(&verdict.quotas, verdict.binding);
         Self {
-            policy,
-            cost: verdict.cost,
             allowed: verdict.allowed,
             charged: if verdict.allowed { verdict.cost } else { 0 },
             retry_after: verdict.retry_after,
-            binding,
+            binding: binding(&verdict.quotas, verdict.binding),
             quotas: verdict.quotas,
-            source: Source::Store,
-            reason,
-            fallback: None,
-            replayed: false,
-            refunded: false,
+            ..Self::uncounted(policy, verdict.cost, Source::Store, reason)
         }
     }
 
@@ -97,20 +108,7 @@ impl Decision {
             Listed::Allow => (true, Wait::NONE, Reason::AllowListed),
             Listed::Deny => (false, Wait::Never, Reason::DenyListed),
         };
-        Self {
-            policy,
-            cost,
-            allowed,
-            charged: 0,
-            retry_after,
-            binding: None,
-            quotas: QuotaStates::new(),
-            source: Source::List,
-            reason,
-            fallback: None,
-            replayed: false,
-            refunded: false,
-        }
+        Self { allowed, retry_after, ..Self::uncounted(policy, cost, Source::List, reason) }
     }
 
     /// Turns a denial into a permission that says what it was, where its policy only watches.
@@ -134,7 +132,6 @@ impl Decision {
     pub fn only_look(&mut self) {
         if self.is_by_counters() && (!self.allowed || self.reason == Reason::Shadow) {
             (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Ok);
-            // Of a denial that was known there is one quota.
             if let Some((least, _)) = self.quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining) {
                 self.bind(least);
             }
@@ -145,18 +142,9 @@ impl Decision {
     pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
         let Denial { retry_after, quota, remaining, reset_after } = denial;
         Self {
-            policy,
-            cost,
-            allowed: false,
-            charged: 0,
             retry_after: Wait::For(retry_after),
             binding: Some(Binding { quota, remaining, reset_after }),
-            quotas: QuotaStates::new(),
-            source: Source::Prefilter,
-            reason: Reason::OverLimit,
-            fallback: None,
-            replayed: false,
-            refunded: false,
+            ..Self::uncounted(policy, cost, Source::Prefilter, Reason::OverLimit)
         }
     }
 }
@@ -292,4 +280,19 @@ pub enum CheckError {
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),
+}
+
+/// The only verdict.
+pub(super) fn first(taken: Taken) -> Result<Verdict, CheckError> {
+    taken.ruling.verdicts.into_iter().next().ok_or_else(lost)
+}
+
+/// Each kind of work has its kinds of answer.
+pub(super) fn unfit(done: &Done) -> CheckError {
+    CheckError::StoreUnavailable(StoreError::Unknown(format!("the work was answered by {done:?}")))
+}
+
+/// The failure of what has no answer.
+pub(super) fn lost() -> CheckError {
+    CheckError::StoreUnavailable(StoreError::Timeout)
 }

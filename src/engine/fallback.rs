@@ -3,19 +3,21 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::amend::first;
-use super::{Answer, Answers, Cause, CheckError, Decision, Fallback, Reason, Source, one};
+use smallvec::{SmallVec, smallvec};
+
+use super::decision::first;
+use super::{Cause, CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::amend::Receipt;
-use crate::limit::decision::{QuotaStates, Verdict, Wait};
+use crate::limit::decision::{Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
-use crate::store::{Done, MemoryStore, StoreError, Subject, Work};
+use crate::store::{Charged, Done, MemoryStore, StoreError, Subject, Taken, Work};
 
 /// When to ask again after a denial for want of a store.
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
 
-/// An answer, and of a reservation that was made what is needed to give it back.
-pub type Reserved = (Decision, Option<Receipt>);
+/// What is answered to work without the store, and of a reservation that was made what is needed to give it back.
+pub type Instead = (SmallVec<[Decision; 1]>, Option<Receipt>);
 
 /// The embedded store that stands in for Redis, with this node's share of each limit.
 ///
@@ -31,51 +33,47 @@ impl FallbackStore {
         Self { memory, expected_nodes }
     }
 
-    /// Answers `costs` in order for the reason that `error` gives.
-    pub fn answer(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Answers {
+    /// Answers what `work` asks for the reason that `error` gives: a decision for each cost, in order, and of a
+    /// reservation that was made what is needed to give it back. Retries of what this node's share was charged for by
+    /// an id are answered alike.
+    ///
+    /// # Errors
+    /// When the policy's mode is `error`, or the id stands for a charge of another cost.
+    pub fn answer(&self, subject: &Subject, work: &Work, error: &StoreError) -> Result<Instead, CheckError> {
         let mode = subject.policy.on_store_failure;
         let fallback = Fallback { mode, cause: cause(error) };
-        let blind = |allowed| costs.iter().map(|cost| Ok(without_counter(subject, *cost, allowed, fallback))).collect();
+        let blind = |allowed| {
+            let decision = |cost: &u64| without_counter(subject, *cost, allowed, fallback);
+            Ok((work.asked().iter().map(decision).collect(), None))
+        };
         match mode {
-            OnStoreFailure::Local => self.local(subject, costs, fallback),
+            // Where it is full as well, admitting unseen would be over the share.
+            OnStoreFailure::Local => self.local(subject, work, fallback)?.map_or_else(|| blind(false), Ok),
             OnStoreFailure::Allow => blind(true),
             OnStoreFailure::Deny => blind(false),
             // What only watches refuses nobody.
             OnStoreFailure::Error if subject.policy.options.shadow => blind(false),
-            OnStoreFailure::Error => costs.iter().map(|_| Err(CheckError::StoreUnavailable(error.clone()))).collect(),
+            OnStoreFailure::Error => Err(CheckError::StoreUnavailable(error.clone())),
         }
     }
 
-    /// Answers a check with an id: retries of what this node's share was charged for are answered alike.
-    ///
-    /// # Errors
-    /// As [`Engine::check`](super::Engine::check).
-    pub fn answer_once(&self, subject: &Subject, id: &Arc<str>, cost: u64, error: &StoreError) -> Answer {
-        Ok(self.run(subject, cost, &Work::Once { id: id.clone(), cost }, error)?.0)
-    }
-
-    /// Answers a check of `cost` by `work`, which looks, reserves or charges, on this node's share.
-    ///
-    /// # Errors
-    /// As [`Engine::check`](super::Engine::check).
-    pub fn run(&self, subject: &Subject, cost: u64, work: &Work, error: &StoreError) -> Result<Reserved, CheckError> {
-        if subject.policy.on_store_failure != OnStoreFailure::Local {
-            return Ok((one(self.answer(subject, &[cost], error))?, None));
-        }
-        let fallback = Fallback { mode: OnStoreFailure::Local, cause: cause(error) };
+    /// On this node's share, unless it is full.
+    fn local(&self, subject: &Subject, work: &Work, fallback: Fallback) -> Result<Option<Instead>, CheckError> {
         let share = self.share(subject);
-        let decision = |verdict| local_decision(&share.policy, subject, verdict, fallback);
+        let decisions = |taken: Taken| {
+            let verdicts = taken.ruling.verdicts.into_iter();
+            verdicts.map(|verdict| local_decision(&share.policy, subject, verdict, fallback)).collect()
+        };
         match self.memory.run(&share, work, &[]) {
             Ok(Done::Charged(charged)) => {
-                let replayed = charged.replayed;
-                let decision = local_decision(&charged.policy, subject, charged.verdict, fallback);
-                Ok((Decision { replayed, ..decision }, None))
+                let Charged { policy, verdict, replayed, .. } = *charged;
+                let decision = local_decision(&policy, subject, verdict, fallback);
+                Ok(Some((smallvec![Decision { replayed, ..decision }], None)))
             }
-            Ok(Done::Reserved(taken, receipt)) => Ok((decision(first(taken)?), receipt)),
-            Ok(Done::Taken(taken)) => Ok((decision(first(taken)?), None)),
+            Ok(Done::Reserved(taken, receipt)) => Ok(Some((decisions(taken), receipt))),
+            Ok(Done::Taken(taken)) => Ok(Some((decisions(taken), None))),
             Ok(Done::Reused) => Err(CheckError::IdReused),
-            // It is full as well.
-            Ok(_) | Err(_) => Ok((without_counter(subject, cost, false, fallback), None)),
+            Ok(Done::Refunded(..)) | Err(_) => Ok(None),
         }
     }
 
@@ -99,16 +97,6 @@ impl FallbackStore {
     /// Drops what says nothing any more.
     pub fn sweep(&self) {
         self.memory.sweep();
-    }
-
-    fn local(&self, subject: &Subject, costs: &[u64], fallback: Fallback) -> Answers {
-        let share = self.share(subject);
-        let Ok(taken) = self.memory.take(&share, costs, &[]) else {
-            // It is full as well: admitting unseen would be over the share.
-            return costs.iter().map(|cost| Ok(without_counter(subject, *cost, false, fallback))).collect();
-        };
-        let decision = |verdict| Ok(local_decision(&share.policy, subject, verdict, fallback));
-        taken.ruling.verdicts.into_iter().map(decision).collect()
     }
 
     fn share(&self, subject: &Subject) -> Subject {
@@ -138,18 +126,10 @@ fn local_decision(share: &Arc<Policy>, subject: &Subject, verdict: Verdict, fall
 
 fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallback) -> Decision {
     Decision {
-        policy: subject.policy.clone(),
-        cost,
         allowed,
-        charged: 0,
         retry_after: if allowed { Wait::NONE } else { RETRY_AFTER },
-        binding: None,
-        quotas: QuotaStates::new(),
-        source: Source::Fallback,
-        reason: Reason::StoreUnavailable,
         fallback: Some(fallback),
-        replayed: false,
-        refunded: false,
+        ..Decision::uncounted(subject.policy.clone(), cost, Source::Fallback, Reason::StoreUnavailable)
     }
 }
 

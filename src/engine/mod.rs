@@ -7,15 +7,16 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::config::Policies;
 use crate::deadline::within;
 use crate::limit::key::Fingerprinter;
-use crate::limit::policy::Durability;
-use crate::limit::time::Micros;
+use crate::limit::policy::{Durability, Policy};
+use crate::limit::time::{Micros, micros};
 use crate::prefilter::{Prefilter, Question};
-use crate::store::{Store, StoreError, Subject, Taken};
+use crate::store::{Store, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces::{self, Answered};
 
 pub mod decision;
@@ -27,6 +28,8 @@ mod amend;
 mod all;
 
 mod batch;
+
+mod history;
 
 pub mod tally;
 
@@ -40,8 +43,9 @@ pub use crate::config::inline::{Misfit, Written};
 pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use all::{All, Refusal};
 pub use amend::{Amended, Given};
+use decision::lost;
 pub use decision::{Binding, Cause, CheckError, Decision, Fallback, Reason, Source};
-use fallback::FallbackStore;
+use fallback::{FallbackStore, Instead};
 use inline::InlinePolicies;
 pub use reload::Changes;
 use tally::Tally;
@@ -72,6 +76,8 @@ pub struct Engine {
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
+    /// Turns to be told what a log says.
+    histories: Arc<Semaphore>,
     tally: Tally,
     clock: Clock,
 }
@@ -86,6 +92,7 @@ impl Engine {
             prefilter,
             store,
             fallback,
+            histories: history::turns(),
             tally: Tally::default(),
             clock,
         }
@@ -104,11 +111,6 @@ impl Engine {
         };
         traces::answered(|| told(&subject, check.cost, answer.as_ref()));
         answer
-    }
-
-    /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time.
-    pub async fn history(&self, check: &Check) -> Option<History> {
-        self.store.history(&self.subject(check).ok()?).await.ok()?
     }
 
     /// The policies in force.
@@ -135,8 +137,7 @@ impl Engine {
 
     fn subject(&self, check: &Check) -> Result<Subject, CheckError> {
         let policies = self.policies.load();
-        let unknown = || CheckError::UnknownPolicy(check.policy.clone());
-        let policy = policies.by_name.get(&check.policy).ok_or_else(unknown)?;
+        let policy = configured(&policies, &check.policy)?;
         let key = policy.key_type.normalise(&check.key)?;
         let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
         let policy = match &own {
@@ -144,8 +145,13 @@ impl Engine {
             // Quotas of its own beat an override, but no list.
             Some(own) => policy.listed(&key, &check.key).unwrap_or(own),
         };
-        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
-        Ok(Subject { policy: policy.clone(), key: key.into(), fingerprint })
+        Ok(self.under(policy, &key))
+    }
+
+    /// A key, as normalised, under a policy.
+    fn under(&self, policy: &Arc<Policy>, key: &str) -> Subject {
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), key);
+        Subject { policy: policy.clone(), key: key.into(), fingerprint }
     }
 
     /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us) on. Those without an
@@ -153,15 +159,14 @@ impl Engine {
     /// which the store decides in that order; only a run that it might not waits for those before it, and is waited
     /// for.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
-        let mut answers = Answers::new();
+        let (mut answers, until) = (Answers::new(), since + micros(subject.policy.timeout));
         let runs: SmallVec<[&[&Check]; 1]> =
             checks.chunk_by(|one, next| one.id.is_none() && next.id.is_none()).collect();
         for together in runs.chunk_by(|one, next| !self.is_apart(subject, one) && !self.is_apart(subject, next)) {
-            let left = self.left(subject, since);
             match together {
-                [run] => answers.extend(self.ask_run(subject, run, left).await),
+                [run] => answers.extend(self.ask_run(subject, run, until).await),
                 runs => {
-                    let asked = join_all(runs.iter().map(|run| self.ask_run(subject, run, left))).await;
+                    let asked = join_all(runs.iter().map(|run| self.ask_run(subject, run, until))).await;
                     answers.extend(asked.into_iter().flatten());
                 }
             }
@@ -169,13 +174,17 @@ impl Engine {
         answers
     }
 
-    /// Asks for one check with an id, or for those side by side that have none, within the time `left`.
-    async fn ask_run(&self, subject: &Subject, run: &[&Check], left: Duration) -> Answers {
-        let metas = metas(subject, run.iter().copied());
+    /// Asks for one check with an id, or for those side by side that have none, until `until` (us).
+    async fn ask_run(&self, subject: &Subject, run: &[&Check], until: Micros) -> Answers {
+        let (costs, metas) = (costs(run), metas(subject, run.iter().copied()));
+        let asked = Asked { subject, costs: &costs, metas: &metas, until };
         if let [Check { id: Some(id), cost, .. }] = run {
-            return std::iter::once(self.ask_once(subject, id, *cost, &metas, left).await).collect();
+            return std::iter::once(self.ask_once(asked, id, *cost).await).collect();
         }
-        self.ask(subject, &costs(run), &metas, left).await
+        let since = self.clock.now();
+        let answers = self.decide(asked, since).await;
+        self.note_answers(subject, &answers, since);
+        answers
     }
 
     /// Whether a run might be decided before or behind what is asked of its key with it: one that is asked in parts,
@@ -187,21 +196,16 @@ impl Engine {
             || self.store.first_part(policy, &costs(run)) < run.len()
     }
 
-    /// What is left of the time of checks that began at `since` (us).
-    fn left(&self, subject: &Subject, since: Micros) -> Duration {
-        let took = Duration::from_micros(self.clock.now().saturating_sub(since));
-        subject.policy.timeout.saturating_sub(took)
-    }
-
-    /// The same as [`Engine::ask`] for one cost. Nearly all checks are such, and lists of one thing cost as much as a
-    /// denial that is known.
+    /// The same as [`Engine::ask_run`] for one cost. Nearly all checks are such, and lists of one thing cost as much as
+    /// a denial that is known.
     async fn ask_one(&self, subject: &Subject, check: &Check) -> Answer {
         let now = self.clock.now();
         let answer = match self.known(subject, check.cost, now) {
             Some(answer) => answer,
             None => {
                 let metas = metas(subject, std::iter::once(check));
-                one(self.ask_store(subject, &[check.cost], &metas, now, subject.policy.timeout).await)
+                let until = now + micros(subject.policy.timeout);
+                one(self.ask_store(Asked { subject, costs: &[check.cost], metas: &metas, until }, now).await)
             }
         };
         self.finish(subject, answer, now)
@@ -220,26 +224,17 @@ impl Engine {
         answer
     }
 
-    /// Decides `costs` for one subject, in order, within the time `left`: one answer each; `metas` as [`Store::take`]
-    /// has them.
-    async fn ask(&self, subject: &Subject, costs: &[u64], metas: &[Meta], left: Duration) -> Answers {
-        let now = self.clock.now();
-        let answers = self.decide(subject, costs, metas, now, left).await;
-        self.note_answers(subject, &answers, now);
-        answers
-    }
-
     /// Counts answers to checks that began at `since` (us).
     fn note_answers(&self, subject: &Subject, answers: &[Answer], since: Micros) {
         self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
     }
 
-    /// The same as [`Engine::ask`], not counted; `now` (us) is when they were asked.
-    async fn decide(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros, left: Duration) -> Answers {
-        let policy = &subject.policy;
+    /// Decides what is asked from `now` (us) on: one answer each, not counted.
+    async fn decide(&self, asked: Asked<'_>, now: Micros) -> Answers {
+        let Asked { subject: Subject { policy, .. }, costs, .. } = asked;
         let mut answers: Answers = match policy.options.listed {
             Some(listed) => costs.iter().map(|cost| Ok(Decision::by_list(policy.clone(), listed, *cost))).collect(),
-            None => self.ask_counters(subject, costs, metas, now, left).await,
+            None => self.ask_counters(asked, now).await,
         };
         answers.iter_mut().flatten().for_each(Decision::shadow);
         answers
@@ -247,14 +242,8 @@ impl Engine {
 
     /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
     /// since a denial charges nothing.
-    async fn ask_counters(
-        &self,
-        subject: &Subject,
-        costs: &[u64],
-        metas: &[Meta],
-        now: Micros,
-        left: Duration,
-    ) -> Answers {
+    async fn ask_counters(&self, asked: Asked<'_>, now: Micros) -> Answers {
+        let Asked { subject, costs, metas, .. } = asked;
         let mut answers: SmallVec<[Option<Answer>; 1]> =
             costs.iter().map(|cost| self.known(subject, *cost, now)).collect();
         let open: SmallVec<[u64; 1]> =
@@ -266,47 +255,32 @@ impl Engine {
                 .filter(|(_, answer)| answer.is_none())
                 .map(|(meta, _)| meta.clone())
                 .collect();
-            let asked = self.ask_in_parts(subject, &open, &metas, now, left).await;
+            let told = self.ask_in_parts(Asked { costs: &open, metas: &metas, ..asked }, now).await;
             answers
                 .iter_mut()
                 .filter(|answer| answer.is_none())
-                .zip(asked)
-                .for_each(|(answer, asked)| *answer = Some(asked));
+                .zip(told)
+                .for_each(|(answer, told)| *answer = Some(told));
         }
         answers.into_iter().flatten().collect()
     }
 
-    /// In parts where the store would take long over all: each is answered by itself, within the time `left` for all.
-    async fn ask_in_parts(
-        &self,
-        subject: &Subject,
-        costs: &[u64],
-        metas: &[Meta],
-        now: Micros,
-        left: Duration,
-    ) -> Answers {
-        let (mut answers, mut costs, mut metas) = (Answers::new(), costs, metas);
-        while !costs.is_empty() {
-            let sent = if answers.is_empty() { now } else { self.clock.now() };
-            let (part, rest) = costs.split_at(self.store.first_part(&subject.policy, costs));
-            let (noted, not_yet) = metas.split_at(part.len().min(metas.len()));
-            let left = left.saturating_sub(Duration::from_micros(sent.saturating_sub(now)));
-            answers.extend(self.ask_store(subject, part, noted, sent, left).await);
-            (costs, metas) = (rest, not_yet);
+    /// In parts where the store would take long over all: each is answered by itself, within the time for all.
+    async fn ask_in_parts(&self, asked: Asked<'_>, now: Micros) -> Answers {
+        let (mut answers, mut rest, mut sent) = (Answers::new(), asked, now);
+        while !rest.costs.is_empty() {
+            let (part, later) = rest.split_at(self.store.first_part(&rest.subject.policy, rest.costs));
+            answers.extend(self.ask_store(part, sent).await);
+            (rest, sent) = (later, self.clock.now());
         }
         answers
     }
 
-    async fn ask_store(
-        &self,
-        subject: &Subject,
-        costs: &[u64],
-        metas: &[Meta],
-        sent: Micros,
-        left: Duration,
-    ) -> Answers {
+    /// Asks the store at the instant `sent`, us.
+    async fn ask_store(&self, asked: Asked<'_>, sent: Micros) -> Answers {
+        let Asked { subject, costs, metas, .. } = asked;
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = within(&self.clock, left, self.store.take(subject, costs, metas)).await;
+        let taken = within(&self.clock, asked.left(sent), self.store.take(subject, costs, metas)).await;
         self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 
@@ -325,22 +299,60 @@ impl Engine {
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()
             }
-            Err(error) => self.fall_back(subject, costs, &error),
+            Err(error) => match self.fall_back(subject, &Work::Take(costs.into()), &error) {
+                Ok((decisions, _)) => decisions.into_iter().map(Ok).collect(),
+                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
+            },
         }
     }
 
     /// What is answered without the store; the log says why.
-    fn fall_back(&self, subject: &Subject, costs: &[u64], error: &StoreError) -> Answers {
+    ///
+    /// # Errors
+    /// As [`FallbackStore::answer`].
+    fn fall_back(&self, subject: &Subject, work: &Work, error: &StoreError) -> Result<Instead, CheckError> {
         self.complain(subject, error);
-        self.fallback.answer(subject, costs, error)
+        self.fallback.answer(subject, work, error)
     }
 
     fn complain(&self, subject: &Subject, error: &StoreError) {
-        if let Some(suppressed) = self.tally.complain(error, self.clock.now()) {
-            let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure.name());
+        let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure);
+        if let Some(suppressed) = self.tally.complain(mode, error, self.clock.now()) {
+            let mode = mode.name();
             tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; `on_store_failure` answers");
         }
     }
+}
+
+/// What is asked of one subject.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    subject: &'a Subject,
+    /// In order; units.
+    costs: &'a [u64],
+    /// As [`Store::take`] has them.
+    metas: &'a [Meta],
+    /// When there must be answers, us.
+    until: Micros,
+}
+
+impl Asked<'_> {
+    /// The first `costs` of it, and the rest.
+    fn split_at(self, costs: usize) -> (Self, Self) {
+        let (first, rest) = self.costs.split_at(costs);
+        let (noted, not_yet) = self.metas.split_at(costs.min(self.metas.len()));
+        (Self { costs: first, metas: noted, ..self }, Self { costs: rest, metas: not_yet, ..self })
+    }
+
+    /// The time that is left at `now` (us).
+    fn left(&self, now: Micros) -> Duration {
+        Duration::from_micros(self.until.saturating_sub(now))
+    }
+}
+
+/// The policy of that name.
+fn configured<'a>(policies: &'a Policies, name: &str) -> Result<&'a Arc<Policy>, CheckError> {
+    policies.by_name.get(name).ok_or_else(|| CheckError::UnknownPolicy(name.to_owned()))
 }
 
 /// Whether nothing but counters is asked for a check, as nearly always.
@@ -350,7 +362,7 @@ fn is_plain(subject: &Subject, check: &Check) -> bool {
 
 /// The answer to one check; that there is one for each is the contract of what asks.
 fn one(mut answers: Answers) -> Answer {
-    answers.pop().unwrap_or_else(|| Err(amend::lost()))
+    answers.pop().unwrap_or_else(|| Err(lost()))
 }
 
 /// What a trace tells of an answer.

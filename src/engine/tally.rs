@@ -48,8 +48,8 @@ pub struct Tally {
     /// us, by source.
     durations: [Histogram; Source::ALL.len()],
     fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],
-    /// By kind of failure.
-    complaints: [Limiter; StoreError::KINDS.len()],
+    /// By what answers instead, and by kind of failure.
+    complaints: [[Limiter; StoreError::KINDS.len()]; OnStoreFailure::ALL.len()],
     pub prefilter_denials: Count,
 }
 
@@ -86,8 +86,7 @@ impl Tally {
             };
             tally.0[outcome as usize][source as usize][reason as usize].add(1);
             self.durations[source as usize].observe(took, 1);
-            // A look that was asked beside a known denial is none.
-            if source == Source::Prefilter && reason != Reason::Ok {
+            if source == Source::Prefilter {
                 self.prefilter_denials.add(1);
             }
             if let Some(Fallback { mode, cause }) = fallback {
@@ -97,10 +96,9 @@ impl Tally {
     }
 
     /// Whether the log says so at `now` (us), and how many like it went unsaid: a fault that lasts fails every check.
-    pub fn complain(&self, error: &StoreError, now: Micros) -> Option<u64> {
-        let kind = error.kind();
-        let place = StoreError::KINDS.iter().position(|known| *known == kind)?;
-        self.complaints[place].pass(now)
+    /// Who is refused is not left unsaid for those who are answered by something else.
+    pub fn complain(&self, mode: OnStoreFailure, error: &StoreError, now: Micros) -> Option<u64> {
+        self.complaints[mode as usize][error.place()].pass(now)
     }
 
     /// By source.

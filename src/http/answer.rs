@@ -36,13 +36,13 @@ pub(super) fn object(write: impl FnOnce(&mut Object<'_>)) -> Response {
 pub(super) fn together(checks: &[Check], all: &All) -> Response {
     let denied = all.decisions.iter().enumerate().filter(|(_, decision)| !decision.allowed);
     let mut response = object(|object| {
-        object.bool("allowed", all.allowed);
+        object.bool("allowed", all.allowed());
         object.value("denied_by", &denied.map(|(place, _)| place).collect::<Vec<_>>());
         object.optional("retry_after_ms", millis(all.retry_after()));
         let results = checks.iter().zip(&all.decisions);
         object.list("results", results, |(check, decision), out| write(out, &check.key, decision));
     });
-    if !all.allowed {
+    if !all.allowed() {
         headers::insert_retry_after(all.retry_after(), response.headers_mut());
     }
     response

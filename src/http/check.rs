@@ -48,7 +48,7 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
     let all = node.engine.check_all(&checks).await.map_err(refused)?;
     let mut response = answer::together(&checks, &all);
-    if !all.allowed {
+    if !all.allowed() {
         *response.status_mut() = denied;
     }
     Ok(response)

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::access;
 use super::faults::FaultBody;
-use super::inspect::MAX_VIOLATIONS;
+use super::members::MAX_VIOLATIONS;
 use super::violations::{Violation, did_you_mean, member};
 use crate::access::Refused;
 use crate::config::Policies;
@@ -65,7 +65,7 @@ impl Kind {
             Self::InvalidConfiguration => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid-configuration", "The configuration has faults")
             }
-            Self::NothingToReload => (StatusCode::CONFLICT, "nothing-to-reload", "The node was given no file"),
+            Self::NothingToReload => (StatusCode::CONFLICT, "nothing-to-reload", "There is no file to load again"),
             Self::UnknownPolicy => (StatusCode::NOT_FOUND, "unknown-policy", "There is no policy of that name"),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "The caller is not known"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The caller may not make this call"),
@@ -126,7 +126,7 @@ impl Problem {
     /// 422 with every fault of the file, or 409 when there is no file: why nothing was loaded again.
     pub(super) fn not_reloaded(error: &ReloadError) -> Self {
         match error {
-            ReloadError::NoFile => Self::new(Kind::NothingToReload, error.to_string()),
+            ReloadError::NoFile(_) => Self::new(Kind::NothingToReload, error.to_string()),
             ReloadError::Faults(faults) => {
                 let faults: Vec<_> = faults.iter().map(|fault| FaultBody::from(fault).into_owned()).collect();
                 let number = match faults.len() {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::error::Problem;
+use super::members::{MAX_VIOLATIONS, Members};
 use super::quotas;
 use super::request::{self, DEFAULT_POLICY, Item, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
 use super::violations::Violation;
@@ -18,9 +19,6 @@ use crate::limit::quota::MAX_UNITS;
 
 /// Brackets that may be open at once; requests need three.
 const MAX_DEPTH: usize = 128;
-
-/// Faulty names told of one object: a body has room for many thousands.
-pub(super) const MAX_VIOLATIONS: usize = 50;
 
 /// Reads a check as `request::check` does, and says all that is wrong with it.
 pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
@@ -67,10 +65,11 @@ pub(super) fn refund(body: &[u8]) -> Result<(String, String, Given), Problem> {
 fn read_refund(value: &RawValue) -> Result<(String, String, Given), Vec<Violation>> {
     let mut members = Members::open(value, "", &["policy", "key", "cost", "id"])?;
     members.require("key");
+    let is_given = (members.has("cost"), members.has("id"));
     let policy = members.take("policy", string);
     let key = members.take("key", key);
     let (cost, id) = (members.take("cost", cost), members.take("id", id));
-    match (members.has("cost"), members.has("id")) {
+    match is_given {
         (false, false) => members.violations.push(Violation::new("/cost", "or /id is required: what to take back")),
         (true, true) => members.violations.push(Violation::new("/id", "is given beside /cost: give one of them")),
         _ => {}
@@ -186,65 +185,17 @@ pub(super) fn kind(value: &RawValue) -> &'static str {
     }
 }
 
-/// The members of one object, and the faults found in it so far.
-struct Members<'a> {
-    /// Where the object is in the body, as a JSON pointer.
-    at: &'a str,
-    known: Pairs<'a>,
-    violations: Vec<Violation>,
-}
-
-impl<'a> Members<'a> {
+impl<'a> Members<'a, &'a RawValue> {
+    /// The members of an object, of which those with other names than these are faults.
     fn open(value: &'a RawValue, at: &'a str, names: &[&str]) -> Result<Self, Vec<Violation>> {
         let refused = |detail| vec![Violation::new(at, detail)];
         if !value.get().starts_with('{') {
             return Err(refused(format!("must be an object, not {}", kind(value))));
         }
-        let written: Pairs<'a> = serde_json::from_str(value.get()).map_err(|error| refused(error.to_string()))?;
-        let mut members = Self { at, known: Pairs(Vec::new()), violations: Vec::new() };
-        written.0.into_iter().for_each(|(name, value)| members.add(name, value, names));
+        let Pairs(written) = serde_json::from_str(value.get()).map_err(|error| refused(error.to_string()))?;
+        let mut members = Self::new(at);
+        written.into_iter().for_each(|(name, value)| members.add(name, value, names));
         Ok(members)
-    }
-
-    fn add(&mut self, name: String, value: &'a RawValue, names: &[&str]) {
-        let at = self.at;
-        if !names.contains(&&*name) {
-            self.note(|| Violation::unknown(at, &name, names));
-        } else if self.known.0.iter().any(|(other, _)| *other == name) {
-            self.note(|| Violation::duplicate(at, &name));
-        } else {
-            self.known.0.push((name, value));
-        }
-    }
-
-    /// So many are enough, and looking for what was meant takes time.
-    fn note(&mut self, violation: impl FnOnce() -> Violation) {
-        if self.violations.len() < MAX_VIOLATIONS {
-            let violation = violation();
-            if !self.violations.contains(&violation) {
-                self.violations.push(violation);
-            }
-        }
-    }
-
-    fn require(&mut self, name: &str) {
-        if !self.has(name) {
-            self.violations.push(Violation::missing(self.at, name));
-        }
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.known.0.iter().any(|(other, _)| other == name)
-    }
-
-    fn take<T>(&mut self, name: &str, read: impl FnOnce(&'a RawValue) -> Result<T, String>) -> Option<T> {
-        let (_, value) = self.known.0.iter().find(|(other, _)| other == name)?;
-        let fault = |detail| self.violations.push(Violation::new(format!("{}/{name}", self.at), detail));
-        read(value).map_err(fault).ok()
-    }
-
-    fn finish<T>(self, value: T) -> Result<T, Vec<Violation>> {
-        if self.violations.is_empty() { Ok(value) } else { Err(self.violations) }
     }
 }
 

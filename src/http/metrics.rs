@@ -5,6 +5,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 use super::Node;
+use super::error::panicked;
 use crate::limit::time::Micros;
 use crate::reload::LastReload;
 use crate::telemetry::instrument::MICROS;
@@ -18,7 +19,11 @@ pub(super) async fn metrics(State(node): State<Node>) -> Response {
     if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at()) {
         metrics.tls_certificate_end = seconds(end).into();
     }
-    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(metrics)).into_response()
+    // On a thread that may wait: to count thousands of open descriptors takes the system tens of milliseconds.
+    match tokio::task::spawn_blocking(move || text(metrics)).await {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => panicked(Box::new(error)),
+    }
 }
 
 fn read_reload(last: &LastReload, metrics: &mut Metrics) {

@@ -51,6 +51,8 @@ mod quotas;
 
 mod inspect;
 
+mod members;
+
 mod violations;
 
 mod faults;

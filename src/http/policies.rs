@@ -80,6 +80,8 @@ struct QuotaBody<'a> {
     name: &'a str,
     limit: u64,
     window_ms: u64,
+    /// In words, for people: `5 per 1mo`; of a token bucket `10 per 1s, burst 20`.
+    says: String,
     /// Of a token bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<RateBody>,
@@ -145,6 +147,7 @@ impl<'a> PolicyBody<'a> {
                     name: &quota.name,
                     limit: quota.limit.get(),
                     window_ms: millis_up(quota.window),
+                    says: quota.to_string(),
                     rate: RateBody::of(quota),
                 })
                 .collect(),

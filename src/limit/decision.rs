@@ -149,7 +149,8 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
         let resets = states.iter().zip(quotas).map(|(state, quota)| state.reset_after(quota, now));
         verdicts.push(verdict(&room, cost, allowed, resets));
     }
-    // Waits are told from the state after the whole list, since that is what the next caller meets.
+    // Waits are told from the state after the whole list, since that is what the next caller meets. Where the checks
+    // of one key go out in several calls, as in a batch some do, those behind this one are such callers too.
     for verdict in &mut verdicts {
         let (last, wait) = open_last(policy, states, now, verdict.cost);
         (verdict.again_after, verdict.again_binding) = (wait, last);

@@ -29,6 +29,23 @@ pub struct Note {
     pub meta: Arc<str>,
 }
 
+/// What of a log counts at an instant, not summed up yet; the newest first.
+#[derive(Debug)]
+pub struct Counting {
+    /// us.
+    pub now: Micros,
+    /// Up to [`NEWEST`].
+    pub charges: Vec<Charge>,
+    pub notes: Vec<Note>,
+}
+
+impl Counting {
+    /// What it tells people.
+    pub fn history(self) -> History {
+        History::new(self.now, self.charges.into_iter(), self.notes.into_iter())
+    }
+}
+
 /// What counts now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {

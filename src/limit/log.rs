@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::history::{Charge, History, Note};
+use super::history::{Charge, Counting, NEWEST, Note};
 use super::quota::{Quota, Rule};
 use super::time::{MICROS_PER_MILLI, Micros, Wait};
 
@@ -185,15 +185,16 @@ impl SlidingLog {
         self.entries.back().map_or(0, |entry| entry.at + quota.window)
     }
 
-    /// What counts at `now`, and who caused it.
-    pub fn history(&self, quota: &Quota, now: Micros) -> History {
+    /// What counts at `now`, and who caused it: copied, so that it can be summed up elsewhere.
+    pub fn counting(&self, quota: &Quota, now: Micros) -> Counting {
         let counts = |at: Micros| at + quota.window > now;
         let places = (0..self.entries.len()).rev().take_while(|place| counts(self.entries[*place].at));
         let charges = places.map(|place| {
             let Entry { at, sum } = self.entries[place];
             Charge { at, sum, cost: self.cost(place) }
         });
-        History::new(now, charges, self.notes.iter().rev().take_while(|note| counts(note.at)).cloned())
+        let notes = self.notes.iter().rev().take_while(|note| counts(note.at)).cloned();
+        Counting { now, charges: charges.take(NEWEST).collect(), notes: notes.collect() }
     }
 
     /// How long an entry is kept after it has left, us.

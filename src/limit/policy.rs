@@ -138,6 +138,12 @@ impl Policy {
         Some(self.for_key(key, written)).filter(|policy| policy.options.listed.is_some())
     }
 
+    /// The policy that counts a key, whether or not a list answers for it; as for [`Policy::for_key`].
+    pub fn counting<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> &'a Arc<Self> {
+        let lists = self.options.lists.as_ref();
+        lists.and_then(|lists| lists.overrides.find(key, written)).map_or(self, |(_, entry)| &entry.policy)
+    }
+
     /// The name under which the counters are kept: a policy with the quotas of a request has counters of its own.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)

@@ -17,7 +17,12 @@ pub const MAX_UNITS: u64 = 1_000_000_000_000_000;
 pub const MIN_WINDOW: Micros = 100 * MICROS_PER_MILLI;
 
 /// The longest window: 366 days, in us.
-pub const MAX_WINDOW: Micros = 366 * 24 * 3600 * MICROS_PER_SECOND;
+pub const MAX_WINDOW: Micros = 366 * DAY;
+
+/// 24 hours, in us.
+const DAY: Micros = 24 * HOUR;
+
+const HOUR: Micros = 3600 * MICROS_PER_SECOND;
 
 /// At most `limit` units in any `window` (IETF draft ratelimit-headers: `q` and `w`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +135,8 @@ fn divided(units: NonZeroU64, nodes: NonZeroU64) -> NonZeroU64 {
 }
 
 impl fmt::Display for Quota {
-    /// What the configuration says of it: `5 per 1mo`; of a token bucket `10 per 1s, burst 20`.
+    /// In words, for people: `5 per 1mo`; of a token bucket `10 per 1s, burst 20`. Several days by the clock are told
+    /// in hours, as they are written.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rule {
             Rule::TokenBucket(Rate { units, per }) => {
@@ -139,6 +145,9 @@ impl fmt::Display for Quota {
             Rule::FixedWindow(Anchor::Calendar(calendar)) => {
                 write!(out, "{} per 1{}", self.limit, calendar.unit().symbol())
             }
+            Rule::FixedWindow(Anchor::Clock) if self.window > DAY && self.window.is_multiple_of(DAY) => {
+                write!(out, "{} per {}h", self.limit, self.window / HOUR)
+            }
             _ => write!(out, "{} per {}", self.limit, span_text(self.window)),
         }
     }
@@ -146,6 +155,7 @@ impl fmt::Display for Quota {
 
 #[cfg(test)]
 mod tests {
+    use super::super::calendar::Unit;
     use super::*;
 
     #[test]
@@ -156,8 +166,27 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_is_told_as_it_may_be_written() {
+        let berlin = |unit| Rule::FixedWindow(Anchor::Calendar(Calendar::new(unit, "Europe/Berlin").unwrap()));
+        let (clock, first_hit) = (Rule::FixedWindow(Anchor::Clock), Rule::FixedWindow(Anchor::FirstHit));
+        let cases = [
+            (berlin(Unit::Day), DAY, "9 per 1d"),
+            (berlin(Unit::Month), 30 * DAY, "9 per 1mo"),
+            (clock, DAY, "9 per 1d"),
+            (clock, 7 * DAY, "9 per 168h"),
+            (clock, 36 * HOUR, "9 per 36h"),
+            (clock, 60_000_000, "9 per 1m"),
+            (first_hit, 7 * DAY, "9 per 7d"),
+            (Rule::SlidingWindow, DAY, "9 per 1d"),
+        ];
+        for (rule, window, told) in cases {
+            let quota = Quota { name: "q".into(), limit: NonZeroU64::new(9).unwrap(), window, rule };
+            assert_eq!(quota.to_string(), told);
+        }
+    }
+
+    #[test]
     fn a_share_of_a_token_bucket_can_be_counted_exactly() {
-        const DAY: Micros = 86_400_000_000;
         let of = |value: u64| NonZeroU64::new(value).unwrap();
         let cases = [
             // burst, rate, nodes; what the share refills in how long

@@ -24,7 +24,7 @@ use super::patience::Patient;
 use super::streams::{Open, Streams};
 use super::tls::handshake;
 use crate::clock::Clock;
-use crate::config::Limits;
+use crate::config::{Limits, ServerTls};
 use crate::http::{Caller, Front, Load, quietly};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
@@ -38,6 +38,9 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// The pause after a failed accept, which is most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the end of the node waits for a client to agree on TLS: most have sent all of their part.
+const LAST_HANDSHAKE: Duration = Duration::from_secs(1);
 
 /// The connections of one listener.
 pub(super) struct Connections {
@@ -143,10 +146,7 @@ impl Connections {
         tokio::spawn(async move {
             match tls {
                 None => conversation.hold(stream).await,
-                Some(tls) => match handshake(tls.server.clone(), stream).await {
-                    Ok(stream) => conversation.hold(stream).await,
-                    Err(error) => tracing::debug!(%error, "no TLS was agreed on"),
-                },
+                Some(tls) => conversation.hold_encrypted(&tls, stream).await,
             }
             drop(permit);
         });
@@ -177,6 +177,25 @@ struct Conversation {
 }
 
 impl Conversation {
+    /// The same as [`Conversation::hold`] over TLS. Until that is agreed on nothing was asked, so the end of the node
+    /// waits for it only so long.
+    async fn hold_encrypted(self, tls: &ServerTls, stream: TcpStream) {
+        let mut end = self.end.clone();
+        let is_too_late = async {
+            // When its sender is gone it is the end as well.
+            let _ = end.changed().await;
+            sleep(LAST_HANDSHAKE).await;
+        };
+        tokio::select! {
+            biased;
+            stream = handshake(tls.server.clone(), stream) => match stream {
+                Ok(stream) => self.hold(stream).await,
+                Err(error) => tracing::debug!(%error, "no TLS was agreed on"),
+            },
+            () = is_too_late => {}
+        }
+    }
+
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { front, protocol, load, mut end, limits } = self;
         let streams = Arc::new(Streams::new(load));

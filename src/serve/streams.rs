@@ -115,11 +115,13 @@ impl Streams {
         }
     }
 
-    /// Whether a piece has waited for too long.
+    /// Whether a piece has waited for too long. It is asked before any piece of the next tick, which takes the same
+    /// place, may be there: those come from tasks of their own.
     fn tick(&self) -> bool {
         let next = (self.tick.load(Ordering::Relaxed) + 1) % self.waiting.len();
-        self.tick.store(next, Ordering::Relaxed);
-        self.waiting[next].load(Ordering::Relaxed) > 0
+        let is_overdue = self.waiting[next].load(Ordering::Relaxed) > 0;
+        self.tick.store(next, Ordering::Release);
+        is_overdue
     }
 }
 
@@ -181,7 +183,7 @@ struct Held {
 
 impl Held {
     fn new(streams: Arc<Streams>, length: usize) -> Self {
-        let (bytes, tick) = (length + BESIDES, streams.tick.load(Ordering::Relaxed));
+        let (bytes, tick) = (length + BESIDES, streams.tick.load(Ordering::Acquire));
         streams.load.leave_unread(bytes);
         streams.bytes.fetch_add(bytes, Ordering::Relaxed);
         streams.waiting[tick].fetch_add(1, Ordering::Relaxed);

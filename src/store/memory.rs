@@ -14,6 +14,7 @@ use dashmap::{DashMap, Entry};
 use super::work::{Done, Work};
 use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
+use crate::limit::history::Counting;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
 use crate::limit::time::MICROS_PER_SECOND;
@@ -58,7 +59,9 @@ impl MemoryStore {
     pub fn history(&self, subject: &Subject) -> History {
         let quota = &subject.policy.quotas[subject.policy.longest()];
         let state = self.keys.get(&subject.fingerprint);
-        state.and_then(|state| state.history(quota, self.clock.now())).unwrap_or_default()
+        let counting = state.and_then(|state| state.counting(quota, self.clock.now()));
+        // The lock is free again.
+        counting.map(Counting::history).unwrap_or_default()
     }
 
     /// See [`super::Store::run`].

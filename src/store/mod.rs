@@ -89,13 +89,18 @@ impl StoreError {
 
     /// One of [`StoreError::KINDS`].
     pub fn kind(&self) -> &'static str {
+        Self::KINDS[self.place()]
+    }
+
+    /// Its place among [`StoreError::KINDS`].
+    pub fn place(&self) -> usize {
         match self {
-            Self::Timeout => "timeout",
-            Self::Unknown(_) => "connection",
-            Self::NoReplicaAck => "no_replica_ack",
-            Self::Unreachable(_) => "unreachable",
-            Self::QueueFull => "queue_full",
-            Self::Refused(_) => "refused",
+            Self::Timeout => 0,
+            Self::Unknown(_) => 1,
+            Self::NoReplicaAck => 2,
+            Self::Unreachable(_) => 3,
+            Self::QueueFull => 4,
+            Self::Refused(_) => 5,
         }
     }
 }
@@ -181,19 +186,17 @@ impl Store {
         }
     }
 
-    /// What a sliding log tells people; nothing for other algorithms. A long log is read in portions, each within the
+    /// What the sliding log of a policy that keeps metas tells people. The embedded store sums it up at once, which may
+    /// take milliseconds. A long log in Redis is read in portions, each within the
     /// policy's timeout, and all within 2 s or that: then the newest charges are told, as [`History::is_cut_short`]
     /// says.
     ///
     /// # Errors
     /// As [`Store::take`].
-    pub async fn history(&self, subject: &Subject) -> Result<Option<History>, StoreError> {
-        if !subject.policy.keeps_metas() {
-            return Ok(None);
-        }
+    pub async fn history(&self, subject: &Subject) -> Result<History, StoreError> {
         match self {
-            Self::Memory(memory) => Ok(Some(memory.history(subject))),
-            Self::Redis(redis) => redis.history(subject).await.map(Some),
+            Self::Memory(memory) => Ok(memory.history(subject)),
+            Self::Redis(redis) => redis.history(subject).await,
         }
     }
 

@@ -50,6 +50,14 @@ impl Work {
         }
     }
 
+    /// The costs that it is answered for: a look's is told, not charged.
+    pub fn asked(&self) -> &[u64] {
+        match self {
+            Self::Look(cost) => std::slice::from_ref(cost),
+            _ => self.costs(),
+        }
+    }
+
     /// Whether it may charge.
     pub fn charges(&self) -> bool {
         matches!(self, Self::Take(_) | Self::Once { .. } | Self::Reserve { .. })

@@ -221,14 +221,14 @@ fn neither_a_hit_nor_a_denial_prolongs_a_window() {
         let start = START / 10_000_000 * 10_000_000;
         for second in 0..10 {
             let now = start + second * 1_000_000;
-            let here = memory.take_at(&subject, &[1], now).unwrap();
-            let there = runtime.block_on(redis.take_at(&subject, &[1], now)).unwrap();
+            let here = memory.at(now).take(&subject, &[1], &[]).unwrap();
+            let there = runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap();
             assert_eq!(here, there);
             let verdict = &here.ruling.verdicts[0];
             assert_eq!(verdict.allowed, second < 3);
             assert_eq!(verdict.quotas[0].reset_after, start + 10_000_000 - now, "{anchor:?}");
         }
-        assert!(memory.take_at(&subject, &[1], start + 10_000_000).unwrap().ruling.verdicts[0].allowed);
+        assert!(memory.at(start + 10_000_000).take(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed);
     }
 }
 
@@ -241,8 +241,8 @@ fn a_refund_after_the_clock_stepped_back_far_leaves_a_bucket_that_can_be_read() 
     let subject = subject(policy, &unique("far"));
     let later = START + 3 * 3_600_000_000;
     let run = |work: Work, now| {
-        let here = memory.run_at(&subject, &work, &[], now).unwrap();
-        let there = runtime.block_on(redis.run_at(&subject, work.clone(), &[], now)).unwrap();
+        let here = memory.at(now).run(&subject, &work, &[]).unwrap();
+        let there = runtime.block_on(redis.at(now).run(&subject, work.clone(), &[])).unwrap();
         match (here, there) {
             (Done::Refunded(here, given), Done::Refunded(there, same)) => {
                 assert_eq!((&here.ruling.verdicts, given), (&there.ruling.verdicts, same));

@@ -235,11 +235,8 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
                 assert_eq!(answer["retry_after_ms"], denied["retry_after_ms"]);
                 let alone = check(nodes[1], &item(policy, &key, 0));
                 assert_eq!(look["remaining"], alone["remaining"], "{policy} on {store}: {answer}");
-                // Of what was known to be denied no other quota is.
-                if denied["source"] == "store" {
-                    assert_eq!(look["quota"], alone["quota"], "{policy} on {store}: {answer}");
-                    assert_eq!(look["quotas"].as_array().unwrap().len(), alone["quotas"].as_array().unwrap().len());
-                }
+                assert_eq!(look["quota"], alone["quota"], "{policy} on {store}: {answer}");
+                assert_eq!(look["quotas"].as_array().unwrap().len(), alone["quotas"].as_array().unwrap().len());
             }
         }
         // Of what only watches the look was not denied; what a list says it says to every cost.
@@ -249,6 +246,39 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
         assert_eq!((&shadow["allowed"], reasons(&shadow)), (&json!(true), [json!("ok"), json!("shadow")]), "{shadow}");
         let listed = all(&[item("listed", "mallory", 0), item("listed", "mallory", 1)]);
         assert_eq!((&listed["denied_by"], &listed["results"][0]["allowed"]), (&json!([0, 1]), &json!(false)));
+    });
+}
+
+/// A denial that is remembered knows of one quota, which need not be the one with the least remaining.
+#[test]
+fn a_look_beside_a_known_denial_is_told_what_is_left() {
+    let quotas = "algorithm: fixed-window, anchor: first-hit, quotas: [10 per 1h, 13 per 2h], timeout: 5s";
+    let policies = format!("policies:\n  plain: {{{quotas}}}\n  watched: {{{quotas}, shadow: true}}\n");
+    on_pairs_of_nodes(&policies, |nodes, store| {
+        for (policy, allowed) in [("plain", false), ("watched", true)] {
+            let [key, open, closed] = [(); 3].map(|()| unique("least"));
+            for full in [&key, &closed] {
+                check(nodes[0], &item(policy, full, 10));
+                check(nodes[0], &item(policy, full, 5));
+                assert_eq!(check(nodes[0], &item(policy, full, 5))["source"], "prefilter", "{policy} on {store}");
+            }
+            // By itself, beside a key that has room, and beside one that is known to be denied as well.
+            for others in [vec![], vec![item(policy, &open, 0)], vec![item(policy, &closed, 5)]] {
+                let all = |costs: &[u64]| {
+                    let own = costs.iter().map(|cost| item(policy, &key, *cost));
+                    posted(nodes[0], "/v1/check/all", &json!({"checks": own.chain(others.clone()).collect::<Vec<_>>()}))
+                };
+                let answer = all(&[2, 3, 0]);
+                let (look, denied) = (&answer["results"][2], &answer["results"][0]);
+                let left = |quota: usize| look["quotas"][quota]["remaining"].clone();
+                let told = ["allowed", "reason", "remaining", "quota", "source"].map(|name| look[name].clone());
+                let expected = [json!(true), json!("ok"), json!(0), json!("1h"), json!("store")];
+                assert_eq!((told, left(0), left(1)), (expected, json!(0), json!(3)), "{policy} on {store}: {answer}");
+                assert_eq!(denied["allowed"], allowed, "{policy} on {store}: {answer}");
+                let known = all(&[2, 3]);
+                assert_eq!(known["results"][0]["source"], "prefilter", "{policy} on {store}: {known}");
+            }
+        }
     });
 }
 

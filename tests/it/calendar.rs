@@ -240,9 +240,9 @@ fn a_nodes_share_has_the_same_days() {
     let share = by_calendar(10, Unit::Day, "Europe/Berlin").share(2.try_into().unwrap());
     let store = Timed::new(10);
     let (subject, now) = (subject(&share), micros("2026-10-25T12:00:00Z"));
-    let taken = store.take_at(&subject, &[5, 1], now).unwrap();
+    let taken = store.at(now).take(&subject, &[5, 1], &[]).unwrap();
     assert_eq!(taken.ruling.verdicts[1].retry_after, Wait::For(11 * 3_600_000_000));
-    assert!(store.take_at(&subject, &[5], now + 11 * 3_600_000_000).unwrap().ruling.verdicts[0].allowed);
+    assert!(store.at(now + 11 * 3_600_000_000).take(&subject, &[5], &[]).unwrap().ruling.verdicts[0].allowed);
 }
 
 /// Both stores, on each unit, in zones with every kind of edge: a step before it, at it, and behind it.
@@ -258,8 +258,8 @@ fn both_stores_change_windows_at_the_same_instant() {
             for _ in 0..12 {
                 let window = calendar.window(now);
                 for (instant, allowed) in [(window.start, 2), (window.end - 200_000, 0), (window.end - 1, 0)] {
-                    let here = memory.take_at(&subject, &[1, 1, 1], instant).unwrap();
-                    let there = runtime.block_on(redis.take_at(&subject, &[1, 1, 1], instant)).unwrap();
+                    let here = memory.at(instant).take(&subject, &[1, 1, 1], &[]).unwrap();
+                    let there = runtime.block_on(redis.at(instant).take(&subject, &[1, 1, 1], &[])).unwrap();
                     assert_eq!(here, there, "{unit:?} in {zone} at {instant}");
                     let verdicts = &here.ruling.verdicts;
                     assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), allowed);
@@ -280,8 +280,8 @@ fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
         let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
         let edge = micros("2026-03-28T23:00:00Z");
         for (now, allowed) in [(edge + 10, true), (edge - back, false), (edge + 22 * 3_600_000_000, false)] {
-            let here = memory.take_at(&subject, &[1], now).unwrap();
-            let there = runtime.block_on(redis.take_at(&subject, &[1], now)).unwrap();
+            let here = memory.at(now).take(&subject, &[1], &[]).unwrap();
+            let there = runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap();
             assert_eq!(here, there);
             assert_eq!(here.ruling.verdicts[0].allowed, allowed, "{back} us back");
         }
@@ -303,7 +303,7 @@ fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
     for (charged, jump) in (0..).zip([0, 86_400, -86_400, 40 * 86_400, -400 * 86_400, 3 * 366 * 86_400, 0]) {
         hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(jump * 1_000_000), Ordering::SeqCst);
         for subject in &subjects {
-            let taken = runtime.block_on(redis.take_at(subject, &[1], now + charged)).unwrap();
+            let taken = runtime.block_on(redis.at(now + charged).take(subject, &[1], &[])).unwrap();
             assert_eq!(taken.at, now + charged);
             let (verdict, left) = (&taken.ruling.verdicts[0], 3u64.saturating_sub(charged));
             assert_eq!((verdict.allowed, verdict.quotas[0].remaining), (left > 0, left.saturating_sub(1)), "{jump} s");

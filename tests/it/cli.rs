@@ -1,7 +1,9 @@
 //! Exit codes and output of the commands.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
 use crate::harness::tls::Authority;
@@ -104,10 +106,34 @@ fn health_and_policies_of_a_running_node() {
     let (code, out, _) = run(&["health"], &node.url());
     assert_eq!((code, out.as_str()), (0, "ok\n"));
     let (code, out, _) = run(&["policies"], &node.url());
-    assert!(
-        code == 0 && out.lines().any(|line| line.starts_with("five-per-minute ") && line.contains("5 per 60000 ms")),
-        "{out}"
-    );
+    assert_eq!(code, 0, "{out}");
+    for (policy, columns) in [
+        ("five-per-minute ", &["60s: 5 per 1m"][..]),
+        ("smooth ", &["token-bucket", "1s: 10 per 1s, burst 20"]),
+        ("price-list ", &["1d: 10000 per 1d; monthly: 200000 per 1mo"]),
+        ("login-trial ", &["sliding-window, shadow "]),
+        ("plan ", &["sliding-window, inline "]),
+    ] {
+        let line = out.lines().find(|line| line.starts_with(policy)).unwrap_or_default();
+        assert!(columns.iter().all(|column| line.contains(column)), "{line}");
+    }
+    let (code, out, _) = run(&["policies", "--json"], &node.url());
+    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &told), (0, &http::get(&node.address, "/v1/policies").json()));
+}
+
+#[test]
+fn policies_tells_what_waits_for_a_restart() {
+    let policies = "policies: {default: {quotas: [5 per 1h]}}";
+    let file = file_with(policies);
+    let node = Node::with_config(&file);
+    let others = "fallback: {expected_nodes: 2}\nshutdown: {delay: 1s}\n";
+    std::fs::write(file.path(), format!("{others}{policies}")).unwrap();
+    http::post(&node.address, "/v1/reload", "");
+    for arguments in [&["policies"][..], &["policies", "--json"]] {
+        let (code, _, reason) = run(arguments, &node.url());
+        assert!(code == 0 && reason.contains("need a restart: `fallback`, `shutdown`"), "{code} {reason}");
+    }
 }
 
 /// Asks another service, which says 200 to everything with `body`.
@@ -193,9 +219,9 @@ fn policies_of_before_a_reload_with_faults_are_told_to_be_that() {
     std::fs::write(file.path(), "\npolices: {}\n").unwrap();
     http::post(&node.address, "/v1/reload", "");
     let (code, out, reason) = run(&["policies"], &node.url());
-    assert!(code == 0 && out.contains("5 per 3600000 ms"), "{code} {out}");
+    assert!(code == 0 && out.contains("5 per 1h"), "{code} {out}");
     assert!(
-        reason.contains("policies of before") && reason.contains("line 2: ") && reason.contains("polices"),
+        reason.contains("policies of before") && reason.contains("line 2, column 1: ") && reason.contains("polices"),
         "{reason}"
     );
 }
@@ -217,6 +243,69 @@ fn a_file_is_read_as_serve_would() {
             .unwrap();
         assert!(output.status.success(), "{output:?}");
     }
+}
+
+#[test]
+fn a_variable_that_cannot_be_read_is_named() {
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let output = Command::new(TOLLGATE)
+        .arg("validate")
+        .arg(file.path())
+        .env("TOLLGATE_STORE", OsStr::from_bytes(b"redis://me:hunter2\xff@127.0.0.1:1"))
+        .output()
+        .unwrap();
+    let reason = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), reason.as_str()), (Some(1), "TOLLGATE_STORE: not UTF-8\n"));
+}
+
+#[test]
+fn what_is_taken_for_a_url_by_mistake_is_named() {
+    for (arguments, variable, expected) in [
+        (&["--store", "redis://127.0.0.1:1", "my.yaml"][..], "", "`my.yaml` is not the URL of a Redis"),
+        (&[], "redis://127.0.0.1:1 redis://127.0.0.1:2", "several are separated by commas"),
+    ] {
+        let mut command = Command::new(TOLLGATE);
+        let output = command.arg("serve").args(arguments).env("TOLLGATE_STORE", variable).output().unwrap();
+        let reason = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && reason.contains(expected), "{reason}");
+    }
+}
+
+#[test]
+fn who_asks_without_tls_is_told_where_there_is_some() {
+    let authority = Authority::new();
+    authority.sign("node");
+    let text = "tls: {cert_file: node.pem, key_file: node.key}\npolicies: {default: {quotas: [5 per 1h]}}";
+    std::fs::write(authority.path("my.yaml"), text).unwrap();
+    let node = Node::start_with(&["--config", &authority.text("my.yaml")]);
+    let (code, _, reason) = run(&["health"], &format!("http://{}", node.address));
+    assert!(code == 1 && reason.contains("is it https?"), "{code} {reason}");
+}
+
+/// Some editors begin a file with it.
+#[test]
+fn the_mark_of_an_encoding_is_no_part_of_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = String::from_utf8(Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout).unwrap();
+    let files = ["mine.token", "check.tokens"].map(|name| folder.path().join(name));
+    for (file, line) in files.iter().zip(made.lines()) {
+        std::fs::write(file, format!("\u{feff}{line}\n")).unwrap();
+    }
+    let config = "auth: {check_token_files: [check.tokens]}\npolicies: {default: {quotas: [5 per 1h]}}\n";
+    std::fs::write(folder.path().join("my.yaml"), config).unwrap();
+    let node = Node::with_config(folder.path().join("my.yaml"));
+    let (code, _, reason) = run(&["check", "default", "me", "--token-file", files[0].to_str().unwrap()], &node.url());
+    assert_eq!(code, 0, "{reason}");
+}
+
+#[test]
+fn a_slip_in_rust_log_is_a_line_like_the_others() {
+    let file = file_with("policies: {}");
+    let mut command = Command::new(TOLLGATE);
+    let output = command.arg("serve").arg(file.path()).env("RUST_LOG", "info,h2=loud").output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    let told: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!((&told["level"], &told["fields"]["ignored"]), (&"WARN".into(), &"h2=loud".into()), "{log}");
 }
 
 /// As `validate`, `explain` and `replay` take theirs.

@@ -55,7 +55,7 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
                 now += gap;
                 let hand = hands[node].load(Ordering::SeqCst).saturating_add_signed(jump);
                 hands[node].store(hand, Ordering::SeqCst);
-                let taken = runtime.block_on(stores[node].take_at(&subject, &[1], now));
+                let taken = runtime.block_on(stores[node].at(now).take(&subject, &[1], &[]));
                 let taken = taken.map_err(|error| TestCaseError::fail(format!("stuck: {error}")))?;
                 prop_assert_eq!(taken.at, now);
                 let recent = |span: Micros| admitted.iter().filter(|at| **at + span > now).count();

@@ -4,13 +4,11 @@ use std::fs::File;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::harness::chaos::{key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, bus_port};
-use crate::harness::{Node, TOLLGATE, config_on, http, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, wait_until};
 
 const POLICIES: &str = "policies: {p: {quotas: [1000000 per 1h], on_store_failure: deny}}";
 
@@ -18,13 +16,9 @@ fn is_decided(node: &Node, key: &str) -> bool {
     node.check("p", key, 1)["source"] == "store"
 }
 
-fn health(node: &Node) -> Value {
-    http::get(&node.address, "/health/ready").json()
-}
-
 /// The value of a metric without labels.
 fn metric(node: &Node, name: &str) -> Option<f64> {
-    let text = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let text = node.metrics();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
@@ -78,7 +72,7 @@ fn a_cluster_whose_place_one_server_takes_is_noticed() {
     cluster.end();
     proxy.cut();
     wait_until("the server decides", || is_decided(&node, "key"));
-    assert_eq!(health(&node)["store"]["kind"], "redis");
+    assert_eq!(node.health()["store"]["kind"], "redis");
 }
 
 /// Nothing else shows it: connections stand, and checks are decided, until the next failover.
@@ -118,17 +112,98 @@ fn slots_that_nobody_owns_are_told() {
         .unwrap();
     let file = config_on(&[cluster.url()], POLICIES);
     let node = Node::with_config(&file);
-    wait_until("all is well", || health(&node)["status"] == "ok");
-    assert_eq!(health(&node)["store"].get("slots_without_owner"), None);
+    wait_until("all is well", || node.health()["status"] == "ok");
+    assert_eq!(node.health()["store"].get("slots_without_owner"), None);
     assert_eq!(metric(&node, "tollgate_slots_without_owner"), Some(0.0));
     redis::cmd("CLUSTER")
         .arg("DELSLOTS")
         .arg((0..100).collect::<Vec<u16>>())
         .exec(&mut connection)
         .unwrap();
-    wait_until("health tells", || health(&node)["status"] == "degraded");
-    assert_eq!(health(&node)["store"]["slots_without_owner"], 100);
+    wait_until("health tells", || node.health()["store"]["slots_without_owner"] == 100);
+    assert_eq!(node.health()["status"], "degraded");
     assert_eq!(metric(&node, "tollgate_slots_without_owner"), Some(100.0));
+}
+
+/// Its connections stand, and it executes nothing. To ask it again and again would cost each check its time, and the
+/// server a multiple of its calls.
+#[test]
+fn a_cluster_that_is_down_is_told_and_asked_once_for_each_check() {
+    let cluster = whole();
+    let mut connection = cluster.connection().unwrap();
+    let file = config_on(&[cluster.url()], POLICIES);
+    let node = Node::with_config(&file);
+    wait_until("the store decides", || is_decided(&node, "key"));
+    let mut tell = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        redis::cmd(words[0]).arg(&words[1..]).query::<redis::Value>(&mut connection).unwrap()
+    };
+    tell("CLUSTER DELSLOTS 0");
+    wait_until("health tells", || {
+        assert!(!is_decided(&node, "key"));
+        node.health()["status"] == "degraded"
+    });
+    assert_eq!(node.health()["store"]["shards"][0]["up"], false);
+    let mut refused = || {
+        let redis::Value::BulkString(info) = tell("INFO errorstats") else { panic!("no INFO") };
+        let info = String::from_utf8(info).unwrap();
+        let count = info.lines().find_map(|line| line.strip_prefix("errorstat_CLUSTERDOWN:count="));
+        count.map_or(0, |count| count.trim().parse::<u64>().unwrap())
+    };
+    let before = refused();
+    for _ in 0..50 {
+        let answer = node.check("p", "key", 1);
+        assert_eq!(answer["fallback"]["cause"], "refused", "{answer}");
+    }
+    let calls = refused() - before;
+    // Before Redis 7.0 they are not counted.
+    assert!(calls <= 60, "{calls} calls for 50 checks");
+    tell("CLUSTER ADDSLOTS 0");
+    wait_until("health tells of the end", || node.health()["status"] == "ok");
+    wait_until("the store decides again", || is_decided(&node, "key"));
+}
+
+/// An address of before belongs to somebody else now, and the nodes of the cluster are away for a moment.
+#[test]
+fn a_cluster_that_is_another_one_is_not_taken_for_it_at_once() {
+    let (own, other) = (whole(), whole());
+    let proxy = Proxy::start(own.port);
+    let file = config_on(&[proxy.url()], POLICIES);
+    let node = Node::with_config(&file);
+    wait_until("the store decides", || is_decided(&node, "key"));
+    let spent = node.check("p", "key", 1)["remaining"].as_u64().unwrap();
+    proxy.lead_to(other.port);
+    proxy.cut();
+    own.freeze();
+    assert!(!is_decided(&node, "key"));
+    wait_until("it is away", || node.health()["store"]["shards"][0]["up"] == false);
+    // Long enough to ask the address of before, and not so long that its own nodes are given up.
+    std::thread::sleep(Duration::from_millis(500));
+    own.thaw();
+    wait_until("the store decides again", || is_decided(&node, "key"));
+    assert!(node.check("p", "key", 1)["remaining"].as_u64().unwrap() < spent, "by the same counts");
+    assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", own.port));
+}
+
+/// It is there and says that it is down, which is no reason to count elsewhere.
+#[test]
+fn a_cluster_that_is_down_is_not_left_for_another_one() {
+    let (own, other) = (whole(), whole());
+    let proxy = Proxy::start(own.port);
+    let file = config_on(&[proxy.url()], POLICIES);
+    let node = Node::with_config(&file);
+    wait_until("the store decides", || is_decided(&node, "key"));
+    proxy.lead_to(other.port);
+    proxy.cut();
+    let mut connection = own.connection().unwrap();
+    redis::cmd("CLUSTER").arg(&["DELSLOTS", "0"]).exec(&mut connection).unwrap();
+    wait_until("it is told", || node.health()["status"] == "degraded");
+    // Long enough to ask both many times.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!is_decided(&node, "key"));
+    redis::cmd("CLUSTER").arg(&["ADDSLOTS", "0"]).exec(&mut connection).unwrap();
+    wait_until("the store decides again", || is_decided(&node, "key"));
+    assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", own.port));
 }
 
 /// Each login costs a server that others share something, with TLS a handshake.

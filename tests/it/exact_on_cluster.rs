@@ -125,7 +125,7 @@ fn what_one_node_admits_the_other_one_counts() {
         let wait = denied["retry_after_ms"].as_u64().unwrap();
         assert!((1..=10_157).contains(&wait), "{denied}");
     }
-    let ready = http::get(&nodes[0].address, "/health/ready").json();
+    let ready = nodes[0].health();
     assert_eq!((&ready["status"], &ready["store"]["kind"]), (&json!("ok"), &json!("redis-cluster")), "{ready}");
     assert_eq!(ready["store"]["shards"].as_array().map(Vec::len), Some(3), "{ready}");
 }

@@ -87,7 +87,7 @@ fn operators_may_have_a_listener_of_their_own() {
     assert_eq!(
         policies["policies"][2],
         json!({"name": "five-per-minute", "algorithm": "sliding-window",
-        "quotas": [{"name": "60s", "limit": 5, "window_ms": 60000}], "key": {"type": "text"},
+        "quotas": [{"name": "60s", "limit": 5, "window_ms": 60000, "says": "5 per 1m"}], "key": {"type": "text"},
         "on_store_failure": "local", "timeout_ms": 100, "shadow": false, "inline": false,
         "deny": none, "allow": none, "overrides": none})
     );

@@ -35,7 +35,7 @@ fn source(node: &Node) -> String {
 }
 
 fn health(node: &Node) -> String {
-    http::get(&node.address, "/health/ready").json()["status"].as_str().unwrap().to_owned()
+    node.health()["status"].as_str().unwrap().to_owned()
 }
 
 /// A server on which `tollgate` may do what a node needs, and the default user nothing without a password.
@@ -199,6 +199,12 @@ fn the_system_is_asked_whom_it_trusts_only_where_no_file_is_named() {
         let node = node_by(program, folder.path(), store);
         wait_until("the store decides", || source(&node) == "store");
     }
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.env("SSL_CERT_FILE", "/nonexistent").env("SSL_CERT_DIR", garbled.path());
+    let trusts_nobody = node_by(program, folder.path(), &unnamed);
+    wait_until("it is told", || logged(folder.path()).contains("name `store.tls.ca_file`"));
+    assert_eq!(source(&trusts_nobody), "fallback");
 }
 
 #[test]
@@ -231,7 +237,7 @@ fn a_tls_section_turns_it_on_whatever_the_urls_begin_with() {
     let folder = tempfile::tempdir().unwrap();
     let encrypted = node(folder.path(), &format!("{{redis: ['redis://127.0.0.1:{port}'], {tls}}}"));
     wait_until("the store decides", || source(&encrypted) == "store");
-    let shards = http::get(&encrypted.address, "/health/ready").json()["store"]["shards"].take();
+    let shards = encrypted.health()["store"]["shards"].take();
     assert_eq!(shards, json!([{"address": format!("127.0.0.1:{port}"), "up": true}]));
     let folder = tempfile::tempdir().unwrap();
     let flagged = {
@@ -294,7 +300,7 @@ fn a_cluster_with_tls_is_one() {
         for _ in 0..50 {
             assert_eq!(source(&node), "store");
         }
-        let told = http::get(&node.address, "/health/ready").json();
+        let told = node.health();
         let mut ports: Vec<String> = servers.iter().map(|(_, port)| format!("127.0.0.1:{port}")).collect();
         ports.sort();
         let shards: Vec<_> =

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -24,12 +25,6 @@ fn ask(node: &Node, policy: &str, key: &str) -> http::Answer {
     node.post("/v1/check", &json!({"policy": policy, "key": key}))
 }
 
-fn health(node: &Node) -> Value {
-    let ready = http::get(&node.address, "/health/ready");
-    assert_eq!(ready.status, 200);
-    ready.json()
-}
-
 #[test]
 fn redis_absent_at_start_is_joined_when_it_comes() {
     let port = free_port();
@@ -48,11 +43,11 @@ fn redis_absent_at_start_is_joined_when_it_comes() {
     assert_eq!(ask(&node, "error", &key).status, 503);
     let told = json!({"status": "degraded", "store": {"kind": "redis",
         "shards": [{"address": format!("127.0.0.1:{port}"), "up": false}]}});
-    assert_eq!(health(&node), told);
+    assert_eq!(node.health(), told);
 
     let _server = Server::start_on(port, &[]);
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
-    assert_eq!(health(&node)["status"], "ok");
+    assert_eq!(node.health()["status"], "ok");
 }
 
 #[test]
@@ -67,10 +62,36 @@ fn a_frozen_redis_holds_up_no_answer_and_is_used_again_when_it_thaws() {
         let answer = ask(&node, "deny", &key).json();
         assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("fallback")), "{answer}");
     }
-    wait_until("health tells the truth", || health(&node)["status"] == "degraded");
+    wait_until("health tells the truth", || node.health()["status"] == "degraded");
     server.thaw();
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
-    wait_until("health tells the truth again", || health(&node)["status"] == "ok");
+    wait_until("health tells the truth again", || node.health()["status"] == "ok");
+}
+
+/// It tells its TIME all the while, and answers nobody who asks for a decision.
+#[test]
+fn a_server_that_holds_up_scripts_is_not_up_until_it_runs_one() {
+    let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+    let file = config_on(&[server.url()], POLICIES);
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "info").stderr(File::create(folder.path().join("log")).unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    let key = unique("held");
+    assert_eq!(ask(&node, "deny", &key).json()["source"], "store");
+    let mut connection = server.connection().unwrap();
+    let opened = || std::fs::read_to_string(folder.path().join("log")).unwrap().matches("breaker opened").count();
+    let before = opened();
+    redis::cmd("CLIENT").arg(&["PAUSE", "120000", "WRITE"]).exec(&mut connection).unwrap();
+    for _ in 0..3 {
+        assert_eq!(ask(&node, "deny", &key).json()["source"], "fallback");
+        // Long enough for the lane to see for itself whether the server answers.
+        std::thread::sleep(Duration::from_millis(1300));
+        assert_eq!(node.health()["status"], "degraded");
+    }
+    assert_eq!(opened(), before + 1, "it is told once");
+    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).unwrap();
+    wait_until("health tells of the end", || node.health()["status"] == "ok");
+    wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
 }
 
 /// Nobody asks, and the server hangs up: it is connected to anew, and nobody is told that it does not answer.
@@ -134,7 +155,7 @@ fn a_replica_among_the_seeds_keeps_no_counts() {
     let node = Node::with_config(&file);
     let key = unique("replica");
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
-    assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", primary.port));
+    assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", primary.port));
 }
 
 /// What a person, or a Sentinel, does for maintenance: the two change places, and both go on.
@@ -147,10 +168,10 @@ fn who_counts_after_a_server_and_its_replica_have_changed_places() {
     for (from, to) in [(&one, &other), (&other, &one)] {
         let key = unique("places");
         wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
-        assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", from.port));
+        assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", from.port));
         change_places(from, to);
         wait_until("the new primary decides", || ask(&node, "deny", &key).json()["source"] == "store");
-        assert_eq!(health(&node)["store"]["shards"][0]["address"], format!("127.0.0.1:{}", to.port));
+        assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", to.port));
     }
 }
 
@@ -258,14 +279,14 @@ fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
         let answer = ask(&node, "deny", &key).json();
         assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("fallback")), "{answer}");
         if now_ms() > begin + 1000 {
-            assert_eq!(health(&node)["status"], "degraded", "a connection alone is no shard that is up");
+            assert_eq!(node.health()["status"], "degraded", "a connection alone is no shard that is up");
         }
     }
     let (opened, most) = (proxy.accepted() - before, usize::try_from((now_ms() - begin) / 50).unwrap() + 10);
     assert!(opened <= most, "{opened} connections, where {most} were enough");
     proxy.hang_up_on_scripts(false);
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
-    assert_eq!(health(&node)["status"], "ok");
+    assert_eq!(node.health()["status"], "ok");
 }
 
 /// Answers what a client says first, and INFO; keeps silent at SCRIPT, with the connection open for a while.

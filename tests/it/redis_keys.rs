@@ -16,7 +16,7 @@ use crate::harness::timed::TimedRedis;
 use crate::harness::unique;
 
 async fn take(redis: &TimedRedis, subject: &Subject, cost: u64, now: Micros) -> bool {
-    redis.take_at(subject, &[cost], now).await.unwrap().ruling.verdicts[0].allowed
+    redis.at(now).take(subject, &[cost], &[]).await.unwrap().ruling.verdicts[0].allowed
 }
 
 /// The keys that match, and how long each has to live, ms (-1: for ever).

@@ -237,15 +237,85 @@ fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
     }
 }
 
+/// A list that comes by a reload answers for a key whatever was charged to it before: also what is taken back then. Off
+/// the list again, the key counts on with what is left.
+#[test]
+fn what_a_listed_key_was_charged_before_can_be_taken_back() {
+    for store in [format!("store: {{timeout: 5s, redis: [{}]}}\n", shared().url()), String::new()] {
+        let with = |list: &str| {
+            let overridden = "quotas: [2 per 1m], overrides: [{match: {prefix: listed-}, quotas: [10 per 2h]}]";
+            format!("{store}{}\n  overridden-10: {{{overridden}, timeout: 5s{list}}}\n", policies(&[10], list))
+        };
+        let file = file_with(&with(""));
+        let node = Node::with_config(&file);
+        let reload = |list: &str| {
+            std::fs::write(file.path(), with(list)).unwrap();
+            assert_eq!(http::post(&node.address, "/v1/reload", "").status, 200);
+        };
+        for list in ["deny", "allow"] {
+            let keys = ALGORITHMS.iter().chain(&["overridden"]);
+            let keys: Vec<_> = keys.map(|of| (format!("{of}-10"), unique("listed"))).collect();
+            let body = |(policy, key): &(String, String), more: Value| {
+                let mut body = json!({"policy": policy, "key": key});
+                body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                body
+            };
+            let refund = |of: &(String, String), what: Value| {
+                let answer = posted(&node, "/v1/refund", &body(of, what));
+                by_list(&answer, list, &format!("{of:?} on {store}"));
+                answer["refunded"].as_u64().unwrap()
+            };
+            let on_list = format!(", {list}: {{prefixes: [listed-]}}");
+            for of in &keys {
+                for (id, cost) in [("a", 3), ("b", 4)] {
+                    assert_eq!(check(&node, &body(of, json!({"id": id, "cost": cost})))["charged"], cost, "{of:?}");
+                }
+                assert_eq!(check(&node, &body(of, json!({"cost": 2})))["remaining"], 1, "{of:?} on {store}");
+            }
+            reload(&on_list);
+            for of in &keys {
+                // Its list answers, and not the record of its id.
+                by_list(&check(&node, &body(of, json!({"id": "b", "cost": 4}))), list, &of.0);
+                let taken_back = [json!({"id": "a"}), json!({"id": "a"}), json!({"cost": 1})];
+                assert_eq!(taken_back.map(|what| refund(of, what)), [3, 0, 1], "{list}: {of:?} on {store}");
+            }
+            reload("");
+            for of in &keys {
+                assert_eq!(remaining(&node, &of.0, &of.1), 5, "{list}: {of:?} on {store}");
+                let replayed = check(&node, &body(of, json!({"id": "a", "cost": 3})));
+                assert_eq!((&replayed["charged"], &replayed["refunded"]), (&json!(0), &json!(true)), "{replayed}");
+            }
+            reload(&on_list);
+            for of in &keys {
+                let forgotten = reset(&node, &of.0, &of.1);
+                assert_eq!(forgotten.status, 200, "{forgotten:?}");
+                by_list(&forgotten.json(), list, &format!("{of:?} on {store}"));
+            }
+            reload("");
+            for of in &keys {
+                assert_eq!(remaining(&node, &of.0, &of.1), 10, "{list}: {of:?} on {store}");
+            }
+        }
+    }
+}
+
+fn by_list(decision: &Value, list: &str, what: &str) {
+    let told = ["allowed", "source", "reason", "remaining"].map(|name| decision[name].clone());
+    let reason = json!(format!("{list}_listed"));
+    assert_eq!(told, [json!(list == "allow"), json!("list"), reason, Value::Null], "{what}: {decision}");
+}
+
 #[test]
 fn what_cannot_be_taken_back_now_says_so() {
     let seeds = [format!("redis://127.0.0.1:{}", crate::harness::free_port())];
-    let file = crate::harness::config_on(&seeds, "policies: {default: {quotas: [5 per 1m]}}");
+    let file = crate::harness::config_on(&seeds, "policies: {default: {quotas: [5 per 1m], deny: {keys: [mallory]}}}");
     let node = Node::with_config(&file);
-    let refund = http::post(&node.address, "/v1/refund", r#"{"key": "k", "cost": 1}"#);
-    for answer in [refund, reset(&node, "default", "k")] {
-        assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
-        assert_eq!(answer.json()["type"], "urn:tollgate:problem:store-unavailable");
+    for key in ["k", "mallory"] {
+        let refund = http::post(&node.address, "/v1/refund", json!({"key": key, "cost": 1}).to_string());
+        for answer in [refund, reset(&node, "default", key)] {
+            assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{key}: {answer:?}");
+            assert_eq!(answer.json()["type"], "urn:tollgate:problem:store-unavailable");
+        }
     }
     assert_eq!(check(&node, &json!({"key": "k", "id": "a"}))["source"], Value::from("fallback"));
 }

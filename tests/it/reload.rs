@@ -297,6 +297,57 @@ fn a_changed_file_is_noticed() {
     wait_until("the mended file is loaded", || limit(&story.node) == 8);
 }
 
+/// A list that a feed writes, for instance, need not rest to be obeyed.
+#[test]
+fn a_file_that_changes_all_the_time_is_loaded_all_the_same() {
+    let story = Story::begin(&p(1));
+    let other = story.file.with_extension("new");
+    let mut limits = 2..2000;
+    wait_until("some version of it is loaded", || {
+        std::fs::write(&other, p(limits.next().unwrap())).unwrap();
+        std::fs::rename(&other, &story.file).unwrap();
+        limit(&story.node) != 1
+    });
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_file_holds_up_nobody() {
+    let mut story = Story::begin(&p(5));
+    std::fs::remove_file(&story.file).unwrap();
+    assert!(Command::new("mkfifo").arg(&story.file).status().unwrap().success());
+    let refused = reload(&story.node);
+    assert_eq!(refused.status, 422);
+    assert_eq!(refused.json()["violations"][0]["detail"], "it is no file");
+    std::fs::remove_file(&story.file).unwrap();
+    story.write(&p(6));
+    wait_until("the file is loaded", || limit(&story.node) == 6);
+    story.node.terminate();
+    assert_eq!(story.node.ended().code(), Some(0));
+}
+
+/// What came through it cannot be read once more, which is no fault of the configuration.
+#[test]
+fn what_was_read_from_a_pipe_cannot_be_loaded_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writer = pipe.clone();
+    let writing = std::thread::spawn(move || std::fs::write(writer, p(5)).unwrap());
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "warn").stderr(File::create(folder.path().join("log")).unwrap());
+    let node = Node::start_by(program, &["--config", pipe.to_str().unwrap()]);
+    writing.join().unwrap();
+    let refused = reload(&node);
+    assert_eq!((refused.status, &refused.json()["type"]), (409, &json!("urn:tollgate:problem:nothing-to-reload")));
+    assert!(refused.json()["detail"].as_str().unwrap().contains("from a pipe"), "{refused:?}");
+    assert_eq!(policies(&node)["last_reload"]["successful"], true);
+    assert_eq!(node.check("p", "k", 1)["remaining"], 4);
+    // What is written into it is noticed by nobody, and so not told again and again.
+    std::thread::sleep(Duration::from_secs(3));
+    let told = std::fs::read_to_string(folder.path().join("log")).unwrap().matches("nothing to load again").count();
+    assert_eq!(told, 1, "by the call");
+}
+
 /// As Kubernetes does: the file is a link through `..data`, a link to a folder that is swapped as a whole.
 #[test]
 fn a_config_map_that_is_swapped_is_noticed() {
@@ -378,7 +429,7 @@ fn what_needs_a_restart_is_said_and_changes_nothing() {
     let waiting = json!(["admin_listen", "store", "shutdown"]);
     assert_eq!((told.status, &told.json()["restart_needed"]), (200, &waiting));
     assert_eq!(policies(&story.node)["last_reload"]["restart_needed"], waiting);
-    assert_eq!(http::get(&story.node.address, "/health/ready").json()["store"]["kind"], "embedded");
+    assert_eq!(story.node.health()["store"]["kind"], "embedded");
     assert_eq!(limit(&story.node), 6);
     assert_eq!(story.reload(&p(6)).json()["restart_needed"], json!([]));
 }

@@ -82,9 +82,10 @@ async fn as_alone(redis: &TimedRedis, policies: &[Policy], steps: &[Step]) -> Re
             (subject, &steps[(number + place) % steps.len()].costs)
         });
         let asked: Vec<_> = asked.collect();
-        let answered = join_all(asked.iter().map(|(subject, costs)| redis.take_at(subject, costs, step.now))).await;
+        let answered =
+            join_all(asked.iter().map(|(subject, costs)| redis.at(step.now).take(subject, costs, &[]))).await;
         for ((subject, costs), answered) in asked.iter().zip(answered) {
-            let expected = memory.take_at(subject, costs, step.now);
+            let expected = memory.at(step.now).take(subject, costs, &[]);
             prop_assert_eq!(answered, expected, "{} in step {} of {:?}", subject.key, number, steps);
         }
     }

@@ -37,8 +37,8 @@ impl Both {
     }
 
     fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
-        let here = self.memory.take_noted_at(subject, costs, metas, now).unwrap();
-        let there = self.runtime.block_on(self.redis.take_noted_at(subject, costs, metas, now)).unwrap();
+        let here = self.memory.at(now).take(subject, costs, metas).unwrap();
+        let there = self.runtime.block_on(self.redis.at(now).take(subject, costs, metas)).unwrap();
         assert_eq!(here, there);
         here
     }
@@ -48,8 +48,8 @@ impl Both {
     }
 
     fn history(&self, subject: &Subject, now: Micros) -> History {
-        let here = self.memory.history_at(subject, now);
-        let there = self.runtime.block_on(self.redis.history_at(subject, now)).unwrap();
+        let here = self.memory.at(now).history(subject);
+        let there = self.runtime.block_on(self.redis.at(now).history(subject)).unwrap();
         assert_eq!(here, there);
         here
     }
@@ -71,7 +71,7 @@ fn no_interval_as_long_as_the_window_holds_more_than_the_limit() {
         let subject = subject(policy);
         let mut admitted: Vec<(Micros, u64)> = Vec::new();
         for step in &steps {
-            let verdicts = store.take_at(&subject, &step.costs, step.now).unwrap().ruling.verdicts;
+            let verdicts = store.at(step.now).take(&subject, &step.costs, &[]).unwrap().ruling.verdicts;
             let allowed = verdicts.iter().filter(|verdict| verdict.allowed && verdict.cost > 0);
             admitted.extend(allowed.map(|verdict| (step.now, verdict.cost)));
         }
@@ -162,12 +162,12 @@ fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
     let fingerprint = Fingerprinter::default().fingerprint(own.counters(), &plain.key);
     let own = Subject { policy: Arc::new(own), key: plain.key.clone(), fingerprint };
     let take = |subject: &Subject, name: &str| {
-        let taken = runtime.block_on(redis.take_noted_at(subject, &[4], &[meta(name)], START)).unwrap();
+        let taken = runtime.block_on(redis.at(START).take(subject, &[4], &[meta(name)])).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     assert!(take(&plain, "here") && take(&own, "there"));
     for (subject, name) in [(&plain, "here"), (&own, "there")] {
-        let history = runtime.block_on(redis.history_at(subject, START)).unwrap();
+        let history = runtime.block_on(redis.at(START).history(subject)).unwrap();
         let metas: Vec<_> = history.entries.iter().map(|entry| entry.meta.as_deref()).collect();
         assert_eq!(metas, [Some(name)]);
     }
@@ -189,7 +189,7 @@ fn a_denial_changes_nothing_in_redis() {
     let (runtime, redis) = timed_store();
     let subject = subject(logs(&[(5, WINDOW), (8, 6 * WINDOW)], 10));
     let take = |cost: u64, now: Micros| {
-        let taken = runtime.block_on(redis.take_noted_at(&subject, &[cost], &[meta("user")], now)).unwrap();
+        let taken = runtime.block_on(redis.at(now).take(&subject, &[cost], &[meta("user")])).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     let held = || {
@@ -273,8 +273,8 @@ fn who_caused_what_stays_told_while_charges_are_taken_back() {
                 Deed::TakeBackCost(cost) => (Work::Refund(cost), None),
             };
             let metas: Vec<Meta> = user.map(|user| meta(&format!("user-{user}"))).into_iter().collect();
-            let here = both.memory.run_at(&subject, &work, &metas, now);
-            let there = both.runtime.block_on(both.redis.run_at(&subject, work, &metas, now));
+            let here = both.memory.at(now).run(&subject, &work, &metas);
+            let there = both.runtime.block_on(both.redis.at(now).run(&subject, work, &metas));
             prop_assert_eq!(here.unwrap(), there.unwrap());
             both.history(&subject, now);
         }
@@ -378,10 +378,10 @@ fn many_callers_with_different_costs_share_several_calls() {
     for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
         let quotas: Vec<_> = (1..=quotas).map(|number| (3000, number * WINDOW)).collect();
         let subject = subject(logs(&quotas, 1000));
-        assert!(runtime.block_on(redis.take_at(&subject, &[3000], START)).unwrap().ruling.verdicts[0].allowed);
+        assert!(runtime.block_on(redis.at(START).take(&subject, &[3000], &[])).unwrap().ruling.verdicts[0].allowed);
         let before = script_calls(&server);
         runtime.block_on(async {
-            let asked = costs.iter().map(|cost| redis.take_at(&subject, std::slice::from_ref(cost), START + 4));
+            let asked = costs.iter().map(|cost| redis.at(START + 4).take(&subject, std::slice::from_ref(cost), &[]));
             for taken in futures_util::future::join_all(asked).await {
                 assert!(!taken.unwrap().ruling.verdicts[0].allowed);
             }
@@ -440,7 +440,7 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     let key = Tag::new("ratelimit", &subject.key).state("p", &subject.policy.quotas[0]);
     let take = |costs: &[u64], meta: Meta, now: Micros| {
         let metas = vec![meta; costs.len()];
-        runtime.block_on(redis.take_noted_at(&subject, costs, &metas, now)).unwrap().ruling.verdicts
+        runtime.block_on(redis.at(now).take(&subject, costs, &metas)).unwrap().ruling.verdicts
     };
     // One charge a ms, 1000 in a call, for three windows and a half: it is full, and entries leave as others come.
     let mut now = START;
@@ -465,7 +465,7 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     let metas = key.strip_suffix(":log").unwrap().to_owned() + ":metas";
     let held: u64 = redis::cmd("LLEN").arg(metas).query(&mut connection).unwrap();
     assert!(held <= MOST + 4000, "{held} metas");
-    let history = runtime.block_on(redis.history_at(&subject, now)).unwrap();
+    let history = runtime.block_on(redis.at(now).history(&subject)).unwrap();
     assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
 }
 
@@ -477,19 +477,17 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
     let mut connection = server.connection().unwrap();
     let once = |id: &str, now: Micros| {
         let work = Work::Once { id: id.into(), cost: 7 };
-        runtime.block_on(redis.run_at(&subject, work, &[meta("once")], now)).unwrap()
+        runtime.block_on(redis.at(now).run(&subject, work, &[meta("once")])).unwrap()
     };
     for call in 0..99 {
         if call == 2 {
             once("early", START + call * 1_000_000);
         }
         let metas = vec![meta(&format!("user-{}", call % 10)); 1000];
-        runtime
-            .block_on(redis.take_noted_at(&subject, &[2; 1000], &metas, START + call * 1_000_000))
-            .unwrap();
+        runtime.block_on(redis.at(START + call * 1_000_000).take(&subject, &[2; 1000], &metas)).unwrap();
     }
     let now = START + 98_000_001;
-    let taken_back = |work: Work| match runtime.block_on(redis.run_at(&subject, work, &[], now)).unwrap() {
+    let taken_back = |work: Work| match runtime.block_on(redis.at(now).run(&subject, work, &[])).unwrap() {
         Done::Refunded(_, given) => given,
         other => panic!("{other:?}"),
     };
@@ -503,7 +501,7 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
     add_calls(&mut connection, &mut calls);
     let all: u64 = calls.values().sum();
     assert!(all < 500, "{calls:?}");
-    let history = runtime.block_on(redis.history_at(&subject, now)).unwrap();
+    let history = runtime.block_on(redis.at(now).history(&subject)).unwrap();
     let left: u64 = history.top_metas.iter().map(|top| top.cost).sum();
     assert_eq!(left, 198_000 - 10_001 - 100_001);
 }

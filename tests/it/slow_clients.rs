@@ -266,7 +266,7 @@ async fn what_a_connection_leaves_unread_over_http2_is_bounded() {
     let bytes: usize = kept.iter().map(|answer| length(answer)).sum();
     assert!((1_000_000..34_000_000).contains(&bytes), "{bytes} bytes in {} answers are kept", kept.len());
     assert!(refused.iter().all(|answer| answer.status() == 503 && answer.headers().contains_key("x-request-id")));
-    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let metrics = node.metrics();
     assert!(metrics.contains(&format!("\ntollgate_shed_total {}\n", refused.len())), "{metrics}");
     let alive = Request::get(format!("http://{}/health/live", node.address)).body(String::new()).unwrap();
     assert_eq!(sender.send_request(alive).await.unwrap().status(), 200, "health is always answered");

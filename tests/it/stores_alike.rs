@@ -37,8 +37,8 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
     for (number, step) in steps.iter().enumerate() {
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
-        let expected = memory.take_at(&subject, &step.costs, step.now);
-        let answered = redis.take_at(&subject, &step.costs, step.now).await;
+        let expected = memory.at(step.now).take(&subject, &step.costs, &[]);
+        let answered = redis.at(step.now).take(&subject, &step.costs, &[]).await;
         prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
     }
     each_key_ends(policy, &key)
@@ -68,8 +68,8 @@ async fn deeds_alike(redis: &TimedRedis, policy: &Policy, deeds: &[(Step, Deed)]
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let work = scribe.work(step, deed);
         history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
-        let mut expected = comparable(memory.run_at(&subject, &work, &[], step.now).unwrap());
-        let answered = comparable(redis.run_at(&subject, work, &[], step.now).await.unwrap());
+        let mut expected = comparable(memory.at(step.now).run(&subject, &work, &[]).unwrap());
+        let answered = comparable(redis.at(step.now).run(&subject, work, &[]).await.unwrap());
         stepped_back |= step.now < latest;
         latest = latest.max(step.now);
         if stepped_back && subject.policy.algorithm == Algorithm::SlidingLog {

@@ -123,7 +123,31 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
         .collect();
     let [line] = &told[..] else { panic!("one line of twenty checks: {told:?}") };
     assert_eq!((&line["span"]["request_id"], &line["span"]["trace_id"]), (&json!("req-7"), &json!(trace)));
+    assert!(line["spans"].is_null(), "the same once more: {line}");
     assert_eq!((&line["fields"]["policy"], &line["fields"]["mode"]), (&json!("default"), &json!("local")));
+}
+
+/// What says 503 is not left unsaid for others that fail as often.
+#[test]
+fn a_fault_is_told_once_of_each_mode_that_answers_for_the_store() {
+    let log = NamedTempFile::new().unwrap();
+    let policy = |mode: &str| format!("  {mode}: {{quotas: [5 per 1s], on_store_failure: {mode}}}\n");
+    let modes = ["local", "allow", "deny", "error"];
+    let policies = format!("policies:\n  another: {{quotas: [5 per 1s]}}\n{}", modes.map(policy).concat());
+    let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], &policies);
+    let mut node = logging(Command::new(TOLLGATE), &log, &["--config", file.path().to_str().unwrap()]);
+    for _ in 0..3 {
+        for policy in modes.iter().chain(&["another"]) {
+            let expected = if *policy == "error" { 503 } else { 200 };
+            assert_eq!(node.post("/v1/check", &json!({"policy": policy, "key": "k"})).status, expected);
+        }
+    }
+    node.terminate();
+    node.ended();
+    let told = lines(&log).into_iter().map(|line| line["fields"].clone());
+    let told = told.filter(|fields| fields["message"].as_str().unwrap().contains("the store gave no decision"));
+    let told: Vec<_> = told.map(|fields| (fields["policy"].clone(), fields["mode"].clone())).collect();
+    assert_eq!(told, modes.map(|mode| (json!(mode), json!(mode))));
 }
 
 /// It is asked once a minute, which the clocks of a node that jump make shorter.

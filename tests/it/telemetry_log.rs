@@ -156,7 +156,7 @@ impl Story {
     }
 
     fn dropped(&self) -> u64 {
-        let metrics = String::from_utf8(http::get(&self.node.address, "/metrics").body).unwrap();
+        let metrics = self.node.metrics();
         let line = metrics.lines().find_map(|line| line.strip_prefix("tollgate_log_lines_dropped_total "));
         line.expect("the metric is there").parse().unwrap()
     }

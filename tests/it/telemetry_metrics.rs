@@ -53,7 +53,7 @@ fn every_name_is_there_and_promtool_says_nothing() {
     let node = Node::with_config(&file);
     let key = unique("metrics");
     (0..5).for_each(|_| _ = ask(&node, "two", &key));
-    let text = metrics(&node);
+    let text = node.metrics();
     for (name, kind, labels) in NAMES {
         assert!(text.contains(&format!("# HELP {name} ")), "no help for {name}:\n{text}");
         assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}:\n{text}");
@@ -83,10 +83,10 @@ fn callers_cannot_add_series() {
     let node = Node::with_config(&file);
     let run = unique("many");
     batch(&node, &run, 0);
-    let before = series_names(&metrics(&node));
+    let before = series_names(&node.metrics());
     assert_eq!(ask(&node, &unique("nobody"), "k").status, 404);
     (1..100).for_each(|part| batch(&node, &run, part));
-    let text = metrics(&node);
+    let text = node.metrics();
     let of_policy = |line: &&str| line.starts_with("tollgate_checks_total{") && line.contains("\"default\"");
     assert_eq!(series(&text).filter(of_policy).map(number).sum::<f64>(), 100_000.0);
     assert!(!text.contains(&run));
@@ -108,11 +108,11 @@ fn series_of_a_shard_that_is_gone_disappear() {
     let file = config_on(&cluster.seeds(), POLICIES);
     let node = Node::with_config(&file);
     (0..50).for_each(|_| _ = ask(&node, "default", &unique("shard")));
-    let before = shards(&metrics(&node), "tollgate_store_call_duration_seconds_count");
+    let before = shards(&node.metrics(), "tollgate_store_call_duration_seconds_count");
     assert_eq!(before.len(), 3);
     (4..=6).for_each(|replica| cluster.fail_over(replica));
     wait_until("the replicas own the slots, and only they have series", || {
-        let text = metrics(&node);
+        let text = node.metrics();
         let of = |name| shards(&text, name);
         let now = of("tollgate_shard_up");
         now.len() == 3
@@ -134,7 +134,7 @@ fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
     let node = Node::with_config(&file);
     assert_eq!(ask(&node, "deny", "k").status, 200);
     assert_eq!(ask(&node, "error", "k").status, 503);
-    let text = metrics(&node);
+    let text = node.metrics();
     assert_eq!(up(&text), health(&node));
     assert_eq!(up(&text), [(format!("127.0.0.1:{port}"), false)]);
     assert_eq!(value(&text, "tollgate_fallback_total", &["deny", "breaker_open"]), 1.0);
@@ -153,7 +153,7 @@ fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
 
     std::fs::write(file.path(), "policies: {}").unwrap();
     assert_eq!(http::post(&node.address, "/v1/reload", "").status, 422);
-    let (text, policies) = (metrics(&node), http::get(&node.address, "/v1/policies").json());
+    let (text, policies) = (node.metrics(), http::get(&node.address, "/v1/policies").json());
     assert_eq!(value(&text, "tollgate_config_last_reload_successful", &[]), 0.0);
     assert_eq!(policies["last_reload"]["successful"], false);
     let still = value(&text, "tollgate_config_last_reload_success_timestamp_seconds", &[]);
@@ -161,13 +161,13 @@ fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
 
     let server = Server::start_on(port, &[]);
     wait_until("the shard is up in both", || {
-        let text = metrics(&node);
+        let text = node.metrics();
         up(&text).iter().all(|(_, up)| *up) && up(&text) == health(&node)
     });
     server.freeze();
     wait_until("it is down in both, and the errors are counted", || {
         ask(&node, "deny", "k");
-        let text = metrics(&node);
+        let text = node.metrics();
         let timeouts = value(&text, "tollgate_store_errors_total", &["timeout"]);
         up(&text).iter().all(|(_, up)| !up) && up(&text) == health(&node) && timeouts > 0.0
     });
@@ -183,7 +183,7 @@ fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
     server.freeze();
     std::thread::scope(|scope| {
         let more = |count| (0..count).for_each(|_| _ = scope.spawn(|| ask(&node, "default", "hot")));
-        let depth = || value(&metrics(&node), "tollgate_lane_queue_depth", &[]);
+        let depth = || value(&node.metrics(), "tollgate_lane_queue_depth", &[]);
         // The first of them are under way, and those that come later wait for them; for two seconds, then
         // the breaker opens.
         wait_until("thirty wait", || {
@@ -212,12 +212,6 @@ fn metrics_are_for_operators() {
 
 fn ask(node: &Node, policy: &str, key: &str) -> http::Answer {
     node.post("/v1/check", &json!({"policy": policy, "key": key}))
-}
-
-fn metrics(node: &Node) -> String {
-    let answer = http::get(&node.address, "/metrics");
-    assert_eq!(answer.status, 200);
-    String::from_utf8(answer.body).unwrap()
 }
 
 fn series(text: &str) -> impl Iterator<Item = &str> {
@@ -264,7 +258,7 @@ fn up(text: &str) -> Vec<(String, bool)> {
 }
 
 fn health(node: &Node) -> Vec<(String, bool)> {
-    let health = http::get(&node.address, "/health/ready").json();
+    let health = node.health();
     let shards = health["store"]["shards"].as_array().unwrap().iter();
     shards
         .map(|shard| (shard["address"].as_str().unwrap().to_owned(), shard["up"].as_bool().unwrap()))

@@ -60,7 +60,7 @@ fn an_allowed_check_on_the_cluster_is_a_tree_under_its_callers_span() {
     let address = ["server.address", "network.peer.address"];
     assert_eq!(attributes(call, address), ["127.0.0.1", "127.0.0.1"]);
     let shard = format!("127.0.0.1:{}", attribute(call, "server.port"));
-    let health = http::get(&node.address, "/health/ready").json();
+    let health = node.health();
     let shards = health["store"]["shards"].as_array().unwrap();
     assert!(shards.iter().any(|known| known["address"] == shard.as_str()), "{shard} is none of {shards:?}");
 
@@ -196,7 +196,7 @@ fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
     let told = ["tollgate.source", "tollgate.reason", "tollgate.fallback.mode", "http.response.status_code"];
     assert_eq!(attributes(spans.one(&reused, "POST /v1/check"), told), ["", "", "", "409"]);
     assert_eq!(attributes(spans.one(&away, "POST /v1/refund"), told), ["fallback", "store_unavailable", "", "503"]);
-    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let metrics = node.metrics();
     let counted = |line: &&str| line.starts_with("tollgate_fallback_total{mode=\"error\"") && !line.ends_with(" 0");
     assert_eq!(metrics.lines().find(counted), None);
 }

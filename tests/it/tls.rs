@@ -17,6 +17,7 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 use tollgate::clock::unix_micros;
 
+use crate::harness::chaos::now_ms;
 use crate::harness::tls::{Authority, certificates, exchange};
 use crate::harness::{Node, TOLLGATE, http, wait_until};
 
@@ -183,6 +184,21 @@ fn who_speaks_no_tls_holds_up_nobody() {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "the handshake has an end");
     }
+}
+
+/// The end waits for answers, and who has not said how to encrypt them has asked nothing.
+#[test]
+fn a_silent_client_holds_up_no_end() {
+    let authority = Authority::new();
+    let mut node = node(&authority, "");
+    let _silent = TcpStream::connect(&node.address).unwrap();
+    // It has been accepted when a later one has been.
+    assert_eq!(exchange(&node.address, authority.client(None), &check()).unwrap().0.status, 200);
+    let begun = now_ms();
+    node.terminate();
+    assert_eq!(node.ended().code(), Some(0));
+    let took = now_ms() - begun;
+    assert!(took < 8000, "less than the 10 s that a client has: {took} ms");
 }
 
 #[tokio::test]

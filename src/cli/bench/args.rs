@@ -13,7 +13,7 @@ use super::keys::Keys;
     tollgate bench --policy per-user --keys zipf:100000 --concurrency 256\n  \
     tollgate bench --policy per-user --keys zipf:100000 --rate 5000 --duration 30s")]
 pub(in crate::cli) struct Args {
-    /// The node to ask; give several to spread the load over them.
+    /// The node to ask, `http://host:port`, without TLS; give several to spread the load over them.
     #[arg(
         long = "url",
         value_name = "URL",

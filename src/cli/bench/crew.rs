@@ -167,6 +167,11 @@ impl Crew {
         }
     }
 
+    /// See [`Shared::note_complaint`].
+    pub(super) fn note_complaint(&self, status: u16, body: &[u8]) {
+        self.shared.note_complaint(status, body);
+    }
+
     /// Notes that a call has no answer and is not waited for any longer.
     pub(super) fn give_up(&self, turn: Turn) {
         if turn.counted {

@@ -25,11 +25,19 @@ pub(super) struct Report {
     took: Micros,
     /// Why it ended before its time.
     note: Option<&'static str>,
+    /// What the first answer said that was a failure.
+    complaint: Option<String>,
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, tally: Tally, took: Micros, note: Option<&'static str>) -> Self {
-        Self { settings: settings(plan), tally, took, note }
+    pub(super) fn new(
+        plan: &Plan,
+        tally: Tally,
+        took: Micros,
+        note: Option<&'static str>,
+        complaint: Option<String>,
+    ) -> Self {
+        Self { settings: settings(plan), tally, took, note, complaint }
     }
 
     /// Whether all went well: something was answered, nothing failed, and only a person may have ended it early.
@@ -69,6 +77,7 @@ impl Report {
             "sources": SOURCES.into_iter().zip(self.tally.verdicts.by.map(Value::from))
                 .map(|(name, checks)| (name.to_owned(), checks)).collect::<Map<_, _>>(),
             "failures": failures.collect::<Map<_, _>>(),
+            "first_failure": self.complaint,
             "latency_us": spans,
             "note": self.note,
         });
@@ -92,6 +101,9 @@ impl Report {
         }
         for (failure, checks) in &self.tally.failures {
             line(&mut text, format_args!("failed: {checks} by {}", failure.name()));
+        }
+        if let Some(complaint) = &self.complaint {
+            line(&mut text, format_args!("the first failure: {complaint}"));
         }
         if *behind > 0 {
             line(

@@ -1,7 +1,7 @@
 //! The run: threads are started, watched and ended, and what they counted becomes one report.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -15,6 +15,7 @@ use crate::limit::time::Micros;
 use super::crew::{Hired, hire};
 use super::plan::Plan;
 use super::report::Report;
+use super::scan::complaint;
 use super::tally::Tally;
 use super::watch::Watch;
 
@@ -30,6 +31,8 @@ pub(super) struct Shared {
     /// Calls that ended, also of the warm-up.
     answered: AtomicU64,
     abandoned: watch::Sender<bool>,
+    /// What the first failure said that said anything.
+    complaint: OnceLock<String>,
 }
 
 /// The instants of a run.
@@ -43,6 +46,18 @@ pub(super) struct Timing {
 }
 
 impl Shared {
+    /// For `checks` to ask.
+    fn new(checks: u64) -> Self {
+        Self {
+            clock: Clock::system(),
+            stopped: AtomicBool::new(false),
+            left: AtomicU64::new(checks),
+            answered: AtomicU64::new(0),
+            abandoned: watch::Sender::new(false),
+            complaint: OnceLock::new(),
+        }
+    }
+
     /// Takes `checks` from what may still be asked.
     pub(super) fn claim(&self, checks: u64) -> bool {
         let less = |left: u64| left.checked_sub(checks);
@@ -65,6 +80,16 @@ impl Shared {
     /// Checks that have been asked, of those that are counted.
     pub(super) fn claimed(&self, of: u64) -> u64 {
         of.saturating_sub(self.left.load(Ordering::Relaxed))
+    }
+
+    /// Keeps what a failure says, if it is the first that says anything.
+    pub(super) fn note_complaint(&self, status: u16, body: &[u8]) {
+        if self.complaint.get().is_none()
+            && let Some(complaint) = complaint(status, body)
+        {
+            // Another thread may have been faster.
+            let _ = self.complaint.set(complaint);
+        }
     }
 
     /// No more calls; what is under way is waited for.
@@ -98,13 +123,7 @@ pub(super) fn run(plan: Plan) -> Result<Report, String> {
 }
 
 async fn lead(plan: Arc<Plan>) -> Result<Report, String> {
-    let shared = Arc::new(Shared {
-        clock: Clock::system(),
-        stopped: AtomicBool::new(false),
-        left: AtomicU64::new(plan.checks.unwrap_or(u64::MAX)),
-        answered: AtomicU64::new(0),
-        abandoned: watch::Sender::new(false),
-    });
+    let shared = Arc::new(Shared::new(plan.checks.unwrap_or(u64::MAX)));
     let mut hired = Vec::new();
     for number in 0..plan.threads {
         hired.push(hire(number, plan.clone(), shared.clone())?);
@@ -136,5 +155,20 @@ async fn lead(plan: Arc<Plan>) -> Result<Report, String> {
     let mut tally = Tally::new()?;
     tallies.into_iter().for_each(|other| tally.merge(other));
     let end = watch.end(&tally);
-    Ok(Report::new(&plan, tally, end.at.saturating_sub(counted_from), end.note))
+    let complaint = shared.complaint.get().cloned();
+    Ok(Report::new(&plan, tally, end.at.saturating_sub(counted_from), end.note, complaint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_that_says_anything_is_told() {
+        let shared = Shared::new(1);
+        for body in ["", "<html>", r#"{"status": 502}"#, r#"{"detail": "first"}"#, r#"{"detail": "second"}"#] {
+            shared.note_complaint(502, body.as_bytes());
+        }
+        assert_eq!(shared.complaint.get().map(String::as_str), Some("first"));
+    }
 }

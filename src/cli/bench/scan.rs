@@ -4,7 +4,12 @@
 
 use std::sync::LazyLock;
 
+use hyper::StatusCode;
 use memchr::memmem::{Finder, find};
+use serde_json::Value;
+
+use crate::cli::client::Answer;
+use crate::config::visible;
 
 use super::dialect::{Dialect, Service};
 
@@ -103,6 +108,15 @@ fn refusal(body: &[u8]) -> Failure {
     let digits = STATUS.find(body).and_then(|at| body.get(at + STATUS.needle().len()..)?.get(..3));
     let status = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     status.map_or(Failure::Malformed, Failure::Status)
+}
+
+/// What a problem document says, or the first one of a batch.
+pub(super) fn complaint(status: u16, body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let problem = body.pointer("/results/0/error").unwrap_or(&body);
+    problem["detail"].as_str()?;
+    let answer = Answer { status: StatusCode::from_u16(status).ok()?, body: problem.to_string().into() };
+    Some(visible(&answer.failure()))
 }
 
 /// A `status` for each quota; when under the limit some versions leave it out. Its JSON varies in blanks.

@@ -62,6 +62,9 @@ impl Worker {
         let answer = connection.exchange(self.template.render(|| keys.pick(random))).await?;
         let kept = answer.kept;
         let verdicts = verdicts(&crew.plan.dialect, answer.status, answer.body);
+        if let Err(Failure::Status(_)) = verdicts {
+            crew.note_complaint(answer.status, answer.body);
+        }
         self.connection = kept.then_some(connection);
         verdicts
     }

@@ -1,8 +1,11 @@
 //! Access logs as web servers write them: the common log format, and combined, which adds two fields.
 //!
 //! `client ident user [10/Oct/2000:13:55:36 -0700] "GET /path HTTP/1.1" 200 2326 "referer" "user-agent"`
+//!
+//! Where one log is of several servers, the name of the server comes before all that: Apache's `vhost_combined`.
 
 use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 
 use super::Failure;
 use super::entry::Entry;
@@ -59,8 +62,12 @@ impl Access {
     /// See [`super::entry::Reader::read`].
     pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
         let mut rest = line;
-        let client = word(&mut rest).filter(|client| !client.is_empty()).ok_or("no client address")?;
-        word(&mut rest).ok_or("nothing behind the client")?;
+        let mut client = host(&mut rest).ok_or("no client address")?;
+        let second = host(&mut rest).ok_or("nothing behind the client")?;
+        if is_server(client, second) {
+            client = second;
+            word(&mut rest).ok_or("nothing behind the client")?;
+        }
         // A user's name may hold blanks; the time begins behind it.
         let bracket = memchr::memchr(b'[', rest).ok_or("no time in brackets")?;
         let user = rest[..bracket].trim_ascii();
@@ -98,6 +105,31 @@ impl Access {
         }
         Ok(self.last.1)
     }
+}
+
+/// Whether `first` is the server, and the client comes second; else that is a dash as a rule. An address with a port
+/// may be either of them, and is the server only before another address.
+fn is_server(first: &[u8], second: &[u8]) -> bool {
+    let is_address = |word| {
+        let word = std::str::from_utf8(word).unwrap_or_default();
+        word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok()
+    };
+    let has_port = || {
+        let colon = memchr::memrchr(b':', first);
+        colon.is_some_and(|colon| matches!(&first[colon + 1..], port @ [_, ..] if port.iter().all(u8::is_ascii_digit)))
+    };
+    is_address(second) || second != b"-" && !is_address(first) && has_port()
+}
+
+/// A word; of several with a comma between them, as `X-Forwarded-For` has them, the first, which is the client: what
+/// follows are proxies.
+fn host<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let first = word(rest)?;
+    let mut last = first;
+    while last.ends_with(b",") {
+        last = word(rest)?;
+    }
+    Some(first.strip_suffix(b",").unwrap_or(first))
 }
 
 /// Up to the next blank.
@@ -149,6 +181,57 @@ mod tests {
             assert_eq!(entry, Entry { time: 971_211_336_000_000, key: Some(expected.into()), cost: 2326 });
         }
         assert!(Field::named("address").is_err());
+    }
+
+    /// Apache's `vhost_combined`.
+    #[test]
+    fn a_server_before_the_client_is_no_key() {
+        for server in ["shop.example:443", "127.0.0.1:80", "[::1]:443", "localhost:65535"] {
+            for (name, expected) in [("client", "2001:db8::1"), ("user", "ann lee"), ("path", "/a")] {
+                let mut access = Access::new(Field::named(name).unwrap(), Some(1));
+                let line = format!("{server} {LINE}");
+                assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
+            }
+        }
+        for server in ["10.0.0.1", "shop.example", "10.0.0.1:80", "[::1]:443"] {
+            for client in ["203.0.113.1", "2001:db8::1", "203.0.113.1:5001"] {
+                let line = format!(r#"{server} {client} - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
+                let mut access = Access::new(Field::Client, Some(1));
+                assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
+            }
+        }
+        for client in [
+            "192.0.2.1",
+            "192.0.2.1:5001",
+            "[2001:db8::1]:5001",
+            "2001:db8::1",
+            "::1",
+            "::1:443",
+            "2001:db8:0:0:0:0:0:443",
+            "client.example",
+        ] {
+            for user in ["- -", "- ann", "ident ann lee", "- - ann"] {
+                let line = format!(r#"{client} {user} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
+                let mut access = Access::new(Field::Client, Some(1));
+                assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
+            }
+        }
+    }
+
+    /// Each proxy adds the address that it was asked from.
+    #[test]
+    fn of_those_a_request_was_forwarded_for_the_first_is_the_client() {
+        for forwarded in
+            ["203.0.113.1, 10.0.0.9", "203.0.113.1, 10.0.0.9, 10.0.0.8", "shop.example:443 203.0.113.1, 10.0.0.9"]
+        {
+            for user in ["- ann lee", "ident ann lee"] {
+                for (name, expected) in [("client", "203.0.113.1"), ("user", "ann lee")] {
+                    let line = format!(r#"{forwarded} {user} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
+                    let mut access = Access::new(Field::named(name).unwrap(), Some(1));
+                    assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -8,12 +8,13 @@ use smallvec::SmallVec;
 
 use crate::limit::amend::{self, Receipt, is_tentative};
 use crate::limit::decision::{Ruling, Taken, Verdict, decide};
+use crate::limit::history::Counting;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
+use crate::store::Meta;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
-use crate::store::{History, Meta};
 
 /// What a key used of each quota that it was charged to; almost always that is one, and nothing else.
 #[derive(Debug, Default)]
@@ -85,11 +86,11 @@ impl KeyState {
         })
     }
 
-    /// What the log of `quota` tells, if it is one.
-    pub(super) fn history(&self, quota: &Quota, now: Micros) -> Option<History> {
+    /// What the log of `quota` counts at `now`, if it is one.
+    pub(super) fn counting(&self, quota: &Quota, now: Micros) -> Option<Counting> {
         let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window))?;
         match &held.state {
-            State::SlidingLog(log) => Some(log.history(quota, now)),
+            State::SlidingLog(log) => Some(log.counting(quota, now)),
             _ => None,
         }
     }

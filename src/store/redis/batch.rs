@@ -129,6 +129,9 @@ impl Batch {
             let reply = replies.next().unwrap_or(Value::Nil);
             let error = if let Value::ServerError(error) = &reply { Some(error.code()) } else { None };
             bundle.called(shard, calls, (sent, received), error);
+            if executes_nothing(&reply) {
+                shard.refuse();
+            }
             if is_no_script(&reply) {
                 shard.metrics.retried(Retry::NoScript);
                 again.push(Bundle { by: By::Source, ..bundle });
@@ -145,6 +148,7 @@ impl Batch {
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {
                     Outcome::Answered(answer) => {
+                        shard.accept();
                         if let Some(time) = answer.at() {
                             shard.learn_offset(time, sent, received);
                         }
@@ -202,6 +206,11 @@ async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard
 
 fn is_read_only(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if bundle::is_read_only(error))
+}
+
+/// Whether the server says that it executes no calls for now.
+fn executes_nothing(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if bundle::executes_nothing(error))
 }
 
 fn is_no_script(reply: &Value) -> bool {

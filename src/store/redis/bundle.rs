@@ -31,40 +31,53 @@ pub struct Bundle {
 /// stand side by side. None of these may be asked again behind the others because the server does not know its script:
 /// so the first call by each of theirs brings it along.
 pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
-    let mut bundles: Vec<Bundle> = Vec::with_capacity(groups.len());
-    // By script, the place of the one that is not full; there are few.
-    let mut open: SmallVec<[(Script, usize); 4]> = SmallVec::new();
+    let mut packed = Packed { bundles: Vec::with_capacity(groups.len()), open: SmallVec::new() };
     // The key of the group before, and its place.
     let mut before: Option<(Fingerprint, usize)> = None;
-    let mut brought: SmallVec<[Script; 4]> = SmallVec::new();
+    // Places of the calls of keys that have several.
+    let mut in_order: SmallVec<[usize; 4]> = SmallVec::new();
     for group in groups {
         let key = group.key();
         let previous = before.filter(|(of, _)| *of == key).map(|(_, place)| place);
-        let first = previous.unwrap_or(0);
         let script = if several { group.shared_script() } else { None };
-        let known = open.iter_mut().find(|(of, _)| Some(*of) == script);
-        let place = match known {
-            Some((_, place)) if *place >= first && bundles[*place].accepts(&group) => {
-                bundles[*place].groups.push(group);
-                *place
-            }
-            known => {
-                let place = bundles.len();
-                match (known, script) {
-                    (Some(known), _) => known.1 = place,
-                    (None, Some(script)) => open.push((script, place)),
-                    (None, None) => {}
-                }
-                bundles.push(Bundle::of(group));
-                place
-            }
-        };
-        if let Some(previous) = previous {
-            [previous, place].iter().for_each(|place| bundles[*place].bring_script(&mut brought));
-        }
+        let place = packed.put(group, script, previous.unwrap_or(0));
+        in_order.extend(previous.into_iter().flat_map(|previous| [previous, place]));
         before = Some((key, place));
     }
-    bundles
+    in_order.sort_unstable();
+    let mut brought: SmallVec<[Script; 4]> = SmallVec::new();
+    in_order.into_iter().for_each(|place| packed.bundles[place].bring_script(&mut brought));
+    packed.bundles
+}
+
+/// What is put together so far.
+struct Packed {
+    bundles: Vec<Bundle>,
+    /// By script, the place of the one that is not full; there are few.
+    open: SmallVec<[(Script, usize); 4]>,
+}
+
+impl Packed {
+    /// Puts a group into the one that is not full, of those that share its `script`, unless that is before the place
+    /// `first`, or into a new one; its place.
+    fn put(&mut self, group: Group, script: Option<Script>, first: usize) -> usize {
+        let known = self.open.iter_mut().find(|(of, _)| Some(*of) == script);
+        if let Some((_, place)) = &known
+            && *place >= first
+            && self.bundles[*place].accepts(&group)
+        {
+            self.bundles[*place].groups.push(group);
+            return *place;
+        }
+        let place = self.bundles.len();
+        match (known, script) {
+            (Some(known), _) => known.1 = place,
+            (None, Some(script)) => self.open.push((script, place)),
+            (None, None) => {}
+        }
+        self.bundles.push(Bundle::of(group));
+        place
+    }
 }
 
 impl Bundle {
@@ -140,7 +153,7 @@ impl Bundle {
         let call = traces::Call {
             host: &shard.address.host,
             port: shard.address.port,
-            operation: if self.by == By::Hash { "EVALSHA" } else { "EVAL" },
+            operation: self.groups[0].operation(self.by),
             script: &self.groups[0].script(),
             checks: self.checks(),
             pipeline: calls,
@@ -170,14 +183,18 @@ fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
         Some(ServerErrorKind::Moved) => redirected(Refusal::Moved),
         Some(ServerErrorKind::Ask) => redirected(Refusal::Ask),
         Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
-        Some(kind @ (ServerErrorKind::BusyLoading | ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown)) => {
-            Some(Refusal::NotNow(format!("{kind:?}")))
-        }
+        _ if executes_nothing(error) => Some(Refusal::NotNow(format!("{} {details}", error.code()))),
         _ if is_read_only(error) => Some(Refusal::NotNow("ReadOnly".into())),
         _ => None,
     };
     let text = || StoreError::Refused(format!("{} {details}", error.code())).into();
     refusal.unwrap_or_else(text)
+}
+
+/// Whether the server says that it executes no calls for now, whatever they are.
+pub fn executes_nothing(error: &redis::ServerError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown};
+    matches!(error.kind(), Some(BusyLoading | ClusterDown | MasterDown))
 }
 
 /// Whether it comes from a replica. Before Redis 7.0, what a script ran into stands within another error.

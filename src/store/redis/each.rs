@@ -12,7 +12,7 @@ use super::ask::{Matter, Refusal, Return, given_up};
 use super::lane::Lane;
 use super::moving::can_charge_first;
 use super::patience::Patience;
-use super::route::{Next, Waiting};
+use super::route::{Next, Unanswered};
 use super::{Done, RedisStore, StoreError, Taken, Wanted};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
@@ -26,7 +26,7 @@ impl RedisStore {
     ) {
         let since = self.topology.clock().now();
         let (caller, mut told) = mpsc::unbounded_channel();
-        let mut waiting = Unanswered(wanted.iter().map(|_| None).collect());
+        let mut waiting = AllUnanswered(wanted.iter().map(|_| None).collect());
         let mut alone = FuturesUnordered::new();
         for (place, wanted) in wanted.iter().enumerate() {
             match self.put(wanted, since, || Return::Among(caller.clone(), place)) {
@@ -62,7 +62,7 @@ impl RedisStore {
         // Asks that were dropped.
         for (place, lane) in waiting.0.iter_mut().enumerate() {
             if let Some(lane) = lane.take() {
-                lane.metrics().failed(&given_up(), 1);
+                lane.shard().metrics.failed(&given_up(), 1);
                 tell(place, Err(given_up()));
             }
         }
@@ -97,7 +97,7 @@ impl RedisStore {
         let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
         let mut asking = None;
         if let Some((refusal, lane)) = refused {
-            let waiting = Waiting::new(&lane, 1);
+            let waiting = Unanswered::new(&lane, 1);
             let next = self.after(refusal, self.slot(wanted.subject), &lane, &mut patience).await;
             waiting.over(&next);
             match next {
@@ -130,10 +130,10 @@ impl Wanted<'_> {
 }
 
 /// The lane that each check waits for. When the caller gives up first, by dropping the call, they count as timed out.
-struct Unanswered(Vec<Option<Lane>>);
+struct AllUnanswered(Vec<Option<Lane>>);
 
-impl Drop for Unanswered {
+impl Drop for AllUnanswered {
     fn drop(&mut self) {
-        self.0.iter().flatten().for_each(|lane| lane.metrics().failed(&StoreError::Timeout, 1));
+        self.0.iter().flatten().for_each(|lane| lane.shard().metrics.failed(&StoreError::Timeout, 1));
     }
 }

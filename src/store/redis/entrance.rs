@@ -61,7 +61,14 @@ async fn settings(login: &Login) -> RedisResult<RedisConnectionInfo> {
 async fn certificates(tls: &ClientTls) -> RedisResult<TlsCertificates> {
     let root_cert = match &tls.ca_file {
         Some(path) => read(path).await?,
-        None => apart(system_roots).await.unwrap_or_default(),
+        None => {
+            let roots = apart(system_roots).await.unwrap_or_default();
+            if roots.is_empty() {
+                let right = "name `store.tls.ca_file`".to_owned();
+                return Err((ErrorKind::InvalidClientConfig, "this machine trusts no authority", right).into());
+            }
+            roots
+        }
     };
     let client_tls = match &tls.identity {
         Some((certificate, key)) => {

@@ -14,7 +14,7 @@ use crate::limit::time::Micros;
 use crate::store::Work;
 
 /// Metas in one reply at most.
-const PORTION: usize = 1000;
+pub const PORTION: usize = 1000;
 
 /// Sums are kept modulo 2^52.
 const SUMS: u64 = (1 << 52) - 1;

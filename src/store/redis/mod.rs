@@ -37,6 +37,8 @@ mod sources;
 
 mod told;
 
+mod states;
+
 mod ask;
 
 mod shared;
@@ -63,6 +65,10 @@ mod batch;
 
 mod queue;
 
+mod traffic;
+
+mod driver;
+
 mod lane;
 
 mod route;
@@ -70,6 +76,8 @@ mod route;
 mod each;
 
 mod topology;
+
+mod discovery;
 
 use ask::{Answer, Matter};
 pub use group::first_part;

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use super::RedisStore;
 use super::ask::{Answer, Matter, Refusal, given_up};
 use super::patience::Patience;
-use super::route::{Next, Target, Waiting};
+use super::route::{Next, Target, Unanswered};
 use super::script::{Call, Reply};
 use super::single::{Charged, Single, charged, window};
 use crate::limit::decision::{QuotaState, QuotaStates, Ruling, Verdict, Wait};
@@ -94,7 +94,7 @@ impl RedisStore {
         deadline: Micros,
     ) -> Result<Taken, StoreError> {
         let lane = self.owner(self.slot(subject))?;
-        let waiting = Waiting::new(&lane, costs.len());
+        let waiting = Unanswered::new(&lane, costs.len());
         let (caller, told) = oneshot::channel();
         let (store, subject, lent) = (self.clone(), subject.clone(), std::mem::replace(span, StoreSpan::none()));
         let first = First { store, subject, span: lent, deadline, charged: Vec::new() };
@@ -161,7 +161,7 @@ impl First {
             let asked = if denied.is_none() { cost } else { 0 };
             let word = match quota.rule {
                 Rule::SlidingWindow => self.charge_window(quota, asked).await?,
-                Rule::SlidingLog(_) => self.charge_log(quota, asked).await?,
+                Rule::SlidingLog(_) => self.charge_log(asked).await?,
                 _ => self.charge_pair(quota, asked).await?,
             };
             if denied.is_none() && word.retry_after != Wait::NONE {
@@ -202,10 +202,9 @@ impl First {
         Err(unfollowed())
     }
 
-    /// The only quota of a policy, a log: the usual call.
-    async fn charge_log(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
-        let alone = Subject { policy: self.alone(quota), ..self.subject.clone() };
-        let target = self.target(&alone);
+    /// The only quota of a policy, a log: the usual call, but without a meta, which would make it one of two keys.
+    async fn charge_log(&mut self, cost: u64) -> Result<Word, StoreError> {
+        let target = self.target(&self.subject);
         let matter = Matter::take(&[cost], &[]);
         let word = Word::of(self.ask(&target, &matter, self.deadline).await?.done()?.taken()?)?;
         if cost > 0 && word.retry_after == Wait::NONE {
@@ -231,7 +230,7 @@ impl First {
     /// Where the shard's TIME is believed to be, us.
     fn shard_now(&self, target: &Target<'_>) -> Result<Micros, StoreError> {
         let (time, lane) = (self.store.topology.shared().time(), self.store.owner(target.slot)?);
-        Ok(time.unwrap_or_else(|| lane.shard_now()))
+        Ok(time.unwrap_or_else(|| lane.shard().shard_now()))
     }
 
     /// A quota of segments: charges the current one and reads the one before. If that was too much, the answer is a no.

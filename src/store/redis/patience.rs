@@ -41,6 +41,11 @@ impl<'a> Patience<'a> {
         self.deadline
     }
 
+    /// The time that is left, us.
+    pub fn left(&self) -> Micros {
+        self.deadline.saturating_sub(self.clock.now())
+    }
+
     /// Whether the check will have two thirds of its time left after a pause.
     pub fn is_young(&self) -> bool {
         self.clock.now() + micros(self.pause) < self.young_until
@@ -56,8 +61,7 @@ impl<'a> Patience<'a> {
     }
 
     async fn wait(&mut self, why: String) -> Result<(), StoreError> {
-        let left = Duration::from_micros(self.deadline.saturating_sub(self.clock.now()));
-        if left <= self.pause {
+        if self.left() <= micros(self.pause) {
             return Err(StoreError::Refused(why));
         }
         // Boxed, since it is larger than all else that a check keeps while it waits.

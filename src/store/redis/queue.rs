@@ -12,8 +12,9 @@ use super::group::Group;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
 
-/// Costs that go out together at most, but for those of the last group: the server does nothing else meanwhile.
-const COSTS: usize = 4096;
+/// What goes out together weighs so much at most, but for the last group, as [`Group::weight`] says: the server does
+/// nothing else meanwhile.
+const WEIGHT: usize = 4096;
 
 /// Keys that there is room for when nobody waits.
 const ROOM: usize = 1024;
@@ -63,9 +64,9 @@ impl Queue {
 
     /// The first groups that somebody waits for, at most so many; their keys are under way now.
     pub fn take(&mut self, most: usize) -> Vec<Group> {
-        let (mut taken, mut costs) = (Vec::with_capacity(self.ready.len().min(most)), 0);
+        let (mut taken, mut weight) = (Vec::with_capacity(self.ready.len().min(most)), 0);
         while taken.len() < most
-            && costs < COSTS
+            && weight < WEIGHT
             && let Some(key) = self.ready.pop_front()
         {
             // Each key that is ready has a line.
@@ -73,13 +74,13 @@ impl Queue {
             let before = taken.len();
             let mut groups = std::mem::take(&mut line.groups).into_iter();
             while taken.len() < most
-                && costs < COSTS
+                && weight < WEIGHT
                 && let Some(mut group) = groups.next()
             {
                 line.open = line.open.and_then(|place| place.checked_sub(1));
                 self.asks -= group.asks.len();
                 if group.is_wanted() {
-                    costs += group.costs.len();
+                    weight += group.weight();
                     taken.push(group);
                 }
             }
@@ -141,10 +142,16 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use std::num::{NonZeroU32, NonZeroU64};
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use tokio::sync::oneshot;
 
     use super::super::ask::tests::{Verdict, ask};
     use super::*;
+    use crate::limit::policy::{Algorithm, Policy};
+    use crate::limit::quota::{Quota, Rule};
 
     /// A queue in which these keys were asked for in this order, and who waits for the answers.
     fn asked(keys: &[&str]) -> (Queue, Vec<Verdict>) {
@@ -286,6 +293,36 @@ mod tests {
         assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
         assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
+    }
+
+    #[test]
+    fn work_that_a_server_is_long_at_goes_out_a_few_at_a_time() {
+        let log = |limit: u64| {
+            let rule = Rule::SlidingLog(NonZeroU32::new(100_000).unwrap());
+            let quota =
+                Quota { name: "1h".into(), limit: NonZeroU64::new(limit).unwrap(), window: 3_600_000_000, rule };
+            Arc::new(Policy::new("log", Algorithm::SlidingLog, vec![quota], Duration::from_secs(1)))
+        };
+        let together = |matter: Matter, limit: u64| {
+            let (policy, mut queue, mut verdicts) = (log(limit), Queue::default(), Vec::new());
+            for key in 0..600 {
+                let (ask, verdict) = ask(&key.to_string());
+                queue.add(Ask { matter: matter.clone(), policy: policy.clone(), ..ask });
+                verdicts.push(verdict);
+            }
+            queue.take(512).len()
+        };
+        // A portion of a log is 1000 metas at most, and each of them may be 280 bytes.
+        assert_eq!(together(Matter::Page(0), 1_000_000), 5);
+        assert_eq!(together(Matter::Page(0), 20), 205);
+        // It may move half of the log.
+        for work in [Work::Refund(1), Work::RefundOnce("id".into())] {
+            let matter = Matter::work(work, &[]);
+            assert_eq!([1_000_000, 10_000, 1000, 20].map(|limit| together(matter.clone(), limit)), [1, 5, 41, 512]);
+        }
+        for matter in [Matter::work(Work::Reset, &[]), look(), take()] {
+            assert_eq!(together(matter, 1_000_000), 512);
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::metrics::Retry;
 use super::moving::can_charge_first;
 use super::patience::Patience;
 use super::server::Address;
+use super::shard::REFUSES;
 use super::{Done, RedisStore, StoreError, Subject, Work};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
@@ -36,7 +37,7 @@ impl Target<'_> {
             matter: matter.clone(),
             asking: false,
             deadline,
-            trace: self.span.waiting(|| lane.now()).map(Box::new),
+            trace: self.span.waiting(|| lane.shard().now()).map(Box::new),
             answer,
         }
     }
@@ -72,8 +73,8 @@ impl RedisStore {
                 Err(Refusal::TryAgain) => {
                     let (lane, paused) = (self.topology.owner(slot), patience.pause("TRYAGAIN".into()).await);
                     match (lane, &paused) {
-                        (Some(lane), Ok(())) => lane.metrics().retried(Retry::TryAgain),
-                        (Some(lane), Err(error)) => lane.metrics().failed(error, 1),
+                        (Some(lane), Ok(())) => lane.shard().metrics.retried(Retry::TryAgain),
+                        (Some(lane), Err(error)) => lane.shard().metrics.failed(error, 1),
                         (None, _) => {}
                     }
                     paused?;
@@ -101,7 +102,7 @@ impl RedisStore {
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
-            let waiting = Waiting::new(&lane, matter.costs().len().max(1));
+            let waiting = Unanswered::new(&lane, matter.costs().len().max(1));
             let mut ask = target.ask(matter, &lane, patience.deadline(), Return::To(answer));
             ask.asking = asking.take().is_some();
             let answer = match lane.ask(ask) {
@@ -132,22 +133,26 @@ impl RedisStore {
     ) -> Result<Next, Refusal> {
         match refusal {
             Refusal::Moved(address) => {
-                lane.metrics().retried(Retry::Moved);
+                lane.shard().metrics.retried(Retry::Moved);
                 self.topology.moved(slot, &address);
                 patience.redirected().await?;
             }
             Refusal::Ask(address) => {
-                lane.metrics().retried(Retry::Ask);
+                lane.shard().metrics.retried(Retry::Ask);
                 patience.redirected().await?;
                 return Ok(Next::Asking(address));
             }
             Refusal::TryAgain if patience.is_young() => {
-                lane.metrics().retried(Retry::TryAgain);
+                lane.shard().metrics.retried(Retry::TryAgain);
                 patience.pause("TRYAGAIN".into()).await?;
             }
             Refusal::NotNow(why) => {
-                lane.metrics().retried(Retry::NotNow);
                 self.topology.doubt();
+                // Then it will hardly execute it in time either; the next check asks it anew.
+                if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && patience.left() <= REFUSES {
+                    return Err(StoreError::Refused(why).into());
+                }
+                lane.shard().metrics.retried(Retry::NotNow);
                 patience.pause(why).await?;
             }
             // It was not sent, and another node may own the slot by now.
@@ -183,12 +188,12 @@ pub enum Next {
 
 /// Checks that wait for a lane's answer. When the caller gives up first, which it does by dropping the call, they
 /// count as timed out.
-pub struct Waiting<'a> {
+pub struct Unanswered<'a> {
     lane: Option<&'a Lane>,
     checks: usize,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> Unanswered<'a> {
     pub fn new(lane: &'a Lane, checks: usize) -> Self {
         Self { lane: Some(lane), checks }
     }
@@ -196,15 +201,15 @@ impl<'a> Waiting<'a> {
     /// Nobody waits any more; a failure is counted.
     pub fn over(mut self, next: &Result<Next, Refusal>) {
         if let (Some(lane), Err(Refusal::Failed(error))) = (self.lane.take(), next) {
-            lane.metrics().failed(error, self.checks);
+            lane.shard().metrics.failed(error, self.checks);
         }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if let Some(lane) = self.lane {
-            lane.metrics().failed(&StoreError::Timeout, self.checks);
+            lane.shard().metrics.failed(&StoreError::Timeout, self.checks);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The script decides and charges; which verdicts that makes is derived here from the counts it decided by,
 //! with the same arithmetic. When it sends its segments along, the whole decision is made once more by the
-//! pure core, which also knows when a denied cost will fit.
+//! pure core, which also knows when a denied cost will fit. What the bytes of a reply are is in `states.rs`.
 
 use std::sync::Arc;
 
@@ -11,24 +11,18 @@ use smallvec::SmallVec;
 
 use super::amend;
 use super::check::{self, Declared, is_check};
-use super::keys::{Tag, counter_width};
+use super::keys::Tag;
 use super::log::{self, Page};
 use super::sources::Script;
+use super::states::states;
 use super::told::{Quotas, Told};
 use crate::limit::amend::{Receipt, charge, is_tentative, look};
-use crate::limit::bucket::TokenBucket;
 use crate::limit::decision::{decide, decide_roomy};
-use crate::limit::fixed::FixedWindow;
-use crate::limit::ledger::{Hole, Ledger};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
-use crate::limit::state::State;
 use crate::limit::time::Micros;
-use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
+use crate::limit::window::Grid;
 use crate::store::{Done, Meta, Taken, Work};
-
-/// Bytes before a segment's first counter: until when a reservation in it may be taken back, us.
-const HEADER: usize = 8;
 
 /// One piece of work for one key under one policy.
 #[derive(Debug, Clone)]
@@ -161,7 +155,7 @@ impl<'a> Call<'a> {
             }
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
                 let (given, rest) = rest.split_first()?;
-                let ruling = decide(self.policy, &mut self.states(time, rest)?, time, &[0]);
+                let ruling = decide(self.policy, &mut states(self.policy, time, rest)?, time, &[0]);
                 Done::Refunded(Taken { ruling, at: time, tentative: false }, unsigned(given)?)
             }
         }))
@@ -182,7 +176,7 @@ impl<'a> Call<'a> {
             }
             rest = segments;
         }
-        let mut states = self.states(time, rest)?;
+        let mut states = states(self.policy, time, rest)?;
         let tentative = is_tentative(self.policy, &states, time);
         let (ruling, receipt) = match self.work {
             Work::Look(cost) => (look(self.policy, &states, time, *cost), None),
@@ -191,39 +185,7 @@ impl<'a> Call<'a> {
         };
         Some((Taken { ruling, at: time, tentative }, receipt))
     }
-
-    /// The states that a reply holds: one for each quota.
-    fn states(&self, time: Micros, values: &[Value]) -> Option<States> {
-        match self.policy.algorithm {
-            Algorithm::SlidingWindow => self.windows(time, values),
-            Algorithm::FixedWindow | Algorithm::TokenBucket => self.pairs(values),
-            Algorithm::SlidingLog => log::digests(self.policy, values),
-        }
-    }
-
-    fn windows(&self, time: Micros, values: &[Value]) -> Option<States> {
-        let (triples, []) = values.as_chunks::<3>() else { return None };
-        let history = |(quota, triple): (&Quota, &[Value; 3])| {
-            history(Grid::new(quota.window), counter_width(quota.limit.get()), time, triple).map(State::SlidingWindow)
-        };
-        self.each_quota(self.policy.quotas.iter().zip(triples).map(history))
-    }
-
-    fn pairs(&self, values: &[Value]) -> Option<States> {
-        let quotas = &self.policy.quotas;
-        let (pairs, tails) = values.split_at_checked(2 * quotas.len())?;
-        let (pairs, []) = pairs.as_chunks::<2>() else { return None };
-        let tails = tails.iter().map(Some).chain(std::iter::repeat(None));
-        self.each_quota(quotas.iter().zip(pairs).zip(tails).map(|((quota, pair), tail)| pair_state(quota, pair, tail)))
-    }
-
-    fn each_quota(&self, states: impl Iterator<Item = Option<State>>) -> Option<States> {
-        let states = states.collect::<Option<States>>()?;
-        (states.len() == self.policy.quotas.len()).then_some(states)
-    }
 }
-
-type States = SmallVec<[State; 3]>;
 
 /// What `pair_head.lua` is told of a quota.
 pub(super) fn parameters(quota: &Quota, [first, second, kind, edge, last]: [u64; 5]) -> [String; 3] {
@@ -232,39 +194,6 @@ pub(super) fn parameters(quota: &Quota, [first, second, kind, edge, last]: [u64;
         _ => kind.to_string(),
     };
     [first.to_string(), second.to_string(), third]
-}
-
-/// A state that is a pair of numbers, and where charges may be taken back, a tail.
-fn pair_state(quota: &Quota, [first, second]: &[Value; 2], tail: Option<&Value>) -> Option<State> {
-    let (first, second) = (unsigned(first)?, unsigned(second)?);
-    let tail = match tail {
-        None => &[][..],
-        Some(Value::BulkString(bytes)) => bytes.as_slice(),
-        Some(_) => return None,
-    };
-    let (numbers, []) = tail.as_chunks::<8>() else { return None };
-    let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
-    if numbers.iter().any(|number| *number > EXACT) {
-        return None;
-    }
-    Some(match quota.rule {
-        Rule::TokenBucket(_) => {
-            let ledger = if numbers.is_empty() { None } else { Some(Box::new(ledger(&numbers)?)) };
-            State::TokenBucket(TokenBucket { at: first, debt: second, ledger })
-        }
-        _ => {
-            let mark = numbers.first().copied().unwrap_or(0);
-            State::FixedWindow(FixedWindow { start: first, count: second, mark })
-        }
-    })
-}
-
-fn ledger(numbers: &[u64]) -> Option<Ledger> {
-    let ([mark, born, last, at, shift, turned, rebased], holes) = numbers.split_first_chunk()?;
-    let (holes, []) = holes.as_chunks::<2>() else { return None };
-    let holes = holes.iter().map(|[behind, debt]| Hole { behind: *behind, debt: *debt }).collect();
-    let (mark, born, last) = (*mark, *born, *last);
-    Some(Ledger { mark, born, last, at: *at, shift: *shift, turned: *turned, rebased: *rebased, holes })
 }
 
 /// A call that reads portion `number` of what a log tells.
@@ -301,44 +230,6 @@ pub(super) fn opened(value: &Value) -> Option<(Micros, &[Value])> {
     let Value::Array(values) = value else { return None };
     let (time, rest) = values.split_first()?;
     Some((unsigned(time)?, rest))
-}
-
-/// The previous, current and next segment as one history.
-pub(super) fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
-    let current = grid.segment_at(now);
-    let (mut buckets, mut marks) = (Vec::new(), SmallVec::<[(u64, Micros); 3]>::new());
-    for (segment, value) in (current.saturating_sub(1)..).zip(triple) {
-        match value {
-            Value::Nil => {}
-            Value::BulkString(bytes) => {
-                let (header, sums) = bytes.split_first_chunk::<HEADER>()?;
-                let mark = Micros::from_be_bytes(*header);
-                let before = buckets.len();
-                buckets.extend(buckets_of(segment, width, sums));
-                if mark > EXACT || buckets[before..].iter().any(|bucket| bucket.count > EXACT) {
-                    return None;
-                }
-                marks.push((segment, mark));
-            }
-            _ => return None,
-        }
-    }
-    let mut history = SlidingWindow::from_buckets(buckets);
-    marks
-        .into_iter()
-        .filter(|(_, mark)| *mark > 0)
-        .for_each(|(segment, mark)| history.mark(segment, mark));
-    Some(history)
-}
-
-/// The non-empty buckets of a segment from its running sums.
-fn buckets_of(segment: u64, width: usize, sums: &[u8]) -> impl Iterator<Item = Bucket> {
-    let sums = sums.chunks_exact(width).map(|sum| sum.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-    let with_previous = sums.scan(0, |previous, sum| Some((std::mem::replace(previous, sum), sum)));
-    (segment * BUCKETS..)
-        .zip(with_previous)
-        .map(|(index, (previous, sum))| Bucket { index, count: sum.saturating_sub(previous) })
-        .filter(|bucket| bucket.count > 0)
 }
 
 /// Scripts keep their numbers where doubles are exact; a larger one is none of theirs.

@@ -1,7 +1,7 @@
 //! One server: its address, a connection to it, and what is checked before it is trusted with counts.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +56,16 @@ impl fmt::Display for Address {
     }
 }
 
+/// What a server was found to be when it was looked over last, so that each fault of it is told once. It goes with the
+/// lane, whose connections share it.
+#[derive(Debug, Default)]
+pub struct LookedOver {
+    /// `maxmemory-policy`; empty before the first time.
+    eviction: Mutex<String>,
+    /// Whether it was told that it restarts without its data.
+    is_volatile: AtomicBool,
+}
+
 /// Opens a connection and logs in, or fails within `timeout`. Its calls have no time limit of their own.
 ///
 /// # Errors
@@ -73,7 +83,7 @@ pub async fn connect(
         let client = entrance::client(address, credentials).await?;
         client.get_multiplexed_async_connection_with_config(&config).await
     };
-    within(timeout, connecting).await
+    bounded(timeout, connecting).await
 }
 
 /// Loads the scripts, looks the server over and asks its TIME, us, and whether it is one of a cluster.
@@ -85,6 +95,7 @@ pub async fn prepare(
     connection: &mut MultiplexedConnection,
     address: &Address,
     durability: Durability,
+    known: &LookedOver,
 ) -> RedisResult<(Micros, bool)> {
     let mut pipeline = redis::pipe();
     for source in sources::wanted() {
@@ -97,8 +108,8 @@ pub async fn prepare(
         return Err((ErrorKind::Client, "it is a replica, which counts nothing").into());
     }
     match durability {
-        Durability::Primary => look_over(&info, address),
-        Durability::Replica => look_over_persistence(&info, address),
+        Durability::Primary => look_over(&info, address, known),
+        Durability::Replica => look_over_persistence(&info, address, known),
     }
     Ok((seconds * MICROS_PER_SECOND + micros, info.is_cluster()))
 }
@@ -109,6 +120,18 @@ pub async fn prepare(
 /// When it does not answer.
 pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
+    Ok(seconds * MICROS_PER_SECOND + micros)
+}
+
+/// The same as its scripts are told it. A server that holds up scripts, as CLIENT PAUSE has it do, holds this up as
+/// well.
+///
+/// # Errors
+/// When it does not answer, or runs no scripts.
+pub async fn time_of_script(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
+    let mut told = redis::cmd("EVAL");
+    told.arg("return redis.call('TIME')").arg(0);
+    let (seconds, micros): (u64, u64) = told.query_async(connection).await?;
     Ok(seconds * MICROS_PER_SECOND + micros)
 }
 
@@ -125,7 +148,7 @@ pub fn has_ended(connection: &mut MultiplexedConnection) -> bool {
 ///
 /// # Errors
 /// When it fails or takes longer.
-pub async fn within<T>(timeout: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+pub async fn bounded<T>(timeout: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     let late = |_| RedisError::from((ErrorKind::Io, "no answer in time"));
     tokio::time::timeout(timeout, call).await.map_err(late)?
 }
@@ -157,18 +180,22 @@ impl Info<'_> {
 ///
 /// # Errors
 /// When it does not answer.
-pub async fn look_over_eviction(connection: &mut MultiplexedConnection, address: &Address) -> RedisResult<()> {
+pub async fn look_over_eviction(
+    connection: &mut MultiplexedConnection,
+    address: &Address,
+    known: &LookedOver,
+) -> RedisResult<()> {
     let info: String = redis::cmd("INFO").arg("memory").query_async(connection).await?;
-    warn_of_eviction(&Info(&info), address);
+    warn_of_eviction(&Info(&info), address, known);
     Ok(())
 }
 
 /// Once for each change, of whichever connection it is noticed first. True when it has warned.
-fn warn_of_eviction(info: &Info<'_>, address: &Address) -> bool {
-    static KNOWN: Mutex<BTreeMap<Address, String>> = Mutex::new(BTreeMap::new());
+fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &LookedOver) -> bool {
     let Some(policy) = info.field("maxmemory_policy") else { return false };
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), policy.to_owned());
-    let evicts = policy != "noeviction" && known.as_deref() != Some(policy);
+    let mut known = known.eviction.lock().unwrap_or_else(PoisonError::into_inner);
+    let evicts = policy != "noeviction" && *known != policy;
+    policy.clone_into(&mut known);
     if evicts {
         tracing::warn!(
             shard = %address, maxmemory_policy = policy,
@@ -179,8 +206,8 @@ fn warn_of_eviction(info: &Info<'_>, address: &Address) -> bool {
     evicts
 }
 
-fn look_over(info: &Info<'_>, address: &Address) {
-    warn_of_eviction(info, address);
+fn look_over(info: &Info<'_>, address: &Address, known: &LookedOver) {
+    warn_of_eviction(info, address, known);
     if let Some((major, minor)) = info.version().filter(|version| *version < OLDEST) {
         tracing::warn!(
             shard = %address, version = format!("{major}.{minor}"),
@@ -191,11 +218,8 @@ fn look_over(info: &Info<'_>, address: &Address) {
 
 /// What a replica has acknowledged is lost all the same when the primary comes back without its data before the
 /// replica took over, and the replica then copies the emptiness.
-fn look_over_persistence(info: &Info<'_>, address: &Address) {
-    static WARNED: Mutex<BTreeSet<Address>> = Mutex::new(BTreeSet::new());
-    if info.field("aof_enabled") == Some("0")
-        && WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone())
-    {
+fn look_over_persistence(info: &Info<'_>, address: &Address, known: &LookedOver) {
+    if info.field("aof_enabled") == Some("0") && !known.is_volatile.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             shard = %address,
             "a policy says `durability: replica`, but this server would restart without its data: set appendonly yes"
@@ -290,11 +314,13 @@ mod tests {
 
     #[test]
     fn a_server_that_may_evict_is_told_once_for_each_change_of_its_policy() {
-        let [one, other] = ["192.0.2.1:1", "192.0.2.2:1"].map(|address| Address::parse(address).unwrap());
-        let told = |policy: &str, address| warn_of_eviction(&Info(&format!("maxmemory_policy:{policy}\r\n")), address);
+        let address = Address::parse("192.0.2.1:1").unwrap();
+        let told =
+            |policy: &str, known| warn_of_eviction(&Info(&format!("maxmemory_policy:{policy}\r\n")), &address, known);
+        let (one, other) = (LookedOver::default(), LookedOver::default());
         let policies = ["noeviction", "allkeys-lru", "allkeys-lru", "volatile-ttl", "noeviction", "volatile-ttl"];
         assert_eq!(policies.map(|policy| told(policy, &one)), [false, true, false, true, false, true]);
         assert!(told("volatile-ttl", &other));
-        assert!(!warn_of_eviction(&Info("used_memory:1\r\n"), &one));
+        assert!(!warn_of_eviction(&Info("used_memory:1\r\n"), &address, &one));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::check::Declared;
 use super::metrics::ShardMetrics;
-use super::server::Address;
+use super::server::{Address, LookedOver};
 use super::shared::Shared;
 use super::told::TOLERANCE;
 use crate::clock::Clock;
@@ -19,13 +19,19 @@ use crate::telemetry::limiter::Limiter;
 /// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
 const PARTED: Micros = MICROS_PER_SECOND;
 
+/// A server that has refused all that it was asked for so long is not up, us. Most failovers take less.
+pub const REFUSES: Micros = MICROS_PER_SECOND;
+
 /// A primary as its lane knows it. Written by the driver, read by whoever asks.
 #[derive(Debug)]
 pub struct Shard {
     pub address: Address,
     shared: Arc<Shared>,
     /// Whether there is a connection, and the server answers.
-    up: AtomicBool,
+    connected: AtomicBool,
+    /// Since when it has executed nothing that it was asked, since its cluster is down or it is loading its data, us by
+    /// this node's clock; 0: it executes what it is asked.
+    refusing: Arc<AtomicU64>,
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
     /// When it last answered anything, us by this node's clock.
@@ -37,25 +43,76 @@ pub struct Shard {
     /// What the calls of this lane wait for.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
+    pub looked_over: Arc<LookedOver>,
     /// Of a WAIT that it refuses.
     pub complaints: Limiter,
 }
 
 impl Shard {
     /// Not up yet, with its clock believed to be this node's.
-    pub fn new(address: Address, shared: Arc<Shared>, durability: Durability, metrics: Arc<ShardMetrics>) -> Self {
-        let (up, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
+    pub fn new(address: Address, shared: Arc<Shared>) -> Self {
+        let (connected, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
         let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
-        let complaints = Limiter::default();
-        Self { address, shared, up, offset, heard, cluster, parted, durability, metrics, complaints }
+        let metrics = Arc::new(ShardMetrics::new(shared.checks_per_call.clone()));
+        Self {
+            address,
+            shared,
+            connected,
+            refusing: Arc::default(),
+            offset,
+            heard,
+            cluster,
+            parted,
+            durability: Durability::Primary,
+            metrics,
+            looked_over: Arc::default(),
+            complaints: Limiter::default(),
+        }
     }
 
+    /// The same for a policy that waits for a replica; both count together, and warn once.
+    pub fn durable_twin(&self) -> Self {
+        let twin = Self::new(self.address.clone(), self.shared.clone());
+        let (metrics, looked_over, refusing) = (self.metrics.clone(), self.looked_over.clone(), self.refusing.clone());
+        Self { durability: Durability::Replica, metrics, looked_over, refusing, ..twin }
+    }
+
+    /// Whether it is connected and executes what it is asked.
     pub fn is_up(&self) -> bool {
-        self.up.load(Ordering::Relaxed)
+        self.is_connected() && !self.is_refusing()
     }
 
-    pub fn set_up(&self, up: bool) {
-        self.up.store(up, Ordering::Relaxed);
+    /// Whether there is a connection, and the server answers.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    pub fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    /// Whether it is connected and has refused nothing since it executed something.
+    pub fn is_well(&self) -> bool {
+        self.is_connected() && self.refusing.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether it has executed nothing for longer than a failover takes.
+    pub fn is_refusing(&self) -> bool {
+        let since = self.refusing.load(Ordering::Relaxed);
+        since > 0 && self.now() >= since + REFUSES
+    }
+
+    /// Notes that it executed nothing of what it was asked, or says that it would not.
+    pub fn refuse(&self) {
+        // Whoever is first has it.
+        let _ = self.refusing.compare_exchange(0, self.now().max(1), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Notes that it executed something, or says that it would.
+    pub fn accept(&self) {
+        if self.refusing.load(Ordering::Relaxed) > 0 {
+            self.refusing.store(0, Ordering::Relaxed);
+        }
     }
 
     pub fn set_cluster(&self, cluster: bool) {
@@ -90,11 +147,6 @@ impl Shard {
     /// The shard's TIME minus this node's clock as it is believed, us.
     pub fn offset(&self) -> i64 {
         self.offset.load(Ordering::Relaxed)
-    }
-
-    /// The same for a policy that waits for a replica; both count together.
-    pub fn durable_twin(&self) -> Self {
-        Self::new(self.address.clone(), self.shared.clone(), Durability::Replica, self.metrics.clone())
     }
 
     /// How long an answer may take.

@@ -3,8 +3,9 @@
 use redis::{Cmd, Value};
 
 use super::keys::{Tag, counter_width};
-use super::script::{By, history, named, parameters, unsigned};
+use super::script::{By, named, parameters, unsigned};
 use super::sources::Script;
+use super::states::history;
 use super::told::pair_numbers;
 use crate::limit::bucket::Terms;
 use crate::limit::policy::Policy;
@@ -89,6 +90,11 @@ impl Single {
             }
         };
         Some(Self { script: Some(script), key, arguments })
+    }
+
+    /// Whether it only reads its key, without a script.
+    pub fn is_get(&self) -> bool {
+        self.script.is_none()
     }
 
     /// What a person calls it.

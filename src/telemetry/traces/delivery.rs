@@ -13,6 +13,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanData, SpanExporter};
 use tokio::runtime::Handle;
+use tokio::task::JoinError;
 
 use super::backlog::{Backlog, Counted};
 use super::settings::Settings;
@@ -28,7 +29,7 @@ pub(super) fn processor(settings: &Settings) -> Result<Counted, Misfit> {
         Protocol::Http => Otlp::builder().with_http().with_protocol(opentelemetry_otlp::Protocol::HttpBinary).build(),
     };
     let wrong = |error: opentelemetry_otlp::ExporterBuildError| Misfit {
-        variable: "OTEL_EXPORTER_OTLP_ENDPOINT",
+        variable: settings.endpoint_variable,
         wrong: error.to_string(),
     };
     let exporter = Arc::new(exporter.map_err(wrong)?);
@@ -64,7 +65,7 @@ impl SpanExporter for Delivery {
         }
         let exporter = self.exporter.clone();
         let exported = self.runtime.spawn(async move { exporter.export(batch).await }).await;
-        let exported = exported.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));
+        let exported = exported.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(lost(&error))));
         let failed = exported.is_err();
         match (&exported, self.failing.swap(failed, Ordering::Relaxed)) {
             (Err(error), false) => tracing::warn!(
@@ -91,4 +92,9 @@ impl SpanExporter for Delivery {
             exporter.set_resource(resource);
         }
     }
+}
+
+/// Why there is no answer to an export.
+fn lost(error: &JoinError) -> String {
+    if error.is_cancelled() { "the node ended before it was answered".to_owned() } else { error.to_string() }
 }

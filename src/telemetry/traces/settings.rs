@@ -6,6 +6,9 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::Sampler;
 
+/// What an endpoint begins with, in letters of either case.
+const SCHEME: &str = "http://";
+
 /// The part of the requests that are traced when nobody says otherwise.
 const DEFAULT_RATIO: f64 = 0.01;
 
@@ -15,10 +18,23 @@ const DEFAULT_QUEUE: u64 = 2048;
 /// What it may be told to be, spans. The SDK takes the room at the start, and without any it delivers nothing.
 const QUEUES: RangeInclusive<u64> = 1..=1_000_000;
 
+/// What a time may be told to be, ms: up to an hour. The SDK takes no time at all for what it says.
+const TIMES: RangeInclusive<u64> = 1..=3_600_000;
+
+/// Those times.
+const TIMED: [&str; 4] = [
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_BSP_EXPORT_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+];
+
 /// What is to be traced, and where it goes.
 #[derive(Debug)]
 pub struct Settings {
     pub(super) endpoint: String,
+    /// The variable that says it.
+    pub(super) endpoint_variable: &'static str,
     pub(super) protocol: Protocol,
     pub(super) sampler: Sampler,
     pub(super) follows_parents: bool,
@@ -64,15 +80,19 @@ impl Settings {
         let either =
             |name, common| variable(name).map(|value| (name, value)).or_else(|| Some((common, variable(common)?)));
         let endpoint = either("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT");
-        let Some((source, endpoint)) = endpoint.filter(|_| !disabled) else { return Ok(None) };
+        let Some((endpoint_variable, endpoint)) = endpoint.filter(|_| !disabled) else { return Ok(None) };
+        if let Some(value) = variable("OTEL_TRACES_EXPORTER").filter(|value| value != "otlp") {
+            let wrong = format!("must be `otlp` or `none`, not `{value}`");
+            return Err(Misfit { variable: "OTEL_TRACES_EXPORTER", wrong });
+        }
         if endpoint.contains('@') {
             // It is logged when it is away, and what is refused is told.
             let wrong = "must be http://host:port without a user and password".to_owned();
-            return Err(Misfit { variable: source, wrong });
+            return Err(Misfit { variable: endpoint_variable, wrong });
         }
-        if !endpoint.starts_with("http://") {
+        if !endpoint.get(..SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME)) {
             let wrong = format!("must be http://host:port, not `{endpoint}`; for TLS send to a collector nearby");
-            return Err(Misfit { variable: source, wrong });
+            return Err(Misfit { variable: endpoint_variable, wrong });
         }
         let protocol = match either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") {
             None => Protocol::Grpc,
@@ -91,14 +111,18 @@ impl Settings {
                 wrong: format!("must be `none`, not `{value}`: traces are not compressed"),
             });
         }
-        // The SDK reads both too, and takes its default for what is no number.
-        let queue = spans("OTEL_BSP_MAX_QUEUE_SIZE", variable)?.unwrap_or(DEFAULT_QUEUE);
-        spans("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", variable)?;
+        // The SDK reads all of them too, and takes its default for what is no number.
+        let queue = number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUES, variable)?.unwrap_or(DEFAULT_QUEUE);
+        number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", QUEUES, variable)?;
+        for name in TIMED {
+            number(name, TIMES, variable)?;
+        }
         let (roots, follows_parents) = sampling(variable)?;
         let sampler = Sampler::TraceIdRatioBased(roots);
         let sampler = if follows_parents { Sampler::ParentBased(Box::new(sampler)) } else { sampler };
         Ok(Some(Self {
             endpoint,
+            endpoint_variable,
             protocol,
             sampler,
             follows_parents,
@@ -112,11 +136,15 @@ impl Settings {
     }
 }
 
-/// A number of spans, if it is told.
-fn spans(name: &'static str, variable: &dyn Fn(&'static str) -> Option<String>) -> Result<Option<u64>, Misfit> {
+/// A number of that range, if it is told.
+fn number(
+    name: &'static str,
+    range: RangeInclusive<u64>,
+    variable: &dyn Fn(&'static str) -> Option<String>,
+) -> Result<Option<u64>, Misfit> {
     let Some(text) = variable(name) else { return Ok(None) };
-    let number = text.parse().ok().filter(|number| QUEUES.contains(number));
-    let (least, most) = (QUEUES.start(), QUEUES.end());
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    let (least, most) = (range.start(), range.end());
     let wrong = || Misfit { variable: name, wrong: format!("must be {least} to {most}, not `{text}`") };
     number.map(Some).ok_or_else(wrong)
 }
@@ -184,6 +212,14 @@ mod tests {
     }
 
     #[test]
+    fn what_others_read_as_well_is_read_as_they_do() {
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "HTTP://127.0.0.1:4317");
+        let times = [("OTEL_BSP_SCHEDULE_DELAY", "500"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "10000")];
+        let settings = read(&[endpoint, ("OTEL_TRACES_EXPORTER", "otlp"), times[0], times[1]]);
+        assert_eq!(settings.unwrap().unwrap().endpoint, endpoint.1);
+    }
+
+    #[test]
     fn the_variables_for_traces_beat_the_common_ones() {
         let settings = read(&[
             ENDPOINT,
@@ -208,6 +244,12 @@ mod tests {
             ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
             ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
             ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "5s"),
+            ("OTEL_BSP_EXPORT_TIMEOUT", "0"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "-1"),
+            ("OTEL_TRACES_EXPORTER", "console"),
+            ("OTEL_TRACES_EXPORTER", "otlp,console"),
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "foo"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://me:secret@127.0.0.1:4317"),

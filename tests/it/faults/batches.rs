@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::moving::move_slot;
 use crate::harness::chaos::{self, key_in, slot_in, slot_of};
-use crate::harness::{Node, config_on, http, wait_until};
+use crate::harness::{Node, config_on, wait_until};
 
 /// Algorithms whose checks share calls, and a sliding log, whose checks do not; of each a quick and a patient policy.
 const POLICIES: &str = "policies:
@@ -47,7 +47,7 @@ fn a_frozen_shard_leaves_the_rest_of_a_batch_alone() {
     let began = chaos::now_ms();
     let frozen = results(&node, &checks);
     let took = chaos::now_ms() - began;
-    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let metrics = node.metrics();
     cluster.heal();
     for (place, (each, check)) in frozen.iter().zip(&checks).enumerate() {
         let patient = check["policy"] == "sliding-patient";

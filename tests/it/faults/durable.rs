@@ -275,7 +275,7 @@ fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
     }
     replica.thaw();
     wait_until("the replica acknowledges again", || node.check("kept", &key, 1)["source"] == "store");
-    let health = http::get(&node.address, "/health/ready").json();
+    let health = node.health();
     assert_eq!(health["status"], "ok", "a replica that is away is no shard that is down");
 }
 

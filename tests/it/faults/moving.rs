@@ -305,7 +305,7 @@ fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
     assert_eq!(left(), [97; 40], "all of its keys are there");
     settle(&cluster, slot, [to, from]);
     wait_until("the node has noticed", || left()[7] > 0);
-    let metrics = String::from_utf8(http::get(&node.address, "/metrics").body).unwrap();
+    let metrics = node.metrics();
     let alone = metrics
         .lines()
         .filter(|line| line.starts_with("tollgate_store_retries_total{") && line.contains(r#"kind="alone""#));

@@ -120,6 +120,20 @@ impl Node {
         self.post("/v1/check", &json!({"policy": policy, "key": key, "cost": cost})).json()
     }
 
+    /// What `GET /metrics` tells.
+    pub(crate) fn metrics(&self) -> String {
+        let answer = http::get(&self.address, "/metrics");
+        assert_eq!(answer.status, 200);
+        String::from_utf8(answer.body).unwrap()
+    }
+
+    /// What `GET /health/ready` tells of a node that is.
+    pub(crate) fn health(&self) -> Value {
+        let answer = http::get(&self.address, "/health/ready");
+        assert_eq!(answer.status, 200);
+        answer.json()
+    }
+
     /// Asks it to end, as an orchestrator does.
     pub(crate) fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);

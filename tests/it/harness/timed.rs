@@ -8,7 +8,7 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, History, MemoryStore, Meta, RedisStore, StoreError, Subject, Taken, Work};
+use tollgate::store::{MemoryStore, RedisStore};
 
 /// An embedded one, for one caller at a time: the instant (us) and the call are two steps.
 pub struct Timed {
@@ -23,29 +23,8 @@ impl Timed {
         Self { store: MemoryStore::new(Clock::manual(hand.clone()), max_keys), hand }
     }
 
-    pub fn take_at(&self, subject: &Subject, costs: &[u64], now: Micros) -> Result<Taken, StoreError> {
-        self.take_noted_at(subject, costs, &[], now)
-    }
-
-    pub fn take_noted_at(
-        &self,
-        subject: &Subject,
-        costs: &[u64],
-        metas: &[Meta],
-        now: Micros,
-    ) -> Result<Taken, StoreError> {
-        self.at(now).take(subject, costs, metas)
-    }
-
-    pub fn run_at(&self, subject: &Subject, work: &Work, metas: &[Meta], now: Micros) -> Result<Done, StoreError> {
-        self.at(now).run(subject, work, metas)
-    }
-
-    pub fn history_at(&self, subject: &Subject, now: Micros) -> History {
-        self.at(now).history(subject)
-    }
-
-    fn at(&self, now: Micros) -> &MemoryStore {
+    /// As it is at `now` (us).
+    pub fn at(&self, now: Micros) -> &MemoryStore {
         self.hand.store(now, Ordering::SeqCst);
         &self.store
     }
@@ -67,29 +46,8 @@ impl TimedRedis {
         Self { store, hand }
     }
 
-    pub async fn take_at(&self, subject: &Subject, costs: &[u64], now: Micros) -> Result<Taken, StoreError> {
-        self.take_noted_at(subject, costs, &[], now).await
-    }
-
-    pub async fn take_noted_at(
-        &self,
-        subject: &Subject,
-        costs: &[u64],
-        metas: &[Meta],
-        now: Micros,
-    ) -> Result<Taken, StoreError> {
-        self.at(now).take(subject, costs, metas).await
-    }
-
-    pub async fn run_at(&self, subject: &Subject, work: Work, metas: &[Meta], now: Micros) -> Result<Done, StoreError> {
-        self.at(now).run(subject, work, metas).await
-    }
-
-    pub async fn history_at(&self, subject: &Subject, now: Micros) -> Result<History, StoreError> {
-        self.at(now).history(subject).await
-    }
-
-    fn at(&self, now: Micros) -> &RedisStore {
+    /// As it is at `now` (us).
+    pub fn at(&self, now: Micros) -> &RedisStore {
         self.hand.store(now, Ordering::SeqCst);
         &self.store
     }

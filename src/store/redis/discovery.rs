@@ -1,0 +1,211 @@
+//! Keeps the topology current: asks for CLUSTER SLOTS, every second and whenever something looks wrong, over
+//! connections that no check uses, so a dead or frozen node costs the others nothing. While something is wrong it asks
+//! one node after the other, those first whose lane is connected.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+
+use super::lane::Lane;
+use super::server::{self, Address, Info, bounded};
+use super::topology::{Kind, Topology};
+use crate::limit::slot::SLOTS;
+use crate::telemetry::limiter::Limiter;
+
+/// How often the topology is asked for when nothing looks wrong.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long a node may take to let this one in, and to answer, before the next one is asked: at first, and after
+/// several failures. Nodes that are far away are found all the same.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
+
+/// The least time between two questions.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// How often it is asked for while a primary cannot be reached: its replica may take over at any moment.
+const WHILE_DOWN: Duration = Duration::from_millis(50);
+
+/// The least time between two questions when a server did not let us in.
+const REFUSED: Duration = Duration::from_millis(250);
+
+/// The task that keeps the topology current; it ends with the store.
+pub struct Watcher {
+    topology: Weak<Topology>,
+    /// Those that have not failed.
+    connections: HashMap<Address, MultiplexedConnection>,
+    /// Whose turn it is to be asked after a failure or a doubt.
+    turn: usize,
+    /// Questions in a row that were not answered.
+    failures: usize,
+    /// Questions in a row to which no node of the known cluster said anything.
+    strangers: usize,
+    /// How long the next one may take: twice what the last one took, and longer after each failure.
+    patience: Duration,
+}
+
+impl Watcher {
+    /// Starts to keep it current.
+    pub fn start(topology: &Arc<Topology>) {
+        let (topology, connections, patience) = (Arc::downgrade(topology), HashMap::new(), PATIENCE.0);
+        tokio::spawn(Self { topology, connections, turn: 0, failures: 0, strangers: 0, patience }.run());
+    }
+
+    async fn run(mut self) {
+        let complaints = Limiter::default();
+        let (mut doubted, mut complained) = (true, false);
+        while let Some(topology) = self.topology.upgrade() {
+            let address = self.next(&topology);
+            let began = topology.clock().now();
+            let asked = self.ask(&topology, &address, doubted).await;
+            let took = Duration::from_micros(topology.clock().now().saturating_sub(began));
+            self.patience = match asked {
+                Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
+                Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
+            };
+            let trouble = asked.as_ref().err().map(|error| Arc::new(format!("{address}: {error}")));
+            topology.trouble.store(trouble);
+            let mut breath = BREATH;
+            match &asked {
+                Ok(()) => {
+                    (self.failures, self.strangers) = (0, 0);
+                    if std::mem::take(&mut complained) {
+                        tracing::info!(%address, "a node tells again which primary owns which slots");
+                    }
+                }
+                Err(error) => {
+                    self.failures += 1;
+                    let is_strange = !server::is_told(error) || server::has_no_cluster(error);
+                    self.strangers = if is_strange { self.strangers + 1 } else { 0 };
+                    if !server::is_told(error) {
+                        self.connections.remove(&address);
+                    } else if !self.connections.contains_key(&address) && server::is_refusal(error) {
+                        breath = REFUSED;
+                    }
+                    let is_new = topology.kind() == Kind::Unknown;
+                    let is_lost = topology.kind() == Kind::Cluster && self.failures >= round(&topology);
+                    if (is_new || is_lost)
+                        && let Some(suppressed) = complaints.pass(topology.clock().now())
+                    {
+                        complained = is_lost;
+                        let what = match is_new {
+                            true => "no node of the store answers yet; trying on",
+                            false => "no node tells which primary owns which slots; what was known is used on",
+                        };
+                        tracing::warn!(%address, %error, suppressed, "{what}");
+                    }
+                }
+            }
+            let well = asked.is_ok() && topology.table.load().primaries().all(|lane| lane.shard().is_well());
+            tokio::time::sleep(breath).await;
+            // A doubt cuts the pause short, and goes to another node: the one asked may be what is wrong.
+            let pause = if well { EVERY } else { WHILE_DOWN };
+            doubted = tokio::time::timeout(pause, topology.shared.doubt.notified()).await.is_ok() || !well;
+            // By one, so that all have their turn, however many they are.
+            if asked.is_err() || doubted && topology.kind() == Kind::Cluster {
+                self.turn += 1;
+            }
+        }
+    }
+
+    async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> redis::RedisResult<()> {
+        let mut connection = match self.connections.get(address) {
+            Some(open) => open.clone(),
+            None => {
+                let new = server::connect(address, &topology.shared.credentials, self.patience).await?;
+                self.connections.insert(address.clone(), new.clone());
+                new
+            }
+        };
+        let mut kind = topology.kind();
+        let may_be_gone = match kind {
+            Kind::Unknown => true,
+            Kind::Single => doubted,
+            // One of its nodes that has begun anew by itself must not take it over.
+            Kind::Cluster => self.strangers >= round(topology),
+        };
+        if may_be_gone {
+            let info: String = bounded(self.patience, redis::cmd("INFO").query_async(&mut connection)).await?;
+            kind = Self::learn_single(topology, &Info(&info), address)?;
+        }
+        if kind == Kind::Cluster {
+            let mut both = redis::pipe();
+            both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+            let (info, reply): (String, redis::Value) =
+                bounded(self.patience, both.query_async(&mut connection)).await?;
+            // A node that is cut off from the others believes what was; one that knows nothing else is heard all the
+            // same.
+            let table = topology.table.load();
+            let lane = table.lane(address);
+            if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
+                lane.inspect(|lane| lane.shard().refuse());
+                let down = redis::ErrorKind::Server(redis::ServerErrorKind::ClusterDown);
+                return Err((down, "the node says that the cluster is down").into());
+            }
+            lane.inspect(|lane| lane.shard().accept());
+            let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
+            let owners = server::owners(&reply, address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
+            let is_known = |owner| table.lane(owner).is_some();
+            if table.kind == Kind::Cluster && lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner)) {
+                // Its own nodes may be back soon, and have all counts.
+                if self.strangers < round(topology) {
+                    let sentence = "it belongs to another cluster than the one that is known";
+                    return Err((redis::ErrorKind::Client, sentence).into());
+                }
+                tracing::warn!(
+                    %address,
+                    "no node of the cluster answers that was known, and this one belongs to another: counts are kept \
+                     there from now on"
+                );
+            }
+            topology.learn(Kind::Cluster, &owners);
+        }
+        Ok(())
+    }
+
+    /// A server that is no cluster owns everything, unless it is a replica: then another seed must.
+    fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> redis::RedisResult<Kind> {
+        if info.is_cluster() {
+            return Ok(Kind::Cluster);
+        }
+        if info.is_replica() {
+            return Err((redis::ErrorKind::Client, "the seed is a replica; name its primary as well").into());
+        }
+        if topology.kind() == Kind::Cluster {
+            tracing::warn!(%address, "the cluster is gone: this server, which is none, keeps all counts alone from now on");
+        }
+        if topology.kind() == Kind::Unknown && topology.seeds.len() > 1 {
+            tracing::warn!(
+                %address,
+                "of several seeds this one is no cluster, so it keeps all counts alone: every node must be told the \
+                 same, or each counts by itself"
+            );
+        }
+        topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())]);
+        Ok(Kind::Single)
+    }
+
+    /// Whose turn it is: of the primaries that are connected; where none of them has answered, every second time of
+    /// them all and the seeds, since a dead one takes longer.
+    fn next(&mut self, topology: &Topology) -> Address {
+        let table = topology.table.load();
+        let known = || topology.seeds.iter().chain(table.lanes.iter().map(Lane::address));
+        self.connections.retain(|address, _| known().any(|known| known == address));
+        let up: Vec<&Address> =
+            table.lanes.iter().filter(|lane| lane.shard().is_connected()).map(Lane::address).collect();
+        let candidates = if self.failures < up.len() {
+            up
+        } else {
+            let and_one_up = |(place, known)| [Some(known), up.iter().cycle().nth(place).copied()];
+            known().enumerate().flat_map(and_one_up).flatten().collect()
+        };
+        candidates[self.turn % candidates.len()].clone()
+    }
+}
+
+/// So many questions in a row that fail mean that nobody answers: all that are known had their turn, see
+/// [`Watcher::next`].
+fn round(topology: &Topology) -> usize {
+    3 * (topology.seeds.len() + topology.table.load().lanes.len())
+}

@@ -1,0 +1,213 @@
+//! The far end of a lane: owns the connection to its primary.
+//!
+//! When it breaks, the driver connects anew, which those who ask wait for; one that has stood still is asked whether
+//! it is there before anything goes out, so that what was not sent is not lost with it. When the server owes an answer
+//! for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told so at once, the
+//! topology is asked for, and the driver probes by connecting until the server answers again: a connect is not enough,
+//! a call must have been answered. A server that is asked nothing shows by its TIME, once a second, that it is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::sync::mpsc;
+
+use super::ask::Ask;
+use super::queue::Queue;
+use super::server::{self, bounded};
+use super::shard::Shard;
+use crate::store::StoreError;
+
+/// Asks that wait for the driver to take them in, and asks that it has taken in, at most; beyond that they are refused
+/// at once. 256 callers of batches of 100 have room.
+pub const QUEUE: usize = 32_768;
+
+/// How long a server may take to accept a connection and to answer the first questions: at first, and after several
+/// failures. A slow one is not given up for ever, and one that was cut off in silence is asked again within a second.
+const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
+
+/// How long the driver waits after a failed connect, and after a connection that broke before it answered anything; at
+/// most, when the server does not let it in again and again: each time costs the server a login, or a handshake.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Whether who asks while there is no connection waits for one, or is told at once that there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Breaker {
+    Closed,
+    Open,
+    /// There is a connection again, which has not answered any call yet.
+    HalfOpen,
+}
+
+/// Why the driver stopped serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Nobody can ask any more.
+    Unwanted,
+    /// The connection broke.
+    Broken,
+    /// The server is a replica now. Its address may lead to another one by now, the primary.
+    Demoted,
+    /// The connection stands, and the server says nothing.
+    Silent,
+    /// The connection broke before it answered anything.
+    Useless,
+}
+
+/// The far end: owns the connection.
+pub struct Driver {
+    pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) shard: Arc<Shard>,
+    breaker: Breaker,
+    /// Why it was opened last.
+    why: String,
+    /// What waits to go out; at most [`QUEUE`].
+    pub(super) queue: Queue,
+    /// How many of those the metrics know of.
+    noted: usize,
+    /// How long the next connect may take.
+    connect: Duration,
+    /// How long to wait before it, if this one fails.
+    pause: Duration,
+}
+
+impl Driver {
+    /// Starts one, which ends when nobody can ask it any more.
+    pub fn start(shard: Arc<Shard>) -> mpsc::Sender<Ask> {
+        let (queue, asks) = mpsc::channel(QUEUE);
+        let (breaker, why, connect) = (Breaker::Closed, String::new(), CONNECT.0);
+        let (waiting, pause) = (Queue::default(), RECONNECT.0);
+        let driver = Self { asks, shard, breaker, why, queue: waiting, noted: 0, connect, pause };
+        tokio::spawn(driver.run());
+        queue
+    }
+
+    async fn run(mut self) {
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    match self.breaker {
+                        Breaker::Open => self.breaker = Breaker::HalfOpen,
+                        _ => tracing::info!(shard = %self.shard.address, "connected"),
+                    }
+                    (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
+                    self.shard.set_connected(self.breaker == Breaker::Closed);
+                    let end = self.serve(connection).await;
+                    self.shard.set_connected(false);
+                    match end {
+                        End::Unwanted => return,
+                        End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
+                        End::Demoted => tracing::warn!(shard = %self.shard.address, "the server has become a replica"),
+                        End::Silent => self.open_breaker("no answer in time"),
+                        End::Useless => {
+                            if self.give_up("its connections break at the first call").await {
+                                return;
+                            }
+                            continue;
+                        }
+                    }
+                    self.shard.doubt();
+                }
+                Err(error) => {
+                    self.connect = (self.connect * 3 / 2).min(CONNECT.1);
+                    self.pause = match server::is_refusal(&error) {
+                        true => (self.pause * 2).min(RECONNECT.1),
+                        false => RECONNECT.0,
+                    };
+                    if self.give_up(&error.to_string()).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens the breaker until it is time to try again; true when nobody can ask any more.
+    async fn give_up(&mut self, why: &str) -> bool {
+        self.open_breaker(why);
+        self.shard.doubt();
+        self.refuse(why).await
+    }
+
+    fn open_breaker(&mut self, why: &str) {
+        self.queue.refuse(&StoreError::Unreachable(why.to_owned()).into());
+        self.note_held();
+        why.clone_into(&mut self.why);
+        if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
+            tracing::warn!(
+                shard = %self.shard.address, why,
+                "breaker opened: its checks are answered by the fallback until it answers again"
+            );
+        }
+    }
+
+    /// Whether the server answered what it was asked last.
+    pub(super) fn is_proven(&self) -> bool {
+        self.breaker == Breaker::Closed
+    }
+
+    /// Notes that the server answers.
+    pub(super) fn close_breaker(&mut self) {
+        if std::mem::replace(&mut self.breaker, Breaker::Closed) != Breaker::Closed {
+            self.shard.set_connected(true);
+            tracing::info!(shard = %self.shard.address, "connected");
+        }
+    }
+
+    /// Connects. Who asks meanwhile waits, unless the breaker is open.
+    async fn connect(&mut self) -> redis::RedisResult<MultiplexedConnection> {
+        let connecting = bounded(self.connect, connect(self.shard.clone(), self.connect));
+        tokio::pin!(connecting);
+        loop {
+            tokio::select! {
+                connected = &mut connecting => return connected,
+                Some(ask) = self.asks.recv(), if self.breaker == Breaker::Open => refuse(ask, &self.why),
+            }
+        }
+    }
+
+    /// Tells the metrics how many asks wait here.
+    pub(super) fn note_held(&mut self) {
+        let held = self.queue.len();
+        if self.noted != held {
+            self.shard.metrics.hold(self.noted, held);
+            self.noted = held;
+        }
+    }
+
+    /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can
+    /// ask any more.
+    async fn refuse(&mut self, why: &str) -> bool {
+        let pause = tokio::time::sleep(self.pause);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => return false,
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => refuse(ask, why),
+                    None => return true,
+                },
+            }
+        }
+    }
+}
+
+/// Opens a connection that can take calls, and learns the shard's clock.
+async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<MultiplexedConnection> {
+    let mut connection = server::connect(&shard.address, shard.credentials(), limit).await?;
+    let sent = shard.now();
+    let (address, durability, known) = (&shard.address, shard.durability, &shard.looked_over);
+    let (time, is_cluster) = server::prepare(&mut connection, address, durability, known).await?;
+    shard.set_cluster(is_cluster);
+    // One of a cluster that is down executes what it was asked here all the same.
+    if !is_cluster {
+        shard.accept();
+    }
+    shard.learn_offset(time, sent, shard.now());
+    Ok(connection)
+}
+
+/// A caller that has gone needs no answer.
+fn refuse(ask: Ask, why: &str) {
+    ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into()));
+}
