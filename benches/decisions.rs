@@ -152,7 +152,7 @@ fn redis(c: &mut Criterion) {
         let _inside = runtime.enter();
         RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::new(Generations::default())).unwrap()
     };
-    runtime.block_on(store.known());
+    runtime.block_on(store.ready());
     let mut group = c.benchmark_group("Redis");
     for (name, policy) in policies() {
         let subjects = subjects(&policy, 1000);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access::Reach;
 use crate::clock::Clock;
@@ -44,7 +44,7 @@ use connections::{Connections, OpenConnections};
 /// How often what says nothing any more is freed.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the start waits for the store.
+/// How long the start waits for the store, so that the first checks find its connections made.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
 /// How long connections that look idle stay open after the last accept: a request may be on its way in them.
@@ -192,9 +192,12 @@ async fn open_store(
     let timeout = overdue(&config.policies);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
-    if tokio::time::timeout(FIRST_ANSWER, store.known()).await.is_err() {
+    let until = Instant::now() + FIRST_ANSWER;
+    if tokio::time::timeout_at(until, store.known()).await.is_err() {
         tracing::warn!("the store has not answered yet; checks are answered by the fallback until it does");
     }
+    // A shard that cannot be connected to is told by its lane.
+    let _ = tokio::time::timeout_at(until, store.ready()).await;
     Ok(Store::Redis(store))
 }
 

@@ -297,7 +297,7 @@ fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
         let _inside = runtime.enter();
         TimedRedis::open(&[shared().url()], Clock::manual(hand.clone()))
     };
-    runtime.block_on(redis.store.known());
+    runtime.block_on(redis.store.ready());
     let subjects = UNITS.map(|unit| subject(&by_calendar(3, unit, "Europe/Berlin")));
     let now = micros("2026-03-29T12:00:00Z");
     for (charged, jump) in (0..).zip([0, 86_400, -86_400, 40 * 86_400, -400 * 86_400, 3 * 366 * 86_400, 0]) {

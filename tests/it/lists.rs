@@ -141,10 +141,9 @@ fn keys_under_one_override_have_a_counter_each() {
 fn an_override_counts_on_under_the_same_names() {
     let server = shared();
     let key = unique("carried");
-    let plain = config_on(&[server.url()], "policies: {login: {quotas: [3 per 1h]}}");
-    let raised = format!(
-        "policies: {{login: {{quotas: [3 per 1h], overrides: [{{match: {{key: {key}}}, quotas: [5 per 1h]}}]}}}}"
-    );
+    let plain = config_on(&[server.url()], "policies: {login: {quotas: [3 per 1h], timeout: 5s}}");
+    let raised = format!("overrides: [{{match: {{key: {key}}}, quotas: [5 per 1h]}}]");
+    let raised = format!("policies: {{login: {{quotas: [3 per 1h], timeout: 5s, {raised}}}}}");
     let raised = config_on(&[server.url()], &raised);
     let [plain, raised] = [plain, raised].map(|file| Node::with_config(&file));
     for _ in 0..3 {

@@ -201,7 +201,7 @@ fn redis_holds_nothing_in_the_end() {
         let _inside = runtime.enter();
         server.store()
     };
-    runtime.block_on(store.known());
+    runtime.block_on(store.ready());
     let mut connection = server.connection().unwrap();
     // The calendar's day would be there until midnight.
     let run = Run::of(Store::Redis(store), policies().into_iter().take(5).collect(), None);

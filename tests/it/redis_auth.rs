@@ -88,15 +88,16 @@ fn a_wrong_password_is_told_and_tried_again() {
     assert_eq!(health(&node), "ok");
 }
 
-/// The password changes, and later the connections break: the new ones log in by the new password.
 /// A store that cannot be reached for another reason than before says so, to the log and to who asks.
 #[test]
 fn another_reason_why_nobody_answers_is_told_as_well() {
     let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
     let node = node(folder.path(), &format!("{{redis: ['redis://:wr0ng-one@127.0.0.1:{port}']}}"));
     assert_eq!(source(&node), "fallback");
-    let first = logged(folder.path());
-    assert!(first.contains(&format!("127.0.0.1:{port}")) && first.contains("Connection refused"), "{first}");
+    wait_until("the first reason is told", || {
+        let told = logged(folder.path());
+        told.contains(&format!("127.0.0.1:{port}")) && told.contains("Connection refused")
+    });
     let server = Server::start_on(port, &[]);
     let mut connection = server.connection().unwrap();
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "right-one"]).exec(&mut connection).unwrap();
@@ -110,6 +111,7 @@ fn another_reason_why_nobody_answers_is_told_as_well() {
     assert!(!told.contains("wr0ng-one"), "{told}");
 }
 
+/// The password changes, and later the connections break: the new ones log in by the new password.
 #[test]
 fn a_changed_password_is_read_when_a_connection_is_made() {
     let server = guarded("first-one");
@@ -295,7 +297,7 @@ fn a_cluster_with_tls_is_one() {
     for scheme in ["rediss", "redis"] {
         let seed = format!("{scheme}://127.0.0.1:{}", servers[0].1);
         let tls = format!("tls: {{ca_file: {}}}", authority.text("ca.pem"));
-        let node = node(folder.path(), &format!("{{redis: ['{seed}'], {tls}}}"));
+        let node = node(folder.path(), &format!("{{redis: ['{seed}'], timeout: 5s, {tls}}}"));
         wait_until("both shards are up", || health(&node) == "ok" && source(&node) == "store");
         for _ in 0..50 {
             assert_eq!(source(&node), "store");

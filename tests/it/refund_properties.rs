@@ -407,13 +407,17 @@ fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back()
     for by_charge in [true, false] {
         let mut seen = Seen::default();
         let counted = std::cell::RefCell::new(&mut seen);
-        let mut runner = runner(2000);
         let property =
             |(policy, deeds): (Policy, Vec<(Step, Deed)>)| equals_its_model(policy, &deeds, &mut counted.borrow_mut());
-        runner.run(&histories(70, by_charge), property).unwrap();
+        // Of those given back in part, which are rarest, 3 to 31 are seen in a round.
+        for _ in 0..4 {
+            runner(2000).run(&histories(70, by_charge), property).unwrap();
+            if counted.borrow().partly > 0 {
+                break;
+            }
+        }
         let Seen { given, partly, replayed, reused } = seen;
         println!("{given} refunds, {partly} in part, {replayed} replays, {reused} ids reused");
-        // Of those given back in part, which are rarest, 3 to 31 were seen.
         assert!(given > 1000 && partly > 0 && replayed > 1000 && reused > 100, "the histories do too little");
     }
 }

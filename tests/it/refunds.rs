@@ -159,7 +159,7 @@ fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
 /// The node that takes back does not contradict itself; another one that knows a denial does for `max_denial` at most.
 #[test]
 fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_others() {
-    let configuration = format!("prefilter: {{max_denial: 3s}}\n{}", policies(&[2], ""));
+    let configuration = format!("prefilter: {{max_denial: 8s}}\n{}", policies(&[2], ""));
     on_pairs_of_nodes(&configuration, |nodes, store| {
         let mut elsewhere = Vec::new();
         for (algorithm, by) in ALGORITHMS.iter().flat_map(|algorithm| ["id", "cost", "reset"].map(|by| (algorithm, by)))

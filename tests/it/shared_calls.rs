@@ -17,7 +17,7 @@ use crate::harness::steps::{
     Step, bucket, bucket_policies, calendar_policies, fixed, fixed_policies, policies, policy, policy_of, runner, span,
     steps, with_limits,
 };
-use crate::harness::timed::{Timed, TimedRedis};
+use crate::harness::timed::{Timed, TimedRedis, in_time};
 use crate::harness::{Node, cluster, config_on, http, unique, wait_until};
 
 /// Keys that are asked for at once.
@@ -43,7 +43,7 @@ fn several_keys_of_a_cluster_are_decided_as_each_alone() {
         let _inside = runtime.enter();
         TimedRedis::open(&cluster::shared().seeds(), Clock::system())
     };
-    runtime.block_on(redis.store.known());
+    runtime.block_on(redis.store.ready());
     each_as_alone(&runtime, &redis);
 }
 
@@ -60,7 +60,8 @@ fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &TimedRedis) {
             (Just(policies), steps)
         });
     let mut runner = runner(80);
-    let alike = |(policies, steps): (Vec<Policy>, Vec<Step>)| runtime.block_on(as_alone(redis, &policies, &steps));
+    let alike =
+        |(policies, steps): (Vec<Policy>, Vec<Step>)| in_time(|| runtime.block_on(as_alone(redis, &policies, &steps)));
     runner.run(&histories, alike).unwrap();
     let calls = redis.store.checks_per_call();
     let count: u64 = calls.buckets.iter().map(|(_, count)| count).sum();
@@ -103,18 +104,19 @@ fn eight_quotas_of_several_keys_are_decided_as_each_alone() {
     for policy in [sliding, policy_of(Algorithm::TokenBucket, buckets), policy_of(Algorithm::FixedWindow, fixed)] {
         let steps = steps(&policy, STEPS);
         let mut runner = runner(10);
-        let alike = |steps: Vec<Step>| runtime.block_on(as_alone(&redis, std::slice::from_ref(&policy), &steps));
+        let policies = std::slice::from_ref(&policy);
+        let alike = |steps: Vec<Step>| in_time(|| runtime.block_on(as_alone(&redis, policies, &steps)));
         runner.run(&steps, alike).unwrap();
     }
 }
 
 /// Of each algorithm whose checks share calls.
 const POLICIES: &str = "policies:
-  sliding: {quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}
-  fixed: {algorithm: fixed-window, quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}
-  first: {algorithm: fixed-window, anchor: first-hit, quotas: [1000 per 1h, 2000 per 2h], on_store_failure: error}
-  daily: {algorithm: fixed-window, quotas: [1000 per 1d, 2000 per 1mo], on_store_failure: error}
-  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 1000}, {rate: 1 per 2h, burst: 2000}], on_store_failure: error}
+  sliding: {quotas: [1000 per 1h, 2000 per 2h], timeout: 5s, on_store_failure: error}
+  fixed: {algorithm: fixed-window, quotas: [1000 per 1h, 2000 per 2h], timeout: 5s, on_store_failure: error}
+  first: {algorithm: fixed-window, anchor: first-hit, quotas: [1000 per 1h, 2000 per 2h], timeout: 5s, on_store_failure: error}
+  daily: {algorithm: fixed-window, quotas: [1000 per 1d, 2000 per 1mo], timeout: 5s, on_store_failure: error}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 1000}, {rate: 1 per 2h, burst: 2000}], timeout: 5s, on_store_failure: error}
 ";
 const NAMES: [&str; 5] = ["sliding", "fixed", "first", "daily", "bucket"];
 
@@ -147,15 +149,21 @@ fn a_batch_of_many_keys_is_one_script_call() {
     };
     for policy in NAMES {
         assert_eq!(left(&node, policy, &new_keys(1)), [Some(999)]);
-        let before = calls();
-        assert_eq!(left(&node, policy, &new_keys(30)), [Some(999); 30], "{policy}");
-        let after = calls();
-        assert_eq!(std::array::from_fn(|place| after[place] - before[place]), [1, 0, 30, 60], "{policy}");
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection().unwrap()).unwrap();
-        assert_eq!(left(&node, policy, &new_keys(30)), [Some(999); 30], "{policy}");
-        let again = calls();
-        let [_, by_source, reads, writes] = std::array::from_fn(|place| again[place] - after[place]);
-        assert_eq!([by_source, reads, writes], [1, 30, 60], "{policy}: the call is sent again with its source");
+        let asked = |policy: &str| {
+            let before = calls();
+            assert_eq!(left(&node, policy, &new_keys(30)), [Some(999); 30], "{policy}");
+            let after = calls();
+            let [by_hash, by_source, reads, writes] = std::array::from_fn(|place| after[place] - before[place]);
+            assert_eq!([reads, writes], [30, 60], "{policy}");
+            [by_hash, by_source]
+        };
+        // Whoever gets no time for half a millisecond while it asks for thirty asks in two calls.
+        assert!((0..10).any(|_| asked(policy) == [1, 0]), "{policy}");
+        let by_source = || {
+            redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection().unwrap()).unwrap();
+            asked(policy)[1] == 1
+        };
+        assert!((0..10).any(|_| by_source()), "{policy}: the call is sent again with its source");
     }
 }
 
@@ -176,10 +184,14 @@ fn policies_of_one_algorithm_share_a_call() {
         let results = answer["results"].as_array().unwrap();
         assert!(results.iter().all(|each| each["remaining"] == 999 && each["source"] == "store"), "{answer}");
     };
-    asked();
-    let before = calls();
-    asked();
-    assert_eq!(calls() - before, 3, "one for each of three algorithms");
+    let calls_for_all = || {
+        let before = calls();
+        asked();
+        calls() - before
+    };
+    // More where whoever asks gets no time meanwhile; the first time scripts may have to be sent.
+    let fewest = (0..10).map(|_| calls_for_all()).min();
+    assert_eq!(fewest, Some(3), "one for each of three algorithms");
 }
 
 /// What somebody else wrote in the place of counts is refused, and the checks that share its call are decided.

@@ -76,8 +76,8 @@ fn a_later_signal_ends_it_at_once() {
         node.terminate();
         !node.is_alive()
     });
-    // Of itself it would end after 30 s, and the collector be waited for 5 s.
-    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    // Of itself it would end after 30 s, and wait for the collector.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_eq!(node.ended().code(), Some(1));
     let said = std::fs::read_to_string(log.path()).unwrap();
     assert!(said.contains("ended at once by a second signal"), "{said}");

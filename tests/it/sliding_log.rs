@@ -358,7 +358,7 @@ fn own_store() -> (Server, tokio::runtime::Runtime, TimedRedis) {
         let _inside = runtime.enter();
         server.timed_store()
     };
-    runtime.block_on(redis.store.known());
+    runtime.block_on(redis.store.ready());
     (server, runtime, redis)
 }
 

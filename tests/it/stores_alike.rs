@@ -11,7 +11,7 @@ use tollgate::store::{Done, Subject};
 
 use crate::harness::redis::{shared, timed_store};
 use crate::harness::steps::{START, Step, any_policies, histories, runner, with_limits};
-use crate::harness::timed::{Timed, TimedRedis};
+use crate::harness::timed::{Timed, TimedRedis, in_time};
 use crate::harness::unique;
 use crate::harness::works::{Deed, Scribe, deeds};
 
@@ -26,7 +26,8 @@ const STEPS: usize = 60;
 fn memory_and_redis_answer_alike() {
     let (runtime, store) = timed_store();
     let mut runner = runner(400);
-    let alike = |(policy, steps): (Policy, Vec<Step>)| runtime.block_on(both_alike(&store, &policy, &steps));
+    let alike =
+        |(policy, steps): (Policy, Vec<Step>)| in_time(|| runtime.block_on(both_alike(&store, &policy, &steps)));
     runner.run(&histories(any_policies(), STEPS), alike).unwrap();
 }
 
@@ -53,7 +54,9 @@ fn memory_and_redis_take_back_alike() {
         (Just(policy), deeds)
     });
     let mut runner = runner(400);
-    let alike = |(policy, deeds): (Policy, Vec<(Step, Deed)>)| runtime.block_on(deeds_alike(&store, &policy, &deeds));
+    let alike = |(policy, deeds): (Policy, Vec<(Step, Deed)>)| {
+        in_time(|| runtime.block_on(deeds_alike(&store, &policy, &deeds)))
+    };
     runner.run(&histories, alike).unwrap();
 }
 

@@ -186,6 +186,7 @@ fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
         let depth = || value(&node.metrics(), "tollgate_lane_queue_depth", &[]);
         // The first of them are under way, and those that come later wait for them; for two seconds, then
         // the breaker opens.
+        more(30);
         wait_until("thirty wait", || {
             more(5);
             depth() >= 30.0

@@ -15,6 +15,7 @@ policies:
   default: {quotas: [1000000 per 1h], timeout: 5s}
   one: {quotas: [1 per 1h], timeout: 5s}
   deny: {quotas: [5 per 1h], on_store_failure: deny}
+  refused: {quotas: [5 per 1h], timeout: 5s, on_store_failure: deny}
   error: {quotas: [5 per 1h], on_store_failure: error}
 ";
 
@@ -183,11 +184,11 @@ fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
-    let check = |cost: u64| json!({"policy": "deny", "key": "k", "id": "once", "cost": cost});
+    let check = |cost: u64| json!({"policy": "refused", "key": "k", "id": "once", "cost": cost});
     wait_until("it is charged by the store", || node.post("/v1/check", &check(1)).json()["source"] == "store");
     let (reused, away) = (trace_id(), trace_id());
     assert_eq!(traced(&node, "/v1/check", &reused, "01", &check(2)).status, 409);
-    let refund = json!({"policy": "deny", "key": "k", "cost": 1});
+    let refund = json!({"policy": "refused", "key": "k", "cost": 1});
     server.end();
     assert_eq!(traced(&node, "/v1/refund", &away, "01", &refund).status, 503);
     let spans = collector.wait("both are there", |spans| {

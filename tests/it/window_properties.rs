@@ -12,7 +12,7 @@ use tollgate::store::Subject;
 
 use crate::harness::redis::timed_store;
 use crate::harness::steps::{START, Step, histories, policies, policy, runner, with_limits};
-use crate::harness::timed::Timed;
+use crate::harness::timed::{Timed, in_time};
 use crate::harness::unique;
 
 /// Everything that was admitted, with its instant.
@@ -59,12 +59,12 @@ fn both_stores_never_over_and_barely_under() {
     let (runtime, redis) = timed_store();
     let memory = Timed::new(1_000_000);
     let fingerprinter = Fingerprinter::default();
-    let property = |(policy, steps): (Policy, Vec<Step>)| {
+    let judged = |policy: &Policy, steps: &[Step]| {
         let key: Arc<str> = unique("property").into();
         let fingerprint = fingerprinter.fingerprint(&policy.name, &key);
         let (mut of_memory, mut of_redis) = (Log::default(), Log::default());
-        for step in &steps {
-            let policy = Arc::new(with_limits(&policy, step.quarters));
+        for step in steps {
+            let policy = Arc::new(with_limits(policy, step.quarters));
             let subject = Subject { policy: policy.clone(), key: key.clone(), fingerprint };
             let taken = memory.at(step.now).take(&subject, &step.costs, &[]).unwrap();
             let seen = taken.ruling.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
@@ -75,6 +75,7 @@ fn both_stores_never_over_and_barely_under() {
         }
         Ok(())
     };
+    let property = |(policy, steps): (Policy, Vec<Step>)| in_time(|| judged(&policy, &steps));
     runner(100).run(&histories(policies(), 60), property).unwrap();
 }
 

@@ -145,6 +145,11 @@ impl RedisStore {
         self.topology.known().await;
     }
 
+    /// Waits until the first check of any key can be asked at once: all owners are known and connected.
+    pub async fn ready(&self) {
+        self.topology.ready().await;
+    }
+
     /// The slot of a subject's key.
     pub fn slot(&self, subject: &Subject) -> u16 {
         keys::slot(&self.key_prefix, &subject.key)

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
@@ -17,6 +18,9 @@ use crate::limit::slot::SLOTS;
 use crate::limit::time::Micros;
 use crate::store::{ShardHealth, ShardReading};
 use crate::telemetry::metrics::Distribution;
+
+/// How often the start looks whether all primaries are connected.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What the servers are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -106,6 +110,14 @@ impl Topology {
     pub async fn known(&self) {
         // The sender lives as long as `self`.
         let _ = self.known.subscribe().wait_for(|known| *known).await;
+    }
+
+    /// Waits until it has been learned and each primary is connected and executes what it is asked.
+    pub async fn ready(&self) {
+        self.known().await;
+        while !self.owners(Lane::is_up).into_iter().all(|up| up) {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     pub fn clock(&self) -> &Clock {

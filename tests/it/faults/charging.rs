@@ -33,12 +33,11 @@ fn policies() -> String {
     let windows = |count: u64| (1..=count).map(|hours| format!("{} per {hours}h", 99 + hours)).collect::<Vec<_>>();
     let rates =
         |count: u64| (1..=count).map(|n| format!("{{rate: 1 per {n}d, burst: {}}}", 99 + n)).collect::<Vec<_>>();
-    let sliding = [1, 3, 8].map(|count| {
-        format!("  w{count}: {{quotas: [{}], on_store_failure: deny, timeout: 100ms}}\n", windows(count).join(", "))
-    });
+    let rest = format!("on_store_failure: deny, timeout: {}ms", if chaos::strict() { 100 } else { 1000 });
+    let sliding = [1, 3, 8].map(|count| format!("  w{count}: {{quotas: [{}], {rest}}}\n", windows(count).join(", ")));
     format!(
-        "policies:\n{}  f3: {{algorithm: fixed-window, anchor: first-hit, quotas: [{}], on_store_failure: deny, timeout: 100ms}}
-  b3: {{algorithm: token-bucket, quotas: [{}], on_store_failure: deny, timeout: 100ms}}\n",
+        "policies:\n{}  f3: {{algorithm: fixed-window, anchor: first-hit, quotas: [{}], {rest}}}
+  b3: {{algorithm: token-bucket, quotas: [{}], {rest}}}\n",
         sliding.concat(),
         windows(3).join(", "),
         rates(3).join(", ")

@@ -3,32 +3,31 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{TIMEOUT, during, patient, tell};
+use super::{TIMEOUT, during, needs_no_fallback, patient, tell};
 use crate::harness::chaos::{self, Row, Service, slot_in};
 use crate::harness::cluster::Cluster;
 
 #[test]
 fn a_graceful_failover() {
     let cluster = chaos::arena();
-    let replica = cluster.replica_of(cluster.owner(slot_in(2)));
-    let rows = unharmed("CLUSTER FAILOVER", Some(2), &cluster, || cluster.fail_over(replica));
-    for row in rows {
-        row.holds().forgets_nothing().needs_no_fallback();
-    }
+    needs_no_fallback(|| {
+        cluster.heal();
+        let replica = cluster.replica_of(cluster.owner(slot_in(2)));
+        unharmed("CLUSTER FAILOVER", Some(2), &cluster, || cluster.fail_over(replica))
+    });
 }
 
 #[test]
 fn scripts_are_flushed() {
     let cluster = chaos::arena();
-    let rows = unharmed("SCRIPT FLUSH on all nodes, 10 times", None, &cluster, || {
-        for _ in 0..10 {
-            (1..=6).for_each(|number| tell(&cluster, number, "SCRIPT FLUSH"));
-            sleep(Duration::from_millis(100));
-        }
+    needs_no_fallback(|| {
+        unharmed("SCRIPT FLUSH on all nodes, 10 times", None, &cluster, || {
+            for _ in 0..10 {
+                (1..=6).for_each(|number| tell(&cluster, number, "SCRIPT FLUSH"));
+                sleep(Duration::from_millis(100));
+            }
+        })
     });
-    for row in rows {
-        row.holds().forgets_nothing().needs_no_fallback();
-    }
 }
 
 fn unharmed(what: &str, own: Option<usize>, cluster: &Cluster, fault: impl FnOnce()) -> [Row; 2] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{A_WHILE, during, lasts, patient};
+use super::{A_WHILE, attempts, during, lasts, needs_no_fallback, patient};
 use crate::harness::chaos::{self, Service, key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::http::{self, Connection};
@@ -21,20 +21,20 @@ fn slots_moved() -> usize {
 #[test]
 fn slots_are_moved_there_and_back() {
     let cluster = chaos::arena();
-    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
-    let mut service = Service::start(&cluster.seeds(), patient());
-    let what = format!("reshard of {} slots", slots_moved());
-    let rows = service.under(&what, Some(0), || {
-        during(|| {
-            let slots = slots_with_keys(&cluster, from);
-            slots.iter().for_each(|slot| move_slot(&cluster, *slot, from, to));
-            slots.iter().for_each(|slot| move_slot(&cluster, *slot, to, from));
-        });
-        None
+    needs_no_fallback(|| {
+        cluster.heal();
+        let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+        let mut service = Service::start(&cluster.seeds(), patient());
+        let what = format!("reshard of {} slots", slots_moved());
+        service.under(&what, Some(0), || {
+            during(|| {
+                let slots = slots_with_keys(&cluster, from);
+                slots.iter().for_each(|slot| move_slot(&cluster, *slot, from, to));
+                slots.iter().for_each(|slot| move_slot(&cluster, *slot, to, from));
+            });
+            None
+        })
     });
-    for row in rows {
-        row.holds().forgets_nothing().needs_no_fallback();
-    }
 }
 
 /// Slots that were moved leave many ranges behind; a node that begins then has one connection for each primary's
@@ -58,8 +58,9 @@ fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
     wait_until("the store decides", || check(&node.address, "p", &key).as_deref() == Some("store"));
     let more = connections() - before;
     every_other.iter().for_each(|slot| move_slot(&cluster, *slot, to, from));
-    // One for checks, one to ask who owns what, and what the cluster itself may make.
-    assert!(more <= 5, "{more} connections");
+    // One for checks, one to ask who owns what, what the cluster itself may make, and what a stall breaks; not one for
+    // each of 20 ranges.
+    assert!(more <= 12, "{more} connections");
 }
 
 /// Half of the slots to be moved: all that hold keys, and their neighbours.
@@ -147,6 +148,13 @@ const POLICIES: [(&str, &str, u64); 5] = [
 #[test]
 fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
     let cluster = chaos::arena();
+    assert!((0..attempts()).any(|_| is_decided_half_way(&cluster)), "the store did not decide each check");
+}
+
+/// Whether the store decided each check: what was charged by one that it did not is not known. Never is too much
+/// allowed.
+fn is_decided_half_way(cluster: &Cluster) -> bool {
+    cluster.heal();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let policies: String = POLICIES
         .iter()
@@ -156,27 +164,24 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
     let nodes = [(); 2].map(|()| Node::with_config(&file));
     let key = key_in(0);
     let slot = chaos::slot_of(&key);
-    for (policy, ..) in POLICIES {
-        for _ in 0..10 {
-            assert_eq!(check(&nodes[0].address, policy, &key), Some("store".to_owned()));
-        }
+    for node in &nodes {
+        wait_until("the store decides", || node.check("sliding", &key, 0)["source"] == "store");
     }
-    begin(&cluster, slot, from, to);
+    let asked = Asked { key: key.clone(), undecided: AtomicU64::new(0), allowed: POLICIES.map(|_| AtomicU64::new(0)) };
+    let mut connection = Connection::open(&nodes[0].address).unwrap();
+    for policy in (0..POLICIES.len()).flat_map(|policy| [policy; 10]) {
+        asked.ask(&mut connection, policy, 1);
+    }
+    begin(cluster, slot, from, to);
     // Some keys are gone, some are not, and new ones may come.
-    assert_eq!(migrate(&cluster, slot, from, to, 3), 3);
-    let allowed = POLICIES.map(|_| AtomicU64::new(10));
+    assert_eq!(migrate(cluster, slot, from, to, 3), 3);
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
-            let (allowed, nodes, key) = (&allowed, &nodes, &key);
-            scope.spawn(move || hammer(client, &nodes[client % 2].address, key, allowed));
+            let (asked, nodes) = (&asked, &nodes);
+            scope.spawn(move || hammer(client, &nodes[client % 2].address, asked));
         }
     });
-    let told = POLICIES
-        .map(|(name, ..)| name)
-        .into_iter()
-        .zip(&allowed)
-        .map(|(name, n)| (name, n.load(Ordering::Relaxed)));
-    let told: Vec<(&str, u64)> = told.collect();
+    let told = asked.told();
     println!(
         "ROW-MOVING | a slot MIGRATING for {} s: allowed | {} |",
         lasts(10_000).as_secs(),
@@ -190,20 +195,61 @@ fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
         assert!(*allowed <= limit, "{name}: {allowed} of {limit}");
     }
 
-    while migrate(&cluster, slot, from, to, 100) > 0 {}
-    settle(&cluster, slot, [to, from]);
+    while migrate(cluster, slot, from, to, 100) > 0 {}
+    settle(cluster, slot, [to, from]);
     sleep(A_WHILE);
     // Alone, and after the move, what was given back is there: never less is admitted in the end either.
-    for ((name, allowed), (_, _, limit)) in told.into_iter().zip(POLICIES) {
-        let more = (0..limit).filter(|_| check(&nodes[1].address, name, &key).as_deref() == Some("store")).count();
-        assert!(allowed + u64::try_from(more).unwrap() <= limit, "{name}: {allowed} and then {more} of {limit}");
-        if !name.starts_with("bucket") {
-            assert_eq!(allowed + u64::try_from(more).unwrap(), limit, "{name}: what was given back is there");
+    let mut connection = Connection::open(&nodes[1].address).unwrap();
+    for (policy, (.., limit)) in POLICIES.iter().enumerate() {
+        (0..*limit).for_each(|_| asked.ask(&mut connection, policy, 1));
+    }
+    let undecided = asked.undecided.load(Ordering::Relaxed);
+    for ((name, before), ((_, all), (.., limit))) in told.into_iter().zip(asked.told().into_iter().zip(POLICIES)) {
+        assert!(all <= limit, "{name}: {before} and then {all} of {limit}");
+        if undecided == 0 && !name.starts_with("bucket") {
+            assert_eq!(all, limit, "{name}: what was given back is there");
         }
+    }
+    if undecided > 0 {
+        println!("{undecided} checks were not decided");
+        return false;
     }
     for name in ["fixed", "calendar"] {
         let usage = http::get(&nodes[1].address, &format!("/v1/usage?policy={name}&key={key}")).json();
         assert_eq!(usage["quotas"][0]["remaining"], 100, "of the quota before the one that denied, too: {usage}");
+    }
+    true
+}
+
+/// Checks of one key under all of [`POLICIES`], and what became of them.
+struct Asked {
+    key: String,
+    /// Not decided by the store.
+    undecided: AtomicU64,
+    /// What each policy allowed.
+    allowed: [AtomicU64; POLICIES.len()],
+}
+
+impl Asked {
+    fn ask(&self, connection: &mut Connection, policy: usize, cost: u64) {
+        let body = json!({"policy": POLICIES[policy].0, "key": self.key, "cost": cost}).to_string();
+        connection.send(&http::json_request("/v1/check", body.as_bytes())).unwrap();
+        let answer = connection.receive(true).unwrap();
+        let decision = answer.json();
+        match answer.status {
+            200 => assert_ne!(decision["source"], "fallback", "{decision}"),
+            503 => _ = self.undecided.fetch_add(1, Ordering::Relaxed),
+            _ => panic!("{answer:?}"),
+        }
+        if decision["allowed"] == true {
+            self.allowed[policy].fetch_add(cost, Ordering::Relaxed);
+        }
+    }
+
+    /// What each policy has allowed so far.
+    fn told(&self) -> Vec<(&str, u64)> {
+        let names = POLICIES.into_iter().map(|(name, ..)| name);
+        names.zip(&self.allowed).map(|(name, allowed)| (name, allowed.load(Ordering::Relaxed))).collect()
     }
 }
 
@@ -227,6 +273,7 @@ policies:
     let key = key_in(0);
     let slot = chaos::slot_of(&key);
     let ask = |policy: &str| node.check(policy, &key, 3);
+    wait_until("the store decides", || node.check("window", &key, 0)["source"] == "store");
     names.iter().for_each(|name| assert_eq!(ask(name)["allowed"], true));
     begin(&cluster, slot, from, to);
     // A window's keys are never all there: the segments before and after the current one are told as well.
@@ -289,6 +336,7 @@ fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
     let slot = chaos::slot_of(&keys[7]);
     let all = |policy| keys.iter().map(move |key| json!({"policy": policy, "key": key}));
     let checks: Vec<_> = all("sliding").chain(all("bucket")).collect();
+    wait_until("the store decides", || node.check("sliding", &keys[0], 0)["source"] == "store");
     let left = || -> Vec<u64> {
         let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
         let results = answer["results"].as_array().unwrap_or_else(|| panic!("{answer}"));
@@ -330,21 +378,11 @@ fn check(address: &str, policy: &str, key: &str) -> Option<String> {
 }
 
 /// Each asks for all policies in turn for as long as the slot stays where it is; costs differ.
-fn hammer(client: usize, address: &str, key: &str, allowed: &[AtomicU64; POLICIES.len()]) {
+fn hammer(client: usize, address: &str, asked: &Asked) {
     let mut connection = Connection::open(address).unwrap();
     let end = chaos::now_ms() + u64::try_from(lasts(10_000).as_millis()).unwrap();
     while chaos::now_ms() < end {
-        for ((policy, ..), allowed) in POLICIES.iter().zip(allowed) {
-            let cost = 1 + client % 3;
-            let body = json!({"policy": policy, "key": key, "cost": cost}).to_string();
-            connection.send(&http::json_request("/v1/check", body.as_bytes())).unwrap();
-            let answer = connection.receive(true).unwrap();
-            let decision = answer.json();
-            assert_eq!((answer.status, &decision["source"] != "fallback"), (200, true), "{decision}");
-            if decision["allowed"] == true {
-                allowed.fetch_add(cost as u64, Ordering::Relaxed);
-            }
-        }
+        (0..POLICIES.len()).for_each(|policy| asked.ask(&mut connection, policy, 1 + client as u64 % 3));
         sleep(Duration::from_millis(20));
     }
 }

@@ -163,7 +163,15 @@ pub(crate) fn add_calls(connection: &mut redis::Connection, calls: &mut BTreeMap
 
 /// One for all tests that kill nothing.
 pub(crate) fn shared() -> &'static Cluster {
-    static CLUSTER: LazyLock<Cluster> = LazyLock::new(Cluster::start);
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+        let cluster = Cluster::start();
+        // A primary that stands still for 2 s is not failed over while others count on it.
+        for number in 1..=6 {
+            let patient = ["SET", "cluster-node-timeout", "15000"];
+            redis::cmd("CONFIG").arg(&patient).exec(&mut cluster.connection(number)).unwrap();
+        }
+        cluster
+    });
     &CLUSTER
 }
 

@@ -1,14 +1,17 @@
 //! Real nodes on free ports, which always stop, and a client that can misbehave.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
+use tokio::net::TcpSocket;
 
 pub(crate) mod chaos;
 
@@ -189,9 +192,30 @@ impl Drop for Node {
     }
 }
 
-/// A loopback port that was free a moment ago.
+/// A loopback port at which nobody listens until a test of its own does: connections to it are refused, and no other
+/// test is given it for the next hundreds of ports.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    hold_port(0).expect("a free port")
+}
+
+/// Keeps `port`, or any for 0, from being given to others: the system gives nobody a port to which a socket is bound.
+/// Whoever means this one may listen at it all the same (SO_REUSEADDR, on both sides), since this socket does not.
+///
+/// # Errors
+/// Somebody has it.
+pub(crate) fn hold_port(port: u16) -> std::io::Result<u16> {
+    static HELD: Mutex<VecDeque<TcpSocket>> = Mutex::new(VecDeque::new());
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], port)))?;
+    socket.set_reuseaddr(true)?;
+    let port = socket.local_addr()?.port();
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.push_back(socket);
+    // Far fewer than the descriptors that a process may have (1024), more than tests that run at a time use.
+    if held.len() > 100 {
+        held.pop_front();
+    }
+    Ok(port)
 }
 
 /// A key that no other test uses.

@@ -1,6 +1,5 @@
 //! Redis servers of the tests' own. `REDIS_SERVER` chooses another binary.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tollgate::limit::slot::Generations;
 use tollgate::store::RedisStore;
 
 use super::timed::TimedRedis;
-use super::{free_port, wait_until};
+use super::{free_port, hold_port, wait_until};
 
 /// One server without persistence. It ends with the test process, however that ends: its keeper waits for the
 /// pipe to close, and then kills it.
@@ -102,9 +101,8 @@ fn process_id(port: u16) -> redis::RedisResult<i32> {
 
 /// A free port with another one 10,000 above, for the bus of a cluster.
 pub fn bus_port() -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut ports = std::iter::repeat_with(|| 32_768 + free_port() % 20_000).take(100);
-    ports.find(|port| free(*port) && free(port + 10_000)).expect("a free port")
+    let mut ports = std::iter::repeat_with(free_port).filter(|port| *port <= u16::MAX - 10_000).take(100);
+    ports.find(|port| hold_port(port + 10_000).is_ok()).expect("a free port")
 }
 
 /// A store on the shared server for a test that is not async, with the runtime in which it lives.
@@ -114,7 +112,7 @@ pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
         let _inside = runtime.enter();
         shared().store()
     };
-    runtime.block_on(store.known());
+    runtime.block_on(store.ready());
     (runtime, store)
 }
 
@@ -125,7 +123,7 @@ pub fn timed_store() -> (tokio::runtime::Runtime, TimedRedis) {
         let _inside = runtime.enter();
         shared().timed_store()
     };
-    runtime.block_on(timed.store.known());
+    runtime.block_on(timed.store.ready());
     (runtime, timed)
 }
 

@@ -4,11 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use proptest::test_runner::TestCaseError;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
 use tollgate::store::{MemoryStore, RedisStore};
+
+use super::chaos::now_ms;
+
+/// What comes of a history whose instants are told. Redis ends its keys by its own clock all the same, a second after
+/// they have ceased to matter: a history that takes as long, since the machine has no time, is not judged.
+pub fn in_time(history: impl FnOnce() -> Result<(), TestCaseError>) -> Result<(), TestCaseError> {
+    let began = now_ms();
+    history().map_err(|error| match now_ms() - began < 1000 {
+        true => error,
+        false => TestCaseError::reject("keys may have ended meanwhile"),
+    })
+}
 
 /// An embedded one, for one caller at a time: the instant (us) and the call are two steps.
 pub struct Timed {
