@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::process::Command;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -94,6 +94,29 @@ fn a_server_that_holds_up_scripts_is_not_up_until_it_runs_one() {
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
 }
 
+/// The same while many ask: once it is known that scripts are held up, nobody waits for one.
+#[test]
+fn nobody_waits_for_a_server_that_is_known_to_hold_up_scripts() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::with_config(&file);
+    let key = unique("waits");
+    wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
+    let mut connection = server.connection().unwrap();
+    redis::cmd("CLIENT").arg(&["PAUSE", "120000", "WRITE"]).exec(&mut connection).unwrap();
+    let cause = || ask(&node, "deny", &key).json()["fallback"]["cause"].clone();
+    wait_until("it is known", || cause() == "breaker_open");
+    let (begin, mut causes) = (now_ms(), Vec::new());
+    while now_ms() < begin + 3000 {
+        causes.push(cause());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let waited = causes.iter().filter(|cause| *cause != "breaker_open").count();
+    assert_eq!(waited, 0, "of {}", causes.len());
+    redis::cmd("CLIENT").arg("UNPAUSE").exec(&mut connection).unwrap();
+    wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
+}
+
 /// Nobody asks, and the server hangs up: it is connected to anew, and nobody is told that it does not answer.
 #[test]
 fn a_connection_that_breaks_while_idle_is_made_anew_at_once() {
@@ -153,6 +176,21 @@ fn the_first_check_of_all_is_decided_by_the_store() {
     let is_decided = |_| ask(&Node::with_config(&file), "patient", &unique("first")).json()["source"] == "store";
     // The start waits for 2 s, which may be too short where the machine has no time.
     assert!((0..3).any(is_decided));
+}
+
+/// While a node waits for its store, clients and load balancers may ask another one.
+#[test]
+fn nobody_is_let_in_before_the_store_was_waited_for() {
+    let (away, own) = (free_port(), format!("127.0.0.1:{}", free_port()));
+    let file = config_on(&[format!("redis://127.0.0.1:{away}")], POLICIES);
+    let mut program = Command::new(TOLLGATE);
+    program.env("TOLLGATE_CONFIG", file.path()).env("RUST_LOG", "error").stdout(Stdio::null());
+    let begin = now_ms();
+    let node = Node::start_unread(program, own);
+    wait_until("it is connected to", || TcpStream::connect(&node.address).is_ok());
+    let after = now_ms() - begin;
+    assert!(after >= 1500, "after {after} ms");
+    assert_eq!(node.health()["status"], "degraded");
 }
 
 /// Whether the other end of a connection to `port` has been closed and this end has not (CLOSE_WAIT, proc(5)).

@@ -1,10 +1,11 @@
 //! One pipeline: what waited together, sent, and answered.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Pipeline, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
 use super::ask::{Refusal, given_up};
@@ -14,7 +15,6 @@ use super::metrics::Retry;
 use super::script::By;
 use super::shard::Shard;
 use super::unconfirmed::{Unconfirmed, acknowledged, confirm, patience_ends};
-use crate::deadline::within;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
@@ -66,7 +66,7 @@ impl Batch {
             let wait = |until| acknowledged(&waiting, shard, until);
             // Each is sent when it is polled first, and the calls are before the other.
             let mut asked = pin!(wait(until));
-            let replies = awaited(connection.send_packed_commands(&pipeline, 0, count), shard);
+            let replies = shard.awaited(connection.send_packed_commands(&pipeline, 0, count), Duration::ZERO);
             let (replies, told) = match select(pin!(replies), asked.as_mut()).await {
                 Either::Left((replies, _)) => (replies, None),
                 Either::Right((told, replies)) => (replies.await, Some(told)),
@@ -186,21 +186,6 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         self.fail(&given_up().into());
-    }
-}
-
-/// The replies, or none when the server has said nothing at all for too long.
-async fn awaited<T>(replies: impl Future<Output = RedisResult<T>>, shard: &Shard) -> Option<RedisResult<T>> {
-    let mut replies = pin!(replies);
-    let mut patience = shard.patience();
-    loop {
-        if let Some(replies) = within(shard.clock(), patience, &mut replies).await {
-            if replies.is_ok() {
-                shard.hear();
-            }
-            return Some(replies);
-        }
-        patience = shard.patience_left()?;
     }
 }
 

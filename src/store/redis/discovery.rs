@@ -76,7 +76,8 @@ impl Watcher {
                 }
                 Err(error) => {
                     self.failures += 1;
-                    let is_strange = !server::is_told(error) || server::has_no_cluster(error);
+                    let is_strange =
+                        !server::is_told(error) || server::refuses_login(error) || server::has_no_cluster(error);
                     self.strangers = if is_strange { self.strangers + 1 } else { 0 };
                     if !server::is_told(error) {
                         self.connections.remove(&address);

@@ -4,7 +4,7 @@
 //! it is there before anything goes out, so that what was not sent is not lost with it. When the server owes an answer
 //! for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told so at once, the
 //! topology is asked for, and the driver probes by connecting until the server answers again: a connect is not enough,
-//! a call must have been answered. A server that is asked nothing shows by its TIME, once a second, that it is there.
+//! a script must have run. A server that is asked nothing shows by its TIME, once a second, that it is there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,15 +30,6 @@ const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::fro
 /// most, when the server does not let it in again and again: each time costs the server a login, or a handshake.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Whether who asks while there is no connection waits for one, or is told at once that there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Breaker {
-    Closed,
-    Open,
-    /// There is a connection again, which has not answered any call yet.
-    HalfOpen,
-}
-
 /// Why the driver stopped serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -58,7 +49,8 @@ pub enum End {
 pub struct Driver {
     pub(super) asks: mpsc::Receiver<Ask>,
     pub(super) shard: Arc<Shard>,
-    breaker: Breaker,
+    /// The breaker: whether who asks while there is no connection is told so at once, and does not wait for one.
+    is_open: bool,
     /// Why it was opened last.
     why: String,
     /// What waits to go out; at most [`QUEUE`].
@@ -75,9 +67,9 @@ impl Driver {
     /// Starts one, which ends when nobody can ask it any more.
     pub fn start(shard: Arc<Shard>) -> mpsc::Sender<Ask> {
         let (queue, asks) = mpsc::channel(QUEUE);
-        let (breaker, why, connect) = (Breaker::Closed, String::new(), CONNECT.0);
+        let (why, connect) = (String::new(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
-        let driver = Self { asks, shard, breaker, why, queue: waiting, noted: 0, connect, pause };
+        let driver = Self { asks, shard, is_open: false, why, queue: waiting, noted: 0, connect, pause };
         tokio::spawn(driver.run());
         queue
     }
@@ -86,12 +78,10 @@ impl Driver {
         loop {
             match self.connect().await {
                 Ok(connection) => {
-                    match self.breaker {
-                        Breaker::Open => self.breaker = Breaker::HalfOpen,
-                        _ => tracing::info!(shard = %self.shard.address, "connected"),
-                    }
+                    tracing::info!(shard = %self.shard.address, "connected");
+                    self.is_open = false;
                     (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
-                    self.shard.set_connected(self.breaker == Breaker::Closed);
+                    self.shard.set_connected(true);
                     let end = self.serve(connection).await;
                     self.shard.set_connected(false);
                     match end {
@@ -133,7 +123,7 @@ impl Driver {
         self.queue.refuse(&StoreError::Unreachable(why.to_owned()).into());
         self.note_held();
         why.clone_into(&mut self.why);
-        if std::mem::replace(&mut self.breaker, Breaker::Open) == Breaker::Closed {
+        if !std::mem::replace(&mut self.is_open, true) {
             tracing::warn!(
                 shard = %self.shard.address, why,
                 "breaker opened: its checks are answered by the fallback until it answers again"
@@ -141,27 +131,21 @@ impl Driver {
         }
     }
 
-    /// Whether the server answered what it was asked last.
-    pub(super) fn is_proven(&self) -> bool {
-        self.breaker == Breaker::Closed
-    }
-
-    /// Notes that the server answers.
-    pub(super) fn close_breaker(&mut self) {
-        if std::mem::replace(&mut self.breaker, Breaker::Closed) != Breaker::Closed {
-            self.shard.set_connected(true);
-            tracing::info!(shard = %self.shard.address, "connected");
-        }
-    }
-
-    /// Connects. Who asks meanwhile waits, unless the breaker is open.
+    /// Connects. Who asks meanwhile waits, unless the breaker is open: then a script must have run as well.
     async fn connect(&mut self) -> redis::RedisResult<MultiplexedConnection> {
-        let connecting = bounded(self.connect, connect(self.shard.clone(), self.connect));
+        let (shard, limit, is_open) = (self.shard.clone(), self.connect, self.is_open);
+        let connecting = async {
+            let mut connection = bounded(limit, connect(shard.clone(), limit)).await?;
+            if is_open {
+                bounded(shard.patience(), server::run_script(&mut connection)).await?;
+            }
+            Ok(connection)
+        };
         tokio::pin!(connecting);
         loop {
             tokio::select! {
                 connected = &mut connecting => return connected,
-                Some(ask) = self.asks.recv(), if self.breaker == Breaker::Open => refuse(ask, &self.why),
+                Some(ask) = self.asks.recv(), if is_open => refuse(ask, &self.why),
             }
         }
     }

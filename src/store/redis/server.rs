@@ -123,16 +123,17 @@ pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros>
     Ok(seconds * MICROS_PER_SECOND + micros)
 }
 
-/// The same as its scripts are told it. A server that holds up scripts, as CLIENT PAUSE has it do, holds this up as
-/// well.
+/// Has it run a script that does nothing, by its hash as checks are. A server that holds up scripts, as CLIENT PAUSE has
+/// it do, holds this up as well, and a proxy that knows no EVALSHA breaks.
 ///
 /// # Errors
 /// When it does not answer, or runs no scripts.
-pub async fn time_of_script(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
-    let mut told = redis::cmd("EVAL");
-    told.arg("return redis.call('TIME')").arg(0);
-    let (seconds, micros): (u64, u64) = told.query_async(connection).await?;
-    Ok(seconds * MICROS_PER_SECOND + micros)
+pub async fn run_script(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    const NOTHING: &str = "return 1";
+    let mut run = redis::pipe();
+    run.cmd("SCRIPT").arg("LOAD").arg(NOTHING).ignore();
+    run.cmd("EVALSHA").arg(redis::Script::new(NOTHING).get_hash()).arg(0).ignore();
+    run.query_async(connection).await
 }
 
 /// Whether the connection is known to have ended. Nothing is sent: a question that is given up at once goes out no
@@ -271,11 +272,17 @@ pub fn is_told(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::AuthenticationFailed | ErrorKind::Extension)
 }
 
-/// Whether the server does not let us in, which mostly takes a person to change.
+/// Whether the server does not let us in or do what we must, which mostly takes a person to change.
 pub fn is_refusal(error: &RedisError) -> bool {
-    let kind = error.kind();
-    matches!(kind, ErrorKind::AuthenticationFailed | ErrorKind::Server(redis::ServerErrorKind::NoPerm))
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "DENIED"))
+    refuses_login(error) || error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoPerm)
+}
+
+/// Whether the server does not let us in.
+pub fn refuses_login(error: &RedisError) -> bool {
+    // It refuses each command of a pipeline.
+    let first = error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.code().to_owned()));
+    error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code().or(first.as_deref()), Some("WRONGPASS" | "NOAUTH" | "DENIED"))
 }
 
 /// Whether the server is part of no cluster, as it says.

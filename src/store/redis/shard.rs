@@ -1,8 +1,11 @@
 //! One primary as its lane knows it: its address, whether it is up, and where its clock is.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+use redis::RedisResult;
 
 use super::check::Declared;
 use super::metrics::ShardMetrics;
@@ -11,6 +14,7 @@ use super::shared::Shared;
 use super::told::TOLERANCE;
 use crate::clock::Clock;
 use crate::config::Credentials;
+use crate::deadline::within;
 use crate::limit::policy::Durability;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
@@ -170,11 +174,25 @@ impl Shard {
         self.heard.load(Ordering::Relaxed) >= instant
     }
 
-    /// How much longer the server may say nothing; none when it has been silent for too long. A server that is only
-    /// slow is not given up while it answers what was asked before.
-    pub fn patience_left(&self) -> Option<Duration> {
-        let silent = Duration::from_micros(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)));
-        self.patience().checked_sub(silent).filter(|left| !left.is_zero())
+    /// What the server answers, which may take it `longer` than other answers; none when it has said nothing at all for
+    /// too long. One that is only slow is not given up while it answers what was asked before.
+    pub async fn awaited<T>(
+        &self,
+        answer: impl Future<Output = RedisResult<T>>,
+        longer: Duration,
+    ) -> Option<RedisResult<T>> {
+        let (mut answer, most) = (pin!(answer), self.patience() + longer);
+        let mut left = most;
+        loop {
+            if let Some(answer) = within(self.clock(), left, &mut answer).await {
+                if answer.is_ok() {
+                    self.hear();
+                }
+                return Some(answer);
+            }
+            let silent = Duration::from_micros(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)));
+            left = most.checked_sub(silent).filter(|left| !left.is_zero())?;
+        }
     }
 
     /// How the server lets this node in.

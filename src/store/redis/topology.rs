@@ -246,12 +246,14 @@ impl Topology {
         for lane in old.lanes.iter().filter(|lane| lane.is_kept() && lane.is_driven()) {
             table.place(lane.address(), || lane.clone());
         }
+        let table = Arc::new(table);
+        self.table.store(table.clone());
+        // What the owner before denies is asked of it no more, or is learned for nothing.
         for slot in 0..SLOTS {
             if old.owner(slot).map(Lane::address) != table.owner(slot).map(Lane::address) {
                 self.shared.generations.raise(slot);
             }
         }
-        self.table.store(Arc::new(table));
         self.learned.store(self.clock().now(), Ordering::Relaxed);
         self.known.send_replace(true);
     }

@@ -18,6 +18,7 @@ use super::batch::{Batch, Ended};
 use super::driver::{Driver, End, QUEUE};
 use super::server::{self, bounded};
 use super::shard::Shard;
+use crate::deadline::within;
 use crate::limit::key::Fingerprint;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 
@@ -95,13 +96,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
-                    Ended::Sound => {
-                        // Where all callers had gone, nothing was asked.
-                        if shard.heard_since(connected) {
-                            self.close_breaker();
-                        }
-                        answered.into_iter().for_each(|key| self.queue.release(key));
-                    }
+                    Ended::Sound => answered.into_iter().for_each(|key| self.queue.release(key)),
                     Ended::Broken => return broken(&shard, connected),
                     Ended::Demoted => {
                         while under_way.next().await.is_some() {}
@@ -146,23 +141,18 @@ impl Driver {
         may_go
     }
 
-    /// How the connection has ended, unless the server still tells its TIME: to a script, where calls went unanswered.
-    async fn look(&mut self, connection: &mut MultiplexedConnection) -> Option<End> {
+    /// How the connection has ended, unless the server still tells its TIME.
+    async fn look(&self, connection: &mut MultiplexedConnection) -> Option<End> {
         let sent = self.shard.now();
-        let telling = async {
-            match self.is_proven() {
-                true => server::time(connection).await,
-                false => server::time_of_script(connection).await,
+        match within(self.shard.clock(), self.shard.patience(), server::time(connection)).await {
+            Some(Ok(time)) => {
+                self.shard.hear();
+                self.shard.learn_offset(time, sent, self.shard.now());
+                None
             }
-        };
-        let Ok(told) = tokio::time::timeout(self.shard.patience(), telling).await else {
-            return Some(End::Silent);
-        };
-        let Ok(time) = told else { return Some(End::Broken) };
-        self.shard.hear();
-        self.close_breaker();
-        self.shard.learn_offset(time, sent, self.shard.now());
-        None
+            Some(Err(_)) => Some(End::Broken),
+            None => Some(End::Silent),
+        }
     }
 }
 

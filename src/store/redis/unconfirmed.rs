@@ -58,7 +58,11 @@ pub async fn acknowledged(
     let millis = u64::try_from(slice.as_millis()).unwrap_or(0).max(1);
     let mut command = redis::cmd("WAIT");
     command.arg(1).arg(millis);
-    match connection.clone().send_packed_command(&command).await? {
+    let mut connection = connection.clone();
+    let Some(told) = shard.awaited(connection.send_packed_command(&command), slice).await else {
+        return Err((redis::ErrorKind::Io, "no answer in time").into());
+    };
+    match told? {
         Value::Int(count) => Ok(u64::try_from(count).unwrap_or(0)),
         Value::ServerError(error) => {
             complain(&error, shard);

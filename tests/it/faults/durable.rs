@@ -276,6 +276,37 @@ fn who_has_waited_long_does_not_keep_others_from_waiting() {
     assert!((0..attempts()).any(are_enough), "fewer than 25 of 60 are allowed");
 }
 
+/// Who has much time waits for a replica; a server that has stood still since then is given up no later than for others.
+#[test]
+fn a_server_that_falls_silent_while_a_replica_is_waited_for_is_given_up() {
+    let server = Server::start();
+    let policies = "
+policies:
+  patient: {quotas: [100 per 1h], durability: replica, timeout: 20s}
+  quick: {quotas: [100 per 1h], durability: replica, timeout: 200ms}
+";
+    let file = config_on(&[server.url()], policies);
+    let node = Node::with_config(&file);
+    wait_until("nobody acknowledges", || {
+        node.check("quick", &unique("q"), 1)["fallback"]["cause"] == "no_replica_ack"
+    });
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let answer = node.check("patient", &unique("p"), 1);
+            (answer, now_ms())
+        });
+        sleep(Duration::from_millis(500));
+        server.freeze();
+        wait_until("it is given up", || node.check("quick", &unique("q"), 1)["fallback"]["cause"] == "breaker_open");
+        let given_up = now_ms();
+        server.thaw();
+        let (answer, told) = waiting.join().unwrap();
+        assert_eq!(answer["fallback"]["cause"], "no_replica_ack", "{answer}");
+        // Of itself it would have waited for 18 s, and all others with it.
+        assert!(told <= given_up, "{} ms later", told - given_up);
+    });
+}
+
 #[test]
 fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
     let server = Server::start();
