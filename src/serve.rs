@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 use crate::access::Reach;
 use crate::clock::Clock;
@@ -56,25 +57,11 @@ const BACKLOG: u32 = 4096;
 
 /// Where a node is reached.
 #[derive(Debug)]
-pub struct Listeners {
+struct Listeners {
     /// Answers checks.
-    pub checks: TcpListener,
+    checks: TcpListener,
     /// Answers operators; `checks` does when absent.
-    pub admin: Option<TcpListener>,
-}
-
-impl Listeners {
-    /// Listens where `config` says; port 0 takes a free one.
-    ///
-    /// # Errors
-    /// When an address is taken or not ours.
-    pub async fn bind(config: &Config) -> Result<Self, ServeError> {
-        let admin = match config.admin_listen {
-            Some(address) => Some(listen(address)?),
-            None => None,
-        };
-        Ok(Self { checks: listen(config.listen)?, admin })
-    }
+    admin: Option<TcpListener>,
 }
 
 /// Why a node does not start.
@@ -98,11 +85,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store and puts the node together; `setup` is where `config` was read and may be read again.
+    /// Opens the store and puts the node together; `setup` is where `config` was read and may be read again. From then
+    /// on it is listened where `config` says; port 0 is a free one. Before, connections are refused, so that clients
+    /// and load balancers ask another node.
     ///
     /// # Errors
-    /// When the store cannot be opened as configured. A store that is merely away is no error.
-    pub async fn open(setup: Setup, config: Config, listeners: Listeners) -> Result<Self, ServeError> {
+    /// When an address is taken or not ours, or the store cannot be opened as configured. A store that is merely away
+    /// is no error.
+    pub async fn open(setup: Setup, config: Config) -> Result<Self, ServeError> {
+        let admin = config.admin_listen.map(Bound::to).transpose()?;
+        let checks = Bound::to(config.listen)?;
         let clock = Clock::system();
         let counting = clock.following();
         let tracing = start_tracing(&config, &clock)?;
@@ -114,6 +106,7 @@ impl Server {
         let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing };
+        let listeners = Listeners { checks: checks.listen()?, admin: admin.map(Bound::listen).transpose()? };
         Ok(Self { node, listeners, shutdown, limits })
     }
 
@@ -122,6 +115,14 @@ impl Server {
     pub fn with_connections(mut self, connections: u64) -> Self {
         self.limits.max_connections = self.limits.max_connections.min(connections);
         self
+    }
+
+    /// Where it answers checks.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listeners.checks.local_addr()
     }
 
     /// What a person wants to know now: where it listens, by which policies, and a line to try.
@@ -192,24 +193,36 @@ async fn open_store(
     let timeout = overdue(&config.policies);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
-    let until = Instant::now() + FIRST_ANSWER;
-    if tokio::time::timeout_at(until, store.known()).await.is_err() {
+    let ready = tokio::time::timeout(FIRST_ANSWER, store.ready()).await;
+    // A single shard that cannot be connected to is told by its lane.
+    if ready.is_err() && store.known().now_or_never().is_none() {
         tracing::warn!("the store has not answered yet; checks are answered by the fallback until it does");
     }
-    // A shard that cannot be connected to is told by its lane.
-    let _ = tokio::time::timeout_at(until, store.ready()).await;
     Ok(Store::Redis(store))
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    let open = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // Also where connections of the node before are still ending.
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    };
-    open().map_err(|error| ServeError::Listen { address, error })
+/// An address that is ours, though nobody is listened to yet.
+struct Bound {
+    address: SocketAddr,
+    socket: TcpSocket,
+}
+
+impl Bound {
+    fn to(address: SocketAddr) -> Result<Self, ServeError> {
+        let open = || {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            // Also where connections of the node before are still ending.
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            Ok(Self { address, socket })
+        };
+        open().map_err(|error| ServeError::Listen { address, error })
+    }
+
+    fn listen(self) -> Result<TcpListener, ServeError> {
+        let Self { address, socket } = self;
+        socket.listen(BACKLOG).map_err(|error| ServeError::Listen { address, error })
+    }
 }
 
 /// Accepts without end, or waits without end when there is no such listener.

@@ -13,7 +13,7 @@ use super::{descriptors, fail, load, log, print};
 use crate::clock::unix_micros;
 use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
-use crate::serve::{Listeners, Server};
+use crate::serve::Server;
 
 /// What comes so soon after the first signal is the same one once more: `timeout` signals the process, and
 /// then its group.
@@ -77,8 +77,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), String> {
     let signals = Signals::new().map_err(|error| error.to_string())?;
     let hangup = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
-    let listeners = Listeners::bind(&config).await.map_err(|error| error.to_string())?;
-    let server = Server::open(setup, config, listeners).await.map_err(|error| error.to_string())?;
+    let server = Server::open(setup, config).await.map_err(|error| error.to_string())?;
     let server = server.with_connections(connections);
     // By a thread of its own, since nobody need be reading; without one there is no greeting.
     let greeting = server.greeting();

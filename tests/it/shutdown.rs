@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tollgate::access::Access;
 use tollgate::config::{Config, Limits, Policies, PrefilterConfig, Setup, Shutdown, StoreConfig, TelemetryConfig};
-use tollgate::serve::{Listeners, Server};
+use tollgate::serve::Server;
 
 use crate::harness::collector::tracing_to;
 use crate::harness::{Node, file_with, http, wait_until};
@@ -130,9 +130,8 @@ fn all_who_wait_to_be_accepted_are_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_ends_before_the_answers() {
     let config = config(Shutdown { delay: Duration::from_secs(2), timeout: Duration::from_secs(1) });
-    let listeners = Listeners::bind(&config).await.unwrap();
-    let address = listeners.checks.local_addr().unwrap().to_string();
-    let server = Server::open(Setup::default(), config, listeners).await.unwrap();
+    let server = Server::open(Setup::default(), config).await.unwrap();
+    let address = server.address().unwrap().to_string();
     let (stop, stopped) = oneshot::channel::<()>();
     let running = tokio::spawn(server.run(async { drop(stopped.await) }));
     tokio::task::spawn_blocking(move || {
