@@ -58,7 +58,9 @@ pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec
     }
     let drafts: Vec<Option<Draft<'_>>> = items.iter().map(|item| draft(item, form, faults)).collect();
     refuse_alike(&drafts.iter().flatten().collect::<Vec<_>>(), form, faults);
-    drafts.into_iter().map(|draft| draft?.quota(form, faults)).collect()
+    // All of them first, so that each tells its fault.
+    let quotas: Vec<Option<Quota>> = drafts.into_iter().map(|draft| draft?.quota(form, faults)).collect();
+    quotas.into_iter().collect()
 }
 
 impl Draft<'_> {

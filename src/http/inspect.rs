@@ -158,7 +158,9 @@ fn meta(value: &RawValue) -> Result<Meta, String> {
 fn cost(value: &RawValue) -> Result<u64, String> {
     match value.get().parse() {
         Ok(cost) if cost <= MAX_UNITS => Ok(cost),
-        _ if kind(value) == "a number" => Err(format!("must be an integer from 0 to {MAX_UNITS}")),
+        _ if kind(value) == "a number" => {
+            Err(format!("must be an integer from 0 to {MAX_UNITS}, written in digits alone"))
+        }
         _ => Err(format!("must be an integer from 0 to {MAX_UNITS}, not {}", kind(value))),
     }
 }
