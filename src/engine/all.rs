@@ -301,7 +301,7 @@ impl Call {
         let Part { subject, cost, .. } = part;
         match receipt {
             Some(receipt) if decision.fallback.is_some() => self.engine.fallback.give_back(subject, decision, receipt),
-            Some(receipt) => match self.engine.amend(subject, Work::GiveBack(receipt)).await {
+            Some(receipt) => match self.engine.give_back(subject, &receipt).await {
                 Ok(after) => Decision { cost: *cost, charged: 0, ..after.decision },
                 Err(_) => Decision { charged: 0, ..decision },
             },

@@ -7,10 +7,15 @@ use std::time::Duration;
 use super::decision::{first, lost, unfit};
 use super::{Answer, Asked, CheckError, Decision, Engine, Meta, configured, told};
 use crate::deadline::within;
+use crate::limit::amend::Receipt;
 use crate::limit::policy::Listed;
+use crate::limit::time::micros;
 use crate::prefilter::Prefilter;
 use crate::store::{Charged, Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
+
+/// How long to wait before a reservation is given back once more: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// What to take back.
 #[derive(Debug, Clone)]
@@ -111,11 +116,42 @@ impl Engine {
         }
     }
 
+    /// Gives a reservation back within the policy's timeout, and says so in the log where it stays. It is tried again
+    /// only where it was certainly not done: twice, it would take what others have charged.
+    pub(super) async fn give_back(&self, subject: &Subject, receipt: &Receipt) -> Result<Amended, CheckError> {
+        let (until, mut pause) = (self.clock.now() + micros(subject.policy.timeout), PAUSE.0);
+        let left = || Duration::from_micros(until.saturating_sub(self.clock.now()));
+        loop {
+            let given = self.amend_within(subject, Work::GiveBack(receipt.clone()), left()).await;
+            let Err(CheckError::StoreUnavailable(error)) = &given else { return given };
+            if !error.is_unexecuted() || left() <= pause {
+                self.tell_not_given_back(subject, error);
+                return given;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(PAUSE.1);
+        }
+    }
+
+    fn tell_not_given_back(&self, subject: &Subject, error: &StoreError) {
+        let policy = &subject.policy.name;
+        if let Some(suppressed) = self.tally.not_given_back.pass(self.clock.now()) {
+            tracing::warn!(
+                policy, %error, suppressed,
+                "a reservation of `/v1/check/all` was not given back in time: it may count on"
+            );
+        }
+    }
+
     /// Has the store take something back from a key that is counted.
-    pub(super) async fn amend(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
+    async fn amend(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
+        self.amend_within(subject, work, subject.policy.timeout).await
+    }
+
+    async fn amend_within(&self, subject: &Subject, work: Work, left: Duration) -> Result<Amended, CheckError> {
         // Also when the caller leaves before the answer.
         let forgetting = Forgetting { prefilter: &self.prefilter, slot: self.store.slot(subject) };
-        let done = self.run(subject, work, &[], subject.policy.timeout).await;
+        let done = self.run(subject, work, &[], left).await;
         drop(forgetting);
         match done {
             Ok(Done::Refunded(taken, refunded)) => {

@@ -50,6 +50,8 @@ pub struct Tally {
     fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],
     /// By what answers instead, and by kind of failure.
     complaints: [[Limiter; StoreError::KINDS.len()]; OnStoreFailure::ALL.len()],
+    /// Of reservations that stay charged.
+    pub not_given_back: Limiter,
     pub prefilter_denials: Count,
 }
 
@@ -64,6 +66,7 @@ impl Default for Tally {
             durations: Source::ALL.map(|_| Histogram::new(SPANS)),
             fallbacks: Default::default(),
             complaints: Default::default(),
+            not_given_back: Limiter::default(),
             prefilter_denials: Count::default(),
         }
     }

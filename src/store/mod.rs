@@ -92,6 +92,14 @@ impl StoreError {
         Self::KINDS[self.place()]
     }
 
+    /// Whether it is certain that nothing was done.
+    pub fn is_unexecuted(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::QueueFull | Self::Refused(_) => true,
+            Self::Timeout | Self::Unknown(_) | Self::NoReplicaAck => false,
+        }
+    }
+
     /// Its place among [`StoreError::KINDS`].
     pub fn place(&self) -> usize {
         match self {

@@ -1,19 +1,21 @@
 //! `/v1/check/all`: several keys, all charged or none, whoever else asks meanwhile.
 
 use std::num::NonZeroU32;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::{Done, Work};
 
 use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, posted, remaining};
-use crate::harness::redis::shared_store;
+use crate::harness::redis::{Server, shared_store};
 use crate::harness::steps::{bucket, policy_of, quota, subject};
-use crate::harness::{Node, file_with, http, unique, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, file_with, http, unique, wait_until};
 
 const CALLERS: usize = 24;
 
@@ -364,5 +366,60 @@ policies:
             assert!(left() <= before, "{policy}, {denying}: {} ms after {before} ms", left());
             assert_eq!(remaining(&node, policy, &key), 1, "{policy}, {denying}");
         }
+    }
+}
+
+/// The store refuses to give back, and executes nothing of it, between the reservation and the denial: when it does
+/// it again within the policy's timeout, nothing stays charged; when it does not, the log says so.
+#[test]
+fn what_the_store_refuses_to_give_back_is_given_back_when_it_does_again() {
+    let server = Server::start();
+    // Without a replica the second check waits in vain for an acknowledgement: time to take the memory away.
+    let policies = "
+policies:
+  a-patient: {quotas: [5 per 1h], timeout: 20s}
+  a-hasty: {quotas: [5 per 1h], timeout: 5s}
+  b: {quotas: [5 per 1h], timeout: 5s, durability: replica}
+";
+    let (file, log) = (config_on(&[server.url()], policies), NamedTempFile::new().unwrap());
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(log.reopen().unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    let tell = |most: &str| {
+        let mut connection = server.connection().unwrap();
+        redis::cmd("CONFIG").arg(&["SET", "maxmemory", most]).exec(&mut connection).unwrap();
+    };
+    let holds_up = || {
+        let info: redis::InfoDict = redis::cmd("INFO").query(&mut server.connection().unwrap()).unwrap();
+        info.get::<u64>("blocked_clients") == Some(1)
+    };
+    let refusals = || {
+        let metrics = node.metrics();
+        let of_memory = metrics
+            .lines()
+            .filter(|line| line.starts_with("tollgate_store_errors_total{") && line.contains("kind=\"refused\""));
+        of_memory.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
+    };
+    let stays = || std::fs::read_to_string(&log).unwrap().contains("was not given back in time");
+    for (policy, is_given_back) in [("a-patient", true), ("a-hasty", false)] {
+        let key = unique("refused");
+        check(&node, &item(policy, &key, 2));
+        let before = refusals();
+        let denied = std::thread::scope(|scope| {
+            let checks = json!({"checks": [item(policy, &key, 1), item("b", &key, 1)]});
+            let (node, checks) = (&node, checks);
+            let asking = scope.spawn(move || posted(node, "/v1/check/all", &checks));
+            wait_until("the second check waits for a replica", holds_up);
+            tell("1");
+            wait_until("giving back is refused", || refusals() > before);
+            if is_given_back {
+                tell("0");
+            }
+            asking.join().unwrap()
+        });
+        tell("0");
+        assert_eq!((&denied["denied_by"], &denied["results"][0]["charged"]), (&json!([1]), &json!(0)), "{denied}");
+        assert_eq!(remaining(&node, policy, &key), if is_given_back { 3 } else { 2 }, "{policy}: {denied}");
+        assert_eq!(stays(), !is_given_back, "{policy}");
     }
 }
