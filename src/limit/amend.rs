@@ -4,7 +4,7 @@
 //! what is denied meanwhile may be open a moment later, and nobody learns from it. Giving back is the refund of
 //! exactly one charge. Nothing here ever makes a count negative or a state anew.
 
-use super::decision::{Ruling, Verdict, decide};
+use super::decision::{Ruling, decide};
 use super::policy::Policy;
 use super::state::State;
 use super::time::Micros;
@@ -61,16 +61,6 @@ pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &R
 pub fn refund(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> u64 {
     let quotas = states.iter_mut().zip(&policy.quotas);
     quotas.map(|(state, quota)| state.refund(quota, now, cost)).max().unwrap_or(0)
-}
-
-/// What `cost` would be told, and the states as they are.
-pub fn look(policy: &Policy, states: &[State], now: Micros, cost: u64) -> Ruling {
-    let mut asked = decide(policy, &mut states.to_vec(), now, &[cost]);
-    if cost > 0 && asked.verdicts.iter().all(|verdict| verdict.allowed) {
-        asked = decide(policy, &mut states.to_vec(), now, &[0]);
-        asked.verdicts.iter_mut().for_each(|verdict: &mut Verdict| verdict.cost = cost);
-    }
-    asked
 }
 
 /// Whether a reservation may be open in any of the states at `now`.

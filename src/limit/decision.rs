@@ -120,9 +120,22 @@ impl Left {
 }
 
 impl Room {
-    /// Takes `cost` from every quota, or from none: cost 0 always fits.
+    fn of(policy: &Policy, states: &[State], now: Micros) -> Self {
+        let left = |(state, quota): (&State, &Quota)| Left {
+            units: state.remaining(quota, now),
+            charges: state.charges_left(quota, now),
+        };
+        Self(states.iter().zip(&policy.quotas).map(left).collect())
+    }
+
+    /// Whether `cost` fits into every quota: cost 0 always does.
+    fn admits(&self, cost: u64) -> bool {
+        self.0.iter().all(|left| left.admits(cost))
+    }
+
+    /// Takes `cost` from every quota, or from none.
     fn admit(&mut self, cost: u64) -> bool {
-        let fits = self.0.iter().all(|left| left.admits(cost));
+        let fits = self.admits(cost);
         if fits {
             self.0.iter_mut().for_each(|left| left.take(cost));
         }
@@ -135,22 +148,32 @@ impl Room {
 /// This is the whole of a store's decision; the scripts in Redis decide the same by the same sums.
 pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64]) -> Ruling {
     let quotas = &policy.quotas;
-    let left = |(state, quota): (&State, &Quota)| Left {
-        units: state.remaining(quota, now),
-        charges: state.charges_left(quota, now),
-    };
-    let mut room = Room(states.iter().zip(quotas).map(left).collect());
+    let mut room = Room::of(policy, states, now);
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(costs.len());
     for &cost in costs {
         let allowed = room.admit(cost);
         if allowed && cost > 0 {
             states.iter_mut().zip(quotas).for_each(|(state, quota)| state.charge(quota, now, cost));
         }
-        let resets = states.iter().zip(quotas).map(|(state, quota)| state.reset_after(quota, now));
-        verdicts.push(verdict(&room, cost, allowed, resets));
+        verdicts.push(verdict(&room, cost, allowed, resets(policy, states, now)));
     }
-    // Waits are told from the state after the whole list, since that is what the next caller meets. Where the checks
-    // of one key go out in several calls, as in a batch some do, those behind this one are such callers too.
+    ruling(policy, states, now, verdicts)
+}
+
+/// What `cost` would be told, charging nothing: one that fits is told what is left, as cost 0 is. The states are never
+/// copied, since a log may be long.
+pub fn look(policy: &Policy, states: &[State], now: Micros, cost: u64) -> Ruling {
+    let room = Room::of(policy, states, now);
+    let allowed = room.admits(cost);
+    let asked = if allowed { 0 } else { cost };
+    let mut ruling = ruling(policy, states, now, vec![verdict(&room, asked, allowed, resets(policy, states, now))]);
+    ruling.verdicts.iter_mut().for_each(|verdict| verdict.cost = cost);
+    ruling
+}
+
+/// Waits are told from the state after the whole list, since that is what the next caller meets. Where the checks of
+/// one key go out in several calls, as in a batch some do, those behind this one are such callers too.
+fn ruling(policy: &Policy, states: &[State], now: Micros, mut verdicts: Vec<Verdict>) -> Ruling {
     for verdict in &mut verdicts {
         let (last, wait) = open_last(policy, states, now, verdict.cost);
         (verdict.again_after, verdict.again_binding) = (wait, last);
@@ -164,6 +187,11 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
         (_, Wait::For(0) | Wait::Never) => None,
     };
     Ruling { verdicts, closed }
+}
+
+/// When each quota is whole again, from `now` on, us.
+fn resets(policy: &Policy, states: &[State], now: Micros) -> impl Iterator<Item = Micros> {
+    states.iter().zip(&policy.quotas).map(move |(state, quota)| state.reset_after(quota, now))
 }
 
 /// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none

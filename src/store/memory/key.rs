@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::limit::amend::{self, Receipt, is_tentative};
-use crate::limit::decision::{Ruling, Taken, Verdict, decide};
+use crate::limit::decision::{Ruling, Taken, Verdict, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule};
@@ -59,7 +59,7 @@ impl KeyState {
     pub(super) fn run(&mut self, policy: &Arc<Policy>, work: &Work, metas: &[Meta], now: Micros) -> Done {
         match work {
             Work::Take(costs) => Done::Taken(self.take(policy, costs, metas, now)),
-            Work::Look(cost) => Done::Taken(self.with(policy, now, |states| amend::look(policy, states, now, *cost))),
+            Work::Look(cost) => Done::Taken(self.with(policy, now, |states| look(policy, states, now, *cost))),
             Work::Reserve { cost, hold } => {
                 let (taken, receipt) = self.charge(policy, now, *cost, metas, now + hold);
                 Done::Reserved(taken, receipt)
