@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::access::Access;
 use crate::clock::unix_micros;
-use crate::config::{Config, Fault, Faults, ServerTls, Setup, Watched};
+use crate::config::{Config, Fault, Faults, Limits, ServerTls, Setup, Watched};
 use crate::engine::{Changes, Engine};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -94,6 +94,11 @@ impl Reloader {
             tls: ArcSwapOption::from_pointee(started.tls.clone()),
             started,
         }
+    }
+
+    /// What clients may take of the node, which no reload changes.
+    pub fn limits(&self) -> &Limits {
+        &self.started.limits
     }
 
     /// Loads the configuration again; `why` is for the log. It goes on when its caller goes: another one must not begin

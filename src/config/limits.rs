@@ -17,6 +17,14 @@ const SHAPE: Shape = Shape {
 /// `request_timeout` may act after half of it, and `/v1/check/all` takes up to two and a half timeouts of a policy.
 const TIMES_LONGEST: u32 = 6;
 
+impl Limits {
+    /// How long a call may wait for the store, so that it is answered before `request_timeout` acts: two and a half
+    /// timeouts of a policy or more.
+    pub fn waiting(&self) -> Duration {
+        self.request_timeout * 5 / (2 * TIMES_LONGEST)
+    }
+}
+
 /// What `request_timeout` must be at least, so that no call is cut off that waits for the store.
 pub(super) fn least_request_timeout(policies: &Policies) -> Duration {
     policies.longest_timeout() * TIMES_LONGEST

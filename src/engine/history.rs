@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{Check, Engine, History};
+use super::{Check, CheckError, Decision, Engine, History, Source};
 use crate::deadline::within;
+use crate::limit::time::{Micros, micros};
 
 /// Logs read at a time. Each is held until it is summed up: about 3 MB of 10,000 entries with metas, 31 MB of the
 /// longest log there may be.
@@ -16,19 +17,44 @@ pub(super) const AT_ONCE: usize = 8;
 /// How long a turn is waited for at most.
 const TURN: Duration = Duration::from_secs(2);
 
+/// How long a log is read at most, where the policy's timeout is not longer: people wait for it.
+const READING: Duration = Duration::from_secs(2);
+
 impl Engine {
-    /// What the sliding log of a check's key tells people, if its policy keeps one and the store tells in time: who
-    /// gets no turn within the policy's timeout, at most 2 s, is told nothing.
-    pub async fn history(self: &Arc<Self>, check: &Check) -> Option<History> {
+    /// What a check says, and what the sliding log of its key tells people, as far as it can be read within `limit`
+    /// over all.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub async fn usage(
+        self: &Arc<Self>,
+        check: &Check,
+        limit: Duration,
+    ) -> Result<(Decision, Option<History>), CheckError> {
+        let until = self.clock.now() + micros(limit);
+        let decision = self.check(check).await?;
+        // Without the store there is nothing to tell, and no point in waiting again.
+        let history = match decision.source {
+            Source::Store => self.history(check, until).await,
+            _ => None,
+        };
+        Ok((decision, history))
+    }
+
+    /// What a log tells until an instant (us), if the policy keeps one and the store tells in time: who gets no turn
+    /// within the policy's timeout, at most 2 s, is told nothing.
+    async fn history(self: &Arc<Self>, check: &Check, until: Micros) -> Option<History> {
         let subject = self.subject(check).ok()?;
         if !subject.policy.keeps_metas() {
             return None;
         }
-        let patience = subject.policy.timeout.min(TURN);
+        let left = || Duration::from_micros(until.saturating_sub(self.clock.now()));
+        let patience = subject.policy.timeout.min(TURN).min(left());
         let turn = within(&self.clock, patience, self.histories.clone().acquire_owned()).await?.ok()?;
+        let most = subject.policy.timeout.max(READING).min(left());
         let engine = self.clone();
         let telling = async move {
-            let told = engine.store.history(&subject).await;
+            let told = engine.store.history(&subject, most).await;
             drop(turn);
             told.ok()
         };
@@ -100,22 +126,22 @@ mod tests {
         }
         assert_eq!(turns.len(), AT_ONCE);
         let log = check("log");
-        let mut waiting = Box::pin(engine.history(&log));
+        let mut waiting = Box::pin(engine.history(&log, Micros::MAX));
         assert_eq!(waiting.as_mut().now_or_never(), None);
         turns.pop();
         let told = waiting.await.unwrap();
         assert_eq!((told.entries.len(), told.top_metas[0].cost), (1, 3));
         // Its turn is over, and is the next one's.
-        assert!(engine.history(&log).await.is_some());
+        assert!(engine.history(&log, Micros::MAX).await.is_some());
     }
 
     #[tokio::test]
     async fn who_gets_no_turn_in_time_is_told_nothing() {
         let engine = engine(Duration::from_millis(1));
         let turns = engine.histories.clone().acquire_many_owned(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
-        assert_eq!(engine.history(&check("log")).await, None);
+        assert_eq!(engine.history(&check("log"), Micros::MAX).await, None);
         drop(turns);
-        assert!(engine.history(&check("log")).await.is_some());
-        assert_eq!(engine.history(&check("window")).await, None);
+        assert!(engine.history(&check("log"), Micros::MAX).await.is_some());
+        assert_eq!(engine.history(&check("window"), Micros::MAX).await, None);
     }
 }

@@ -7,19 +7,14 @@ use serde::Serialize;
 
 use super::answer;
 use super::error::Problem;
-use super::{Node, check, headers, json, query};
-use crate::engine::Source;
+use super::{Node, headers, json, query};
 use crate::limit::history::{Entry, TopMeta};
 use crate::limit::time::MICROS_PER_MILLI;
 
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
-    let decision = check::decide(&node, &check).await?;
-    // Without the store there is nothing to tell, and no point in waiting again.
-    let history = match decision.source {
-        Source::Store => node.engine.history(&check).await,
-        _ => None,
-    };
+    let asked = node.engine.usage(&check, node.reloader.limits().waiting()).await;
+    let (decision, history) = asked.map_err(|error| node.refused(&error))?;
     let mut response = answer::object(|object| {
         answer::members(object, &check.key, &decision);
         // Left out where the policy keeps none, or the store did not tell; the second also where it did not tell all.

@@ -196,15 +196,14 @@ impl Store {
 
     /// What the sliding log of a policy that keeps metas tells people. The embedded store sums it up at once, which may
     /// take milliseconds. A long log in Redis is read in portions, each within the
-    /// policy's timeout, and all within 2 s or that: then the newest charges are told, as [`History::is_cut_short`]
-    /// says.
+    /// policy's timeout, and all within `most`: then the newest charges are told, as [`History::is_cut_short`] says.
     ///
     /// # Errors
     /// As [`Store::take`].
-    pub async fn history(&self, subject: &Subject) -> Result<History, StoreError> {
+    pub async fn history(&self, subject: &Subject, most: Duration) -> Result<History, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.history(subject)),
-            Self::Redis(redis) => redis.history(subject).await,
+            Self::Redis(redis) => redis.history(subject, most).await,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -22,6 +23,9 @@ use crate::harness::timed::{Timed, TimedRedis};
 use crate::harness::{Node, config_on, http, unique, wait_until};
 
 const WINDOW: Micros = 10_000_000;
+
+/// How long a log may be read.
+const A_WHILE: Duration = Duration::from_secs(10);
 
 /// Both stores, asked alike; they must answer alike.
 struct Both {
@@ -49,7 +53,7 @@ impl Both {
 
     fn history(&self, subject: &Subject, now: Micros) -> History {
         let here = self.memory.at(now).history(subject);
-        let there = self.runtime.block_on(self.redis.at(now).history(subject)).unwrap();
+        let there = self.runtime.block_on(self.redis.at(now).history(subject, A_WHILE)).unwrap();
         assert_eq!(here, there);
         here
     }
@@ -167,7 +171,7 @@ fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
     };
     assert!(take(&plain, "here") && take(&own, "there"));
     for (subject, name) in [(&plain, "here"), (&own, "there")] {
-        let history = runtime.block_on(redis.at(START).history(subject)).unwrap();
+        let history = runtime.block_on(redis.at(START).history(subject, A_WHILE)).unwrap();
         let metas: Vec<_> = history.entries.iter().map(|entry| entry.meta.as_deref()).collect();
         assert_eq!(metas, [Some(name)]);
     }
@@ -294,7 +298,7 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
         for taken in futures_util::future::join_all(asked).await {
             assert!(taken.unwrap().ruling.verdicts[0].allowed);
         }
-        redis.history(&subject).await.unwrap()
+        redis.history(&subject, A_WHILE).await.unwrap()
     });
     let top: Vec<_> = history.top_metas.iter().map(|top| (&*top.meta, top.cost, top.count)).collect();
     assert_eq!(
@@ -316,38 +320,59 @@ fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
     let file = config_on(&[proxy.url()], policies);
     let node = Node::start_with(&["--config", file.path().to_str().unwrap()]);
     let key = unique("long");
+    fill(&node, &key, 3500);
+    proxy.delay(100);
+    // Four portions of 200 ms.
+    let whole = usage_of(&node, &key, true);
+    assert!(whole["top_metas"][0]["count"].as_u64().unwrap() >= 3500, "{whole}");
+    proxy.delay(0);
+    fill(&node, &key, 16_500);
+    proxy.delay(100);
+    // Twenty of them.
+    usage_of(&node, &key, false);
+}
+
+/// Not for as long as people would wait otherwise: the connection would be cut off without an answer.
+#[test]
+fn a_long_log_is_told_as_far_as_it_can_be_read_before_a_request_takes_too_long() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let policies = "limits: {request_timeout: 1500ms}
+policies: {log: {algorithm: sliding-log, quotas: [100000 per 1h], max_entries: 30000, timeout: 250ms}}";
+    let file = config_on(&[proxy.url()], policies);
+    let node = Node::with_config(&file);
+    let key = unique("long");
+    fill(&node, &key, 20_000);
+    // Twenty portions of 120 ms.
+    proxy.delay(60);
+    usage_of(&node, &key, false);
+}
+
+/// Has so much charged to a log by `user-1`, or more.
+fn fill(node: &Node, key: &str, charges: usize) {
     let decided = |checks: usize| {
         let body = json!({"checks": vec![json!({"policy": "log", "key": key, "meta": "user-1"}); checks]});
         let results = http::post(&node.address, "/v1/check/batch", body.to_string()).json()["results"].take();
         results.as_array().unwrap().iter().filter(|result| result["source"] == "store").count()
     };
-    let fill = |charges: usize| {
-        let mut charged = 0;
-        wait_until("the log is as long", || {
-            charged += decided((charges - charged).min(1000));
-            charged >= charges
-        });
-    };
-    let usage = |is_whole: bool| {
-        let mut usage = serde_json::Value::Null;
-        wait_until("the store tells", || {
-            usage = http::get(&node.address, &format!("/v1/usage?policy=log&key={key}")).json();
-            usage.get("entries").is_some() && usage.get("top_metas").is_some() == is_whole
-        });
-        assert_eq!(usage["entries"].as_array().unwrap().len(), 100, "{usage}");
-        assert_eq!(usage["entries"][99]["meta"], "user-1", "{usage}");
-        usage
-    };
-    fill(3500);
-    proxy.delay(100);
-    // Four portions of 200 ms.
-    let whole = usage(true);
-    assert!(whole["top_metas"][0]["count"].as_u64().unwrap() >= 3500, "{whole}");
-    proxy.delay(0);
-    fill(16_500);
-    proxy.delay(100);
-    // Twenty of them.
-    usage(false);
+    let mut charged = 0;
+    wait_until("the log is as long", || {
+        charged += decided((charges - charged).min(1000));
+        charged >= charges
+    });
+}
+
+/// What is told of such a log when the store tells as much of it.
+fn usage_of(node: &Node, key: &str, is_whole: bool) -> serde_json::Value {
+    let mut usage = serde_json::Value::Null;
+    let request = http::request("GET", &format!("/v1/usage?policy=log&key={key}"), &[], b"");
+    wait_until("the store tells", || {
+        usage = http::try_exchange(&node.address, &request).map_or(serde_json::Value::Null, |answer| answer.json());
+        usage.get("entries").is_some() && usage.get("top_metas").is_some() == is_whole
+    });
+    assert_eq!(usage["entries"].as_array().unwrap().len(), 100, "{usage}");
+    assert_eq!(usage["entries"][99]["meta"], "user-1", "{usage}");
+    usage
 }
 
 /// A server of its own, and the store on it.
@@ -465,7 +490,7 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     let metas = key.strip_suffix(":log").unwrap().to_owned() + ":metas";
     let held: u64 = redis::cmd("LLEN").arg(metas).query(&mut connection).unwrap();
     assert!(held <= MOST + 4000, "{held} metas");
-    let history = runtime.block_on(redis.at(now).history(&subject)).unwrap();
+    let history = runtime.block_on(redis.at(now).history(&subject, A_WHILE)).unwrap();
     assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
 }
 
@@ -501,7 +526,7 @@ fn taking_back_from_a_log_of_100_000_writes_little() {
     add_calls(&mut connection, &mut calls);
     let all: u64 = calls.values().sum();
     assert!(all < 500, "{calls:?}");
-    let history = runtime.block_on(redis.at(now).history(&subject)).unwrap();
+    let history = runtime.block_on(redis.at(now).history(&subject, A_WHILE)).unwrap();
     let left: u64 = history.top_metas.iter().map(|top| top.cost).sum();
     assert_eq!(left, 198_000 - 10_001 - 100_001);
 }

@@ -91,10 +91,6 @@ use topology::{Kind, Topology};
 /// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
 const PORTIONS: usize = 256;
 
-/// How long reading the portions of a log may take over all, where the policy's timeout is not longer: people wait for
-/// it.
-const HISTORY: Duration = Duration::from_secs(2);
-
 /// The store on one or more Redis servers.
 #[derive(Debug, Clone)]
 pub struct RedisStore {
@@ -175,10 +171,10 @@ impl RedisStore {
     ///
     /// # Errors
     /// As there.
-    pub async fn history(&self, subject: &Subject) -> Result<History, StoreError> {
+    pub async fn history(&self, subject: &Subject, most: Duration) -> Result<History, StoreError> {
         let window = subject.policy.quotas[subject.policy.longest()].window;
         let (clock, each) = (self.topology.clock(), subject.policy.timeout);
-        let (since, most) = (clock.now(), each.max(HISTORY));
+        let since = clock.now();
         let (mut told, mut is_cut_short) = (Page::default(), false);
         for number in 0..PORTIONS {
             let left = most.saturating_sub(Duration::from_micros(clock.now().saturating_sub(since)));
