@@ -161,6 +161,31 @@ fn a_log_of_theirs_is_not_that_of_the_policy() {
     });
 }
 
+#[test]
+fn what_is_taken_back_or_told_is_the_policy_s_own() {
+    on_memory_and_redis(POLICIES, |node| {
+        for policy in ["own", "log"] {
+            let (key, theirs) = (unique("own"), json!(["5 per 1h"]));
+            let usage = format!("/v1/usage?policy={policy}&key={key}");
+            let once = json!({"policy": policy, "key": key, "cost": 3, "quotas": theirs, "id": "once"});
+            assert_eq!(ask(node, &once)["charged"], 3);
+            assert_eq!(ask(node, &json!({"policy": policy, "key": key}))["charged"], 1);
+            assert_eq!(http::get(&node.address, &usage).json()["remaining"], 1);
+            let refund = |given: &Value| {
+                let mut body = json!({"policy": policy, "key": key});
+                body.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
+                let answer = node.post("/v1/refund", &body);
+                (answer.status, answer.json()["refunded"].clone())
+            };
+            assert_eq!(refund(&json!({"id": "once"})), (200, json!(0)));
+            assert_eq!(refund(&json!({"cost": 3})), (200, json!(1)));
+            assert_eq!(http::call(&node.address, "DELETE", &usage, None, "").status, 200);
+            let left = ask(node, &json!({"policy": policy, "key": key, "cost": 0, "quotas": theirs}));
+            assert_eq!(left["remaining"], 2, "{left}");
+        }
+    });
+}
+
 /// Also where the policy itself counts days, and in its time zone where it counts none.
 #[test]
 fn their_windows_by_the_clock_are_as_long_as_they_say() {
