@@ -123,8 +123,8 @@ pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros>
     Ok(seconds * MICROS_PER_SECOND + micros)
 }
 
-/// Has it run a script that does nothing, by its hash as checks are. A server that holds up scripts, as CLIENT PAUSE has
-/// it do, holds this up as well, and a proxy that knows no EVALSHA breaks.
+/// Has it run a script that does nothing, by its hash as checks are. A server that holds up scripts, as CLIENT PAUSE
+/// has it do, holds this up as well, and a proxy that knows no EVALSHA breaks.
 ///
 /// # Errors
 /// When it does not answer, or runs no scripts.

@@ -276,7 +276,8 @@ fn who_has_waited_long_does_not_keep_others_from_waiting() {
     assert!((0..attempts()).any(are_enough), "fewer than 25 of 60 are allowed");
 }
 
-/// Who has much time waits for a replica; a server that has stood still since then is given up no later than for others.
+/// Who has much time waits for a replica; a server that has stood still since then is given up no later than for
+/// others.
 #[test]
 fn a_server_that_falls_silent_while_a_replica_is_waited_for_is_given_up() {
     let server = Server::start();
