@@ -194,7 +194,7 @@ async fn open_store(
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
     let ready = tokio::time::timeout(FIRST_ANSWER, store.ready()).await;
-    // A single shard that cannot be connected to is told by its lane.
+    // A shard that cannot be connected to, where the others can, is told by its lane.
     if ready.is_err() && store.known().now_or_never().is_none() {
         tracing::warn!("the store has not answered yet; checks are answered by the fallback until it does");
     }

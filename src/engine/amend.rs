@@ -15,7 +15,7 @@ use crate::store::{Charged, Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
 
 /// How long to wait before a reservation is given back once more: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(25));
 
 /// What to take back.
 #[derive(Debug, Clone)]
@@ -124,7 +124,8 @@ impl Engine {
         loop {
             let given = self.amend_within(subject, Work::GiveBack(receipt.clone()), left()).await;
             let Err(CheckError::StoreUnavailable(error)) = &given else { return given };
-            if !error.is_unexecuted() || left() <= pause {
+            // What is cut off right after it was asked would be told as a time-out, and not for its reason.
+            if !error.is_unexecuted() || left() <= pause + PAUSE.1 {
                 self.tell_not_given_back(subject, error);
                 return given;
             }

@@ -1,4 +1,4 @@
-//! What can be done to the counts of one key beside taking: look, reserve, give back, refund.
+//! What can be done to the counts of one key beside taking and looking: reserve, give back, refund.
 //!
 //! A reservation is a charge that also marks the states it is in: until the mark is over, it may be taken back, so
 //! what is denied meanwhile may be open a moment later, and nobody learns from it. Giving back is the refund of

@@ -211,28 +211,22 @@ fn away_for_a_moment() -> (u64, bool) {
     (away, is_away && is_by_the_same_counts && shard()["address"] == own_address)
 }
 
-/// As when all of it is deployed anew and an address of before belongs to a server that lets nobody in by our password.
+/// As when all of it is deployed anew and an address of before belongs to a server that lets nobody in without a
+/// password.
 #[test]
 fn a_stranger_that_refuses_the_login_keeps_no_new_cluster_from_being_found() {
-    let (own, other, stranger) = (whole(), whole(), Server::start());
-    let (to_seed, to_owner) = (Proxy::start(own.port), Proxy::start(own.port));
-    let announced =
-        ["announce-ip".to_owned(), "127.0.0.1".to_owned(), "announce-port".to_owned(), to_owner.port.to_string()];
-    for pair in announced.chunks(2) {
-        let name = format!("cluster-{}", pair[0]);
-        redis::cmd("CONFIG")
-            .arg("SET")
-            .arg(name)
-            .arg(&pair[1])
-            .exec(&mut own.connection().unwrap())
-            .unwrap();
-    }
+    let (other, stranger) = (whole(), Server::start());
+    let to_owner = Proxy::start(stranger.port);
+    let port = to_owner.port.to_string();
+    let own = whole_with(&["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", &port]);
+    to_owner.lead_to(own.port);
+    let to_seed = Proxy::start(own.port);
     let mut connection = stranger.connection().unwrap();
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "of-somebody-else"]).exec(&mut connection).unwrap();
     let file = config_on(&[format!("redis://127.0.0.1:{}", to_seed.port)], POLICIES);
     let node = Node::with_config(&file);
     wait_until("the store decides", || is_decided(&node, "key"));
-    assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", to_owner.port));
+    assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{port}"));
     to_seed.lead_to(other.port);
     to_owner.lead_to(stranger.port);
     own.end();
@@ -282,7 +276,11 @@ fn a_server_that_lets_nobody_in_is_not_pressed() {
 
 /// A cluster of one node.
 fn whole() -> Server {
-    let server = Server::start_on(bus_port(), &["--cluster-enabled", "yes"]);
+    whole_with(&[])
+}
+
+fn whole_with(options: &[&str]) -> Server {
+    let server = Server::start_on(bus_port(), &[&["--cluster-enabled", "yes"], options].concat());
     let mut connection = server.connection().unwrap();
     let all: Vec<u16> = (0..16_384).collect();
     redis::cmd("CLUSTER").arg("ADDSLOTS").arg(all).exec(&mut connection).unwrap();

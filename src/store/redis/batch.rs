@@ -75,7 +75,10 @@ impl Batch {
                 Some(Ok(replies)) => {
                     let is_demoted = replies.iter().any(is_read_only);
                     let charged = self.settle(replies, shard, sent, until.is_some());
-                    confirm(charged, told, asked, |until| wait(Some(until)), shard).await;
+                    if confirm(charged, told, asked, |until| wait(Some(until)), shard).await {
+                        self.fail(&StoreError::Timeout.into());
+                        return Ended::Silent;
+                    }
                     if is_demoted {
                         self.fail(&Refusal::NotNow("ReadOnly".into()));
                         return Ended::Demoted;

@@ -39,7 +39,8 @@ pub struct Watcher {
     turn: usize,
     /// Questions in a row that were not answered.
     failures: usize,
-    /// Questions in a row to which no node of the known cluster said anything.
+    /// Questions in a row to which no node of the known cluster said anything, but that it lets nobody in by what is
+    /// known here: so may a stranger at an address of before.
     strangers: usize,
     /// How long the next one may take: twice what the last one took, and longer after each failure.
     patience: Duration,

@@ -141,7 +141,8 @@ impl RedisStore {
         self.topology.known().await;
     }
 
-    /// Waits until the first check of any key can be asked at once: all owners are known and connected.
+    /// Waits until all owners are known and connected, so that the first check of any key can be asked at once.
+    /// Policies with `durability: replica` have connections of their own, which their first check makes.
     pub async fn ready(&self) {
         self.topology.ready().await;
     }

@@ -124,7 +124,7 @@ pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros>
 }
 
 /// Has it run a script that does nothing, by its hash as checks are. A server that holds up scripts, as CLIENT PAUSE
-/// has it do, holds this up as well, and a proxy that knows no EVALSHA breaks.
+/// has it do, holds this up as well, and a proxy that knows no EVALSHA breaks the connection.
 ///
 /// # Errors
 /// When it does not answer, or runs no scripts.

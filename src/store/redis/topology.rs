@@ -112,7 +112,8 @@ impl Topology {
         let _ = self.known.subscribe().wait_for(|known| *known).await;
     }
 
-    /// Waits until it has been learned and each primary is connected and executes what it is asked.
+    /// Waits until it has been learned and each primary is connected; but for what waits for replicas, which has
+    /// connections of its own.
     pub async fn ready(&self) {
         self.known().await;
         while !self.owners(Lane::is_up).into_iter().all(|up| up) {

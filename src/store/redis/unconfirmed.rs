@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, ServerError, Value};
+use redis::{ServerError, Value};
 
 use super::ask::{Answer, Ask};
 use super::shard::Shard;
@@ -45,30 +45,35 @@ pub fn patience_ends(ask: &Ask, sent: Micros) -> Micros {
     sent + ask.deadline.saturating_sub(sent) / 10 * 9
 }
 
+/// What comes of asking whether a replica has what was charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// So many have.
+    Replicas(u64),
+    /// The connection is broken, or the server refuses.
+    Failed,
+    /// The server has said nothing at all for too long.
+    Silent,
+}
+
 /// How many replicas have acknowledged what was charged before on the connection, after a slice of the time until
 /// `until` (us) at most; 0 at once where nobody waits. That the server refuses to tell is logged.
-pub async fn acknowledged(
-    connection: &MultiplexedConnection,
-    shard: &Shard,
-    until: Option<Micros>,
-) -> RedisResult<u64> {
-    let Some(until) = until else { return Ok(0) };
+pub async fn acknowledged(connection: &MultiplexedConnection, shard: &Shard, until: Option<Micros>) -> Told {
+    let Some(until) = until else { return Told::Replicas(0) };
     let slice = Duration::from_micros(until.saturating_sub(shard.now())).min(shard.overdue());
     // 0 would mean for ever.
     let millis = u64::try_from(slice.as_millis()).unwrap_or(0).max(1);
     let mut command = redis::cmd("WAIT");
     command.arg(1).arg(millis);
     let mut connection = connection.clone();
-    let Some(told) = shard.awaited(connection.send_packed_command(&command), slice).await else {
-        return Err((redis::ErrorKind::Io, "no answer in time").into());
-    };
-    match told? {
-        Value::Int(count) => Ok(u64::try_from(count).unwrap_or(0)),
-        Value::ServerError(error) => {
+    match shard.awaited(connection.send_packed_command(&command), slice).await {
+        Some(Ok(Value::Int(count))) => Told::Replicas(u64::try_from(count).unwrap_or(0)),
+        Some(Ok(Value::ServerError(error))) => {
             complain(&error, shard);
-            Err(error.into())
+            Told::Failed
         }
-        other => Err((redis::ErrorKind::UnexpectedReturnType, "no number of replicas", format!("{other:?}")).into()),
+        Some(_) => Told::Failed,
+        None => Told::Silent,
     }
 }
 
@@ -83,25 +88,30 @@ fn complain(error: &ServerError, shard: &Shard) {
 }
 
 /// Answers each of `charged` as soon as a replica has acknowledged all of them, or when its time is up. `told` is what
-/// [`acknowledged`] has come to, or else `asked` is on its way.
-pub async fn confirm<F: Future<Output = RedisResult<u64>>>(
+/// [`acknowledged`] has come to, or else `asked` is on its way. Whether the server has fallen silent meanwhile.
+pub async fn confirm<F: Future<Output = Told>>(
     mut charged: Vec<Unconfirmed>,
-    mut told: Option<RedisResult<u64>>,
+    mut told: Option<Told>,
     mut asked: Pin<&mut F>,
     again: impl Fn(Micros) -> F,
     shard: &Shard,
-) {
+) -> bool {
     loop {
         let now = shard.now();
         charged.extract_if(.., |charge| charge.until <= now).for_each(Unconfirmed::give_up);
         let untils = || charged.iter().map(|charge| charge.until);
-        let (Some(next), Some(last)) = (untils().min(), untils().max()) else { return };
+        let (Some(next), Some(last)) = (untils().min(), untils().max()) else { return false };
         match told.take() {
             None => {}
-            Some(Ok(0)) => asked.set(again(last)),
-            Some(Ok(_)) => return charged.into_iter().for_each(Unconfirmed::confirm),
-            // The connection is broken, or the server refuses.
-            Some(Err(_)) => return charged.into_iter().for_each(Unconfirmed::give_up),
+            Some(Told::Replicas(0)) => asked.set(again(last)),
+            Some(Told::Replicas(_)) => {
+                charged.into_iter().for_each(Unconfirmed::confirm);
+                return false;
+            }
+            Some(failed) => {
+                charged.into_iter().for_each(Unconfirmed::give_up);
+                return failed == Told::Silent;
+            }
         }
         tokio::select! {
             answer = asked.as_mut() => told = Some(answer),
