@@ -195,8 +195,8 @@ impl Store {
     }
 
     /// What the sliding log of a policy that keeps metas tells people. The embedded store sums it up at once, which may
-    /// take milliseconds. A long log in Redis is read in portions, each within the
-    /// policy's timeout, and all within `most`: then the newest charges are told, as [`History::is_cut_short`] says.
+    /// take milliseconds. A long log in Redis is read in portions, each within the policy's timeout, and all within
+    /// `most`: then the newest charges are told, as [`History::is_cut_short`] says.
     ///
     /// # Errors
     /// As [`Store::take`].

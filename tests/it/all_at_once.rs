@@ -389,10 +389,6 @@ policies:
         let mut connection = server.connection().unwrap();
         redis::cmd("CONFIG").arg(&["SET", "maxmemory", most]).exec(&mut connection).unwrap();
     };
-    let holds_up = || {
-        let info: redis::InfoDict = redis::cmd("INFO").query(&mut server.connection().unwrap()).unwrap();
-        info.get::<u64>("blocked_clients") == Some(1)
-    };
     let refusals = || {
         let metrics = node.metrics();
         let of_memory = metrics
@@ -409,7 +405,7 @@ policies:
             let checks = json!({"checks": [item(policy, &key, 1), item("b", &key, 1)]});
             let (node, checks) = (&node, checks);
             let asking = scope.spawn(move || posted(node, "/v1/check/all", &checks));
-            wait_until("the second check waits for a replica", holds_up);
+            wait_until("the second check waits for a replica", || server.blocked_clients() == 1);
             tell("1");
             wait_until("giving back is refused", || refusals() > before);
             if is_given_back {

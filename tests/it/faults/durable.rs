@@ -291,17 +291,13 @@ policies:
     wait_until("nobody acknowledges", || {
         node.check("quick", &unique("q"), 1)["fallback"]["cause"] == "no_replica_ack"
     });
-    let waits = |clients: u64| {
-        let info: redis::InfoDict = redis::cmd("INFO").query(&mut server.connection().unwrap()).unwrap();
-        info.get("blocked_clients") == Some(clients)
-    };
-    wait_until("that is over", || waits(0));
+    wait_until("that is over", || server.blocked_clients() == 0);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let answer = node.check("patient", &unique("p"), 1);
             (answer, now_ms())
         });
-        wait_until("a replica is waited for", || waits(1));
+        wait_until("a replica is waited for", || server.blocked_clients() == 1);
         server.freeze();
         wait_until("it is given up", || node.check("quick", &unique("q"), 1)["fallback"]["cause"] == "breaker_open");
         let given_up = now_ms();

@@ -193,7 +193,7 @@ impl Drop for Node {
 }
 
 /// A loopback port at which nobody listens until a test of its own does: connections to it are refused, and no other
-/// test is given it for the next hundreds of ports.
+/// test is given it for the next hundred ports.
 pub(crate) fn free_port() -> u16 {
     hold_port(0).expect("a free port")
 }

@@ -71,6 +71,12 @@ impl Server {
         rustix::process::kill_process(self.process, signal).unwrap();
     }
 
+    /// How many clients wait for something that others must do, such as replicas.
+    pub fn blocked_clients(&self) -> u64 {
+        let info: redis::InfoDict = redis::cmd("INFO").query(&mut self.connection().unwrap()).unwrap();
+        info.get("blocked_clients").unwrap()
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
