@@ -41,8 +41,8 @@ pub fn charge(
 ) -> (Ruling, Option<Receipt>) {
     let ruling = decide(policy, states, now, &[cost]);
     let charged = cost > 0 && ruling.verdicts.iter().all(|verdict| verdict.allowed);
-    let noted = |(state, quota): (&mut State, _)| Some(state.note(quota, now, mark));
-    let receipt = || Receipt { at: now, cost, entries: states.iter_mut().zip(&policy.quotas).map(noted).collect() };
+    let noted = |state: &mut State| Some(state.note(now, mark));
+    let receipt = || Receipt { at: now, cost, entries: states.iter_mut().map(noted).collect() };
     let receipt = charged.then(receipt);
     (ruling, receipt)
 }

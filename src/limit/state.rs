@@ -67,9 +67,9 @@ impl State {
 
     /// Notes that the charge made last, at `now`, can be taken back; and where `mark` is not 0, that it may be until
     /// then, us.
-    pub fn note(&mut self, quota: &Quota, now: Micros, mark: Micros) -> Entry {
+    pub fn note(&mut self, now: Micros, mark: Micros) -> Entry {
         match self {
-            Self::SlidingWindow(window) => window.note(Grid::new(quota.window), now, mark),
+            Self::SlidingWindow(window) => window.mark(mark),
             Self::FixedWindow(window) => window.note(mark),
             Self::TokenBucket(bucket) => return bucket.note(now, mark),
             Self::SlidingLog(log) => return Entry { number: log.mark(mark), debt: 0 },
@@ -104,7 +104,7 @@ impl State {
     /// Whether a reservation may be open in what counts at `now`.
     pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
         match self {
-            Self::SlidingWindow(window) => window.is_marked(Grid::new(quota.window), now),
+            Self::SlidingWindow(window) => window.is_marked(now),
             Self::FixedWindow(window) => window.is_marked(quota, now),
             Self::TokenBucket(bucket) => bucket.is_marked(quota, now),
             Self::SlidingLog(log) => log.is_marked(quota, now),

@@ -1,14 +1,14 @@
 //! The sliding window: at most `limit` units in any interval as long as the window, counted in 64 buckets.
 //!
-//! Time is cut into buckets of f = ceil(W / 64) us, numbered from the epoch; 64 of them are a segment, the
-//! unit in which a store keeps them. At an instant t in bucket b, everything that may still lie inside
+//! Time is cut into buckets of f = ceil(W / 64) us, numbered from the epoch; 64 of them are a segment, at
+//! least as long as the window. At an instant t in bucket b, everything that may still lie inside
 //! (t - W, t] is in the 65 buckets b - 64 ..= b, since 64 f >= W. Their sum is therefore never too small, and
 //! counts nothing that is older than 65 f. It falls only where a bucket begins, so the instant at which a
 //! cost will fit is known exactly.
 //!
 //! Counts in buckets after b (written before a clock stepped back) count as well: they are charges of an
 //! interval that also holds t. They leave when their own turn comes. A clock that steps back by at most a
-//! window (in Redis: and at most 250 ms, as far ahead as segments are sent) therefore never admits too much.
+//! window therefore never admits too much.
 
 use smallvec::SmallVec;
 
@@ -44,11 +44,6 @@ impl Grid {
         now / self.bucket
     }
 
-    /// The number of the segment that holds `now`.
-    pub fn segment_at(self, now: Micros) -> u64 {
-        now / self.segment()
-    }
-
     /// The instant at which a charge in bucket `index` no longer counts: the first one whose 65 buckets
     /// begin after it.
     fn leaves(self, index: u64) -> Micros {
@@ -71,37 +66,21 @@ pub struct Bucket {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
     buckets: SmallVec<[Bucket; 1]>,
-    /// Of reservations; most histories have none.
-    marks: Option<Box<Marks>>,
+    /// Until when a reservation may be taken back, us; 0 where there was none.
+    mark: Micros,
 }
-
-/// Until when a reservation in a segment may be taken back, us: `(segment, until)`, one per segment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Marks(SmallVec<[(u64, Micros); 2]>);
 
 impl SlidingWindow {
     /// Rebuilds a history from its buckets, which must be in ascending order.
     pub fn from_buckets(buckets: impl IntoIterator<Item = Bucket>) -> Self {
         let buckets = SmallVec::from_iter(buckets);
         debug_assert!(buckets.is_sorted_by(|a: &Bucket, b| a.index < b.index));
-        Self { buckets, marks: None }
+        Self { buckets, mark: 0 }
     }
 
-    /// Marks a segment: a reservation in it may be taken back until `mark`.
-    pub fn mark(&mut self, segment: u64, mark: Micros) {
-        let marks = &mut self.marks.get_or_insert_default().0;
-        marks.retain(|(other, _)| *other + 4 > segment);
-        match marks.iter_mut().find(|(other, _)| *other == segment) {
-            Some((_, until)) => *until = mark.max(*until),
-            None => marks.push((segment, mark)),
-        }
-    }
-
-    /// Notes that the charge made at `now` may be taken back until `mark`, if that is not 0.
-    pub fn note(&mut self, grid: Grid, now: Micros, mark: Micros) {
-        if mark > 0 {
-            self.mark(grid.segment_at(now), mark);
-        }
+    /// Notes that a reservation may be taken back until `mark` (us), if that is not 0.
+    pub fn mark(&mut self, mark: Micros) {
+        self.mark = mark.max(self.mark);
     }
 
     /// Takes back what a charge at `at` still counts, from its own bucket.
@@ -124,11 +103,9 @@ impl SlidingWindow {
         given
     }
 
-    /// Whether a reservation may be open in what counts at `now`.
-    pub fn is_marked(&self, grid: Grid, now: Micros) -> bool {
-        let oldest = grid.segment_at(now).saturating_sub(1);
-        let open = |(segment, until): &(u64, Micros)| *segment >= oldest && *until > now;
-        self.marks.as_ref().is_some_and(|marks| marks.0.iter().any(open))
+    /// Whether a reservation may be open at `now`.
+    pub fn is_marked(&self, now: Micros) -> bool {
+        self.mark > now
     }
 
     fn lower(&mut self, place: usize, cost: u64) -> u64 {
@@ -187,14 +164,12 @@ impl SlidingWindow {
 
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        self.buckets.is_empty() && self.marks.is_none()
+        self.buckets.is_empty() && self.mark == 0
     }
 
     /// The instant from which this history says nothing.
     pub fn expires_at(&self, grid: Grid) -> Micros {
-        let charges = self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.index));
-        let marks = self.marks.iter().flat_map(|marks| &marks.0);
-        marks.map(|(segment, _)| (segment + 2) * grid.segment()).fold(charges, Micros::max)
+        self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.index)).max(self.mark)
     }
 
     fn live(&self, grid: Grid, now: Micros) -> &[Bucket] {

@@ -10,7 +10,7 @@ use tollgate::limit::time::Micros;
 use tollgate::store::Subject;
 use tollgate::store::redis::keys::Tag;
 
-use crate::harness::redis::{Server, shared};
+use crate::harness::redis::{Server, bus_port, shared};
 use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota, subject};
 use crate::harness::timed::TimedRedis;
 use crate::harness::unique;
@@ -83,9 +83,9 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
         &long,
         &spelled_like_its_hash,
         "a:b",
-        "a:}p:s4-1s:1",
+        "a:}p:windows",
     ];
-    let cluster_node = Server::start_with(&["--cluster-enabled", "yes"]);
+    let cluster_node = Server::start_on(bus_port(), &["--cluster-enabled", "yes"]);
     let mut connection = cluster_node.connection().unwrap();
     for key in odd {
         let key = if key == long || key == spelled_like_its_hash {
@@ -93,13 +93,19 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
         } else {
             format!("{key}{}", unique("odd"))
         };
-        let subject = subject(policy(&[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]), &key);
+        // What windows count is one key, of buckets there is one for each quota.
+        let windows = policy(&[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]);
+        let buckets = [bucket(2, 1, 1_000_000), bucket(3, 1, 10_000_000), bucket(5, 1, 60_000_000)];
+        let subject = subject(windows, &key);
+        let of_buckets = Subject { policy: policy_of(Algorithm::TokenBucket, buckets.into()).into(), ..subject.clone() };
         let before = lives(&server, "*");
-        assert!(take(&redis, &subject, 1, START).await, "{key:?} shares a counter");
-        assert!(take(&redis, &subject, 1, START).await, "{key:?} shares a counter");
-        assert!(!take(&redis, &subject, 1, START).await, "{key:?} is not counted");
+        for subject in [&subject, &of_buckets] {
+            assert!(take(&redis, subject, 1, START).await, "{key:?} shares a counter");
+            assert!(take(&redis, subject, 1, START).await, "{key:?} shares a counter");
+            assert!(!take(&redis, subject, 1, START).await, "{key:?} is not counted");
+        }
         let names: Vec<String> = lives(&server, "*").into_keys().filter(|name| !before.contains_key(name)).collect();
-        assert!(names.len() >= 3, "{names:?}");
+        assert_eq!(names.len(), 4, "{names:?}");
         for name in &names {
             let slot: u16 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut connection).unwrap();
             assert_eq!(slot, redis.store.slot(&subject), "{name}");

@@ -10,7 +10,7 @@ use tollgate::limit::window::Grid;
 use tollgate::store::{Done, Subject};
 
 use crate::harness::redis::{shared, timed_store};
-use crate::harness::steps::{START, Step, any_policies, histories, runner, with_limits};
+use crate::harness::steps::{BACK, START, Step, any_policies, histories, runner, with_limits};
 use crate::harness::timed::{Timed, TimedRedis, in_time};
 use crate::harness::unique;
 use crate::harness::works::{Deed, Scribe, deeds};
@@ -113,8 +113,9 @@ fn be_as_careful(expected: &mut Done, answered: &Done) {
 /// Each key that the history left in Redis has a TTL, and none beyond the time in which it can matter and 1 s.
 fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
     let longest = policy.quotas.iter().map(|quota| match quota.rule {
-        // Until the segment after the current one has ended. A raised burst takes at most twice as long to fill.
-        Rule::SlidingWindow => 2 * Grid::new(quota.window).segment(),
+        // Until the segment after that of its last charge has ended, which is later by what the clock stepped back. A
+        // raised burst takes at most twice as long to fill.
+        Rule::SlidingWindow => 2 * Grid::new(quota.window).segment() + BACK,
         _ => 2 * quota.window,
     });
     let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::script::{By, Call, Reply, named, opened, runs};
 use super::sources::Script;
+use super::states::window_kind;
 use super::told::{Quotas, Told, common};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
@@ -108,7 +109,7 @@ impl Numbers {
         let start = self.0.len();
         self.push([told.key_count() as f64, 0.0]);
         match &told.quotas {
-            Quotas::Segments(segments) => self.push_windows(call, segments),
+            Quotas::Windows => self.push_windows(call),
             Quotas::Pairs(pairs) => pairs.iter().for_each(|pair| self.push(pair.map(|number| number as f64))),
         }
         for (cost, times) in runs(call.costs) {
@@ -119,14 +120,10 @@ impl Numbers {
         self.0[start + 8..start + 16].copy_from_slice(&ends.to_le_bytes());
     }
 
-    fn push_windows(&mut self, call: &Call<'_>, segments: &[(u64, u64)]) {
-        let mut before = 0;
-        for (quota, (first, last)) in call.policy.quotas.iter().zip(segments) {
-            // Places count from 1. The first segment is later than that many keys, but for clocks of the year 1970.
-            let shift = (*first as f64) - (before as f64) - 1.0;
+    fn push_windows(&mut self, call: &Call<'_>) {
+        for quota in &call.policy.quotas {
             let bucket = Grid::new(quota.window).bucket();
-            self.push([bucket as f64, quota.limit.get() as f64, shift, *last as f64]);
-            before += last - first + 1;
+            self.push([bucket as f64, quota.limit.get() as f64, window_kind(quota) as f64]);
         }
     }
 }

@@ -216,7 +216,6 @@ impl Group {
     /// The command by which it is asked.
     pub fn operation(&self, by: By) -> &'static str {
         match (&self.asks[0].matter, by) {
-            (Matter::Single(single), _) if single.is_get() => "GET",
             (_, By::Hash) => "EVALSHA",
             (_, By::Source) => "EVAL",
         }
@@ -298,8 +297,7 @@ mod tests {
     fn a_call_is_named_by_its_command() {
         let (check, _verdict) = ask("a");
         let (tag, policy, quota) = (&check.tag, &check.policy, &check.policy.quotas[0]);
-        let previous = Single::previous(tag, policy, quota, 1_000_000);
-        let charge = Single::charge(tag, policy, quota, 1_000_000, 1, 0);
+        let charge = Single::charge_pair(tag, policy, quota, 1_000_000, 1, 0);
         let named = |matter: Matter| {
             let group = Group::of(Ask { matter, ..ask("a").0 });
             [By::Hash, By::Source].map(|by| group.operation(by))
@@ -307,6 +305,5 @@ mod tests {
         for matter in [Matter::take(&[1], &[]), Matter::Page(0), Matter::Single(Box::new(charge))] {
             assert_eq!(named(matter), ["EVALSHA", "EVAL"]);
         }
-        assert_eq!(named(Matter::Single(Box::new(previous))), ["GET", "GET"]);
     }
 }

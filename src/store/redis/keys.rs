@@ -1,4 +1,4 @@
-//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<quota>:<segment>`.
+//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:windows`, or `{<prefix>:<key>:}<policy>:<quota>:<what>`.
 //!
 //! Everything of one key lies in one hash slot, since only the part in braces is hashed. A key is written so
 //! that it can neither end the braces early nor be read as another key: `{`, `}`, `%` and control bytes become
@@ -10,7 +10,6 @@ use std::fmt::{self, Write};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{Micros, span_in_units};
-use crate::limit::window::Grid;
 
 /// The longest key that is written out, in bytes.
 const WRITTEN_OUT: usize = 128;
@@ -40,10 +39,12 @@ impl Tag {
         crc16(0, inside) % SLOTS
     }
 
-    /// The name of one segment of a sliding window.
-    pub fn segment(&self, policy: &str, quota: &Quota, segment: u64) -> String {
-        let mut name = self.counter(policy, quota);
-        push_number(&mut name, segment);
+    /// The name of what the sliding windows of a policy counted, whatever they are.
+    pub fn windows(&self, policy: &str) -> String {
+        let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
+        name.push_str(&self.0);
+        name.push_str(policy);
+        name.push_str(":windows");
         name
     }
 
@@ -52,10 +53,10 @@ impl Tag {
         self.counter(policy, quota) + "metas"
     }
 
-    /// The name of the one state of a quota of any other algorithm.
+    /// The name of the state of a quota; of a sliding window the state that it shares.
     pub fn state(&self, policy: &str, quota: &Quota) -> String {
         let what = match quota.rule {
-            Rule::SlidingWindow => "segments",
+            Rule::SlidingWindow => return self.windows(policy),
             Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_)) => "clock",
             Rule::FixedWindow(Anchor::FirstHit) => "first",
             Rule::TokenBucket(_) => "tat",
@@ -64,7 +65,7 @@ impl Tag {
         self.counter(policy, quota) + what
     }
 
-    /// What the names of all state of a quota begin with; those of segments go on with their number.
+    /// What the names of all state of a quota begin with that is not a sliding window.
     pub fn counter(&self, policy: &str, quota: &Quota) -> String {
         let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
         name.push_str(&self.0);
@@ -155,11 +156,6 @@ pub fn counter_width(limit: u64) -> usize {
     if limit < WIDE { 4 } else { 8 }
 }
 
-/// The segments that a caller who believes TIME to be within `from ..= to` (us) sends of one quota.
-pub fn segments(grid: Grid, from: u64, to: u64) -> std::ops::RangeInclusive<u64> {
-    grid.segment_at(from).saturating_sub(1)..=grid.segment_at(to)
-}
-
 /// The part in braces. Neither a String nor a checksum can fail to be written to.
 fn write_hashed(name: &mut impl Write, prefix: &str, key: &str) {
     let _ = name.write_str(prefix);
@@ -225,8 +221,8 @@ mod tests {
             rule: Rule::default(),
         };
         let tag = Tag::new("ratelimit", "203.0.113.7");
-        assert_eq!(tag.segment("per-ip", &quota(5), 42), "{ratelimit:203.0.113.7:}per-ip:s4-10s:42");
-        assert_eq!(tag.segment("per-ip", &quota(1 << 32), 42), "{ratelimit:203.0.113.7:}per-ip:s8-10s:42");
+        assert_eq!(tag.windows("per-ip"), "{ratelimit:203.0.113.7:}per-ip:windows");
+        assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s8-10s"]);
         assert_eq!(tag.record("per-ip", "a:{b}\n"), "{ratelimit:203.0.113.7:}per-ip:id:a:%7Bb%7D%0A");
         let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
         assert_eq!(tag.state("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");

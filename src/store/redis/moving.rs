@@ -1,13 +1,14 @@
 //! Slots that move from one primary to another.
 //!
 //! While a slot moves, calls with several keys are refused as long as one of them is missing or gone: TRYAGAIN, on both
-//! sides. Most slots move in milliseconds, so such a check is asked again for a third of its time. If it lasts, the
-//! slot is remembered for a second, and its checks **charge first**, by calls of one key each, which ASK leads to where
-//! the key is now: quota by quota, the cost is added to the current segment, the previous one is read, and if that was
-//! too much, or a later quota says no, what was charged is given back. So never too much is admitted. But a check may
-//! be denied for what a competing one gives back a moment later, and so nothing is learned from these answers: they say
-//! that no denial is final (`closed` is none). What is charged so is a reservation and marks its key, so that nobody
-//! else learns from it either.
+//! sides. What sliding windows count is one key, so ASK leads their checks to where it is, and they are decided as ever.
+//! Others have a key for each quota. Most slots move in milliseconds, so such a check is asked again for a third of its
+//! time. If it lasts, the slot is remembered for a second, and its checks **charge first**, by calls of one key each,
+//! which ASK leads to where the key is now: quota by quota, the cost is charged if that quota has room for it, and if a
+//! later one says no, what was charged is given back. So never too much is admitted. But a check may be denied for what
+//! a competing one gives back a moment later, and so nothing is learned from these answers: they say that no denial is
+//! final (`closed` is none). What is charged so is a reservation and marks its key, so that nobody else learns from it
+//! either.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,22 +22,17 @@ use super::ask::{Answer, Matter, Refusal, given_up};
 use super::patience::Patience;
 use super::route::{Next, Target, Unanswered};
 use super::script::{Call, Reply};
-use super::single::{Charged, Single, charged, window};
+use super::single::Single;
 use crate::limit::decision::{QuotaState, QuotaStates, Ruling, Verdict, Wait};
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::slot::SLOTS;
-use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
-use crate::limit::window::Grid;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::{Done, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces::StoreSpan;
 
-/// How often the segment may turn out to be another one.
+/// How often the window by the calendar may turn out to be another one.
 const ROUNDS: usize = 4;
-
-/// How long after the charge the previous segment may be read, us: it is there for a second after it has ceased to
-/// matter.
-const SOON: Micros = 500 * MICROS_PER_MILLI;
 
 /// Until when each slot is taken to be moving, us by this node's clock.
 #[derive(Debug)]
@@ -78,9 +74,13 @@ impl Word {
 
 /// Whether the calls for a policy have several keys, and whether they can be made one by one.
 pub fn can_charge_first(policy: &Policy) -> bool {
-    let is_log = |quota: &Quota| matches!(quota.rule, Rule::SlidingLog(_));
-    // Of several logs a charge cannot be given back yet.
-    policy.quotas.len() == 1 || !policy.quotas.iter().any(is_log)
+    match policy.algorithm {
+        // One key is all that they have.
+        Algorithm::SlidingWindow => false,
+        Algorithm::FixedWindow | Algorithm::TokenBucket => true,
+        // Of several logs a charge cannot be given back yet.
+        Algorithm::SlidingLog => policy.quotas.len() == 1,
+    }
 }
 
 impl RedisStore {
@@ -160,7 +160,6 @@ impl First {
             }
             let asked = if denied.is_none() { cost } else { 0 };
             let word = match quota.rule {
-                Rule::SlidingWindow => self.charge_window(quota, asked).await?,
                 Rule::SlidingLog(_) => self.charge_log(asked).await?,
                 _ => self.charge_pair(quota, asked).await?,
             };
@@ -231,52 +230,6 @@ impl First {
     fn shard_now(&self, target: &Target<'_>) -> Result<Micros, StoreError> {
         let (time, lane) = (self.store.topology.shared().time(), self.store.owner(target.slot)?);
         Ok(time.unwrap_or_else(|| lane.shard().shard_now()))
-    }
-
-    /// A quota of segments: charges the current one and reads the one before. If that was too much, the answer is a no.
-    async fn charge_window(&mut self, quota: &Quota, cost: u64) -> Result<Word, StoreError> {
-        let clock = self.store.topology.clock().clone();
-        let (limit, asked) = (quota.limit.get(), clock.now());
-        let (at, charged, current) = self.charge_segment(quota, cost).await?;
-        let target = self.target(&self.subject);
-        let before = Single::previous(&target.tag, &self.subject.policy, quota, at);
-        let previous = self.ask_single(&target, before, self.deadline).await?;
-        if clock.now() > asked + SOON {
-            return Err(StoreError::Timeout);
-        }
-        let grid = Grid::new(quota.window);
-        let mut window = window(quota, at, previous, current).ok_or_else(strange)?;
-        let mut retry_after = Wait::NONE;
-        if charged && window.counted(grid, at).saturating_add(cost) <= limit {
-            window.charge(grid, at, cost);
-        } else if cost > 0 {
-            // At least 1 us: what the segment alone had no room for may be given back by now.
-            retry_after = window.wait(grid, at, limit, cost).max(Wait::For(1));
-        }
-        let remaining = limit.saturating_sub(window.counted(grid, at));
-        Ok(Word { at, retry_after, state: QuotaState { remaining, reset_after: window.reset_after(grid, at) } })
-    }
-
-    /// When it was, whether the segment had room for it, and the segment before that.
-    async fn charge_segment(&mut self, quota: &Quota, cost: u64) -> Result<(Micros, bool, Value), StoreError> {
-        let target = self.target(&self.subject);
-        let (tag, policy) = (&target.tag, &self.subject.policy);
-        let mut now = self.shard_now(&target)?;
-        for _ in 0..ROUNDS {
-            let charge = Single::charge(tag, policy, quota, now, cost, self.hold());
-            let told = self.ask_single(&target, charge, self.deadline).await?;
-            match charged(told).ok_or_else(strange)? {
-                Charged::Elsewhen(time) => now = time,
-                Charged::Here { at, charged, segment } => {
-                    if charged {
-                        let back = Single::back(tag, policy, quota, at, cost, 0);
-                        self.charged.push(back);
-                    }
-                    return Ok((at, charged, segment));
-                }
-            }
-        }
-        Err(unfollowed())
     }
 
     /// The error of a check that ends with it: what was charged is given back, or may be there still.

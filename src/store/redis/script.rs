@@ -1,7 +1,7 @@
 //! One call of the script: its arguments, and what its reply says.
 //!
 //! The script decides and charges; which verdicts that makes is derived here from the counts it decided by,
-//! with the same arithmetic. When it sends its segments along, the whole decision is made once more by the
+//! with the same arithmetic. When it sends its state along, the whole decision is made once more by the
 //! pure core, which also knows when a denied cost will fit. What the bytes of a reply are is in `states.rs`.
 
 use std::sync::Arc;
@@ -14,14 +14,13 @@ use super::check::{self, Declared, is_check};
 use super::keys::Tag;
 use super::log::{self, Page};
 use super::sources::Script;
-use super::states::states;
+use super::states::{states, window_kind};
 use super::told::{Quotas, Told};
 use crate::limit::amend::{Receipt, charge, is_tentative};
 use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::time::Micros;
-use crate::limit::window::Grid;
 use crate::store::{Done, Meta, Taken, Work};
 
 /// One piece of work for one key under one policy.
@@ -82,7 +81,7 @@ impl<'a> Call<'a> {
                 told.add_names(self, &mut cmd);
                 cmd.arg(&more_keys[..]);
                 match &told.quotas {
-                    Quotas::Segments(_) => self.window_arguments(&mut cmd, told.bounds),
+                    Quotas::Windows => self.window_arguments(&mut cmd),
                     Quotas::Pairs(pairs) => self.pair_arguments(&mut cmd, pairs),
                 }
                 for (cost, times) in runs(self.costs) {
@@ -110,10 +109,10 @@ impl<'a> Call<'a> {
         arguments.take(count).collect()
     }
 
-    fn window_arguments(&self, cmd: &mut Cmd, (from, to): (Micros, Micros)) {
-        cmd.arg(from).arg(to).arg(self.policy.quotas.len());
+    fn window_arguments(&self, cmd: &mut Cmd) {
+        cmd.arg(self.policy.quotas.len());
         for quota in &self.policy.quotas {
-            cmd.arg(Grid::new(quota.window).bucket()).arg(quota.limit.get());
+            cmd.arg(window_kind(quota)).arg(quota.limit.get());
         }
     }
 
@@ -166,15 +165,15 @@ impl<'a> Call<'a> {
         let quotas = &self.policy.quotas;
         let mut rest = values;
         if self.policy.algorithm == Algorithm::SlidingWindow {
-            let (counted, segments) = values.split_at_checked(quotas.len())?;
-            if segments.is_empty() {
+            let (counted, state) = values.split_at_checked(quotas.len())?;
+            if state.is_empty() {
                 let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
                 let ruling = decide_roomy(self.policy, &counted, time, self.costs)?;
                 let taken = Taken { ruling, at: time, tentative: false };
                 let receipt = amend::roomy_receipt(self, &taken);
                 return Some((taken, receipt));
             }
-            rest = segments;
+            rest = state;
         }
         let mut states = states(self.policy, time, rest)?;
         let tentative = is_tentative(self.policy, &states, time);

@@ -38,10 +38,10 @@ macro_rules! first_pair {
 /// By algorithm, and then: reserving, charging once, taking back, checking. Those that are by no algorithm come last.
 const SOURCES: [&[&str]; 5] = [
     &scripts!(
-        take: ["window_head.lua", "window.lua"],
+        take: ["window_state.lua", "window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
-        back: ["window_head.lua", "window_back.lua"],
-        check: ["check_head.lua", "window_check.lua"]
+        back: ["window_state.lua", "window_head.lua", "window_back.lua"],
+        check: ["check_head.lua", "window_state.lua", "window_check.lua"]
     ),
     &scripts!(
         take: ["pair_head.lua", "fixed.lua", "pair_read.lua", "pair.lua"],
@@ -65,8 +65,6 @@ const SOURCES: [&[&str]; 5] = [
         // What a log tells people.
         include_str!("log_read.lua"),
         // What charges first, and gives back, while a slot moves.
-        include_str!("first_window.lua"),
-        include_str!("first_window_back.lua"),
         include_str!("first_pair_back.lua"),
         first_pair!("fixed.lua", "fixed_noted.lua"),
         first_pair!("bucket.lua", "bucket_noted.lua"),
@@ -137,11 +135,9 @@ pub struct Script(usize, usize);
 
 impl Script {
     pub const LOG_READ: Self = Self(4, 0);
-    pub const FIRST_WINDOW: Self = Self(4, 1);
-    pub const FIRST_WINDOW_BACK: Self = Self(4, 2);
-    pub const FIRST_PAIR_BACK: Self = Self(4, 3);
-    pub const FIRST_FIXED: Self = Self(4, 4);
-    pub const FIRST_BUCKET: Self = Self(4, 5);
+    pub const FIRST_PAIR_BACK: Self = Self(4, 1);
+    pub const FIRST_FIXED: Self = Self(4, 2);
+    pub const FIRST_BUCKET: Self = Self(4, 3);
 
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let algorithm = match policy.algorithm {

@@ -1,8 +1,7 @@
 //! The states of a policy's quotas, as a reply tells them.
 //!
-//! All numbers in strings are big-endian. A segment is one string: until when a reservation in it may be taken back,
-//! us, in 8 bytes, and then the running sums of its buckets up to the last that was charged, in 4 or 8 bytes each, as
-//! the limit needs. A pair is two integers; behind all pairs, where charges may be taken back, comes a tail for each:
+//! All numbers in strings are big-endian. What sliding windows counted is one string, as `window_state.lua` has it. A
+//! pair is two integers; behind all pairs, where charges may be taken back, comes a tail for each:
 //! numbers of 8 bytes, of a fixed window its mark alone, of a token bucket what its ledger holds and two for each
 //! hole. What a log's script answers is in `log.rs`.
 
@@ -21,8 +20,11 @@ use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
 
-/// Bytes before a segment's first counter: until when a reservation in it may be taken back, us.
-const HEADER: usize = 8;
+/// Bytes of what is told of a column besides its sums.
+const COLUMN: usize = 34;
+
+/// Buckets before the last one whose sums are kept.
+const KEPT: usize = 129;
 
 type States = SmallVec<[State; 3]>;
 
@@ -36,11 +38,13 @@ pub(super) fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<
 }
 
 fn windows(policy: &Policy, time: Micros, values: &[Value]) -> Option<States> {
-    let (triples, []) = values.as_chunks::<3>() else { return None };
-    let history = |(quota, triple): (&Quota, &[Value; 3])| {
-        history(Grid::new(quota.window), counter_width(quota.limit.get()), time, triple).map(State::SlidingWindow)
+    let state = match values {
+        [Value::Nil] => None,
+        [Value::BulkString(bytes)] => Some(WindowState::read(bytes)?),
+        _ => return None,
     };
-    each_quota(policy, policy.quotas.iter().zip(triples).map(history))
+    let history = |quota: &Quota| state.as_ref().map_or_else(SlidingWindow::default, |state| state.of(quota, time));
+    Some(policy.quotas.iter().map(|quota| State::SlidingWindow(history(quota))).collect())
 }
 
 fn pairs(policy: &Policy, values: &[Value]) -> Option<States> {
@@ -59,42 +63,98 @@ fn each_quota(policy: &Policy, states: impl Iterator<Item = Option<State>>) -> O
     (states.len() == policy.quotas.len()).then_some(states)
 }
 
-/// The previous, current and next segment as one history.
-pub(super) fn history(grid: Grid, width: usize, now: Micros, triple: &[Value; 3]) -> Option<SlidingWindow> {
-    let current = grid.segment_at(now);
-    let (mut buckets, mut marks) = (Vec::new(), SmallVec::<[(u64, Micros); 3]>::new());
-    for (segment, value) in (current.saturating_sub(1)..).zip(triple) {
-        match value {
-            Value::Nil => {}
-            Value::BulkString(bytes) => {
-                let (header, sums) = bytes.split_first_chunk::<HEADER>()?;
-                let mark = Micros::from_be_bytes(*header);
-                let before = buckets.len();
-                buckets.extend(buckets_of(segment, width, sums));
-                if mark > EXACT || buckets[before..].iter().any(|bucket| bucket.count > EXACT) {
-                    return None;
-                }
-                marks.push((segment, mark));
-            }
-            _ => return None,
-        }
-    }
-    let mut history = SlidingWindow::from_buckets(buckets);
-    marks
-        .into_iter()
-        .filter(|(_, mark)| *mark > 0)
-        .for_each(|(segment, mark)| history.mark(segment, mark));
-    Some(history)
+/// What tells the columns of quotas apart: `window_state.lua` says how.
+pub(super) fn window_kind(quota: &Quota) -> u64 {
+    2 * quota.window + u64::from(counter_width(quota.limit.get()) == 8)
 }
 
-/// The non-empty buckets of a segment from its running sums.
-fn buckets_of(segment: u64, width: usize, sums: &[u8]) -> impl Iterator<Item = Bucket> {
-    let sums = sums.chunks_exact(width).map(|sum| sum.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-    let with_previous = sums.scan(0, |previous, sum| Some((std::mem::replace(previous, sum), sum)));
-    (segment * BUCKETS..)
-        .zip(with_previous)
-        .map(|(index, (previous, sum))| Bucket { index, count: sum.saturating_sub(previous) })
-        .filter(|bucket| bucket.count > 0)
+/// What the sliding windows of a key counted, as `window_state.lua` writes it.
+struct WindowState<'a> {
+    mark: Micros,
+    columns: Vec<Column<'a>>,
+}
+
+/// What one quota counted.
+struct Column<'a> {
+    kind: u64,
+    first: u64,
+    last: u64,
+    total: u64,
+    sums: &'a [u8],
+}
+
+impl<'a> WindowState<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (mark, rest) = bytes.split_first_chunk::<8>()?;
+        let (count, rest) = rest.split_first()?;
+        let (heads, mut sums) = rest.split_at_checked(usize::from(*count) * COLUMN)?;
+        let mut columns = Vec::with_capacity(usize::from(*count));
+        for head in heads.chunks_exact(COLUMN) {
+            let (numbers, room) = head.as_chunks::<8>();
+            let [kind, first, last, total] = *numbers else { return None };
+            let [kind, first, last, total] = [kind, first, last, total].map(u64::from_be_bytes);
+            let room = usize::from(u16::from_be_bytes(room.try_into().ok()?));
+            let own;
+            (own, sums) = sums.split_at_checked(room * width(kind))?;
+            let reached = last.checked_sub(first)?;
+            let is_told = room == KEPT || usize::try_from(reached).is_ok_and(|reached| reached <= room);
+            if !is_told || room > KEPT || last > EXACT || total > EXACT {
+                return None;
+            }
+            columns.push(Column { kind, first, last, total, sums: own });
+        }
+        let mark = Micros::from_be_bytes(*mark);
+        (sums.is_empty() && mark <= EXACT).then_some(Self { mark, columns })
+    }
+
+    /// The history of one quota at `time` (us). What lies further ahead than a window was written by a clock that has
+    /// been set, and counts no more.
+    fn of(&self, quota: &Quota, time: Micros) -> SlidingWindow {
+        let grid = Grid::new(quota.window);
+        let column = self.columns.iter().find(|column| column.kind == window_kind(quota));
+        let column = column.filter(|column| column.last <= grid.bucket_at(time) + BUCKETS);
+        let mut history = column.map_or_else(SlidingWindow::default, |column| {
+            SlidingWindow::from_buckets(column.buckets().filter(|bucket| bucket.count > 0))
+        });
+        history.mark(self.mark);
+        history
+    }
+}
+
+impl Column<'_> {
+    /// What each bucket holds from the first whose sum and that before it are kept.
+    fn buckets(&self) -> impl Iterator<Item = Bucket> {
+        let oldest = self.first.max((self.last + 1).saturating_sub(KEPT as u64));
+        (oldest..=self.last).scan(self.sum(oldest.checked_sub(1)), |before, index| {
+            let sum = self.sum(Some(index));
+            // Totals are counted round and round.
+            let count = sum.wrapping_sub(std::mem::replace(before, sum)) & modulus_mask(self.kind);
+            Some(Bucket { index, count })
+        })
+    }
+
+    /// The total as it was when a bucket ended; 0 before the first.
+    fn sum(&self, bucket: Option<u64>) -> u64 {
+        match bucket {
+            Some(bucket) if bucket >= self.last => self.total,
+            Some(bucket) if bucket >= self.first => {
+                let (place, width) = ((bucket - self.first) as usize % KEPT, width(self.kind));
+                let sum = &self.sums[place * width..][..width];
+                sum.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Bytes of a sum.
+fn width(kind: u64) -> usize {
+    if kind.is_multiple_of(2) { 4 } else { 8 }
+}
+
+/// Totals are kept modulo a power of two, this and one.
+fn modulus_mask(kind: u64) -> u64 {
+    if kind.is_multiple_of(2) { (1 << 32) - 1 } else { (1 << 52) - 1 }
 }
 
 /// A state that is a pair of numbers, and where charges may be taken back, a tail.

@@ -1,22 +1,23 @@
 //! What a call tells of a key: the names of its state, and between which instants that is all of it.
 //!
-//! TIME decides, which the caller knows only roughly. So it tells every segment, and every window by the calendar, that
-//! TIME may choose; where TIME is elsewhere, nothing is decided.
+//! TIME decides, which the caller knows only roughly. So it tells every window by the calendar that TIME may choose;
+//! where TIME is elsewhere, nothing is decided.
 
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::keys::segments;
 use super::script::{Call, EXACT};
 use crate::limit::bucket::Terms;
 use crate::limit::calendar::{Calendar, Span};
 use crate::limit::policy::Algorithm;
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
-use crate::limit::window::Grid;
 
 /// How far the shard's clock may be from where the caller believes it, us.
 pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
+
+/// Whatever TIME is.
+const ALWAYS: (Micros, Micros) = (0, EXACT);
 
 /// What is told of a key.
 pub struct Told {
@@ -27,8 +28,8 @@ pub struct Told {
 
 /// What is told of each quota.
 pub enum Quotas {
-    /// The first and the last segment.
-    Segments(SmallVec<[(u64, u64); 3]>),
+    /// Nothing: what sliding windows counted is one state, whenever it is.
+    Windows,
     /// What a state that is a pair is decided by; see `bucket_check.lua` and `fixed_check.lua`.
     Pairs(SmallVec<[[u64; 5]; 3]>),
 }
@@ -38,11 +39,7 @@ impl Told {
     pub fn of(call: &Call<'_>, now: Micros) -> Self {
         let quotas = call.policy.quotas.iter();
         match call.policy.algorithm {
-            Algorithm::SlidingWindow => {
-                let (from, to) = covered(now);
-                let of = |quota: &Quota| segments(Grid::new(quota.window), from, to).into_inner();
-                Self { bounds: (from, to), quotas: Quotas::Segments(quotas.map(of).collect()) }
-            }
+            Algorithm::SlidingWindow => Self { bounds: ALWAYS, quotas: Quotas::Windows },
             Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog => {
                 let pairs: SmallVec<[[u64; 5]; 3]> = quotas.clone().map(|quota| pair_numbers(quota, now)).collect();
                 let windows = quotas.zip(&pairs).filter_map(|(quota, [start, .., end])| match quota.rule {
@@ -56,7 +53,7 @@ impl Told {
 
     pub fn key_count(&self) -> usize {
         match &self.quotas {
-            Quotas::Segments(segments) => segments.iter().map(|(first, last)| (last - first + 1) as usize).sum(),
+            Quotas::Windows => 1,
             Quotas::Pairs(pairs) => pairs.len(),
         }
     }
@@ -65,17 +62,7 @@ impl Told {
     pub fn add_names(&self, call: &Call<'_>, cmd: &mut Cmd) {
         let (tag, policy, quotas) = (call.tag, call.policy.counters(), &call.policy.quotas);
         match &self.quotas {
-            Quotas::Segments(segments) => {
-                for (quota, (first, last)) in quotas.iter().zip(segments) {
-                    let mut name = tag.counter(policy, quota);
-                    let start = name.len();
-                    for segment in *first..=*last {
-                        name.truncate(start);
-                        name.push_str(itoa::Buffer::new().format(segment));
-                        cmd.arg(&name);
-                    }
-                }
-            }
+            Quotas::Windows => _ = cmd.arg(tag.windows(policy)),
             Quotas::Pairs(_) => quotas.iter().for_each(|quota| _ = cmd.arg(tag.state(policy, quota))),
         }
     }
@@ -83,12 +70,7 @@ impl Told {
 
 /// What lies in all of these intervals.
 pub fn common(bounds: impl Iterator<Item = (Micros, Micros)>) -> (Micros, Micros) {
-    bounds.fold((0, EXACT), |(from, to), (first, last)| (from.max(first), to.min(last)))
-}
-
-/// The instants between which the shard's clock is believed to be, us.
-fn covered(now: Micros) -> (Micros, Micros) {
-    (now.saturating_sub(TOLERANCE), now + TOLERANCE)
+    bounds.fold(ALWAYS, |(from, to), (first, last)| (from.max(first), to.min(last)))
 }
 
 /// The window by the calendar in which TIME is believed to be `now` (us), or was just before; and the next one.

@@ -1,46 +1,32 @@
 -- What `back.lua` does with sliding windows; `back_head.lua` and `window_head.lua` precede.
 
--- All that were sent: to a clock that steps back, older ones than TIME chooses would count again.
-local counted = KEYS
+local counted = {state_key}
+local changed = false
 
--- A charge made at `made` is taken from its own bucket, a cost from the oldest one upward.
+-- A charge made at `made` is taken from its own bucket, a cost from the oldest one that counts upward.
 local function take_back(q)
-  local w = limit[q] < 4294967296 and 4 or 8
-  local f = w == 4 and '>I4' or '>I8'
-  local rest, given = cost, 0
-  for n = 0, at[q + 1] - at[q] - 1 do
-    local sums = read[at[q] + n]
-    local filled = sums and (#sums - HEADER) / w or 0
-    local from = n == 0 and bucket[q] or 0
-    if made then
-      local own = math.floor((made - (segment[q] - 1 + n) * length[q]) / (length[q] / 64))
-      from = own >= from and own < filled and own or filled
+  local kind, given, left = kinds[q], 0, {}
+  local column = columns[kind]
+  local own = made and bucket_of(kind, made)
+  for _, held in ipairs(column and bucket[q] >= column.last - 64 and buckets_of(column) or {}) do
+    local amount = 0
+    if held[1] >= bucket[q] - 64 and (not own or own == held[1]) then
+      amount = math.min(cost - given, held[2])
+      given = given + amount
     end
-    if from < filled and rest > 0 then
-      local function sum(i)
-        return i < 0 and 0 or struct.unpack(f, sums, HEADER + i * w + 1)
-      end
-      local below, last = sum(from - 1), made and from or filled - 1
-      local amount, lowered = math.min(rest, sum(last) - below), {}
-      for i = from, filled - 1 do
-        lowered[#lowered + 1] = struct.pack(f, sum(i) - math.min(amount, sum(i) - below))
-      end
-      if amount > 0 then
-        local start = string.format('%.0f', HEADER + from * w)
-        redis.call('SETRANGE', KEYS[place[q] - 1 + n], start, table.concat(lowered))
-      end
-      rest, given = rest - amount, given + amount
+    if held[2] > amount then
+      left[#left + 1] = {held[1], held[2] - amount}
     end
+  end
+  if given > 0 then
+    columns[kind], changed = column_of(kind, left), true
   end
   return given
 end
 
 local function add_states(reply)
-  local now_read = redis.call('MGET', unpack(wanted))
-  for q = 1, quotas do
-    reply[#reply + 1] = now_read[at[q]]
-    reply[#reply + 1] = now_read[at[q] + 1]
-    reply[#reply + 1] = at[q + 1] - at[q] == 3 and now_read[at[q] + 2]
+  if changed then
+    write(redis.call, state_key, now, marked, kinds, before, columns)
   end
+  reply[#reply + 1] = redis.call('GET', state_key)
 end
-

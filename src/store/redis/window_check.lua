@@ -1,81 +1,112 @@
--- Sliding windows, as `window_head.lua` and `window.lua` have them, where the segments are described. `check_head.lua`
--- comes first and says how it is called.
+-- Sliding windows, as `window_state.lua` has them. `check_head.lua` comes first and says how it is called.
 --
--- Keys of a check: for each quota its segments in ascending order, the one before `from`'s up to `to`'s.
--- Numbers of a quota: length of a bucket, us; limit; what to take from the number of a segment for its place among the
--- key's; its last segment there.
+-- Most checks find the columns of their quotas as they left them, and no clock that stepped back. What they change is
+-- written in place: all columns by one command, and by one or two more the sums of a quota whose bucket has ended.
+-- Others do as `window.lua` does.
+--
+-- Key of a check: the state.
+-- Numbers of a quota: length of a bucket, us; limit; kind.
 --
 -- Told of a check, one of
 --   counted ...        what each quota counted before: every cost was admitted, and each fits once more
---   {counted ..., previous, current, next of each quota}
---                      the same with the segments as they were before, false where there is none: when a cost was
---                      denied, is a peek, or would now be denied, and after a clock stepped back
-
-local HEADER = 8
+--   {counted ..., state}
+--                      the same with the state as it was before, false where there is none: when a cost was denied, is
+--                      a peek, or would now be denied, and after a clock stepped back
 
 -- The numbers of a check, with its first run of costs.
 local NUMBERS = '<dd'
 -- each
-  .. 'dddd'
+  .. 'ddd'
 -- end each
   .. 'dd'
 
--- Whether somebody else wrote it.
-local function is_spoilt(segment, width)
-  local sums = #segment - HEADER
-  return sums <= 0 or sums > 64 * width or sums % width ~= 0
-end
+local COLUMNS = '>'
+-- each
+  .. 'I8I8I8I8I2'
+-- end each
+
+local QUOTAS = 0
+-- each
+  + 1
+-- end each
+
+local NEW = pack('>I8B', 0, QUOTAS)
 
 for _ = 1, checks do
-  local segments, ends, cost, times
+  local _, ends, cost, times
   -- each
-  local length_q, limit_q, shift_q, last_q
+  local length_q, limit_q, kind_q
   -- end each
-  segments, ends,
+  _, ends,
   -- each
-    length_q, limit_q, shift_q, last_q,
+    length_q, limit_q, kind_q,
   -- end each
     cost, times, at = read_at(NUMBERS, numbers, at)
-  local read = call('MGET', unpack(names, base + 1, base + segments))
-  local failed, spoilt, stepped, room = false, false, false, math.huge
-  if read.err then
+  local key = names[base + 1]
+  local state = call('GET', key)
+  if type(state) == 'table' then
     reply[#reply + 1], at = false, ends
   else
     -- each
-    local bucket_q = now % (length_q * 64)
-    local segment_q = (now - bucket_q) / (length_q * 64)
-    bucket_q = (bucket_q - bucket_q % length_q) / length_q
-    local place_q = segment_q - shift_q
-    local before_q, current_q, after_q = read[place_q - 1], read[place_q], segment_q < last_q and read[place_q + 1]
-    local format_q, width_q = '>I4', 4
-    if limit_q >= 4294967296 then
-      format_q, width_q = '>I8', 8
+    local bucket_q = (now - now % length_q) / length_q
+    local format_q, width_q, modulus_q = '>I4', 4, 4294967296
+    if kind_q % 2 == 1 then
+      format_q, width_q, modulus_q = '>I8', 8, 4503599627370496
     end
-    if before_q and is_spoilt(before_q, width_q) or current_q and is_spoilt(current_q, width_q)
-      or after_q and is_spoilt(after_q, width_q) then
-      spoilt, before_q, current_q, after_q = true, false, false, false
-    end
-    local total_q, filled_q = 0, 0
-    if current_q then
-      total_q = read_at(format_q, current_q, #current_q - width_q + 1)
-      filled_q = (#current_q - HEADER) / width_q
-      stepped = stepped or filled_q > bucket_q + 1
-    end
-    local counted_q = total_q
-    if after_q then
-      counted_q = counted_q + read_at(format_q, after_q, #after_q - width_q + 1)
-      stepped = true
-    end
-    if before_q and #before_q > HEADER + bucket_q * width_q then
-      counted_q = counted_q + read_at(format_q, before_q, #before_q - width_q + 1)
-      if bucket_q > 0 then
-        counted_q = counted_q - read_at(format_q, before_q, HEADER + (bucket_q - 1) * width_q + 1)
+    local first_q, last_q, total_q, room_q = bucket_q, bucket_q, 0, 0
+    local sums_q, skipped_q, counted_q = 0, 0, 0
+    -- end each
+
+    -- Where each column's sums are, if the state is as most are.
+    local usual = true
+    if state then
+      usual = #state >= HEADER + COLUMN * QUOTAS and string.byte(state, HEADER) == QUOTAS
+      if usual then
+        local place
+        -- each
+        local found_q
+        -- end each
+        -- each
+        found_q, first_q, last_q, total_q, room_q,
+        -- end each
+          place = read_at(COLUMNS, state, HEADER + 1)
+        -- each
+        sums_q, place, skipped_q = place, place + room_q * width_q, bucket_q - last_q
+        usual = usual and found_q == kind_q and skipped_q >= 0 and first_q <= last_q and total_q < modulus_q
+          and (room_q == KEPT or last_q - first_q <= room_q and (skipped_q > 128 or bucket_q - first_q <= room_q))
+        -- end each
+        usual = usual and place == #state + 1
       end
     end
-    if limit_q - counted_q < room then
-      room = limit_q - counted_q
+
+    local spoilt, stepped, room, columns, before = false, false, math.huge, nil, nil
+    if usual then
+      -- each
+      if skipped_q < 65 then
+        local cut = bucket_q - 65
+        counted_q = total_q
+        if cut >= first_q then
+          counted_q = (total_q - read_at(format_q, state, sums_q + (cut - first_q) % KEPT * width_q)) % modulus_q
+        end
+      end
+      if limit_q - counted_q < room then
+        room = limit_q - counted_q
+      end
+      -- end each
+    else
+      columns, before = columns_of(state)
+      if columns then
+        -- each
+        counted_q = counted_at(columns[kind_q], bucket_q)
+        stepped = stepped or columns[kind_q] ~= nil and columns[kind_q].last > bucket_q
+        if limit_q - counted_q < room then
+          room = limit_q - counted_q
+        end
+        -- end each
+      else
+        spoilt = true
+      end
     end
-    -- end each
 
     -- Decide the costs in order; each is charged to all quotas or to none.
     local charged, dearest, tell = 0, 0, stepped
@@ -102,35 +133,52 @@ for _ = 1, checks do
     end
     tell = tell or charged + dearest > room
 
-    if charged > 0 and not spoilt then
-      local key, sum, wrote, written
+    local failed = false
+    if charged > 0 and usual then
+      local old_end, new_end, ends_here, from, over, sum = 0, 0, nil, nil, nil, nil
       -- each
-      if not failed then
-        key, sum = names[base + place_q], pack(format_q, total_q + charged)
-        if not current_q then
-          -- A segment matters until its last bucket has left the window; one second more spares the edge.
-          local life = (segment_q + 2) * length_q * 64 - now
-          local ttl = text('%.0f', math.ceil(life / 1000) + 1000)
-          wrote = not call('SET', key, string.rep('\0', HEADER + bucket_q * width_q) .. sum, 'PX', ttl).err
-        elseif filled_q <= bucket_q then
-          local skipped = string.rep(pack(format_q, total_q), bucket_q - filled_q)
-          wrote = call('APPEND', key, skipped .. sum) == HEADER + (bucket_q + 1) * width_q
-        elseif filled_q == bucket_q + 1 then
-          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), sum) == #current_q
-        else
-          -- After a step back, all later buckets of the segment as well.
-          local sums = {}
-          for j = bucket_q, filled_q - 1 do
-            sums[#sums + 1] = pack(format_q, read_at(format_q, current_q, HEADER + j * width_q + 1) + charged)
-          end
-          wrote = call('SETRANGE', key, text('%d', HEADER + bucket_q * width_q), table.concat(sums)) == #current_q
+      ends_here = (last_q - last_q % 64 + 128) * length_q
+      if ends_here > old_end then
+        old_end = ends_here
+      end
+      ends_here = (bucket_q - bucket_q % 64 + 128) * length_q
+      if ends_here > new_end then
+        new_end = ends_here
+      end
+      if skipped_q > 128 then
+        first_q, total_q = bucket_q, 0
+      elseif skipped_q > 0 and not failed then
+        from, sum = (last_q - first_q) % KEPT, pack(format_q, total_q)
+        over = from + skipped_q > KEPT and from + skipped_q - KEPT or 0
+        failed = call('SETRANGE', key, text('%d', sums_q + from * width_q - 1), string.rep(sum, skipped_q - over))
+          ~= #state
+        if over > 0 and not failed then
+          failed = call('SETRANGE', key, text('%d', sums_q - 1), string.rep(sum, over)) ~= #state
         end
-        if not wrote then
-          failed, spoilt = true, written
-        end
-        written = true
       end
       -- end each
+      local written = pack(COLUMNS
+        -- each
+        , kind_q, first_q, bucket_q, (total_q + charged) % modulus_q, room_q
+        -- end each
+      )
+      if failed then
+        failed = true
+      elseif state then
+        failed = call('SETRANGE', key, HEADER, written) ~= #state
+        if new_end > old_end then
+          call('PEXPIRE', key, life_until(new_end, now))
+        end
+      else
+        failed = call('SET', key, NEW .. written, 'PX', life_until(new_end, now)).err ~= nil
+      end
+    elseif charged > 0 and not spoilt then
+      local kinds = {}
+      -- each
+      kinds[_q] = kind_q
+      columns[kind_q] = charged_in(columns[kind_q], kind_q, bucket_q, charged)
+      -- end each
+      failed = write(call, key, now, read_at('>I8', state), kinds, before, columns).err ~= nil
     end
 
     if spoilt then
@@ -142,11 +190,7 @@ for _ = 1, checks do
       -- each
       tell[_q] = counted_q
       -- end each
-      -- each
-      tell[#tell + 1] = before_q
-      tell[#tell + 1] = current_q
-      tell[#tell + 1] = after_q
-      -- end each
+      tell[#tell + 1] = state
       reply[#reply + 1] = tell
     else
       -- each
@@ -154,5 +198,5 @@ for _ = 1, checks do
       -- end each
     end
   end
-  base = base + segments
+  base = base + 1
 end

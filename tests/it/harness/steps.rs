@@ -19,7 +19,7 @@ pub const START: Micros = 1_790_000_000_000_000;
 
 /// A clock steps back by less than the segments sent cover on either side, and by less than a window: what lies
 /// further ahead than that, a store need not see.
-const BACK: Micros = 200_000;
+pub const BACK: Micros = 200_000;
 
 /// One call: at `gap` us after the previous one (or before, when the clock steps back), with a list of costs.
 #[derive(Debug, Clone)]
