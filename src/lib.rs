@@ -21,7 +21,7 @@
 //!       redis/topology        slot -> lane of its primary
 //!       redis/lane, traffic   what waits is merged by key, and shares script calls
 //!       redis/check_head.lua, window_check.lua
-//!                             TIME, MGET, sum, compare, add (or not): one step; pair_check.lua, log.lua likewise
+//!                             TIME, GET, subtract, compare, add (or not): one step; pair_check.lua, log.lua likewise
 //!       redis/script, states  the reply -> verdicts, by limit::decision again
 //!     prefilter.learn         from the store's answer, when it says that nothing is left
 //!     engine/fallback         instead, when there is no answer: on_store_failure (source: fallback)

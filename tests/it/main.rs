@@ -69,6 +69,9 @@ mod bench;
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
+// What windows counted in Redis: one String, whose columns come and go with the quotas.
+mod window_columns;
+
 // Deny, allow and override: which entry answers a key.
 mod lists;
 

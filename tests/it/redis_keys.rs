@@ -97,7 +97,8 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
         let windows = policy(&[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]);
         let buckets = [bucket(2, 1, 1_000_000), bucket(3, 1, 10_000_000), bucket(5, 1, 60_000_000)];
         let subject = subject(windows, &key);
-        let of_buckets = Subject { policy: policy_of(Algorithm::TokenBucket, buckets.into()).into(), ..subject.clone() };
+        let of_buckets =
+            Subject { policy: policy_of(Algorithm::TokenBucket, buckets.into()).into(), ..subject.clone() };
         let before = lives(&server, "*");
         for subject in [&subject, &of_buckets] {
             assert!(take(&redis, subject, 1, START).await, "{key:?} shares a counter");

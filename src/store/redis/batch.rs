@@ -21,7 +21,7 @@ use crate::limit::time::Micros;
 use crate::store::StoreError;
 
 /// Rounds of one batch: as sent, once more with the script's source, alone after it was refused among others, and with
-/// the right segments, which a clock that jumps may ask for again.
+/// the right windows by the calendar, which a clock that jumps may ask for again.
 const ROUNDS: usize = 5;
 
 /// How an exchange left the connection.
@@ -50,7 +50,7 @@ impl Batch {
     }
 
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
-    /// of the right segments, or among others, is sent again at once.
+    /// of the right windows, or among others, is sent again at once.
     pub async fn exchange(mut self, mut connection: MultiplexedConnection, shard: &Shard) -> Ended {
         let waiting = connection.clone();
         for _ in 0..ROUNDS {

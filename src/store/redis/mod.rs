@@ -1,7 +1,7 @@
 //! Counts in Redis or Valkey: one server or a cluster, found out from the server.
 //!
 //! One check is part of one script call on the primary of its key, through that primary's lane. The shard's clock
-//! decides; this node's clock only names the segments it sends.
+//! decides; this node's clock only chooses which windows by the calendar are told.
 //!
 //! The crate's own ClusterConnection is not used for checks: it repeats calls whose fate is unknown, holds up
 //! all shards while one is bad, and never notices a frozen one. Its MultiplexedConnection is, one per lane.

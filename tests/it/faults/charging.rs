@@ -69,9 +69,8 @@ fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
             allowed += usize::from(answer["source"] == "store" && answer["allowed"] == true);
             asked.push((policy, quotas, key, answer));
         }
-        // Eight quotas take 16 calls of two trips each, which a busy machine does not do in time.
-        let most = if quotas == 8 { 0 } else { ROUNDS / 2 };
-        assert!(allowed >= if chaos::strict() { ROUNDS } else { most }, "{policy}: {allowed} of {ROUNDS}: {asked:?}");
+        let least = if chaos::strict() { ROUNDS } else { ROUNDS / 2 };
+        assert!(allowed >= least, "{policy}: {allowed} of {ROUNDS}: {asked:?}");
     }
     moving.iter().for_each(|slot| bring_back(&cluster, *slot, owners[0], owners[1]));
     for (policy, quotas, key, answer) in asked {
@@ -121,15 +120,16 @@ fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
     }
 }
 
-/// What is charged first may be given back a moment later, so another node does not learn from it.
+/// What is charged first may be given back a moment later, so another node does not learn from it. Windows are one key
+/// and never charged first.
 #[test]
 fn nobody_learns_from_what_is_charged_first() {
     let cluster = chaos::arena();
     let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
     let policies = "policies:
   window: {quotas: [5 per 1h], timeout: 10s}
-  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [5 per 1h], timeout: 10s}
-  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 5}], timeout: 10s}
+  fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [5 per 1h, 9 per 2h], timeout: 10s}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 5}, {rate: 1 per 2h, burst: 9}], timeout: 10s}
 ";
     let file = config_on(&cluster.seeds(), policies);
     let nodes = [(); 2].map(|()| Node::with_config(&file));
@@ -144,10 +144,10 @@ fn nobody_learns_from_what_is_charged_first() {
         assert_eq!((&answer["allowed"], &answer["source"]), (&json!(true), &json!("store")), "{policy}: {answer}");
     }
     bring_back(&cluster, slot_of(&key), owners[0], owners[1]);
-    for policy in ["window", "fixed", "bucket"] {
-        for _ in 0..2 {
+    for (policy, second) in [("window", "prefilter"), ("fixed", "store"), ("bucket", "store")] {
+        for source in ["store", second] {
             let answer = nodes[1].check(policy, &key, 1);
-            assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("store")), "{policy}: {answer}");
+            assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!(source)), "{policy}: {answer}");
         }
     }
 }

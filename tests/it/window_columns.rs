@@ -1,0 +1,161 @@
+//! What the sliding windows of a key counted is one String in Redis, with a column for each quota.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use redis::Connection;
+use tollgate::limit::policy::Policy;
+use tollgate::limit::time::Micros;
+use tollgate::store::redis::keys::Tag;
+use tollgate::store::{StoreError, Subject};
+
+use crate::harness::dice::Dice;
+use crate::harness::redis::{shared, timed_store};
+use crate::harness::steps::{START, policy, subject};
+use crate::harness::timed::{Timed, TimedRedis, in_time};
+use crate::harness::unique;
+
+const SECOND: Micros = 1_000_000;
+
+/// What is left of each quota after a check that was admitted.
+async fn left(redis: &TimedRedis, policy: Policy, key: &str, cost: u64, now: Micros) -> Vec<u64> {
+    let taken = redis.at(now).take(&subject(policy, key), &[cost], &[]).await.unwrap();
+    let verdict = &taken.ruling.verdicts[0];
+    assert!(verdict.allowed, "{verdict:?}");
+    verdict.quotas.iter().map(|quota| quota.remaining).collect()
+}
+
+fn name(key: &str) -> String {
+    Tag::new("ratelimit", key).windows("p")
+}
+
+/// Bytes of what is kept of a key.
+fn length(connection: &mut Connection, key: &str) -> usize {
+    redis::cmd("STRLEN").arg(name(key)).query(connection).unwrap()
+}
+
+/// A reload, or another node with another file: what the quotas counted that both have stays, in whichever order they
+/// come, and what the others counted is there when they are asked for again.
+#[tokio::test]
+async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let key = unique("columns");
+    let (second, ten, minute, hour) = ((100, SECOND), (100, 10 * SECOND), (100, 60 * SECOND), (100, 3600 * SECOND));
+    let rows: [(&[(u64, Micros)], &[u64]); 8] = [
+        (&[ten, minute], &[99, 99]),
+        (&[ten, minute, hour], &[98, 98, 99]),
+        (&[hour, ten], &[98, 97]),
+        (&[minute], &[97]),
+        (&[minute, second], &[96, 99]),
+        (&[ten, minute, hour], &[96, 95, 97]),
+        (&[second, ten, minute, hour], &[98, 95, 94, 96]),
+        (&[ten, minute], &[94, 93]),
+    ];
+    for (number, (quotas, expected)) in rows.into_iter().enumerate() {
+        // Within one bucket of a second, and in later ones of it.
+        let now = START + number as Micros * 20_000;
+        assert_eq!(left(&redis, policy(quotas), &key, 1, now).await, expected, "{number}: {quotas:?}");
+    }
+    // A limit that crosses 2^32 counts in another column, and comes back to the one it had.
+    let now = START + SECOND / 2;
+    assert_eq!(left(&redis, policy(&[(1 << 32, 10 * SECOND)]), &key, 1, now).await, [(1 << 32) - 1]);
+    assert_eq!(left(&redis, policy(&[ten]), &key, 1, now).await, [93]);
+}
+
+/// Columns that no policy asks for any more go when what they hold has left, and there is an end to their number.
+#[tokio::test]
+async fn columns_that_nobody_asks_for_go() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let mut connection = shared().connection().unwrap();
+    let key = unique("old-columns");
+    for number in 1..=100 {
+        left(&redis, policy(&[(100, number * 60 * SECOND)]), &key, 1, START).await;
+    }
+    assert_eq!(length(&mut connection, &key), 9 + 32 * 34);
+    // After five hours windows of more than that are left, and one of an hour that is new.
+    left(&redis, policy(&[(100, 3600 * SECOND + 1)]), &key, 1, START + 5 * 3600 * SECOND).await;
+    assert_eq!(length(&mut connection, &key), 9 + 34);
+}
+
+/// A key that is hit once is short, and a busy one never longer than two windows of sums.
+#[tokio::test]
+async fn a_key_takes_as_much_as_it_was_hit() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let mut connection = shared().connection().unwrap();
+    let windows = [(1 << 20, SECOND), (1 << 20, 10 * SECOND), (1 << 20, 60 * SECOND)];
+    for (count, once, most) in [(1, 43, 43 + 129 * 4), (3, 111, 111 + 3 * 129 * 4)] {
+        let key = unique("length");
+        let bucket = SECOND.div_ceil(64);
+        for number in 0..400 {
+            left(&redis, policy(&windows[..count]), &key, 1, START + number * bucket).await;
+            let length = length(&mut connection, &key);
+            match number {
+                0 => assert_eq!(length, once),
+                1..=4 => assert!(length <= once + count * 16, "{length} after {number}"),
+                _ => assert!(length <= most, "{length} after {number}"),
+            }
+        }
+    }
+}
+
+/// Eight quotas, the most there are, with totals that go round: as the embedded store decides.
+#[test]
+fn eight_quotas_count_as_the_embedded_store_does() {
+    let (runtime, redis) = timed_store();
+    let mut dice = Dice::new(8);
+    for round in 0..40u64 {
+        let limit = [7, 1000, (1 << 32) - 1, 1 << 32, 1_000_000_000_000_000][round as usize % 5];
+        let quotas: Vec<(u64, Micros)> = (0..8).map(|n| (limit, [100_000, 137_000][n % 2] << (n / 2))).collect();
+        let key = unique("eight");
+        let history = || {
+            let subject = Subject { ..subject(policy(&quotas), &key) };
+            let (memory, mut now) = (Timed::new(10), START);
+            for step in 0..150 {
+                now += [0, 0, 900, 4_000, 30_000, 300_000][dice.place(6)];
+                let most = limit / dice.one_of(&[1, 3, 40]);
+                let costs: Vec<u64> = (0..=dice.below(2)).map(|_| 1 + dice.below(most)).collect();
+                let expected = memory.at(now).take(&subject, &costs, &[]);
+                let answered = runtime.block_on(redis.at(now).take(&subject, &costs, &[]));
+                prop_assert_eq!(answered, expected, "step {} of round {}: {:?}", step, round, costs);
+            }
+            Ok(())
+        };
+        match in_time(history) {
+            Err(TestCaseError::Reject(_)) | Ok(()) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What is not as long as it says, or says what cannot be, is nobody's count: it is refused and left as it is.
+#[tokio::test]
+async fn half_of_a_state_is_refused() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let mut connection = shared().connection().unwrap();
+    let key = unique("half");
+    let quotas = [(100, SECOND), (100, 10 * SECOND)];
+    for number in 0..9 {
+        left(&redis, policy(&quotas), &key, 1, START + number * 40_000).await;
+    }
+    let whole: Vec<u8> = redis::cmd("GET").arg(name(&key)).query(&mut connection).unwrap();
+    let subject = subject(Arc::new(policy(&quotas)), &key);
+    let mut spoilt: Vec<Vec<u8>> = (0..whole.len()).step_by(7).map(|length| whole[..length].to_vec()).collect();
+    spoilt.push([&whole[..], b"x"].concat());
+    // More columns than there are; a first bucket behind the last; more room than there is; a total that no double holds.
+    spoilt.extend([(8, 3), (17, 255), (41, 255), (42, 255), (33, 255)].map(|(place, byte)| {
+        let mut changed = whole.clone();
+        changed[place] = byte;
+        changed
+    }));
+    for value in spoilt {
+        redis::cmd("SET").arg(name(&key)).arg(&value).exec(&mut connection).unwrap();
+        let answered = redis.at(START + 400_000).take(&subject, &[1], &[]).await;
+        assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?} of {value:?}");
+        let left: Vec<u8> = redis::cmd("GET").arg(name(&key)).query(&mut connection).unwrap();
+        assert_eq!(left, value);
+    }
+}
