@@ -104,12 +104,15 @@ end
 local function buckets_of(column)
   local buckets = {}
   if column then
-    local _, _, _, modulus = terms(column.kind)
-    for bucket = math.max(column.first, column.last - 128), column.last do
-      local count = (sum_of(column, bucket) - sum_of(column, bucket - 1)) % modulus
-      if count > 0 then
-        buckets[#buckets + 1] = {bucket, count}
+    local _, format, width, modulus = terms(column.kind)
+    local from = math.max(column.first, column.last - 128)
+    local before, place = sum_of(column, from - 1), (from - column.first) % KEPT
+    for bucket = from, column.last do
+      local sum = bucket == column.last and column.total or read_at(format, column.sums, place * width + 1)
+      if sum ~= before then
+        buckets[#buckets + 1] = {bucket, (sum - before) % modulus}
       end
+      before, place = sum, (place + 1) % KEPT
     end
   end
   return buckets
