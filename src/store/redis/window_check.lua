@@ -1,8 +1,8 @@
 -- Sliding windows, as `window_state.lua` has them. `check_head.lua` comes first and says how it is called.
 --
 -- Most checks find the columns of their quotas as they left them, and no clock that stepped back. What they change is
--- written in place: all columns by one command, and by one or two more the sums of a quota whose bucket has ended.
--- Others do as `window.lua` does.
+-- written in place: all columns by one command, and by one or two more the sums of a quota whose bucket has ended; or
+-- all by one, where there is no room for them. Others do as `window.lua` does.
 --
 -- Key of a check: the state.
 -- Numbers of a quota: length of a bucket, us; limit; kind.
@@ -58,7 +58,7 @@ for _ = 1, checks do
     -- end each
 
     -- Where each column's sums are, if the state is as most are.
-    local usual = true
+    local usual, grows = true, false
     if state then
       usual = #state >= HEADER + COLUMN * QUOTAS and string.byte(state, HEADER) == QUOTAS
       if usual then
@@ -73,7 +73,8 @@ for _ = 1, checks do
         -- each
         sums_q, place, skipped_q = place, place + room_q * width_q, bucket_q - last_q
         usual = usual and found_q == kind_q and skipped_q >= 0 and first_q <= last_q and total_q < modulus_q
-          and (room_q == KEPT or last_q - first_q <= room_q and (skipped_q > 128 or bucket_q - first_q <= room_q))
+          and (room_q == KEPT or last_q - first_q <= room_q)
+        grows = grows or room_q < KEPT and skipped_q <= 128 and bucket_q - first_q > room_q
         -- end each
         usual = usual and place == #state + 1
       end
@@ -135,7 +136,7 @@ for _ = 1, checks do
 
     local failed = false
     if charged > 0 and usual then
-      local old_end, new_end, ends_here, from, over, sum = 0, 0, nil, nil, nil, nil
+      local old_end, new_end, ends_here, from, over, sums = 0, 0, nil, nil, nil, ''
       -- each
       ends_here = (last_q - last_q % 64 + 128) * length_q
       if ends_here > old_end then
@@ -145,32 +146,40 @@ for _ = 1, checks do
       if ends_here > new_end then
         new_end = ends_here
       end
+      from = (last_q - first_q) % KEPT
       if skipped_q > 128 then
         first_q, total_q = bucket_q, 0
+        if grows then
+          room_q = 0
+        end
+      elseif grows then
+        local own = string.sub(state, sums_q, sums_q + room_q * width_q - 1)
+        own, room_q = filled(own, room_q, from, skipped_q, pack(format_q, total_q))
+        sums = sums .. own
       elseif skipped_q > 0 and not failed then
-        from, sum = (last_q - first_q) % KEPT, pack(format_q, total_q)
         over = from + skipped_q > KEPT and from + skipped_q - KEPT or 0
-        failed = call('SETRANGE', key, text('%d', sums_q + from * width_q - 1), string.rep(sum, skipped_q - over))
-          ~= #state
+        failed = call('SETRANGE', key, text('%d', sums_q + from * width_q - 1),
+          string.rep(pack(format_q, total_q), skipped_q - over)) ~= #state
         if over > 0 and not failed then
-          failed = call('SETRANGE', key, text('%d', sums_q - 1), string.rep(sum, over)) ~= #state
+          failed = call('SETRANGE', key, text('%d', sums_q - 1), string.rep(pack(format_q, total_q), over)) ~= #state
         end
       end
       -- end each
-      local written = pack(COLUMNS
+      local heads = pack(COLUMNS
         -- each
         , kind_q, first_q, bucket_q, (total_q + charged) % modulus_q, room_q
         -- end each
       )
       if failed then
         failed = true
-      elseif state then
-        failed = call('SETRANGE', key, HEADER, written) ~= #state
+      elseif not state or grows then
+        local mark = state and string.sub(state, 1, HEADER) or NEW
+        failed = call('SET', key, mark .. heads .. sums, 'PX', life_until(new_end, now)).err ~= nil
+      else
+        failed = call('SETRANGE', key, HEADER, heads) ~= #state
         if new_end > old_end then
           call('PEXPIRE', key, life_until(new_end, now))
         end
-      else
-        failed = call('SET', key, NEW .. written, 'PX', life_until(new_end, now)).err ~= nil
       end
     elseif charged > 0 and not spoilt then
       local kinds = {}

@@ -151,12 +151,26 @@ local function column_of(kind, buckets)
   return {kind = kind, first = first, last = last, total = total % modulus, room = room, sums = table.concat(sums)}
 end
 
+-- Sums, and how many there is room for, when so many buckets, from the one at place `from` on, have ended with `sum`.
+local function filled(sums, room, from, ended, sum)
+  local width, to = #sum, from + ended
+  if to > room and room < KEPT then
+    local more = room_for(to)
+    sums, room = sums .. string.rep('\0', (more - room) * width), more
+  end
+  if to <= KEPT then
+    return string.sub(sums, 1, from * width) .. string.rep(sum, ended) .. string.sub(sums, to * width + 1), room
+  end
+  local over = to - KEPT
+  sums = string.rep(sum, over) .. string.sub(sums, over * width + 1, from * width) .. string.rep(sum, KEPT - from)
+  return sums, room
+end
+
 -- The column after a charge in a bucket.
 local function charged_in(column, kind, bucket, cost)
   if not column or bucket < column.last - 64 or bucket > column.last + 128 then
     return column_of(kind, {{bucket, cost}})
   end
-  local _, format, width, modulus = terms(kind)
   if bucket < column.last then
     local buckets, place = buckets_of(column), 1
     while buckets[place] and buckets[place][1] < bucket do
@@ -169,20 +183,10 @@ local function charged_in(column, kind, bucket, cost)
     end
     return column_of(kind, buckets)
   end
-  local from, skipped = (column.last - column.first) % KEPT, bucket - column.last
-  local sums, to, sum = column.sums, from + skipped, pack(format, column.total)
-  if to > column.room and column.room < KEPT then
-    local room = room_for(to)
-    sums = sums .. string.rep('\0', (room - column.room) * width)
-    column.room = room
-  end
-  if to <= KEPT then
-    sums = string.sub(sums, 1, from * width) .. string.rep(sum, skipped) .. string.sub(sums, to * width + 1)
-  else
-    sums = string.rep(sum, to - KEPT) .. string.sub(sums, (to - KEPT) * width + 1, from * width)
-      .. string.rep(sum, KEPT - from)
-  end
-  column.sums, column.last, column.total = sums, bucket, (column.total + cost) % modulus
+  local _, format, _, modulus = terms(kind)
+  local from, ended = (column.last - column.first) % KEPT, bucket - column.last
+  column.sums, column.room = filled(column.sums, column.room, from, ended, pack(format, column.total))
+  column.last, column.total = bucket, (column.total + cost) % modulus
   return column
 end
 
