@@ -42,20 +42,20 @@ async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
     redis.store.ready().await;
     let key = unique("columns");
     let (second, ten, minute, hour) = ((100, SECOND), (100, 10 * SECOND), (100, 60 * SECOND), (100, 3600 * SECOND));
-    let rows: [(&[(u64, Micros)], &[u64]); 8] = [
-        (&[ten, minute], &[99, 99]),
-        (&[ten, minute, hour], &[98, 98, 99]),
-        (&[hour, ten], &[98, 97]),
-        (&[minute], &[97]),
-        (&[minute, second], &[96, 99]),
-        (&[ten, minute, hour], &[96, 95, 97]),
-        (&[second, ten, minute, hour], &[98, 95, 94, 96]),
-        (&[ten, minute], &[94, 93]),
+    let rows = [
+        (vec![ten, minute], vec![99, 99]),
+        (vec![ten, minute, hour], vec![98, 98, 99]),
+        (vec![hour, ten], vec![98, 97]),
+        (vec![minute], vec![97]),
+        (vec![minute, second], vec![96, 99]),
+        (vec![ten, minute, hour], vec![96, 95, 97]),
+        (vec![second, ten, minute, hour], vec![98, 95, 94, 96]),
+        (vec![ten, minute], vec![94, 93]),
     ];
     for (number, (quotas, expected)) in rows.into_iter().enumerate() {
         // Within one bucket of a second, and in later ones of it.
         let now = START + number as Micros * 20_000;
-        assert_eq!(left(&redis, policy(quotas), &key, 1, now).await, expected, "{number}: {quotas:?}");
+        assert_eq!(left(&redis, policy(&quotas), &key, 1, now).await, expected, "{number}: {quotas:?}");
     }
     // A limit that crosses 2^32 counts in another column, and comes back to the one it had.
     let now = START + SECOND / 2;
@@ -145,7 +145,7 @@ async fn half_of_a_state_is_refused() {
     let subject = subject(Arc::new(policy(&quotas)), &key);
     let mut spoilt: Vec<Vec<u8>> = (0..whole.len()).step_by(7).map(|length| whole[..length].to_vec()).collect();
     spoilt.push([&whole[..], b"x"].concat());
-    // More columns than there are; a first bucket behind the last; more room than there is; a total that no double holds.
+    // More columns than there are, a first bucket behind the last, more room than there is, a total beyond doubles.
     spoilt.extend([(8, 3), (17, 255), (41, 255), (42, 255), (33, 255)].map(|(place, byte)| {
         let mut changed = whole.clone();
         changed[place] = byte;

@@ -1,14 +1,14 @@
 //! Slots that move from one primary to another.
 //!
-//! While a slot moves, calls with several keys are refused as long as one of them is missing or gone: TRYAGAIN, on both
-//! sides. What sliding windows count is one key, so ASK leads their checks to where it is, and they are decided as ever.
-//! Others have a key for each quota. Most slots move in milliseconds, so such a check is asked again for a third of its
-//! time. If it lasts, the slot is remembered for a second, and its checks **charge first**, by calls of one key each,
-//! which ASK leads to where the key is now: quota by quota, the cost is charged if that quota has room for it, and if a
-//! later one says no, what was charged is given back. So never too much is admitted. But a check may be denied for what
-//! a competing one gives back a moment later, and so nothing is learned from these answers: they say that no denial is
-//! final (`closed` is none). What is charged so is a reservation and marks its key, so that nobody else learns from it
-//! either.
+//! While a slot moves, calls with several keys are refused as long as one of them is missing or gone: TRYAGAIN, on
+//! both sides. What sliding windows count is one key, so ASK leads their checks to where it is, and they are decided
+//! as ever. Others have a key for each quota. Most slots move in milliseconds, so such a check is asked again for a
+//! third of its time. If it lasts, the slot is remembered for a second, and its checks **charge first**, by calls of
+//! one key each, which ASK leads to where the key is now: quota by quota, the cost is charged if that quota has room,
+//! and if a later one says no, what was charged is given back. So never too much is admitted. But a check may be
+//! denied for what a competing one gives back a moment later, and so nothing is learned from these answers: they say
+//! that no denial is final (`closed` is none). What is charged so is a reservation and marks its key, so that nobody
+//! else learns from it either.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -20,8 +20,8 @@ pub struct Single {
 }
 
 impl Single {
-    /// Charges `cost` to `quota`, whose state is a pair, if there is room for it. For `hold` us it may be given back. The
-    /// reply is that to a reservation.
+    /// Charges `cost` to `quota`, whose state is a pair, if it has room. For `hold` us it may be given back. The reply
+    /// is that to a reservation.
     pub fn charge_pair(tag: &Tag, policy: &Policy, quota: &Quota, now: Micros, cost: u64, hold: Micros) -> Self {
         let is_bucket = matches!(quota.rule, Rule::TokenBucket(_));
         let [first, second, third] = parameters(quota, pair_numbers(quota, now));

@@ -1,12 +1,12 @@
 -- Sliding windows of one key: what each quota of its policy counted, all in one String. What is done with it follows.
 --
--- One String, because a command costs more than what it reads, and a check of three quotas read six and wrote three;
--- and a call of one key is decided also while its slot moves.
+-- One String, because a command costs more than what it reads: with keys for each quota, a check of three read six and
+-- wrote three. And a call of one key is decided also while its slot moves.
 --
 -- mark, 8 bytes: until when reservations may be taken back, us; number of columns, 1 byte; the columns; their sums.
 -- A column, 34 bytes, is what one quota counted:
---   kind    8 bytes: twice its window, us; plus 1 where its limit is 2^32 or more. A limit that crosses that line counts
---           in another column.
+--   kind    8 bytes: twice its window, us; plus 1 where its limit is 2^32 or more. A limit that crosses that line
+--           counts in another column.
 --   first   8 bytes: the bucket, numbered from the epoch, of its first charge
 --   last    8 bytes: the last bucket that holds anything
 --   total   8 bytes: what was charged from the first on, modulo 2^32; or 2^52, where its limit is that large
