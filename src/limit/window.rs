@@ -6,9 +6,12 @@
 //! counts nothing that is older than 65 f. It falls only where a bucket begins, so the instant at which a
 //! cost will fit is known exactly.
 //!
-//! Counts in buckets after b (written before a clock stepped back) count as well: they are charges of an
-//! interval that also holds t. They leave when their own turn comes. A clock that steps back by at most a
-//! window therefore never admits too much.
+//! Counts in the 64 buckets after b (written before a clock stepped back) count as well: they are charges of an
+//! interval that also holds t. They leave when their own turn comes. A clock that steps back, by at most a window
+//! in all since the latest charge, therefore never admits too much. What lies further ahead was written by a clock
+//! that has been set, and counts no more.
+
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -86,19 +89,23 @@ impl SlidingWindow {
     /// Takes back what a charge at `at` still counts, from its own bucket.
     pub fn give_back(&mut self, grid: Grid, now: Micros, at: Micros, cost: u64) -> u64 {
         let index = grid.bucket_at(at);
-        let oldest = grid.bucket_at(now).saturating_sub(BUCKETS);
+        let live = self.live_places(grid, now);
         match self.buckets.binary_search_by_key(&index, |bucket| bucket.index) {
-            Ok(place) if index >= oldest => self.lower(place, cost),
+            Ok(place) if live.contains(&place) => self.lower(place, cost),
             _ => 0,
         }
     }
 
     /// Takes back up to `cost` of what counts at `now`, from the oldest bucket upward.
     pub fn refund(&mut self, grid: Grid, now: Micros, cost: u64) -> u64 {
-        let place = self.buckets.len() - self.live(grid, now).len();
+        let live = self.live_places(grid, now);
         let mut given = 0;
-        while given < cost && place < self.buckets.len() {
-            given += self.lower(place, cost - given);
+        for _ in live.clone() {
+            // A bucket of which nothing is left is gone, and the next one in its place.
+            given += self.lower(live.start, cost - given);
+            if given == cost {
+                break;
+            }
         }
         given
     }
@@ -118,7 +125,7 @@ impl SlidingWindow {
         given
     }
 
-    /// Units that count at `now`: those of the last 65 buckets and of any later one.
+    /// Units that count at `now`: those of the last 65 buckets and of the 64 after them.
     pub fn counted(&self, grid: Grid, now: Micros) -> u64 {
         self.live(grid, now).iter().map(|bucket| bucket.count).sum()
     }
@@ -126,6 +133,7 @@ impl SlidingWindow {
     /// Adds an admitted cost to the bucket of `now`, and forgets what can no longer matter.
     pub fn charge(&mut self, grid: Grid, now: Micros, cost: u64) {
         let index = grid.bucket_at(now);
+        self.buckets.truncate(self.buckets.partition_point(|bucket| bucket.index <= index + BUCKETS));
         match self.buckets.binary_search_by_key(&index, |bucket| bucket.index) {
             Ok(at) => self.buckets[at].count += cost,
             Err(at) => {
@@ -173,9 +181,14 @@ impl SlidingWindow {
     }
 
     fn live(&self, grid: Grid, now: Micros) -> &[Bucket] {
-        let oldest = grid.bucket_at(now).saturating_sub(BUCKETS);
-        let from = self.buckets.partition_point(|bucket| bucket.index < oldest);
-        &self.buckets[from..]
+        &self.buckets[self.live_places(grid, now)]
+    }
+
+    /// Where the buckets are that count at `now`.
+    fn live_places(&self, grid: Grid, now: Micros) -> Range<usize> {
+        let current = grid.bucket_at(now);
+        let from = self.buckets.partition_point(|bucket| bucket.index < current.saturating_sub(BUCKETS));
+        from..self.buckets.partition_point(|bucket| bucket.index <= current + BUCKETS)
     }
 
     /// One window more than what counts is kept, so that a clock which steps back by up to a window finds
@@ -229,6 +242,20 @@ mod tests {
         assert_eq!(window.counted(GRID, 600), 4);
         window.charge(GRID, 600, 1);
         assert_eq!(window.wait(GRID, 600, 5, 1), Wait::For(60 * 10 + 650 - 600));
+    }
+
+    /// Neither the step before it nor what lies further ahead than a window hides what was charged in between.
+    #[test]
+    fn a_clock_that_steps_back_twice_sees_what_it_wrote_within_a_window() {
+        let mut window = SlidingWindow::default();
+        for (now, cost) in [(2000, 1), (1400, 99)] {
+            window.charge(GRID, now, cost);
+        }
+        assert_eq!((window.counted(GRID, 1400), window.counted(GRID, 800)), (100, 99));
+        assert_eq!(window.refund(GRID, 800, 200), 99);
+        assert_eq!(window.counted(GRID, 1400), 1);
+        window.charge(GRID, 800, 5);
+        assert_eq!((window.counted(GRID, 800), window.counted(GRID, 1400)), (5, 5));
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn lives(server: &Server, pattern: &str) -> BTreeMap<String, i64> {
 }
 
 #[tokio::test]
-async fn a_segment_lives_until_it_has_left_the_window_and_one_second_more() {
+async fn what_windows_counted_lives_until_it_has_left_them_and_one_second_more() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     for window in [100_000u64, 137_000, 1_000_000, 60_000_000, 86_400_000_000] {

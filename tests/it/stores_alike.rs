@@ -10,7 +10,7 @@ use tollgate::limit::window::Grid;
 use tollgate::store::{Done, Subject};
 
 use crate::harness::redis::{shared, timed_store};
-use crate::harness::steps::{BACK, START, Step, any_policies, histories, runner, with_limits};
+use crate::harness::steps::{START, Step, any_policies, histories, runner, with_limits};
 use crate::harness::timed::{Timed, TimedRedis, in_time};
 use crate::harness::unique;
 use crate::harness::works::{Deed, Scribe, deeds};
@@ -115,7 +115,7 @@ fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
     let longest = policy.quotas.iter().map(|quota| match quota.rule {
         // Until the segment after that of its last charge has ended, which is later by what the clock stepped back. A
         // raised burst takes at most twice as long to fill.
-        Rule::SlidingWindow => 2 * Grid::new(quota.window).segment() + BACK,
+        Rule::SlidingWindow => 2 * Grid::new(quota.window).segment() + quota.window,
         _ => 2 * quota.window,
     });
     let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();

@@ -1,5 +1,6 @@
 //! What the sliding windows of a key counted is one String in Redis, with a column for each quota.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -7,10 +8,11 @@ use redis::Connection;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
-use tollgate::store::{StoreError, Subject};
+use tollgate::store::{Done, StoreError, Subject, Work};
 
+use crate::harness::cluster::add_calls;
 use crate::harness::dice::Dice;
-use crate::harness::redis::{shared, timed_store};
+use crate::harness::redis::{Server, shared, timed_store};
 use crate::harness::steps::{START, policy, subject};
 use crate::harness::timed::{Timed, TimedRedis, in_time};
 use crate::harness::unique;
@@ -61,6 +63,48 @@ async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
     let now = START + SECOND / 2;
     assert_eq!(left(&redis, policy(&[(1 << 32, 10 * SECOND)]), &key, 1, now).await, [(1 << 32) - 1]);
     assert_eq!(left(&redis, policy(&[ten]), &key, 1, now).await, [93]);
+}
+
+/// A column of a quota that is no more, of a day perhaps, does not have the whole written anew by each check until then.
+#[tokio::test]
+async fn what_is_left_over_makes_no_check_dearer() {
+    let server = Server::start();
+    let redis = server.timed_store();
+    redis.store.ready().await;
+    let mut connection = server.connection().unwrap();
+    let (ten, day) = ((100, 10 * SECOND), (100, 86_400 * SECOND));
+    for number in 0..3 {
+        left(&redis, policy(&[day, ten]), "over", 1, START + number * SECOND).await;
+    }
+    // Once, so that its columns come first.
+    left(&redis, policy(&[ten]), "over", 1, START + 3 * SECOND).await;
+    let mut calls = || {
+        let mut calls = BTreeMap::new();
+        add_calls(&mut connection, &mut calls);
+        ["set", "setrange"].map(|name| calls.get(name).copied().unwrap_or_default())
+    };
+    let before = calls();
+    for number in 0..5 {
+        left(&redis, policy(&[ten]), "over", 1, START + 3 * SECOND + number).await;
+    }
+    assert_eq!(calls(), [before[0], before[1] + 5]);
+    assert_eq!(left(&redis, policy(&[day, ten]), "over", 1, START + 4 * SECOND).await, [96, 90]);
+}
+
+/// A clock that steps back twice still finds what was charged in between, also where the first charge lies further ahead
+/// than a window; on both stores.
+#[tokio::test]
+async fn two_steps_back_hide_nothing_that_lies_within_a_window() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let (memory, key) = (Timed::new(10), unique("twice"));
+    let subject = subject(policy(&[(100, 10 * SECOND)]), &key);
+    for (back, cost, is_allowed) in [(0, 1, true), (6, 99, true), (12, 100, false), (12, 1, true), (6, 1, false)] {
+        let now = START - back * SECOND;
+        let taken = redis.at(now).take(&subject, &[cost], &[]).await.unwrap();
+        assert_eq!(taken.ruling.verdicts[0].allowed, is_allowed, "{cost} {back} s back: {taken:?}");
+        assert_eq!(Ok(taken), memory.at(now).take(&subject, &[cost], &[]));
+    }
 }
 
 /// Columns that no policy asks for any more go when what they hold has left, and there is an end to their number.
@@ -158,4 +202,13 @@ async fn half_of_a_state_is_refused() {
         let left: Vec<u8> = redis::cmd("GET").arg(name(&key)).query(&mut connection).unwrap();
         assert_eq!(left, value);
     }
+    // So is what is no String at all; a reset ends it.
+    let name = name(&key);
+    redis::cmd("DEL").arg(&name).exec(&mut connection).unwrap();
+    redis::cmd("RPUSH").arg(&name).arg("x").exec(&mut connection).unwrap();
+    let answered = redis.at(START).take(&subject, &[1], &[]).await;
+    assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?}");
+    let reset = redis.at(START).run(&subject, Work::Reset, &[]).await.unwrap();
+    assert!(matches!(reset, Done::Refunded(_, 0)), "{reset:?}");
+    assert_eq!(left(&redis, policy(&quotas), &key, 1, START).await, [99, 99]);
 }

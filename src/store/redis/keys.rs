@@ -17,7 +17,7 @@ const WRITTEN_OUT: usize = 128;
 /// Bytes that a quota and what follows it usually take in a name.
 const COUNTER_BYTES: usize = 40;
 
-/// Limits from here on count in u64, under other names.
+/// Limits of sliding windows from here on count in u64, in another column.
 const WIDE: u64 = 1 << 32;
 
 /// The hash tag of a key with its braces: the start of each of its names.
@@ -41,11 +41,7 @@ impl Tag {
 
     /// The name of what the sliding windows of a policy counted, whatever they are.
     pub fn windows(&self, policy: &str) -> String {
-        let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
-        name.push_str(&self.0);
-        name.push_str(policy);
-        name.push_str(":windows");
-        name
+        [&self.0, policy, ":windows"].concat()
     }
 
     /// The name of who caused the charges of a log.
@@ -66,7 +62,7 @@ impl Tag {
     }
 
     /// What the names of all state of a quota begin with that is not a sliding window.
-    pub fn counter(&self, policy: &str, quota: &Quota) -> String {
+    fn counter(&self, policy: &str, quota: &Quota) -> String {
         let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
         name.push_str(&self.0);
         name.push_str(policy);
@@ -106,8 +102,8 @@ impl Write for Checksum {
     }
 }
 
-/// What the record of an id calls a quota: its part in its names, and where its windows begin, which those say behind
-/// it.
+/// What the record of an id calls a quota: its part in its names, or what it would be for a sliding window; and where its
+/// windows begin, which those say behind it.
 pub(super) fn recorded(quota: &Quota) -> String {
     let mut name = String::new();
     push_counter(&mut name, quota);
@@ -151,7 +147,7 @@ fn push_number(name: &mut String, number: u64) {
     name.push_str(itoa::Buffer::new().format(number));
 }
 
-/// The width of a quota's counters in bytes; the script chooses by the same rule.
+/// The width of a sliding window's sums in bytes, which is part of its column's kind.
 pub fn counter_width(limit: u64) -> usize {
     if limit < WIDE { 4 } else { 8 }
 }

@@ -90,15 +90,15 @@ impl<'a> WindowState<'a> {
         let (heads, mut sums) = rest.split_at_checked(usize::from(*count) * COLUMN)?;
         let mut columns = Vec::with_capacity(usize::from(*count));
         for head in heads.chunks_exact(COLUMN) {
-            let (numbers, room) = head.as_chunks::<8>();
+            let (numbers, places) = head.as_chunks::<8>();
             let [kind, first, last, total] = *numbers else { return None };
             let [kind, first, last, total] = [kind, first, last, total].map(u64::from_be_bytes);
-            let room = usize::from(u16::from_be_bytes(room.try_into().ok()?));
+            let places = usize::from(u16::from_be_bytes(places.try_into().ok()?));
             let own;
-            (own, sums) = sums.split_at_checked(room * width(kind))?;
+            (own, sums) = sums.split_at_checked(places * width(kind))?;
             let reached = last.checked_sub(first)?;
-            let is_told = room == KEPT || usize::try_from(reached).is_ok_and(|reached| reached <= room);
-            if !is_told || room > KEPT || last > EXACT || total > EXACT {
+            let is_told = places == KEPT || usize::try_from(reached).is_ok_and(|reached| reached <= places);
+            if !is_told || places > KEPT || last > EXACT || total > EXACT {
                 return None;
             }
             columns.push(Column { kind, first, last, total, sums: own });
@@ -112,9 +112,9 @@ impl<'a> WindowState<'a> {
     fn of(&self, quota: &Quota, time: Micros) -> SlidingWindow {
         let grid = Grid::new(quota.window);
         let column = self.columns.iter().find(|column| column.kind == window_kind(quota));
-        let column = column.filter(|column| column.last <= grid.bucket_at(time) + BUCKETS);
+        let is_seen = |bucket: &Bucket| bucket.count > 0 && bucket.index <= grid.bucket_at(time) + BUCKETS;
         let mut history = column.map_or_else(SlidingWindow::default, |column| {
-            SlidingWindow::from_buckets(column.buckets().filter(|bucket| bucket.count > 0))
+            SlidingWindow::from_buckets(column.buckets().filter(is_seen))
         });
         history.mark(self.mark);
         history

@@ -11,11 +11,15 @@
 --                                denied, is a peek, or would now be denied, and after a clock stepped back
 --       {TIME, ''}               when what is there is nobody's count
 
+if spoilt then
+  return {now, ''}
+end
+
 local reply = {now}
 local tell, room = false, math.huge
 for q = 1, quotas do
   local column = columns[kinds[q]]
-  reply[q + 1] = counted_at(column, bucket[q])
+  reply[q + 1] = window.counted_at(column, bucket[q])
   room = math.min(room, limit[q] - reply[q + 1])
   tell = tell or column ~= nil and column.last > bucket[q]
 end
@@ -35,9 +39,9 @@ end
 
 if charged > 0 then
   for q = 1, quotas do
-    columns[kinds[q]] = charged_in(columns[kinds[q]], kinds[q], bucket[q], charged)
+    columns[kinds[q]] = window.charged_in(columns[kinds[q]], kinds[q], bucket[q], charged)
   end
-  write(redis.call, state_key, now, marked, kinds, before, columns)
+  write_columns()
 end
 if tell or charged + dearest > room then
   reply[#reply + 1] = state

@@ -20,7 +20,7 @@ local NUMBERS = '<dd'
 -- end each
   .. 'dd'
 
-local COLUMNS = '>'
+local COLUMNS = ''
 -- each
   .. 'I8I8I8I8I2'
 -- end each
@@ -32,6 +32,8 @@ local QUOTAS = 0
 
 local NEW = pack('>I8B', 0, QUOTAS)
 
+local window
+
 for _ = 1, checks do
   local _, ends, cost, times
   -- each
@@ -42,8 +44,16 @@ for _ = 1, checks do
     length_q, limit_q, kind_q,
   -- end each
     cost, times, at = read_at(NUMBERS, numbers, at)
-  local key = names[base + 1]
-  local state = call('GET', key)
+  base = base + 1
+  local key = names[base]
+  local state = redis.pcall('GET', key)
+  if type(state) == 'table' then
+    if string.sub(state.err, 1, 9) == 'WRONGTYPE' then
+      state = ''
+    elseif checks == 1 then
+      return state
+    end
+  end
   if type(state) == 'table' then
     reply[#reply + 1], at = false, ends
   else
@@ -53,61 +63,67 @@ for _ = 1, checks do
     if kind_q % 2 == 1 then
       format_q, width_q, modulus_q = '>I8', 8, 4503599627370496
     end
-    local first_q, last_q, total_q, room_q = bucket_q, bucket_q, 0, 0
-    local sums_q, skipped_q, counted_q = 0, 0, 0
+    local first_q, last_q, total_q, places_q = bucket_q, bucket_q, 0, 0
+    local sums_q, ended_q, counted_q = 0, 0, 0
     -- end each
 
-    -- Where each column's sums are, if the state is as most are.
-    local usual, grows = true, false
+    -- Whether the state is as most are; where the sums of each column begin; how many buckets have ended since its last
+    -- charge; whether the sums of all of them have room; and whether a segment has ended.
+    local usual, grows, turned = true, false, false
     if state then
-      usual = #state >= HEADER + COLUMN * QUOTAS and string.byte(state, HEADER) == QUOTAS
+      usual = #state >= HEADER + COLUMN * QUOTAS
       if usual then
-        local place
+        local mark, count, place
         -- each
         local found_q
         -- end each
+        mark, count,
         -- each
-        found_q, first_q, last_q, total_q, room_q,
+          found_q, first_q, last_q, total_q, places_q,
         -- end each
-          place = read_at(COLUMNS, state, HEADER + 1)
+          place = read_at('>I8B' .. COLUMNS, state)
+        place = place + (count - QUOTAS) * COLUMN
         -- each
-        sums_q, place, skipped_q = place, place + room_q * width_q, bucket_q - last_q
-        usual = usual and found_q == kind_q and skipped_q >= 0 and first_q <= last_q and total_q < modulus_q
-          and (room_q == KEPT or last_q - first_q <= room_q)
-        grows = grows or room_q < KEPT and skipped_q <= 128 and bucket_q - first_q > room_q
+        sums_q, place, ended_q = place, place + places_q * width_q, bucket_q - last_q
+        usual = usual and found_q == kind_q and ended_q >= 0 and first_q <= last_q and total_q < modulus_q
+          and (places_q == KEPT or places_q < KEPT and last_q - first_q <= places_q)
+        grows = grows or places_q < KEPT and ended_q <= 128 and bucket_q - first_q > places_q
+        turned = turned or bucket_q % 64 < ended_q
         -- end each
-        usual = usual and place == #state + 1
+        -- Behind are columns of other quotas, which may live longer.
+        usual = usual and mark <= EXACT and (count == QUOTAS and place == #state + 1
+          or count > QUOTAS and place <= #state + 1 and not grows and not turned)
       end
     end
 
-    local spoilt, stepped, room, columns, before = false, false, math.huge, nil, nil
+    local spoilt, stepped, room, columns, before, marked = false, false, math.huge, nil, nil, nil
     if usual then
       -- each
-      if skipped_q < 65 then
+      if ended_q < 65 then
         local cut = bucket_q - 65
         counted_q = total_q
         if cut >= first_q then
           counted_q = (total_q - read_at(format_q, state, sums_q + (cut - first_q) % KEPT * width_q)) % modulus_q
         end
       end
-      if limit_q - counted_q < room then
-        room = limit_q - counted_q
-      end
       -- end each
     else
-      columns, before = columns_of(state)
+      window = window or windows()
+      columns, before, marked = window.columns_of(state)
+      spoilt = not columns
       if columns then
         -- each
-        counted_q = counted_at(columns[kind_q], bucket_q)
+        columns[kind_q] = window.seen_from(columns[kind_q], bucket_q)
+        counted_q = window.counted_at(columns[kind_q], bucket_q)
         stepped = stepped or columns[kind_q] ~= nil and columns[kind_q].last > bucket_q
-        if limit_q - counted_q < room then
-          room = limit_q - counted_q
-        end
         -- end each
-      else
-        spoilt = true
       end
     end
+    -- each
+    if limit_q - counted_q < room then
+      room = limit_q - counted_q
+    end
+    -- end each
 
     -- Decide the costs in order; each is charged to all quotas or to none.
     local charged, dearest, tell = 0, 0, stepped
@@ -136,58 +152,60 @@ for _ = 1, checks do
 
     local failed = false
     if charged > 0 and usual then
-      local old_end, new_end, ends_here, from, over, sums = 0, 0, nil, nil, nil, ''
+      -- When a segment has ended, the key lives longer, unless a longer window has it live as long already.
+      local old_end, new_end = 0, 0
+      if turned or grows or not state then
+        -- each
+        old_end = math.max(old_end, (last_q - last_q % 64 + 128) * length_q)
+        new_end = math.max(new_end, (bucket_q - bucket_q % 64 + 128) * length_q)
+        -- end each
+      end
+
+      local from, over, sums = nil, nil, ''
       -- each
-      ends_here = (last_q - last_q % 64 + 128) * length_q
-      if ends_here > old_end then
-        old_end = ends_here
-      end
-      ends_here = (bucket_q - bucket_q % 64 + 128) * length_q
-      if ends_here > new_end then
-        new_end = ends_here
-      end
       from = (last_q - first_q) % KEPT
-      if skipped_q > 128 then
+      if ended_q > 128 then
         first_q, total_q = bucket_q, 0
         if grows then
-          room_q = 0
+          places_q = 0
         end
       elseif grows then
-        local own = string.sub(state, sums_q, sums_q + room_q * width_q - 1)
-        own, room_q = filled(own, room_q, from, skipped_q, pack(format_q, total_q))
+        window = window or windows()
+        local own = string.sub(state, sums_q, sums_q + places_q * width_q - 1)
+        own, places_q = window.filled(own, places_q, from, ended_q, pack(format_q, total_q))
         sums = sums .. own
-      elseif skipped_q > 0 and not failed then
-        over = from + skipped_q > KEPT and from + skipped_q - KEPT or 0
+      elseif ended_q > 0 and not failed then
+        over = from + ended_q > KEPT and from + ended_q - KEPT or 0
         failed = call('SETRANGE', key, text('%d', sums_q + from * width_q - 1),
-          string.rep(pack(format_q, total_q), skipped_q - over)) ~= #state
+          string.rep(pack(format_q, total_q), ended_q - over)) ~= #state
         if over > 0 and not failed then
           failed = call('SETRANGE', key, text('%d', sums_q - 1), string.rep(pack(format_q, total_q), over)) ~= #state
         end
       end
       -- end each
-      local heads = pack(COLUMNS
-        -- each
-        , kind_q, first_q, bucket_q, (total_q + charged) % modulus_q, room_q
-        -- end each
-      )
-      if failed then
-        failed = true
-      elseif not state or grows then
-        local mark = state and string.sub(state, 1, HEADER) or NEW
-        failed = call('SET', key, mark .. heads .. sums, 'PX', life_until(new_end, now)).err ~= nil
-      else
-        failed = call('SETRANGE', key, HEADER, heads) ~= #state
-        if new_end > old_end then
-          call('PEXPIRE', key, life_until(new_end, now))
+      if not failed then
+        local heads = pack('>' .. COLUMNS
+          -- each
+          , kind_q, first_q, bucket_q, (total_q + charged) % modulus_q, places_q
+          -- end each
+        )
+        if not state or grows then
+          local mark = state and string.sub(state, 1, HEADER) or NEW
+          failed = call('SET', key, mark .. heads .. sums, 'PX', life_until(new_end, now)).err ~= nil
+        else
+          failed = call('SETRANGE', key, HEADER, heads) ~= #state
+          if new_end > old_end then
+            call('PEXPIRE', key, life_until(new_end, now))
+          end
         end
       end
     elseif charged > 0 and not spoilt then
       local kinds = {}
       -- each
       kinds[_q] = kind_q
-      columns[kind_q] = charged_in(columns[kind_q], kind_q, bucket_q, charged)
+      columns[kind_q] = window.charged_in(columns[kind_q], kind_q, bucket_q, charged)
       -- end each
-      failed = write(call, key, now, read_at('>I8', state), kinds, before, columns).err ~= nil
+      failed = window.write(call, key, now, marked, kinds, before, columns).err ~= nil
     end
 
     if spoilt then
@@ -207,5 +225,4 @@ for _ = 1, checks do
       -- end each
     end
   end
-  base = base + 1
 end

@@ -17,18 +17,32 @@ else
   now = time[1] * 1000000 + time[2]
 end
 
-local state_key = KEYS[1]
-local state = redis.call('GET', state_key)
-local columns, before, marked = {}, {}, 0
-if state then
-  columns, before = columns_of(state)
-  if not columns then
-    return {now, ''}
-  end
-  marked = read_at('>I8', state)
-end
+local window = windows()
 local kinds, limit, bucket = {}, {}, {}
 for q = 1, quotas do
   kinds[q], limit[q] = tonumber(ARGV[2 * q]), tonumber(ARGV[2 * q + 1])
-  bucket[q] = bucket_of(kinds[q], now)
+  bucket[q] = window.bucket_of(kinds[q], now)
+end
+
+-- What is there: its columns by their kinds, those of the policy as they are seen now; what else there was before; and
+-- its mark. Or it is nobody's count.
+local state_key = KEYS[1]
+local state = redis.pcall('GET', state_key)
+local columns, before, marked = {}, {}, 0
+if state then
+  if type(state) == 'string' then
+    columns, before, marked = window.columns_of(state)
+  else
+    columns = nil
+  end
+end
+local spoilt = not columns
+if not spoilt then
+  for q = 1, quotas do
+    columns[kinds[q]] = window.seen_from(columns[kinds[q]], bucket[q])
+  end
+end
+
+local function write_columns()
+  window.write(redis.call, state_key, now, marked, kinds, before, columns)
 end

@@ -17,9 +17,9 @@ use tollgate::store::Subject;
 /// An instant to start from: far enough from the epoch for any window.
 pub const START: Micros = 1_790_000_000_000_000;
 
-/// A clock steps back by less than the segments sent cover on either side, and by less than a window: what lies
-/// further ahead than that, a store need not see.
-pub const BACK: Micros = 200_000;
+/// A clock steps back by less than a window, and where windows by the calendar are told by less than that covers on
+/// either side: what lies further ahead than that, a store need not see.
+const BACK: Micros = 200_000;
 
 /// One call: at `gap` us after the previous one (or before, when the clock steps back), with a list of costs.
 #[derive(Debug, Clone)]
@@ -60,8 +60,8 @@ pub fn bucket(burst: u64, units: u64, per: Micros) -> Quota {
     Quota { name: span_text(per), limit, window: terms.fill_time(limit).unwrap(), rule: Rule::TokenBucket(rate) }
 }
 
-/// The policy with its limits changed, as a reload would; never across 2^32, where other keys of a
-/// sliding window begin.
+/// The policy with its limits changed, as a reload would; never across 2^32, where another column of a
+/// sliding window begins.
 pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
     let mut changed = policy.clone();
     for quota in &mut changed.quotas {
@@ -170,7 +170,7 @@ pub fn steps(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<Step>> 
     let shortest = policy.quotas.iter().map(span).min().unwrap();
     let longest = policy.quotas.iter().map(span).max().unwrap();
     let tightest = policy.quotas.iter().map(|quota| quota.limit.get()).min().unwrap();
-    let back = BACK.min(shortest);
+    let back = if policy.algorithm == Algorithm::SlidingWindow { shortest } else { BACK.min(shortest) };
     let gap = prop_oneof![
         6 => (0..shortest / 8).prop_map(|gap| (gap, false)),
         3 => (0..shortest * 2).prop_map(|gap| (gap, false)),
