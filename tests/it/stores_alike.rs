@@ -7,7 +7,7 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Rule;
 use tollgate::limit::window::Grid;
-use tollgate::store::{Done, Subject};
+use tollgate::store::{Done, Subject, Work};
 
 use crate::harness::redis::{shared, timed_store};
 use crate::harness::steps::{START, Step, any_policies, histories, runner, with_limits};
@@ -65,16 +65,23 @@ async fn deeds_alike(redis: &TimedRedis, policy: &Policy, deeds: &[(Step, Deed)]
     let key: Arc<str> = unique("deeds").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
     let mut scribe = Scribe::default();
-    let (mut history, mut latest, mut stepped_back) = (Vec::new(), START, false);
+    let (mut history, mut latest, mut stepped_back, mut marked) = (Vec::new(), START, false, 0);
     for (step, deed) in deeds.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let work = scribe.work(step, deed);
         history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
+        if let Work::Reserve { hold, .. } = &work {
+            marked = marked.max(step.now + hold);
+        }
         let mut expected = comparable(memory.at(step.now).run(&subject, &work, &[]).unwrap());
-        let answered = comparable(redis.at(step.now).run(&subject, work, &[]).await.unwrap());
+        let mut answered = comparable(redis.at(step.now).run(&subject, work, &[]).await.unwrap());
         stepped_back |= step.now < latest;
         latest = latest.max(step.now);
+        if step.now < latest && latest >= marked {
+            // A mark that was over need not be there any more when a clock steps back behind its end.
+            [&mut expected, &mut answered].into_iter().for_each(be_final);
+        }
         if stepped_back && subject.policy.algorithm == Algorithm::SlidingLog {
             be_as_careful(&mut expected, &answered);
         }
@@ -107,6 +114,12 @@ fn be_as_careful(expected: &mut Done, answered: &Done) {
         (expected, answered)
     {
         expected.tentative |= answered.tentative;
+    }
+}
+
+fn be_final(done: &mut Done) {
+    if let Done::Taken(taken) | Done::Reserved(taken, _) | Done::Refunded(taken, _) = done {
+        taken.tentative = false;
     }
 }
 

@@ -65,7 +65,7 @@ async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
     assert_eq!(left(&redis, policy(&[ten]), &key, 1, now).await, [93]);
 }
 
-/// A column of a quota that is no more, of a day perhaps, does not have the whole written anew by each check until then.
+/// A column of a quota that is no more, of a day perhaps, does not have each check until then write all anew.
 #[tokio::test]
 async fn what_is_left_over_makes_no_check_dearer() {
     let server = Server::start();
@@ -91,8 +91,8 @@ async fn what_is_left_over_makes_no_check_dearer() {
     assert_eq!(left(&redis, policy(&[day, ten]), "over", 1, START + 4 * SECOND).await, [96, 90]);
 }
 
-/// A clock that steps back twice still finds what was charged in between, also where the first charge lies further ahead
-/// than a window; on both stores.
+/// A clock that steps back twice still finds what was charged in between, also where the first charge lies further
+/// ahead than a window; on both stores.
 #[tokio::test]
 async fn two_steps_back_hide_nothing_that_lies_within_a_window() {
     let redis = shared().timed_store();

@@ -102,8 +102,8 @@ impl Write for Checksum {
     }
 }
 
-/// What the record of an id calls a quota: its part in its names, or what it would be for a sliding window; and where its
-/// windows begin, which those say behind it.
+/// What the record of an id calls a quota: its part in its names, or of a sliding window what that would be; and where
+/// its windows begin, which those say behind it.
 pub(super) fn recorded(quota: &Quota) -> String {
     let mut name = String::new();
     push_counter(&mut name, quota);

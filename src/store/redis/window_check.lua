@@ -161,8 +161,9 @@ for _ = 1, checks do
         -- end each
       end
 
-      local from, over, sums = nil, nil, ''
+      local from, over
       -- each
+      local own_q = ''
       from = (last_q - first_q) % KEPT
       if ended_q > 128 then
         first_q, total_q = bucket_q, 0
@@ -171,9 +172,8 @@ for _ = 1, checks do
         end
       elseif grows then
         window = window or windows()
-        local own = string.sub(state, sums_q, sums_q + places_q * width_q - 1)
-        own, places_q = window.filled(own, places_q, from, ended_q, pack(format_q, total_q))
-        sums = sums .. own
+        own_q = string.sub(state, sums_q, sums_q + places_q * width_q - 1)
+        own_q, places_q = window.filled(own_q, places_q, from, ended_q, pack(format_q, total_q))
       elseif ended_q > 0 and not failed then
         over = from + ended_q > KEPT and from + ended_q - KEPT or 0
         failed = call('SETRANGE', key, text('%d', sums_q + from * width_q - 1),
@@ -191,7 +191,11 @@ for _ = 1, checks do
         )
         if not state or grows then
           local mark = state and string.sub(state, 1, HEADER) or NEW
-          failed = call('SET', key, mark .. heads .. sums, 'PX', life_until(new_end, now)).err ~= nil
+          local all = mark .. heads
+          -- each
+            .. own_q
+          -- end each
+          failed = call('SET', key, all, 'PX', life_until(new_end, now)).err ~= nil
         else
           failed = call('SETRANGE', key, HEADER, heads) ~= #state
           if new_end > old_end then

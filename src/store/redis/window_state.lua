@@ -174,11 +174,15 @@ local function windows()
     return (column.total - recent) % modulus + (recent - sum_of(column, bucket - 65)) % modulus
   end
 
-  -- Sums, and how many there is room for, when so many buckets, from the one at place `from` on, ended with `sum`.
+  -- Sums, and how many there is room for, when so many buckets, from the one at place `from` on, ended with `sum`. A
+  -- key that is seldom hit gets no more room than it needs.
   local function filled(sums, places, from, ended, sum)
     local width, to = #sum, from + ended
     if to > places and places < KEPT then
-      local more = places_for(to)
+      local more = ended < 16 and places_for(to) or math.min(to, KEPT)
+      if to <= KEPT then
+        return string.sub(sums, 1, from * width) .. string.rep(sum, ended) .. string.rep('\0', (more - to) * width), more
+      end
       sums, places = sums .. string.rep('\0', (more - places) * width), more
     end
     if to <= KEPT then
