@@ -37,11 +37,6 @@ impl Grid {
         self.bucket
     }
 
-    /// Length of a segment, us: 64 buckets, at least the window.
-    pub fn segment(self) -> Micros {
-        self.bucket * BUCKETS
-    }
-
     /// The number of the bucket that holds `now`.
     pub fn bucket_at(self, now: Micros) -> u64 {
         now / self.bucket

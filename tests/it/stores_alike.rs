@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Rule;
-use tollgate::limit::window::Grid;
+use tollgate::limit::window::{BUCKETS, Grid};
 use tollgate::store::{Done, Subject, Work};
 
 use crate::harness::redis::{shared, timed_store};
@@ -128,7 +128,7 @@ fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
     let longest = policy.quotas.iter().map(|quota| match quota.rule {
         // Until the segment after that of its last charge has ended, which is later by what the clock stepped back. A
         // raised burst takes at most twice as long to fill.
-        Rule::SlidingWindow => 2 * Grid::new(quota.window).segment() + quota.window,
+        Rule::SlidingWindow => 2 * BUCKETS * Grid::new(quota.window).bucket() + quota.window,
         _ => 2 * quota.window,
     });
     let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();

@@ -20,10 +20,12 @@ local NUMBERS = '<dd'
 -- end each
   .. 'dd'
 
-local COLUMNS = ''
+local HEADS = '>'
 -- each
   .. 'I8I8I8I8I2'
 -- end each
+
+local STATE = '>I8B' .. HEADS
 
 local QUOTAS = 0
 -- each
@@ -47,14 +49,14 @@ for _ = 1, checks do
   base = base + 1
   local key = names[base]
   local state = redis.pcall('GET', key)
-  if type(state) == 'table' then
-    if string.sub(state.err, 1, 9) == 'WRONGTYPE' then
-      state = ''
-    elseif checks == 1 then
-      return state
-    end
+  if type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
+    -- No String is nobody's count, as one of no length is.
+    state = ''
   end
   if type(state) == 'table' then
+    if checks == 1 then
+      return state
+    end
     reply[#reply + 1], at = false, ends
   else
     -- each
@@ -81,7 +83,7 @@ for _ = 1, checks do
         -- each
           found_q, first_q, last_q, total_q, places_q,
         -- end each
-          place = read_at('>I8B' .. COLUMNS, state)
+          place = read_at(STATE, state)
         place = place + (count - QUOTAS) * COLUMN
         -- each
         sums_q, place, ended_q = place, place + places_q * width_q, bucket_q - last_q
@@ -184,7 +186,7 @@ for _ = 1, checks do
       end
       -- end each
       if not failed then
-        local heads = pack('>' .. COLUMNS
+        local heads = pack(HEADS
           -- each
           , kind_q, first_q, bucket_q, (total_q + charged) % modulus_q, places_q
           -- end each

@@ -1,4 +1,4 @@
--- What a charge left, for `hold.lua` and `once.lua`; `window.lua` precedes.
+-- What a charge left, for `hold.lua` and `once.lua`; `window.lua` precedes. All quotas have one mark.
 
 local function mark(q, till)
   if q == 1 then
