@@ -153,7 +153,7 @@ impl Bundle {
         let call = traces::Call {
             host: &shard.address.host,
             port: shard.address.port,
-            operation: self.groups[0].operation(self.by),
+            operation: self.by.command(),
             script: &self.groups[0].script(),
             checks: self.checks(),
             pipeline: calls,

@@ -213,14 +213,6 @@ impl Group {
         self.costs.len()
     }
 
-    /// The command by which it is asked.
-    pub fn operation(&self, by: By) -> &'static str {
-        match (&self.asks[0].matter, by) {
-            (_, By::Hash) => "EVALSHA",
-            (_, By::Source) => "EVAL",
-        }
-    }
-
     /// How long its call keeps the server and the line, in costs of a check.
     pub fn weight(&self) -> usize {
         let Ask { policy, matter, .. } = &self.asks[0];
@@ -289,6 +281,8 @@ fn malformed() -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use redis::Arg;
+
     use super::super::ask::tests::ask;
     use super::super::single::Single;
     use super::*;
@@ -300,7 +294,11 @@ mod tests {
         let charge = Single::charge_pair(tag, policy, quota, 1_000_000, 1, 0);
         let named = |matter: Matter| {
             let group = Group::of(Ask { matter, ..ask("a").0 });
-            [By::Hash, By::Source].map(|by| group.operation(by))
+            [By::Hash, By::Source].map(|by| {
+                let command = group.command(by, 1_000_000, None);
+                assert_eq!(command.args_iter().next(), Some(Arg::Simple(by.command().as_bytes())));
+                by.command()
+            })
         };
         for matter in [Matter::take(&[1], &[]), Matter::Page(0), Matter::Single(Box::new(charge))] {
             assert_eq!(named(matter), ["EVALSHA", "EVAL"]);

@@ -44,6 +44,16 @@ pub enum By {
     Source,
 }
 
+impl By {
+    /// The command.
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Hash => "EVALSHA",
+            Self::Source => "EVAL",
+        }
+    }
+}
+
 /// What a reply says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -212,10 +222,10 @@ const BYTES: usize = 512;
 /// The beginning of a call.
 pub(super) fn named(by: By, script: Script) -> Cmd {
     let mut cmd = Cmd::with_capacity(ARGUMENTS, BYTES);
-    match by {
-        By::Hash => cmd.arg("EVALSHA").arg(script.hash()),
-        By::Source => cmd.arg("EVAL").arg(script.source()),
-    };
+    cmd.arg(by.command()).arg(match by {
+        By::Hash => script.hash(),
+        By::Source => script.source(),
+    });
     cmd
 }
 
