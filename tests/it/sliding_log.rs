@@ -467,7 +467,7 @@ fn long_logs() -> (Server, tokio::runtime::Runtime, TimedRedis, Subject) {
 fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     let (server, runtime, redis, subject) = long_logs();
     let mut connection = server.connection().unwrap();
-    let key = Tag::new("ratelimit", &subject.key).state("p", &subject.policy.quotas[0]);
+    let key = Tag::new("ratelimit", &subject.key).log("p", &subject.policy.quotas[0]);
     let take = |costs: &[u64], meta: Meta, now: Micros| {
         let metas = vec![meta; costs.len()];
         runtime.block_on(redis.at(now).take(&subject, costs, &metas)).unwrap().ruling.verdicts

@@ -28,7 +28,7 @@ async fn left(redis: &TimedRedis, policy: Policy, key: &str, cost: u64, now: Mic
 }
 
 fn name(key: &str) -> String {
-    Tag::new("ratelimit", key).windows("p")
+    Tag::new("ratelimit", key).counts(&policy(&[(1, SECOND)]))
 }
 
 /// Bytes of what is kept of a key.

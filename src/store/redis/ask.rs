@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use redis::Value;
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 
 use super::keys::Tag;
 use super::log::Page;
 use super::server::Address;
-use super::single::Single;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
@@ -39,8 +37,6 @@ pub enum Matter {
     Work { work: Work, metas: SmallVec<[Meta; 1]> },
     /// Which portion of what a log tells.
     Page(usize),
-    /// A call of one key.
-    Single(Box<Single>),
 }
 
 impl Matter {
@@ -57,7 +53,7 @@ impl Matter {
     pub fn costs(&self) -> &[u64] {
         match self {
             Self::Work { work, .. } => work.costs(),
-            Self::Page(_) | Self::Single(_) => &[],
+            Self::Page(_) => &[],
         }
     }
 
@@ -65,7 +61,15 @@ impl Matter {
     pub fn metas(&self) -> &[Meta] {
         match self {
             Self::Work { metas, .. } => metas,
-            Self::Page(_) | Self::Single(_) => &[],
+            Self::Page(_) => &[],
+        }
+    }
+
+    /// The same of nobody in particular.
+    pub fn without_metas(self) -> Self {
+        match self {
+            Self::Work { work, .. } => Self::work(work, &[]),
+            page @ Self::Page(_) => page,
         }
     }
 
@@ -80,7 +84,6 @@ impl Matter {
             Self::Work { work: Work::Take(costs), .. } => costs.iter().any(|cost| *cost > 0),
             Self::Work { work, .. } => work.charges(),
             Self::Page(_) => false,
-            Self::Single(_) => true,
         }
     }
 
@@ -89,7 +92,6 @@ impl Matter {
         match self {
             Self::Work { work, .. } => work.charges() && matches!(answer, Answer::Done(done) if done.is_charge()),
             Self::Page(_) => false,
-            Self::Single(_) => true,
         }
     }
 }
@@ -125,8 +127,6 @@ impl Return {
 pub enum Answer {
     Done(Done),
     Page(Page),
-    /// The reply to a [`Single`].
-    Told(Value),
 }
 
 impl Answer {
@@ -134,7 +134,7 @@ impl Answer {
     pub fn at(&self) -> Option<Micros> {
         match self {
             Self::Done(done) => done.at(),
-            Self::Page(_) | Self::Told(_) => None,
+            Self::Page(_) => None,
         }
     }
 
@@ -145,7 +145,7 @@ impl Answer {
     pub fn done(self) -> Result<Done, StoreError> {
         match self {
             Self::Done(done) => Ok(done),
-            Self::Page(_) | Self::Told(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+            Self::Page(_) => Err(StoreError::Unknown("the answer is to another question".into())),
         }
     }
 }

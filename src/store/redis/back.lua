@@ -1,9 +1,9 @@
--- Ends what `back_head.lua` begins. The algorithm's part tells `counted`, the keys that count or may; `take_back(q)`,
+-- Ends what `back_head.lua` begins. The algorithm's part tells `state_keys`, those that count or may; `take_back(q)`,
 -- which takes `cost` units back and returns how many there were; and `add_states(reply)`.
 
 local given = 0
 if how == 'reset' then
-  redis.call('DEL', unpack(counted))
+  redis.call('DEL', unpack(state_keys))
   redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
 elseif cost > 0 then
   for q = 1, quotas do

@@ -1,27 +1,36 @@
--- Token bucket (generic cell rate algorithm); for `hold.lua`, `once.lua` and what takes back; `pair_head.lua` says
--- how it is called, `bucket_check.lua` is the same for checks. The pair: an instant, and what
--- was owed then, in fractions of the time in which one unit refills; see the core's `bucket.rs`.
--- Parameters of a quota: fractions repaid in a us; fractions that a unit costs; burst.
+-- Token buckets (generic cell rate algorithm), as `pair_state.lua` has them. The pair: an instant, and what was owed
+-- then, in fractions of the time in which one unit refills; see the core's `bucket.rs`.
+--
+-- Numbers of a quota: fractions repaid in a us; fractions that a unit costs; burst; 0; 0; 0.
+-- The tail: until when reservations may be taken back, us; the ledger's other numbers; and its holes, each what is owed
+-- before it and how much it is; see the core's `ledger.rs`.
 
--- The numbers at the start of a tail.
-local NUMBERS = '>I8I8I8I8I8I8I8'
-
-local function owed(q, at, debt, instant)
-  return debt > 0 and math.max(0, debt - parameter(q, 1) * ((instant or now) - at)) or 0
+local function ends_at(repaid, _, _, _, _, at, debt)
+  return at + math.ceil(debt / repaid)
 end
 
-local function left(q, at, debt)
-  return math.floor((parameter(q, 3) * parameter(q, 2) - owed(q, at, debt)) / parameter(q, 2))
+-- What is owed at an instant.
+local function owed_at(instant, repaid, at, debt)
+  return debt > 0 and math.max(0, debt - repaid * (instant - at)) or 0
 end
 
-local function charge(q, at, debt, cost)
-  local debts = owed(q, at, debt) + cost * parameter(q, 2)
-  return now, debts, math.ceil(debts / parameter(q, 1))
+local function standing(repaid, price, burst, _, _, _, at, debt)
+  local owed = owed_at(now, repaid, at, debt)
+  local room = burst * price - owed
+  return (room - room % price) / price, now, owed
+end
+
+local function charge(_, price, at, owed, cost)
+  return at, owed + cost * price
 end
 
 -- A full bucket owes nothing of any charge. (One of this very instant may have been taken back just now.)
-local function goes_on(q, at, debt, tail)
+local function goes_on(owed, tail)
   local _, _, last = struct.unpack('>I8I8I8', tail)
-  return owed(q, at, debt) > 0 or last >= now
+  return owed > 0 or last >= now
+end
+
+local function is_tail(length)
+  return length >= 56 and (length - 56) % 16 == 0
 end
 

@@ -1,6 +1,8 @@
 -- What has not been repaid since, the oldest debts first; the core's `ledger.rs` says how that is known, and has the
 -- same functions.
 
+local NUMBERS = '>I8I8I8I8I8I8I8'
+
 local HOLES = 32
 
 -- The most that is written and the most that is skipped, fractions; `bucket.rs` and `ledger.rs` have the same.
@@ -38,7 +40,7 @@ end
 local function pass(q, ledger)
   local from = ledger.at
   ledger.at = math.max(from, now)
-  advance(ledger, parameter(q, 1) * (ledger.at - from))
+  advance(ledger, number_of[q][1] * (ledger.at - from))
 end
 
 local function skipped_of(ledger)
@@ -110,22 +112,22 @@ local function end_line(ledger, debt)
 end
 
 local function take_back(q)
-  local debt = owed(q, first[q], second[q])
-  local at, rests = now, debt
-  if debt > MOST then
+  local repaid, price = number_of[q][1], number_of[q][2]
+  local at, rests = now, counted[q]
+  if rests > MOST then
     at, rests = first[q], second[q]
   end
-  local ledger = tail[q] and read_ledger(q)
+  local ledger = tail[q] ~= '' and read_ledger(q)
   if ledger then
     pass(q, ledger)
   end
-  local wanted, distance = cost * parameter(q, 2), nil
+  local wanted, distance = cost * price, nil
   local given = math.min(wanted, rests)
   if made then
     if not ledger or number[q] < ledger.born then
       return 0
     end
-    distance = distance_to(ledger, number[q], owed(q, made, owed_then[q], ledger.at))
+    distance = distance_to(ledger, number[q], owed_at(ledger.at, repaid, made, owed_then[q]))
     given = math.min(given, distance)
   end
   if given > 0 then
@@ -137,9 +139,11 @@ local function take_back(q)
       skip(ledger, given)
     end
     if ledger then
-      end_line(ledger, owed(q, at, rests, ledger.at))
+      end_line(ledger, owed_at(ledger.at, repaid, at, rests))
+      tail[q] = written(ledger)
     end
-    redis.call('SET', KEYS[q], struct.pack('>I8I8', at, rests) .. (ledger and written(ledger) or ''), 'KEEPTTL')
+    first[q], second[q], changed = at, rests, true
   end
-  return math.ceil(given / parameter(q, 2))
+  return math.ceil(given / price)
 end
+

@@ -44,10 +44,10 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
     for (call, told) in calls.iter().zip(&told) {
         numbers.push_check(call, told);
     }
-    let name_all = |cmd: &mut Cmd| calls.iter().zip(&told).for_each(|(call, told)| told.add_names(call, cmd));
+    let name_all = |cmd: &mut Cmd| calls.iter().for_each(|call| _ = cmd.arg(call.tag.counts(call.policy)));
     match declared {
         Declared::Yes => {
-            cmd.arg(told.iter().map(Told::key_count).sum::<usize>());
+            cmd.arg(calls.len());
             name_all(&mut cmd);
             cmd.arg(&numbers.0[..]);
         }
@@ -77,7 +77,7 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
             return Some(Reply::Undecided);
         }
         // No counts that could be decided by.
-        Value::BulkString(_) => {
+        Value::BulkString(state) if state.is_empty() => {
             rest.split_off_first();
             return None;
         }
@@ -85,14 +85,14 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
             rest.split_off_first();
             told
         }
-        _ => rest.split_off(..call.policy.quotas.len() * numbers_told(call.policy))?,
+        _ => rest.split_off(..values_told(call.policy))?,
     };
     Some(Reply::Done(Done::Taken(call.taken(time, said)?.0)))
 }
 
-/// What is told of a quota when its counts say all: what was counted, or its pair.
-fn numbers_told(policy: &Policy) -> usize {
-    if policy.algorithm == Algorithm::SlidingWindow { 1 } else { 2 }
+/// What is told of a check that is not in a list: what each window counted when that says all, or the state of pairs.
+fn values_told(policy: &Policy) -> usize {
+    if policy.algorithm == Algorithm::SlidingWindow { policy.quotas.len() } else { 1 }
 }
 
 /// Numbers as scripts unpack them: doubles, which are exact below 2^53.
@@ -107,7 +107,7 @@ impl Numbers {
     /// Those of one check.
     fn push_check(&mut self, call: &Call<'_>, told: &Told) {
         let start = self.0.len();
-        self.push([told.key_count() as f64, 0.0]);
+        self.push([0.0]);
         match &told.quotas {
             Quotas::Windows => self.push_windows(call),
             Quotas::Pairs(pairs) => pairs.iter().for_each(|pair| self.push(pair.map(|number| number as f64))),
@@ -117,7 +117,7 @@ impl Numbers {
         }
         // Where they end, which is where the script would read on: it counts from 1.
         let ends = (self.0.len() + 1) as f64;
-        self.0[start + 8..start + 16].copy_from_slice(&ends.to_le_bytes());
+        self.0[start..start + 8].copy_from_slice(&ends.to_le_bytes());
     }
 
     fn push_windows(&mut self, call: &Call<'_>) {

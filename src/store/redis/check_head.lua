@@ -9,23 +9,19 @@
 -- Tables and loops over quotas took half of the time. So a check is written out for each number of quotas: what is
 -- between `each` and `end each` is repeated with the number of the quota in place of `_q`.
 --
--- KEYS  the keys of each check, as its algorithm below explains; none where they are arguments
+-- KEYS  the state of each check; none where they are arguments
 -- ARGV  numbers, packed as doubles:
 --       from, to (the instants, us, between which the caller believes TIME to be); 0, or what is taken for TIME, us, by
 --       tests only; how many checks; then for each:
---         how many keys; where its numbers end
+--         where its numbers end
 --         for each quota, what its algorithm needs
 --         the costs, in order, as runs: cost, how many times
 --       [the keys, if they are not KEYS]
 --
 -- Reply {TIME}             when TIME is not within from .. to: nothing was decided
 --       {TIME, ...} and for each check what its algorithm tells, or one of
---         false              of one of several: it could not be read, or its first write was refused; nothing was
---                            charged
---         ''                 what is there is nobody's count; or not all of it could be written
---
--- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are a % b
--- and (a - a % b) / b, which is the quotient rounded down, for such a and b.
+--         false              of one of several: it could not be read or written, and nothing was charged
+--         ''                 what is there is nobody's count
 
 local pack, read_at, text = struct.pack, struct.unpack, string.format
 local numbers = ARGV[1]

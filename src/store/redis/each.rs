@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 
 use super::ask::{Matter, Refusal, Return, given_up};
 use super::lane::Lane;
-use super::moving::can_charge_first;
 use super::patience::Patience;
 use super::route::{Next, Unanswered};
 use super::{Done, RedisStore, StoreError, Taken, Wanted};
@@ -32,9 +31,8 @@ impl RedisStore {
             match self.put(wanted, since, || Return::Among(caller.clone(), place)) {
                 Put::Queued(lane) => waiting.0[place] = Some(lane),
                 Put::Refused(error, lane) => {
-                    alone.push(self.take_alone(place, wanted, since, Some((error.into(), lane))))
+                    alone.push(self.take_alone(place, wanted, since, (error.into(), lane)))
                 }
-                Put::Moving => alone.push(self.take_alone(place, wanted, since, None)),
                 Put::Nowhere(error) => tell(place, Err(error)),
             }
         }
@@ -50,7 +48,7 @@ impl RedisStore {
                         match answer {
                             Ok(answer) => tell(place, answer.done().and_then(Done::taken)),
                             Err(refusal) => {
-                                alone.push(self.take_alone(place, &wanted[place], since, Some((refusal, lane))));
+                                alone.push(self.take_alone(place, &wanted[place], since, (refusal, lane)));
                             }
                         }
                     }
@@ -72,42 +70,37 @@ impl RedisStore {
     fn put(&self, wanted: &Wanted<'_>, since: Micros, answer: impl FnOnce() -> Return) -> Put {
         let (span, policy) = (StoreSpan::none(), &wanted.subject.policy);
         let target = self.target(wanted.subject, &span);
-        if self.moving.holds(target.slot, since) && can_charge_first(policy) {
-            return Put::Moving;
-        }
         let lane = match self.owner(target.slot) {
             Ok(lane) => lane,
             Err(error) => return Put::Nowhere(error),
         };
         let deadline = Patience::new(self.topology.clock(), since, policy.timeout).deadline();
-        match lane.ask(target.ask(&wanted.matter(), &lane, deadline, answer())) {
+        match lane.ask(target.ask(self.told(&target, &wanted.matter()), &lane, deadline, answer())) {
             Ok(()) => Put::Queued(lane),
             Err(error) => Put::Refused(error, lane),
         }
     }
 
-    /// The answer to a check that was not executed, or is better not asked with others.
+    /// The answer to a check that was not executed.
     async fn take_alone(
         &self,
         place: usize,
         wanted: &Wanted<'_>,
         since: Micros,
-        refused: Option<(Refusal, Lane)>,
+        (refusal, lane): (Refusal, Lane),
     ) -> (usize, Result<Taken, StoreError>) {
         let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
-        let mut asking = None;
-        if let Some((refusal, lane)) = refused {
-            let waiting = Unanswered::new(&lane, 1);
-            let next = self.after(refusal, self.slot(wanted.subject), &lane, &mut patience).await;
-            waiting.over(&next);
-            match next {
-                Ok(Next::Asking(address)) => asking = Some(address),
-                Err(Refusal::Failed(error)) => return (place, Err(error)),
-                _ => {}
-            }
-        }
-        let mut span = StoreSpan::none();
-        let answer = self.ask_patiently(wanted.subject, &mut span, &wanted.matter(), &mut patience, asking).await;
+        let waiting = Unanswered::new(&lane, 1);
+        let next = self.after(refusal, self.slot(wanted.subject), &lane, &mut patience).await;
+        waiting.over(&next);
+        let asking = match next {
+            Ok(Next::Asking(address)) => Some(address),
+            Ok(Next::Owner | Next::Done(_)) => None,
+            Err(refusal) => return (place, Err(refusal.into_error())),
+        };
+        let span = StoreSpan::none();
+        let target = self.target(wanted.subject, &span);
+        let answer = self.ask_routed(&target, &wanted.matter(), &mut patience, asking).await;
         (place, answer.and_then(|answer| answer.done()?.taken()))
     }
 }
@@ -117,8 +110,6 @@ enum Put {
     Queued(Lane),
     /// The lane did not take it.
     Refused(StoreError, Lane),
-    /// Its slot is taken to be moving.
-    Moving,
     /// No node is known to own its slot.
     Nowhere(StoreError),
 }

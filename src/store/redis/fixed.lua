@@ -1,62 +1,48 @@
--- Fixed window; for `hold.lua`, `once.lua` and what takes back; `pair_head.lua` says
--- how it is called, `fixed_check.lua` is the same for checks. The pair: the window's first instant, its count.
--- Parameters of a quota: length of a window, us; limit; 1 where windows begin at its multiples since the epoch, else 0
--- (with the first charge). By the calendar, which only the caller knows: the first instant of the window in which it
--- believes TIME to be; limit; the ends of that window and of the next one, with a blank between.
--- Reply {TIME} when TIME is in neither of the two: nothing was decided.
+-- Fixed windows, as `pair_state.lua` has them. The pair: the window's first instant, its count.
+--
+-- Numbers of a quota: length of a window, us; 0 where a window begins with its first charge, 1 where it begins at a
+-- multiple of its length since the epoch; limit; 0; 0; 0. By the calendar: its usual length; a number of its own for
+-- each unit and time zone, from 2 on; limit; the first instant of the window in which the caller believes TIME to be;
+-- the ends of that window and of the next one, within which TIME is.
+-- The tail: until when reservations may be taken back, us.
 
-local calendar = {}
-for q = 1, quotas do
-  local edge, last = string.match(ARGV[3 * q + 1], '^(%d+) (%d+)$')
-  if edge then
-    calendar[q] = {parameter(q, 1), tonumber(edge), tonumber(last)}
-    if now < calendar[q][1] or now >= calendar[q][3] then
-      return {now}
-    end
+-- Of a window beyond those that are known, which a clock that stepped back finds, the end is not too early. A day by the
+-- calendar may have an hour more than others, a month a day.
+local function ends_at(length, anchor, began, edge, last, start, count)
+  if count == 0 then
+    return 0
   end
-end
-
--- The end of the window that began at `start`. Of one beyond those that are known, which a clock that stepped back
--- finds, it is not too early.
-local function ending(q, start)
-  local known = calendar[q]
-  if not known then
-    return start + parameter(q, 1)
+  if anchor < 2 then
+    return start + length
   end
-  for edge = 1, 3 do
-    if start < known[edge] then
-      return known[edge]
-    end
+  if not began then
+    return start + length + length / 16
   end
-  return start + known[3] - known[1]
+  return start < began and began or start < edge and edge or start < last and last or start + last - began
 end
 
-local function beginning(q)
-  local known = calendar[q]
-  if known then
-    return now < known[2] and known[1] or known[2]
+local function standing(length, anchor, limit, began, edge, last, start, count)
+  if now < ends_at(length, anchor, began, edge, last, start, count) then
+    return limit - count, start, count
   end
-  return parameter(q, 3) == 1 and now - now % parameter(q, 1) or now
-end
-
-local function current(q, start, count)
-  if count > 0 and now < ending(q, start) then
-    return start, count
+  local begun = now
+  if anchor == 1 then
+    begun = now - now % length
+  elseif anchor > 1 then
+    begun = now < edge and began or edge
   end
-  return beginning(q), 0
+  return limit, begun, 0
 end
 
-local function left(q, start, count)
-  local _, counted = current(q, start, count)
-  return parameter(q, 2) - counted
+local function charge(_, _, start, count, cost)
+  return start, count + cost
 end
 
-local function charge(q, start, count, cost)
-  local begun, counted = current(q, start, count)
-  return begun, counted + cost, ending(q, begun) - now
+local function goes_on(count)
+  return count > 0
 end
 
-local function goes_on(q, start, count)
-  return count > 0 and now < ending(q, start)
+local function is_tail(length)
+  return length == 8
 end
 

@@ -1,11 +1,10 @@
 -- Only while the window in which the charge was made counts.
 local function take_back(q)
-  local start, count = current(q, first[q], second[q])
-  local given = math.min(cost, count)
-  if given == 0 or (made and made < start) then
+  local given = math.min(cost, counted[q])
+  if given == 0 or (made and made < from[q]) then
     return 0
   end
-  redis.call('SETRANGE', KEYS[q], 8, struct.pack('>I8', count - given))
+  second[q], changed = counted[q] - given, true
   return given
 end
 

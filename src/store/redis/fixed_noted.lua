@@ -1,11 +1,12 @@
--- What a charge left, for `hold.lua` and `once.lua`. The tail of a state: the mark.
+-- What a charge left, for `hold.lua` and `once.lua`; `pair.lua` precedes.
 
 local function mark(q, till)
-  local marked = tail[q] and struct.unpack('>I8', tail[q]) or 0
-  redis.call('SETRANGE', KEYS[q], 16, struct.pack('>I8', math.max(marked, till)))
+  local marked = tail[q] ~= '' and struct.unpack('>I8', tail[q]) or 0
+  tail[q] = struct.pack('>I8', math.max(marked, till))
 end
 
 local function noted(q)
-  return room[q] - charged, lives[q], 0, 0
+  local left, reset = standing_after(q)
+  return left, reset, 0, 0
 end
 

@@ -181,7 +181,7 @@ impl Group {
         let first = &self.asks[0];
         match &first.matter {
             Matter::Work { work, .. } => Some(Script::of(&first.policy, work)),
-            Matter::Page(_) | Matter::Single(_) => None,
+            Matter::Page(_) => None,
         }
     }
 
@@ -189,7 +189,7 @@ impl Group {
     pub fn check(&self) -> Option<Call<'_>> {
         match &self.asks[0].matter {
             Matter::Work { work, .. } => Some(self.call(work)).filter(Call::is_check),
-            Matter::Page(_) | Matter::Single(_) => None,
+            Matter::Page(_) => None,
         }
     }
 
@@ -204,7 +204,6 @@ impl Group {
         match matter {
             Matter::Work { work, .. } => self.call(work).command(by, now, time),
             Matter::Page(number) => read_log(tag, policy, *number, by, time),
-            Matter::Single(single) => single.command(by, time),
         }
     }
 
@@ -221,7 +220,7 @@ impl Group {
             Matter::Work { work: Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_), .. } => {
                 (log_entries(policy) / MOVED).max(1)
             }
-            Matter::Work { .. } | Matter::Single(_) => self.costs.len().max(1),
+            Matter::Work { .. } => self.costs.len().max(1),
         }
     }
 
@@ -230,7 +229,6 @@ impl Group {
         let Ask { policy, matter, .. } = &self.asks[0];
         let algorithm = policy.algorithm.name();
         match matter {
-            Matter::Single(single) => single.name().to_owned(),
             Matter::Page(_) => format!("{algorithm} entries"),
             Matter::Work { work, .. } => match work {
                 Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
@@ -247,7 +245,6 @@ impl Group {
         match &self.asks[0].matter {
             Matter::Work { work, .. } => Outcome::of(self.call(work).reply(reply)),
             Matter::Page(_) => Page::read(reply).map_or_else(malformed, |page| Outcome::Answered(Answer::Page(page))),
-            Matter::Single(_) => Outcome::Answered(Answer::Told(reply.clone())),
         }
     }
 
@@ -284,14 +281,10 @@ mod tests {
     use redis::Arg;
 
     use super::super::ask::tests::ask;
-    use super::super::single::Single;
     use super::*;
 
     #[test]
     fn a_call_is_named_by_its_command() {
-        let (check, _verdict) = ask("a");
-        let (tag, policy, quota) = (&check.tag, &check.policy, &check.policy.quotas[0]);
-        let charge = Single::charge_pair(tag, policy, quota, 1_000_000, 1, 0);
         let named = |matter: Matter| {
             let group = Group::of(Ask { matter, ..ask("a").0 });
             [By::Hash, By::Source].map(|by| {
@@ -300,7 +293,7 @@ mod tests {
                 by.command()
             })
         };
-        for matter in [Matter::take(&[1], &[]), Matter::Page(0), Matter::Single(Box::new(charge))] {
+        for matter in [Matter::take(&[1], &[]), Matter::Page(0)] {
             assert_eq!(named(matter), ["EVALSHA", "EVAL"]);
         }
     }

@@ -1,4 +1,4 @@
-//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:windows`, or `{<prefix>:<key>:}<policy>:<quota>:<what>`.
+//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<what>`, and of logs `{<prefix>:<key>:}<policy>:<quota>:<what>`.
 //!
 //! Everything of one key lies in one hash slot, since only the part in braces is hashed. A key is written so
 //! that it can neither end the braces early nor be read as another key: `{`, `}`, `%` and control bytes become
@@ -7,6 +7,7 @@
 
 use std::fmt::{self, Write};
 
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{Micros, span_in_units};
@@ -39,30 +40,29 @@ impl Tag {
         crc16(0, inside) % SLOTS
     }
 
-    /// The name of what the sliding windows of a policy counted, whatever they are.
-    pub fn windows(&self, policy: &str) -> String {
-        [&self.0, policy, ":windows"].concat()
+    /// The name of what a policy counted, unless that is in logs.
+    pub fn counts(&self, policy: &Policy) -> String {
+        let what = match policy.algorithm {
+            Algorithm::SlidingWindow => ":windows",
+            Algorithm::FixedWindow => ":fixed",
+            Algorithm::TokenBucket => ":buckets",
+            Algorithm::SlidingLog => ":logs",
+        };
+        [&self.0, policy.counters(), what].concat()
+    }
+
+    /// The name of the log of a quota.
+    pub fn log(&self, policy: &str, quota: &Quota) -> String {
+        self.of_quota(policy, quota) + "log"
     }
 
     /// The name of who caused the charges of a log.
     pub fn metas(&self, policy: &str, quota: &Quota) -> String {
-        self.counter(policy, quota) + "metas"
+        self.of_quota(policy, quota) + "metas"
     }
 
-    /// The name of the state of a quota; of a sliding window the state that it shares.
-    pub fn state(&self, policy: &str, quota: &Quota) -> String {
-        let what = match quota.rule {
-            Rule::SlidingWindow => return self.windows(policy),
-            Rule::FixedWindow(Anchor::Clock | Anchor::Calendar(_)) => "clock",
-            Rule::FixedWindow(Anchor::FirstHit) => "first",
-            Rule::TokenBucket(_) => "tat",
-            Rule::SlidingLog(_) => "log",
-        };
-        self.counter(policy, quota) + what
-    }
-
-    /// What the names of all state of a quota begin with that is not a sliding window.
-    fn counter(&self, policy: &str, quota: &Quota) -> String {
+    /// What the names of all that is a quota's own begin with.
+    fn of_quota(&self, policy: &str, quota: &Quota) -> String {
         let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
         name.push_str(&self.0);
         name.push_str(policy);
@@ -199,6 +199,7 @@ const CRC16: [u16; 256] = {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
+    use std::time::Duration;
 
     use proptest::prelude::*;
 
@@ -217,11 +218,16 @@ mod tests {
             rule: Rule::default(),
         };
         let tag = Tag::new("ratelimit", "203.0.113.7");
-        assert_eq!(tag.windows("per-ip"), "{ratelimit:203.0.113.7:}per-ip:windows");
+        let counts = |algorithm| {
+            let policy = Policy::new("per-ip", algorithm, vec![quota(5)], Duration::from_secs(1));
+            tag.counts(&policy).split_off("{ratelimit:203.0.113.7:}per-ip".len())
+        };
+        let kept = [Algorithm::SlidingWindow, Algorithm::FixedWindow, Algorithm::TokenBucket].map(counts);
+        assert_eq!(kept, [":windows", ":fixed", ":buckets"]);
         assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s8-10s"]);
         assert_eq!(tag.record("per-ip", "a:{b}\n"), "{ratelimit:203.0.113.7:}per-ip:id:a:%7Bb%7D%0A");
         let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
-        assert_eq!(tag.state("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");
+        assert_eq!(tag.log("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");
         assert_eq!(tag.metas("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:metas");
     }
 

@@ -27,7 +27,7 @@ pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
     let noted = metas.iter().any(Option::is_some) || work.takes_back();
     cmd.arg(quotas.len() + usize::from(noted) + more_keys.len());
     for quota in quotas {
-        cmd.arg(tag.state(policy.counters(), quota));
+        cmd.arg(tag.log(policy.counters(), quota));
     }
     if noted {
         cmd.arg(tag.metas(policy.counters(), &quotas[longest]));
@@ -87,7 +87,7 @@ impl Page {
     pub(super) fn arguments(tag: &Tag, policy: &Policy, number: usize, cmd: &mut Cmd) {
         let quota = &policy.quotas[policy.longest()];
         cmd.arg(2)
-            .arg(tag.state(policy.counters(), quota))
+            .arg(tag.log(policy.counters(), quota))
             .arg(tag.metas(policy.counters(), quota))
             .arg(number);
     }

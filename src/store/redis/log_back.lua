@@ -4,7 +4,7 @@
 -- whichever are fewer. Mostly few are: what is taken as a cost comes from the oldest entries that count, and a charge
 -- is mostly one of the latest, or one of the oldest. Entries that cost nothing any more go.
 
-local counted, logs = KEYS, {}
+local state_keys, logs = KEYS, {}
 for q = 1, quotas do
   logs[q] = open(q)
 end

@@ -49,8 +49,6 @@ mod resolver;
 
 mod patience;
 
-mod single;
-
 mod moving;
 
 mod shard;
@@ -208,10 +206,10 @@ impl RedisStore {
 
     async fn ask(&self, subject: &Subject, matter: &Matter) -> Result<Answer, StoreError> {
         let takes_back = matches!(matter, Matter::Work { work, .. } if work.takes_back());
-        let mut span = StoreSpan::start(if takes_back { "store.give_back" } else { "store.take" });
+        let span = StoreSpan::start(if takes_back { "store.give_back" } else { "store.take" });
         let clock = self.topology.clock();
         let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.ask_patiently(subject, &mut span, matter, &mut patience, None).await;
+        let answer = self.ask_routed(&self.target(subject, &span), matter, &mut patience, None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }

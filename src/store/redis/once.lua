@@ -10,6 +10,7 @@ for q = 1, quotas do
     record[#record + 1] = told[i]
   end
 end
+keep()
 redis.call('SET', record_key, cmsgpack.pack(record), 'PX', life)
 table.insert(record, 1, 'charged')
 return record

@@ -1,23 +1,41 @@
+-- Decides a list of costs for one key against all quotas of its policy, and charges what it admits: for `hold.lua` and
+-- `once.lua`. `pair_read.lua` precedes.
+--
+-- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
+--
+-- ARGV  the costs, in order, as runs: cost, how many times
+--
+-- Reply {TIME, the state as it was before, or 0 where there is none}
+
+if spoilt then
+  return {now, ''}
+end
+
 -- Decide the costs in order; each is charged to all quotas or to none.
-local charged, lives = 0, {}
+local reply, charged, room = {now, state or 0}, 0, math.min(unpack(left))
 for r = runs, #ARGV - 1, 2 do
-  local cost, fit = tonumber(ARGV[r]), tonumber(ARGV[r + 1])
+  local cost, times = tonumber(ARGV[r]), tonumber(ARGV[r + 1])
   if cost > 0 then
-    for q = 1, quotas do
-      fit = math.min(fit, math.floor((room[q] - charged) / cost))
-    end
+    local fit = math.min(times, math.floor((room - charged) / cost))
     charged = charged + math.max(fit, 0) * cost
   end
 end
 
 if charged > 0 then
   for q = 1, quotas do
-    if tail[q] and not goes_on(q, first[q], second[q], tail[q]) then
-      tail[q] = nil
+    if tail[q] ~= '' and not goes_on(counted[q], tail[q]) then
+      tail[q] = ''
     end
-    first[q], second[q], lives[q] = charge(q, first[q], second[q], charged)
-    -- One second more than the state matters spares the edge.
-    local ttl = string.format('%.0f', math.ceil(lives[q] / 1000) + 1000)
-    redis.call('SET', KEYS[q], struct.pack('>I8I8', first[q], second[q]) .. (tail[q] or ''), 'PX', ttl)
+    first[q], second[q] = charge(number_of[q][1], number_of[q][2], from[q], counted[q], charged)
   end
 end
+
+-- Writes what was charged.
+local keep = write_pairs
+
+-- What is left of a quota, and us until it is whole.
+local function standing_after(q)
+  local a, b, _, d, e, f = unpack(number_of[q])
+  return left[q] - charged, ends_at(a, b, d, e, f, first[q], second[q]) - now
+end
+

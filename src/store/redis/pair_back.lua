@@ -1,17 +1,17 @@
-local counted = KEYS
+-- What `back.lua` does with fixed windows and token buckets; `back_head.lua` and `pair_read.lua` precede. A reset
+-- deletes also what is nobody's count.
+
+if spoilt and how ~= 'reset' then
+  return {now, ''}
+end
+
+local state_keys = {state_key}
+local changed = false
 
 local function add_states(reply)
-  local states = redis.call('MGET', unpack(KEYS))
-  for q = 1, quotas do
-    local state = states[q]
-    reply[2 * q + 1], reply[2 * q + 2] = 0, 0
-    if state then
-      reply[2 * q + 1], reply[2 * q + 2] = struct.unpack('>I8I8', state)
-    end
-    tail[q] = state and string.sub(state, 17) or ''
+  if changed then
+    write_pairs()
   end
-  for q = 1, quotas do
-    reply[#reply + 1] = tail[q]
-  end
+  reply[#reply + 1] = redis.call('GET', state_key) or 0
 end
 

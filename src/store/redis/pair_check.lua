@@ -1,57 +1,96 @@
--- The state of a quota is a pair of numbers, 16 bytes, big-endian; and where charges may be taken back, a tail of its
--- own.
+-- Checks by what `pair_state.lua` has; `check_head.lua` comes first and says how it is called.
 --
--- What comes before this tells, of the five numbers of a quota (a to e),
---   standing(a, b, c, d, e, first, second)   what is left now; and what a charge is added to: an instant, a number
---   charge(a, b, c, d, e, instant, number, cost)   the pair after a charge, and how long it matters, us
---   goes_on(number, tail)   whether the tail still matters
---   is_spoilt(state)        whether somebody else wrote it
+-- Most find the columns of their quotas as they left them. What they write is the whole, since it is short.
 --
--- Keys of a check: for each quota its state.
--- Told of a check, one of
---   first, second of each quota    its state as it was before
---   {first, second of each quota, tail of each}
---                                  the same, where one has a tail
-
-local EXACT = 9007199254740992
+-- Numbers of a quota: a to f, as the algorithm's part has them.
+-- Told of a check: the state as it was before, or 0 where there is none.
 
 -- The numbers of a check, with its first run of costs.
-local NUMBERS = '<dd'
+local NUMBERS = '<d'
 -- each
-  .. 'ddddd'
+  .. 'dddddd'
 -- end each
   .. 'dd'
 
+local COLUMNS = '>B'
+-- each
+  .. 'I8I8I8I8I2'
+-- end each
+
+local QUOTAS = 0
+-- each
+  + 1
+-- end each
+
+local general
+
 for _ = 1, checks do
-  local keys, ends, cost, times
+  local ends, cost, times
   -- each
-  local a_q, b_q, c_q, d_q, e_q
+  local a_q, b_q, c_q, d_q, e_q, f_q
   -- end each
-  keys, ends,
+  ends,
   -- each
-    a_q, b_q, c_q, d_q, e_q,
+    a_q, b_q, c_q, d_q, e_q, f_q,
   -- end each
     cost, times, at = read_at(NUMBERS, numbers, at)
-  local read = call('MGET', unpack(names, base + 1, base + keys))
-  local failed, spoilt, tailed, room = false, false, false, math.huge
-  if read.err then
-    reply[#reply + 1], at, base = false, ends, base + keys
+  base = base + 1
+  local key = names[base]
+  local state = redis.pcall('GET', key)
+  if type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
+    -- No String is nobody's count, as one of no length is.
+    state = ''
+  end
+  if type(state) == 'table' then
+    if checks == 1 then
+      return state
+    end
+    reply[#reply + 1], at = false, ends
   else
     -- each
-    base = base + 1
-    local key_q, state_q, first_q, second_q, tail_q = names[base], read[_q], 0, 0, ''
-    if state_q then
-      if is_spoilt(state_q) then
-        spoilt = true
-      else
-        first_q, second_q = read_at('>I8I8', state_q)
-        spoilt = spoilt or first_q > EXACT or second_q > EXACT
-        if #state_q > 16 then
-          tail_q, tailed = string.sub(state_q, 17), true
+    local first_q, second_q, tail_q = 0, 0, ''
+    -- end each
+    local spoilt, others, heads, tails, lives = false, 0, '', '', 0
+    if state then
+      local usual = #state >= 1 + COLUMN * QUOTAS
+      if usual then
+        local count, place
+        -- each
+        local one_q, two_q, length_q
+        -- end each
+        count,
+        -- each
+          one_q, two_q, first_q, second_q, length_q,
+        -- end each
+          place = read_at(COLUMNS, state)
+        usual = count == QUOTAS
+        -- each
+        usual = usual and one_q == a_q and two_q == b_q and first_q <= EXACT and second_q <= EXACT
+        if length_q > 0 then
+          usual = usual and is_tail(length_q)
+          tail_q = string.sub(state, place, place + length_q - 1)
+          place = place + length_q
+        end
+        -- end each
+        usual = usual and place == #state + 1
+      end
+      if not usual then
+        general = general or pairs_of_key()
+        local columns, ours = general.columns_of(state), {}
+        spoilt = not columns
+        if columns then
+          -- each
+          first_q, second_q, tail_q = general.pair_of(columns, a_q, b_q)
+          ours[pack('>I8I8', a_q, b_q)] = true
+          -- end each
+          others, heads, tails, lives = general.others(columns, ours, QUOTAS)
         end
       end
     end
-    local left_q, from_q, counted_q = standing(a_q, b_q, c_q, d_q, e_q, first_q, second_q)
+
+    local room, failed = math.huge, false
+    -- each
+    local left_q, from_q, counted_q = standing(a_q, b_q, c_q, d_q, e_q, f_q, first_q, second_q)
     if left_q < room then
       room = left_q
     end
@@ -77,41 +116,31 @@ for _ = 1, checks do
     end
 
     if charged > 0 and not spoilt then
-      local first, second, life, wrote, written
       -- each
-      if not failed then
-        first, second, life = charge(a_q, b_q, c_q, d_q, e_q, from_q, counted_q, charged)
-        local tail = tail_q ~= '' and goes_on(counted_q, tail_q) and tail_q or ''
-        -- One second more than the state matters spares the edge.
-        local ttl = text('%.0f', math.ceil(life / 1000) + 1000)
-        wrote = call('SET', key_q, pack('>I8I8', first, second) .. tail, 'PX', ttl)
-        if wrote.err then
-          failed, spoilt = true, written
-        end
-        written = true
+      first_q, second_q = charge(a_q, b_q, from_q, counted_q, charged)
+      lives = math.max(lives, ends_at(a_q, b_q, d_q, e_q, f_q, first_q, second_q))
+      if tail_q ~= '' and not goes_on(counted_q, tail_q) then
+        tail_q = ''
       end
       -- end each
+      local whole = pack(COLUMNS, QUOTAS + others
+        -- each
+        , a_q, b_q, first_q, second_q, #tail_q
+        -- end each
+      ) .. heads
+      -- each
+        .. tail_q
+      -- end each
+        .. tails
+      failed = call('SET', key, whole, 'PX', life_until(lives, now)).err ~= nil
     end
 
     if spoilt then
       reply[#reply + 1] = ''
     elseif failed then
       reply[#reply + 1] = false
-    elseif tailed then
-      local told = {}
-      -- each
-      told[#told + 1] = first_q
-      told[#told + 1] = second_q
-      -- end each
-      -- each
-      told[#told + 1] = tail_q
-      -- end each
-      reply[#reply + 1] = told
     else
-      -- each
-      reply[#reply + 1] = first_q
-      reply[#reply + 1] = second_q
-      -- end each
+      reply[#reply + 1] = state or 0
     end
   end
 end

@@ -1,20 +1,38 @@
-local read = redis.call('MGET', unpack(KEYS))
-local reply, first, second, tail, room = {now}, {}, {}, {}, {}
-local tailed = false
-for q = 1, quotas do
-  local a, b, state = 0, 0, read[q]
-  if state then
-    a, b = struct.unpack('>I8I8', state)
-    if #state > 16 then
-      tail[q], tailed = string.sub(state, 17), true
-    end
-  end
-  first[q], second[q], room[q] = a, b, left(q, a, b)
-  reply[2 * q], reply[2 * q + 1] = a, b
+-- What is there, and what of it counts now.
+
+local general = pairs_of_key()
+local state_key = KEYS[1]
+local state = redis.pcall('GET', state_key)
+local columns = {}
+if state then
+  columns = type(state) == 'string' and general.columns_of(state)
 end
-if tailed then
-  for q = 1, quotas do
-    reply[#reply + 1] = tail[q] or ''
+local spoilt = not columns
+
+-- The numbers of each quota, its pair and its tail; what is left, and what a charge is added to.
+local number_of, first, second, tail = {}, {}, {}, {}
+local left, from, counted, ours = {}, {}, {}, {}
+for q = 1, quotas do
+  local told = {}
+  for place = 1, 6 do
+    told[place] = tonumber(ARGV[6 * q - 3 + place])
   end
+  local a, b, c, d, e, f = unpack(told)
+  number_of[q], ours[struct.pack('>I8I8', a, b)] = told, true
+  first[q], second[q], tail[q] = general.pair_of(columns or {}, a, b)
+  left[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
+end
+
+-- Writes what there is now.
+local function write_pairs()
+  local others, heads, tails, lives = general.others(columns, ours, quotas)
+  local parts = {}
+  for q = 1, quotas do
+    local a, b, _, d, e, f = unpack(number_of[q])
+    parts[q] = struct.pack('>I8I8I8I8I2', a, b, first[q], second[q], #tail[q])
+    lives = math.max(lives, ends_at(a, b, d, e, f, first[q], second[q]), now)
+  end
+  local whole = string.char(quotas + others) .. table.concat(parts) .. heads .. table.concat(tail) .. tails
+  redis.call('SET', state_key, whole, 'PX', life_until(lives, now))
 end
 

@@ -16,7 +16,6 @@ const AT_ONCE: u32 = 4;
 pub struct Patience<'a> {
     clock: &'a Clock,
     /// us.
-    young_until: Micros,
     deadline: Micros,
     pause: Duration,
     redirections: u32,
@@ -25,15 +24,7 @@ pub struct Patience<'a> {
 impl<'a> Patience<'a> {
     /// For a check that waits for `timeout` since an instant of that clock, us.
     pub fn new(clock: &'a Clock, since: Micros, timeout: Duration) -> Self {
-        let span = micros(timeout);
-        let (young_until, deadline) = (since + span / 3, since + span);
-        Self { clock, young_until, deadline, pause: PAUSE.0, redirections: 0 }
-    }
-
-    /// For one of several calls that a check is made of, which is given up at `deadline`, us: what the calls before it
-    /// met costs it no time.
-    pub fn until(clock: &'a Clock, deadline: Micros) -> Self {
-        Self { clock, young_until: 0, deadline, pause: PAUSE.0, redirections: 0 }
+        Self { clock, deadline: since + micros(timeout), pause: PAUSE.0, redirections: 0 }
     }
 
     /// When the check's caller gives up, us.
@@ -44,11 +35,6 @@ impl<'a> Patience<'a> {
     /// The time that is left, us.
     pub fn left(&self) -> Micros {
         self.deadline.saturating_sub(self.clock.now())
-    }
-
-    /// Whether the check will have two thirds of its time left after a pause.
-    pub fn is_young(&self) -> bool {
-        self.clock.now() + micros(self.pause) < self.young_until
     }
 
     /// Waits a little, longer each time. What is asked then may be redirected anew.

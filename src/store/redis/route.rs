@@ -8,11 +8,11 @@ use super::ask::{Answer, Ask, Matter, Refusal, Return, given_up};
 use super::keys::Tag;
 use super::lane::Lane;
 use super::metrics::Retry;
-use super::moving::can_charge_first;
+use super::moving::can_do_without_metas;
 use super::patience::Patience;
 use super::server::Address;
 use super::shard::REFUSES;
-use super::{Done, RedisStore, StoreError, Subject, Work};
+use super::{RedisStore, StoreError, Subject};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
 
@@ -29,12 +29,12 @@ pub struct Target<'a> {
 
 impl Target<'_> {
     /// For `lane`, from a caller that gives up at `deadline` (us).
-    pub fn ask(&self, matter: &Matter, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
+    pub fn ask(&self, matter: Matter, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
         Ask {
             tag: self.tag.clone(),
             policy: self.subject.policy.clone(),
             fingerprint: self.subject.fingerprint,
-            matter: matter.clone(),
+            matter,
             asking: false,
             deadline,
             trace: self.span.waiting(|| lane.shard().now()).map(Box::new),
@@ -50,43 +50,6 @@ impl RedisStore {
         Target { subject, tag, slot, span }
     }
 
-    /// Asks whoever owns the slot, or `asking` behind ASKING; by calls of one key each while the slot moves.
-    pub(super) async fn ask_patiently(
-        &self,
-        subject: &Subject,
-        span: &mut StoreSpan,
-        matter: &Matter,
-        patience: &mut Patience<'_>,
-        mut asking: Option<Address>,
-    ) -> Result<Answer, StoreError> {
-        let target = self.target(subject, span);
-        let (clock, slot) = (self.topology.clock(), target.slot);
-        let costs: &[u64] = match matter {
-            Matter::Work { work: Work::Take(costs), .. } if can_charge_first(&subject.policy) => costs,
-            _ => &[],
-        };
-        let can_charge_first = !costs.is_empty();
-        while !(can_charge_first && self.moving.holds(slot, clock.now())) {
-            match self.ask_routed(&target, matter, patience, asking.take()).await {
-                Err(Refusal::TryAgain) if can_charge_first => self.moving.note(slot, clock.now()),
-                // What cannot be made of calls of one key waits for the slot as long as it may.
-                Err(Refusal::TryAgain) => {
-                    let (lane, paused) = (self.topology.owner(slot), patience.pause("TRYAGAIN".into()).await);
-                    match (lane, &paused) {
-                        (Some(lane), Ok(())) => lane.shard().metrics.retried(Retry::TryAgain),
-                        (Some(lane), Err(error)) => lane.shard().metrics.failed(error, 1),
-                        (None, _) => {}
-                    }
-                    paused?;
-                }
-                answer => return answer.map_err(Refusal::into_error),
-            }
-        }
-        // Boxed, since it is large and rare: the state of a check is moved and kept for as long as it waits.
-        let taken = Box::pin(self.charge_first(subject, costs, span, patience.deadline())).await?;
-        Ok(Answer::Done(Done::Taken(taken)))
-    }
-
     /// Asks whoever owns the slot, or `asking` behind ASKING, and again while the answer is that it was not executed.
     pub(super) async fn ask_routed(
         &self,
@@ -94,7 +57,7 @@ impl RedisStore {
         matter: &Matter,
         patience: &mut Patience<'_>,
         mut asking: Option<Address>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, StoreError> {
         let slot = target.slot;
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
@@ -103,7 +66,7 @@ impl RedisStore {
             };
             let (answer, verdict) = oneshot::channel();
             let waiting = Unanswered::new(&lane, matter.costs().len().max(1));
-            let mut ask = target.ask(matter, &lane, patience.deadline(), Return::To(answer));
+            let mut ask = target.ask(self.told(target, matter), &lane, patience.deadline(), Return::To(answer));
             ask.asking = asking.take().is_some();
             let answer = match lane.ask(ask) {
                 Ok(()) => verdict.await.unwrap_or_else(|_| Err(given_up().into())),
@@ -111,16 +74,37 @@ impl RedisStore {
             };
             let next = match answer {
                 Ok(answer) => Ok(Next::Done(answer)),
+                Err(Refusal::TryAgain) if self.notes_moving(target, matter) => {
+                    lane.shard().metrics.retried(Retry::TryAgain);
+                    Ok(Next::Owner)
+                }
                 Err(refusal) => Box::pin(self.after(refusal, slot, &lane, patience)).await,
             };
             waiting.over(&next);
-            match next? {
+            match next.map_err(Refusal::into_error)? {
                 Next::Done(answer) => return Ok(answer),
                 Next::Owner => {}
                 Next::Asking(address) => asking = Some(address),
             }
         }
-        Err(StoreError::Refused("it was asked too often".into()).into())
+        Err(StoreError::Refused("it was asked too often".into()))
+    }
+
+    /// What is asked of it: on a slot that moves without who causes its charges, if that leaves one key.
+    pub(super) fn told(&self, target: &Target<'_>, matter: &Matter) -> Matter {
+        let is_bare = can_do_without_metas(&target.subject.policy, matter)
+            && self.moving.holds(target.slot, self.topology.clock().now());
+        if is_bare { matter.clone().without_metas() } else { matter.clone() }
+    }
+
+    /// Notes that a slot moves, if that is news and changes what is asked.
+    fn notes_moving(&self, target: &Target<'_>, matter: &Matter) -> bool {
+        let now = self.topology.clock().now();
+        let is_news = can_do_without_metas(&target.subject.policy, matter) && !self.moving.holds(target.slot, now);
+        if is_news {
+            self.moving.note(target.slot, now);
+        }
+        is_news
     }
 
     /// What comes after a refusal: another try, or the refusal itself.
@@ -142,7 +126,7 @@ impl RedisStore {
                 patience.redirected().await?;
                 return Ok(Next::Asking(address));
             }
-            Refusal::TryAgain if patience.is_young() => {
+            Refusal::TryAgain => {
                 lane.shard().metrics.retried(Retry::TryAgain);
                 patience.pause("TRYAGAIN".into()).await?;
             }
@@ -159,7 +143,7 @@ impl RedisStore {
             Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
                 patience.pause(why).await?;
             }
-            refusal @ (Refusal::TryAgain | Refusal::Failed(_)) => return Err(refusal),
+            Refusal::Failed(error) => return Err(error.into()),
         }
         Ok(Next::Owner)
     }

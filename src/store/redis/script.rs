@@ -19,7 +19,6 @@ use super::told::{Quotas, Told};
 use crate::limit::amend::{Receipt, charge, is_tentative};
 use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, Taken, Work};
 
@@ -87,12 +86,13 @@ impl<'a> Call<'a> {
             Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
             Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => {
                 let told = Told::of(self, now);
-                cmd.arg(told.key_count() + more_keys.len());
-                told.add_names(self, &mut cmd);
-                cmd.arg(&more_keys[..]);
+                cmd.arg(1 + more_keys.len()).arg(self.tag.counts(self.policy)).arg(&more_keys[..]);
                 match &told.quotas {
                     Quotas::Windows => self.window_arguments(&mut cmd),
-                    Quotas::Pairs(pairs) => self.pair_arguments(&mut cmd, pairs),
+                    Quotas::Pairs(pairs) => {
+                        cmd.arg(told.bounds.0).arg(told.bounds.1).arg(pairs.len());
+                        pairs.iter().for_each(|numbers| _ = cmd.arg(&numbers[..]));
+                    }
                 }
                 for (cost, times) in runs(self.costs) {
                     cmd.arg(cost).arg(times);
@@ -123,13 +123,6 @@ impl<'a> Call<'a> {
         cmd.arg(self.policy.quotas.len());
         for quota in &self.policy.quotas {
             cmd.arg(window_kind(quota)).arg(quota.limit.get());
-        }
-    }
-
-    fn pair_arguments(&self, cmd: &mut Cmd, pairs: &[[u64; 5]]) {
-        cmd.arg(pairs.len());
-        for (quota, numbers) in self.policy.quotas.iter().zip(pairs) {
-            cmd.arg(&parameters(quota, *numbers));
         }
     }
 
@@ -194,15 +187,6 @@ impl<'a> Call<'a> {
         };
         Some((Taken { ruling, at: time, tentative }, receipt))
     }
-}
-
-/// What `pair_head.lua` is told of a quota.
-pub(super) fn parameters(quota: &Quota, [first, second, kind, edge, last]: [u64; 5]) -> [String; 3] {
-    let third = match quota.rule {
-        Rule::FixedWindow(Anchor::Calendar(_)) => format!("{edge} {last}"),
-        _ => kind.to_string(),
-    };
-    [first.to_string(), second.to_string(), third]
 }
 
 /// A call that reads portion `number` of what a log tells.

@@ -20,40 +20,25 @@ macro_rules! scripts {
     };
 }
 
-/// What charges a quota whose state is a pair first.
-macro_rules! first_pair {
-    ($pair:literal, $noted:literal) => {
-        concat!(
-            include_str!("first_pair.lua"),
-            include_str!("pair_head.lua"),
-            include_str!($pair),
-            include_str!("pair_read.lua"),
-            include_str!("pair.lua"),
-            include_str!($noted),
-            include_str!("hold.lua")
-        )
-    };
-}
-
-/// By algorithm, and then: reserving, charging once, taking back, checking. Those that are by no algorithm come last.
+/// By algorithm, and then: reserving, charging once, taking back, checking. What is neither comes last.
 const SOURCES: [&[&str]; 5] = [
     &scripts!(
-        take: ["window_state.lua", "window_head.lua", "window.lua"],
+        take: ["numbers.lua", "window_state.lua", "window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
-        back: ["window_state.lua", "window_head.lua", "window_back.lua"],
-        check: ["check_head.lua", "window_state.lua", "window_check.lua"]
+        back: ["numbers.lua", "window_state.lua", "window_head.lua", "window_back.lua"],
+        check: ["check_head.lua", "numbers.lua", "window_state.lua", "window_check.lua"]
     ),
     &scripts!(
-        take: ["pair_head.lua", "fixed.lua", "pair_read.lua", "pair.lua"],
+        take: ["numbers.lua", "pair_head.lua", "fixed.lua", "pair_state.lua", "pair_read.lua", "pair.lua"],
         noted: ["fixed_noted.lua"],
-        back: ["pair_head.lua", "fixed.lua", "pair_read.lua", "fixed_back.lua", "pair_back.lua"],
-        check: ["check_head.lua", "fixed_check.lua", "pair_check.lua"]
+        back: ["numbers.lua", "pair_head.lua", "fixed.lua", "pair_state.lua", "pair_read.lua", "pair_back.lua", "fixed_back.lua"],
+        check: ["check_head.lua", "numbers.lua", "fixed.lua", "pair_state.lua", "pair_check.lua"]
     ),
     &scripts!(
-        take: ["pair_head.lua", "bucket.lua", "pair_read.lua", "pair.lua"],
+        take: ["numbers.lua", "pair_head.lua", "bucket.lua", "pair_state.lua", "pair_read.lua", "pair.lua"],
         noted: ["bucket_noted.lua"],
-        back: ["pair_head.lua", "bucket.lua", "pair_read.lua", "bucket_back.lua", "pair_back.lua"],
-        check: ["check_head.lua", "bucket_check.lua", "pair_check.lua"]
+        back: ["numbers.lua", "pair_head.lua", "bucket.lua", "pair_state.lua", "pair_read.lua", "pair_back.lua", "bucket_back.lua"],
+        check: ["check_head.lua", "numbers.lua", "bucket.lua", "pair_state.lua", "pair_check.lua"]
     ),
     &scripts!(
         take: ["log_head.lua", "log.lua"],
@@ -61,14 +46,8 @@ const SOURCES: [&[&str]; 5] = [
         back: ["log_head.lua", "log_back.lua"],
         check: ["log_head.lua", "log.lua"]
     ),
-    &[
-        // What a log tells people.
-        include_str!("log_read.lua"),
-        // What charges first, and gives back, while a slot moves.
-        include_str!("first_pair_back.lua"),
-        first_pair!("fixed.lua", "fixed_noted.lua"),
-        first_pair!("bucket.lua", "bucket_noted.lua"),
-    ],
+    // What a log tells people.
+    &[include_str!("log_read.lua")],
 ];
 
 /// The place of what checks, the last of each algorithm.
@@ -135,9 +114,6 @@ pub struct Script(usize, usize);
 
 impl Script {
     pub const LOG_READ: Self = Self(4, 0);
-    pub const FIRST_PAIR_BACK: Self = Self(4, 1);
-    pub const FIRST_FIXED: Self = Self(4, 2);
-    pub const FIRST_BUCKET: Self = Self(4, 3);
 
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let algorithm = match policy.algorithm {

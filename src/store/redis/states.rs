@@ -1,26 +1,25 @@
 //! The states of a policy's quotas, as a reply tells them.
 //!
-//! All numbers in strings are big-endian. What sliding windows counted is one string, as `window_state.lua` has it. A
-//! pair is two integers; behind all pairs, where charges may be taken back, comes a tail for each:
-//! numbers of 8 bytes, of a fixed window its mark alone, of a token bucket what its ledger holds and two for each
-//! hole. What a log's script answers is in `log.rs`.
+//! All numbers in strings are big-endian. What sliding windows counted is one string, as `window_state.lua` has it; so
+//! are the pairs of fixed windows and token buckets, as `pair_state.lua` has them. What a log's script answers is in
+//! `log.rs`.
 
 use redis::Value;
 use smallvec::SmallVec;
 
 use super::keys::counter_width;
 use super::log;
-use super::script::{EXACT, unsigned};
-use crate::limit::bucket::TokenBucket;
+use super::script::EXACT;
+use crate::limit::bucket::{Terms, TokenBucket};
 use crate::limit::fixed::FixedWindow;
 use crate::limit::ledger::{Hole, Ledger};
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::{Quota, Rule};
+use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
 
-/// Bytes of what is told of a column besides its sums.
+/// Bytes of a column, of windows without its sums and of pairs without its tail.
 const COLUMN: usize = 34;
 
 /// Buckets before the last one whose sums are kept.
@@ -48,19 +47,17 @@ fn windows(policy: &Policy, time: Micros, values: &[Value]) -> Option<States> {
 }
 
 fn pairs(policy: &Policy, values: &[Value]) -> Option<States> {
-    let quotas = &policy.quotas;
-    let (pairs, tails) = values.split_at_checked(2 * quotas.len())?;
-    let (pairs, []) = pairs.as_chunks::<2>() else { return None };
-    let tails = tails.iter().map(Some).chain(std::iter::repeat(None));
-    each_quota(
-        policy,
-        quotas.iter().zip(pairs).zip(tails).map(|((quota, pair), tail)| pair_state(quota, pair, tail)),
-    )
-}
-
-fn each_quota(policy: &Policy, states: impl Iterator<Item = Option<State>>) -> Option<States> {
-    let states = states.collect::<Option<States>>()?;
-    (states.len() == policy.quotas.len()).then_some(states)
+    let pairs = match values {
+        [Value::Int(0)] => Pairs::new(),
+        [Value::BulkString(bytes)] => Pair::read(bytes)?,
+        _ => return None,
+    };
+    let state = |quota: &Quota| {
+        let kind = pair_kind(quota);
+        let pair = pairs.iter().find(|pair| pair.kind == kind);
+        pair.map_or_else(|| Some(State::new(quota)), |pair| pair.state(quota))
+    };
+    policy.quotas.iter().map(state).collect()
 }
 
 /// What tells the columns of quotas apart: `window_state.lua` says how.
@@ -157,29 +154,72 @@ fn modulus_mask(kind: u64) -> u64 {
     if kind.is_multiple_of(2) { (1 << 32) - 1 } else { (1 << 52) - 1 }
 }
 
-/// A state that is a pair of numbers, and where charges may be taken back, a tail.
-fn pair_state(quota: &Quota, [first, second]: &[Value; 2], tail: Option<&Value>) -> Option<State> {
-    let (first, second) = (unsigned(first)?, unsigned(second)?);
-    let tail = match tail {
-        None => &[][..],
-        Some(Value::BulkString(bytes)) => bytes.as_slice(),
-        Some(_) => return None,
-    };
-    let (numbers, []) = tail.as_chunks::<8>() else { return None };
-    let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
-    if numbers.iter().any(|number| *number > EXACT) {
-        return None;
+/// What tells the columns of pairs apart, of quotas of one algorithm: whatever a pair depends on, but not the limit, so
+/// that a changed limit keeps its counts. `fixed.lua` and `bucket.lua` say what the numbers are.
+pub(super) fn pair_kind(quota: &Quota) -> [u64; 2] {
+    match quota.rule {
+        Rule::TokenBucket(rate) => {
+            let Terms { repaid, price } = Terms::of(rate);
+            [repaid, price]
+        }
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => [quota.window, 2 + digest(&calendar.to_string())],
+        Rule::FixedWindow(Anchor::Clock) => [quota.window, 1],
+        _ => [quota.window, 0],
     }
-    Some(match quota.rule {
-        Rule::TokenBucket(_) => {
-            let ledger = if numbers.is_empty() { None } else { Some(Box::new(ledger(&numbers)?)) };
-            State::TokenBucket(TokenBucket { at: first, debt: second, ledger })
+}
+
+/// 48 bits of a text's hash.
+fn digest(text: &str) -> u64 {
+    blake3::hash(text.as_bytes()).as_bytes()[..6].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+type Pairs<'a> = SmallVec<[Pair<'a>; 3]>;
+
+/// What one quota counted that is a pair of numbers, and what is kept so that charges may be taken back.
+struct Pair<'a> {
+    kind: [u64; 2],
+    numbers: [u64; 2],
+    tail: &'a [u8],
+}
+
+impl<'a> Pair<'a> {
+    /// The columns of a String.
+    fn read(bytes: &'a [u8]) -> Option<Pairs<'a>> {
+        let (count, rest) = bytes.split_first()?;
+        let (heads, mut tails) = rest.split_at_checked(usize::from(*count) * COLUMN)?;
+        let mut pairs = Pairs::with_capacity(usize::from(*count));
+        for head in heads.chunks_exact(COLUMN) {
+            let (numbers, length) = head.as_chunks::<8>();
+            let [a, b, first, second] = *numbers else { return None };
+            let [a, b, first, second] = [a, b, first, second].map(u64::from_be_bytes);
+            let tail;
+            (tail, tails) = tails.split_at_checked(u16::from_be_bytes(length.try_into().ok()?).into())?;
+            if first.max(second) > EXACT {
+                return None;
+            }
+            pairs.push(Self { kind: [a, b], numbers: [first, second], tail });
         }
-        _ => {
-            let mark = numbers.first().copied().unwrap_or(0);
-            State::FixedWindow(FixedWindow { start: first, count: second, mark })
+        tails.is_empty().then_some(pairs)
+    }
+
+    fn state(&self, quota: &Quota) -> Option<State> {
+        let [first, second] = self.numbers;
+        let (numbers, []) = self.tail.as_chunks::<8>() else { return None };
+        let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
+        if numbers.iter().any(|number| *number > EXACT) {
+            return None;
         }
-    })
+        Some(match quota.rule {
+            Rule::TokenBucket(_) => {
+                let ledger = if numbers.is_empty() { None } else { Some(Box::new(ledger(&numbers)?)) };
+                State::TokenBucket(TokenBucket { at: first, debt: second, ledger })
+            }
+            _ => {
+                let mark = numbers.first().copied().unwrap_or(0);
+                State::FixedWindow(FixedWindow { start: first, count: second, mark })
+            }
+        })
+    }
 }
 
 fn ledger(numbers: &[u64]) -> Option<Ledger> {

@@ -1,13 +1,12 @@
-//! What a call tells of a key: the names of its state, and between which instants that is all of it.
+//! What a call tells of each quota, and between which instants that is all of it.
 //!
 //! TIME decides, which the caller knows only roughly. So it tells every window by the calendar that TIME may choose;
 //! where TIME is elsewhere, nothing is decided.
 
-use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::script::{Call, EXACT};
-use crate::limit::bucket::Terms;
+use super::states::pair_kind;
 use crate::limit::calendar::{Calendar, Span};
 use crate::limit::policy::Algorithm;
 use crate::limit::quota::{Anchor, Quota, Rule};
@@ -19,19 +18,19 @@ pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 /// Whatever TIME is.
 const ALWAYS: (Micros, Micros) = (0, EXACT);
 
-/// What is told of a key.
+/// What is told of a call's quotas.
 pub struct Told {
     /// The instants between which TIME must be, us. What depends on no TIME leaves them open.
     pub bounds: (Micros, Micros),
     pub quotas: Quotas,
 }
 
-/// What is told of each quota.
+/// What is told of each quota besides its limit.
 pub enum Quotas {
-    /// Nothing: what sliding windows counted is one state, whenever it is.
+    /// Nothing that depends on TIME.
     Windows,
-    /// What a state that is a pair is decided by; see `bucket_check.lua` and `fixed_check.lua`.
-    Pairs(SmallVec<[[u64; 5]; 3]>),
+    /// What a pair is decided by; see `bucket.lua` and `fixed.lua`.
+    Pairs(SmallVec<[[u64; 6]; 3]>),
 }
 
 impl Told {
@@ -41,29 +40,13 @@ impl Told {
         match call.policy.algorithm {
             Algorithm::SlidingWindow => Self { bounds: ALWAYS, quotas: Quotas::Windows },
             Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog => {
-                let pairs: SmallVec<[[u64; 5]; 3]> = quotas.clone().map(|quota| pair_numbers(quota, now)).collect();
-                let windows = quotas.zip(&pairs).filter_map(|(quota, [start, .., end])| match quota.rule {
+                let pairs: SmallVec<[[u64; 6]; 3]> = quotas.clone().map(|quota| pair_numbers(quota, now)).collect();
+                let windows = quotas.zip(&pairs).filter_map(|(quota, [.., start, _, end])| match quota.rule {
                     Rule::FixedWindow(Anchor::Calendar(_)) => Some((*start, end - 1)),
                     _ => None,
                 });
                 Self { bounds: common(windows), quotas: Quotas::Pairs(pairs) }
             }
-        }
-    }
-
-    pub fn key_count(&self) -> usize {
-        match &self.quotas {
-            Quotas::Windows => 1,
-            Quotas::Pairs(pairs) => pairs.len(),
-        }
-    }
-
-    /// Adds the names of the keys.
-    pub fn add_names(&self, call: &Call<'_>, cmd: &mut Cmd) {
-        let (tag, policy, quotas) = (call.tag, call.policy.counters(), &call.policy.quotas);
-        match &self.quotas {
-            Quotas::Windows => _ = cmd.arg(tag.windows(policy)),
-            Quotas::Pairs(_) => quotas.iter().for_each(|quota| _ = cmd.arg(tag.state(policy, quota))),
         }
     }
 }
@@ -79,18 +62,14 @@ fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
     [window, calendar.window(window.end)]
 }
 
-pub fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 5] {
-    let limit = quota.limit.get();
-    match quota.rule {
-        Rule::TokenBucket(rate) => {
-            let terms = Terms::of(rate);
-            [terms.repaid, terms.price, limit, 0, 0]
-        }
+fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 6] {
+    let ([a, b], limit) = (pair_kind(quota), quota.limit.get());
+    let [start, edge, end] = match quota.rule {
         Rule::FixedWindow(Anchor::Calendar(calendar)) => {
             let [window, next] = told_windows(calendar, now);
-            [window.start, limit, 2, window.end, next.end]
+            [window.start, window.end, next.end]
         }
-        Rule::FixedWindow(Anchor::Clock) => [quota.window, limit, 1, 0, 0],
-        _ => [quota.window, limit, 0, 0, 0],
-    }
+        _ => [0; 3],
+    };
+    [a, b, limit, start, edge, end]
 }

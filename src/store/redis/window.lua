@@ -41,8 +41,10 @@ if charged > 0 then
   for q = 1, quotas do
     columns[kinds[q]] = window.charged_in(columns[kinds[q]], kinds[q], bucket[q], charged)
   end
-  write_columns()
 end
 if tell or charged + dearest > room then
   reply[#reply + 1] = state
 end
+
+-- Writes what was charged.
+local keep = write_columns

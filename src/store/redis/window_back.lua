@@ -6,7 +6,7 @@ if spoilt and how ~= 'reset' then
   return {now, ''}
 end
 
-local counted = {state_key}
+local state_keys = {state_key}
 local changed = false
 
 -- A charge made at `made` is taken from its own bucket, a cost from the oldest one that counts upward.

@@ -4,7 +4,6 @@
 -- written in place: all columns by one command, and by one or two more the sums of a quota whose bucket has ended; or
 -- all by one, where there is no room for them. Others do as `window.lua` does.
 --
--- Key of a check: the state.
 -- Numbers of a quota: length of a bucket, us; limit; kind.
 --
 -- Told of a check, one of
@@ -14,7 +13,7 @@
 --                      a peek, or would now be denied, and after a clock stepped back
 
 -- The numbers of a check, with its first run of costs.
-local NUMBERS = '<dd'
+local NUMBERS = '<d'
 -- each
   .. 'ddd'
 -- end each
@@ -37,11 +36,11 @@ local NEW = pack('>I8B', 0, QUOTAS)
 local window
 
 for _ = 1, checks do
-  local _, ends, cost, times
+  local ends, cost, times
   -- each
   local length_q, limit_q, kind_q
   -- end each
-  _, ends,
+  ends,
   -- each
     length_q, limit_q, kind_q,
   -- end each

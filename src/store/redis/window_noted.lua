@@ -1,9 +1,7 @@
 -- What a charge left, for `hold.lua` and `once.lua`; `window.lua` precedes. All quotas have one mark.
 
-local function mark(q, till)
-  if q == 1 then
-    redis.call('SETRANGE', state_key, 0, struct.pack('>I8', math.max(marked, till)))
-  end
+local function mark(_, till)
+  marked = math.max(marked, till)
 end
 
 local function noted(q)

@@ -1,0 +1,81 @@
+-- Fixed windows or token buckets of one key: the states of all quotas of its policy, in one String. What is done with
+-- it follows, what is the algorithm's precedes.
+--
+-- number of columns, 1 byte; the columns; their tails.
+-- A column, 34 bytes, is the state of one quota:
+--   kind    16 bytes: two numbers that tell it from others, and
+--   pair    16 bytes: two that it reckons with; the algorithm's part says what they all are
+--   tail    2 bytes: the length of its tail, which is what is kept so that charges may be taken back
+--
+-- All numbers are big-endian. Columns of other quotas stay behind those of the policy as long as they count: of quotas
+-- that it had before, or has by the configuration of another node.
+--
+-- Of the six numbers that are told of a quota (a to f), of which a and b are its kind, the algorithm's part tells
+--   standing(a, b, c, d, e, f, first, second)   what is left now; and what a charge is added to: an instant, a number
+--   charge(a, b, instant, number, cost)         the pair after a charge
+--   ends_at(a, b, d, e, f, first, second)       when the pair says nothing any more, us; of other quotas, of which d, e
+--                                               and f are not known, not too early
+--   goes_on(number, tail)   whether the tail still matters, where a charge is added to this number
+--   is_tail(length)         whether a tail may be so long
+
+local COLUMN = 34
+
+-- What can be done with columns besides. Most checks need none of these functions, and making them takes longer than
+-- what those do.
+local function pairs_of_key()
+  -- Columns that one String may have: those of a policy, and of some before it.
+  local MOST = 32
+
+  -- The columns of a String; nil where somebody else wrote it.
+  local function columns_of(state)
+    local count = string.byte(state)
+    if not count then
+      return nil
+    end
+    local columns, at, tails = {}, 2, 2 + count * COLUMN
+    if #state < tails - 1 then
+      return nil
+    end
+    for number = 1, count do
+      local column, length = {kind = string.sub(state, at, at + 15)}, nil
+      column.a, column.b, column.first, column.second, length, at = struct.unpack('>I8I8I8I8I2', state, at)
+      if column.a == 0 or math.max(column.a, column.b, column.first, column.second) > EXACT
+        or length > 0 and not is_tail(length) then
+        return nil
+      end
+      column.tail = string.sub(state, tails, tails + length - 1)
+      tails = tails + length
+      columns[number] = column
+    end
+    if tails == #state + 1 then
+      return columns
+    end
+  end
+
+  -- The pair and the tail of a quota; without a column it has counted nothing.
+  local function pair_of(columns, a, b)
+    for _, column in ipairs(columns) do
+      if column.a == a and column.b == b then
+        return column.first, column.second, column.tail
+      end
+    end
+    return 0, 0, ''
+  end
+
+  -- The columns that are none of the policy's and still count: how many, they, their tails, and until when.
+  local function others(columns, ours, own)
+    local count, heads, tails, ends = 0, {}, {}, 0
+    for _, column in ipairs(columns) do
+      local till = not ours[column.kind] and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
+      if till > now and own + count < MOST then
+        count, ends = count + 1, math.max(ends, till)
+        heads[count] = column.kind .. struct.pack('>I8I8I2', column.first, column.second, #column.tail)
+        tails[count] = column.tail
+      end
+    end
+    return count, table.concat(heads), table.concat(tails), ends
+  end
+
+  return {columns_of = columns_of, pair_of = pair_of, others = others}
+end
+
