@@ -99,7 +99,7 @@ fn a_person_can_read_it() {
     assert!(line("quota 1h: 50 per 1h") && line("quota 1d: 60 per 1d"), "{out}");
     let (_, out, _) = explain(path, "login", "alice", &[]);
     assert!(out.contains("10 per 1s, burst 20") && out.contains("(shadow)"), "{out}");
-    assert!(out.contains("{ratelimit:alice:}login:b8-10-per-1s:tat"), "{out}");
+    assert!(out.contains("{ratelimit:alice:}login:buckets"), "{out}");
 }
 
 /// As the configuration reads it.

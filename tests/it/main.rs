@@ -69,8 +69,10 @@ mod bench;
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
-// What windows counted in Redis: one String, whose columns come and go with the quotas.
+// What a key counted in Redis: one String, whose columns come and go with the quotas.
 mod window_columns;
+
+mod pair_columns;
 
 // Deny, allow and override: which entry answers a key.
 mod lists;

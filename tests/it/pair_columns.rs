@@ -1,0 +1,170 @@
+//! What fixed windows and token buckets counted of a key is one String in Redis, with a column for each quota.
+
+use std::sync::Arc;
+
+use redis::Connection;
+use tollgate::limit::calendar::{Calendar, Unit};
+use tollgate::limit::policy::{Algorithm, Policy};
+use tollgate::limit::quota::{Anchor, Quota, Rule};
+use tollgate::limit::time::Micros;
+use tollgate::store::redis::keys::Tag;
+use tollgate::store::{Done, StoreError, Work};
+
+use crate::harness::redis::shared;
+use crate::harness::steps::{START, bucket, policy_of, quota, subject};
+use crate::harness::timed::TimedRedis;
+use crate::harness::unique;
+
+const SECOND: Micros = 1_000_000;
+
+/// Bytes of a column without a tail, and of how many there are.
+const COLUMN: usize = 34;
+const COUNT: usize = 1;
+
+fn fixed(anchor: Anchor, window: Micros) -> Quota {
+    quota(100, window, Rule::FixedWindow(anchor))
+}
+
+fn daily(zone: &str) -> Quota {
+    fixed(Anchor::Calendar(Calendar::new(Unit::Day, zone).unwrap()), Unit::Day.nominal())
+}
+
+/// A quota of each kind that a policy of its algorithm may have beside the others.
+fn kinds() -> [(Algorithm, [Quota; 4]); 2] {
+    let hour = 3600 * SECOND;
+    let windows =
+        [fixed(Anchor::FirstHit, hour), fixed(Anchor::Clock, hour), daily("UTC"), fixed(Anchor::FirstHit, 2 * hour)];
+    // So slow that nothing refills.
+    let buckets = [1, 2, 3, 4].map(|days| bucket(100, 1, days * 24 * hour));
+    [(Algorithm::FixedWindow, windows), (Algorithm::TokenBucket, buckets)]
+}
+
+/// What is left of each quota after a check that was admitted.
+async fn left(redis: &TimedRedis, policy: Policy, key: &str, now: Micros) -> Vec<u64> {
+    let taken = redis.at(now).take(&subject(policy, key), &[1], &[]).await.unwrap();
+    let verdict = &taken.ruling.verdicts[0];
+    assert!(verdict.allowed, "{verdict:?}");
+    verdict.quotas.iter().map(|quota| quota.remaining).collect()
+}
+
+fn name(policy: &Policy, key: &str) -> String {
+    Tag::new("ratelimit", key).counts(policy)
+}
+
+fn length(connection: &mut Connection, name: &str) -> usize {
+    redis::cmd("STRLEN").arg(name).query(connection).unwrap()
+}
+
+/// A reload, or another node with another file: what the quotas counted that both have stays, in whichever order they
+/// come, and what the others counted is there when they are asked for again; also what was noted to be taken back.
+#[tokio::test]
+async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    for (algorithm, [a, b, c, d]) in kinds() {
+        let key = unique("pairs");
+        let all = |quotas: &[&Quota]| policy_of(algorithm, quotas.iter().copied().cloned().collect());
+        let once = Work::Once { id: "noted".into(), cost: 5 };
+        let of_two = subject(all(&[&a, &b]), &key);
+        let charged = redis.at(START).run(&of_two, once, &[]).await.unwrap();
+        assert!(matches!(charged, Done::Charged(_)), "{charged:?}");
+        let rows = [
+            (vec![&b, &c], vec![94, 99]),
+            (vec![&a], vec![94]),
+            (vec![&d, &c, &b, &a], vec![99, 98, 93, 93]),
+            (vec![&c], vec![97]),
+            (vec![&a, &b, &c, &d], vec![92, 92, 96, 98]),
+        ];
+        for (number, (quotas, expected)) in rows.into_iter().enumerate() {
+            let now = START + number as Micros;
+            assert_eq!(left(&redis, all(&quotas), &key, now).await, expected, "{number}: {algorithm:?}");
+        }
+        let refund = Work::RefundOnce("noted".into());
+        let Done::Refunded(after, 5) = redis.at(START + 10).run(&of_two, refund, &[]).await.unwrap() else {
+            panic!("{algorithm:?}: the charge is given back")
+        };
+        let remaining = after.ruling.verdicts[0].quotas.iter().map(|quota| quota.remaining).collect::<Vec<_>>();
+        assert_eq!(remaining, [97, 97], "{algorithm:?}");
+        assert_eq!(left(&redis, all(&[&d, &c]), &key, START + 11).await, [97, 95]);
+    }
+}
+
+/// A day of one time zone is not that of another.
+#[tokio::test]
+async fn another_time_zone_counts_for_itself() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let key = unique("zones");
+    let days = |zone| policy_of(Algorithm::FixedWindow, vec![daily(zone)]);
+    for (zone, expected) in [("UTC", 99), ("Asia/Tokyo", 99), ("UTC", 98), ("Asia/Tokyo", 98), ("Europe/Berlin", 99)] {
+        assert_eq!(left(&redis, days(zone), &key, START).await, [expected], "{zone}");
+    }
+}
+
+/// Columns that no policy asks for any more go when what they hold counts no more, and there is an end to their number.
+#[tokio::test]
+async fn columns_that_nobody_asks_for_go() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let mut connection = shared().connection().unwrap();
+    let minutes = |count: u64| {
+        let windows = policy_of(Algorithm::FixedWindow, vec![fixed(Anchor::FirstHit, count * 60 * SECOND)]);
+        let buckets = policy_of(Algorithm::TokenBucket, vec![bucket(100, 1, count * 60 * SECOND)]);
+        [windows, buckets]
+    };
+    for place in [0, 1] {
+        let (key, policy) = (unique("old-pairs"), |count| minutes(count)[place].clone());
+        let name = name(&policy(1), &key);
+        for count in 1..=100 {
+            left(&redis, policy(count), &key, START).await;
+        }
+        assert_eq!(length(&mut connection, &name), COUNT + 32 * COLUMN);
+        left(&redis, policy(200), &key, START + 2 * 3600 * SECOND).await;
+        assert_eq!(length(&mut connection, &name), COUNT + COLUMN);
+    }
+}
+
+/// What is not as long as it says, or says what cannot be, is nobody's count: it is refused and left as it is, whatever
+/// is asked; but a reset ends it.
+#[tokio::test]
+async fn half_of_a_state_is_refused() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let mut connection = shared().connection().unwrap();
+    for (algorithm, [a, b, ..]) in kinds() {
+        let key = unique("half-pairs");
+        let subject = subject(Arc::new(policy_of(algorithm, vec![a, b])), &key);
+        let name = name(&subject.policy, &key);
+        let hold = Work::Reserve { cost: 1, hold: SECOND };
+        assert!(matches!(redis.at(START).run(&subject, hold.clone(), &[]).await, Ok(Done::Reserved(_, Some(_)))));
+        let whole: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
+        let mut spoilt: Vec<Vec<u8>> = (0..whole.len()).step_by(5).map(|length| whole[..length].to_vec()).collect();
+        spoilt.push([&whole[..], b"x"].concat());
+        // More columns than there are, or fewer; kinds, an instant and a count beyond doubles; a tail that is longer.
+        spoilt.extend([(0, 3), (0, 1), (1, 255), (9, 255), (17, 255), (25, 255), (34, 9)].map(|(place, byte)| {
+            let mut changed = whole.clone();
+            changed[place] = byte;
+            changed
+        }));
+        let asks = [Work::Take([1].as_slice().into()), hold, Work::Refund(1), Work::Look(1)];
+        for value in spoilt {
+            redis::cmd("SET").arg(&name).arg(&value).exec(&mut connection).unwrap();
+            for work in &asks {
+                let answered = redis.at(START + 1).run(&subject, work.clone(), &[]).await;
+                assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?} of {value:?}");
+            }
+            let left: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
+            assert_eq!(left, value);
+        }
+        // So is what is no String at all.
+        redis::cmd("DEL").arg(&name).exec(&mut connection).unwrap();
+        redis::cmd("RPUSH").arg(&name).arg("x").exec(&mut connection).unwrap();
+        for work in asks {
+            let answered = redis.at(START + 1).run(&subject, work, &[]).await;
+            assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?} of a list");
+        }
+        let reset = redis.at(START + 2).run(&subject, Work::Reset, &[]).await.unwrap();
+        assert!(matches!(reset, Done::Refunded(_, 0)), "{reset:?}");
+        assert_eq!(left(&redis, Policy::clone(&subject.policy), &key, START + 3).await, [99, 99]);
+    }
+}
