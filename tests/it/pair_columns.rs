@@ -1,5 +1,6 @@
 //! What fixed windows and token buckets counted of a key is one String in Redis, with a column for each quota.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redis::Connection;
@@ -10,16 +11,18 @@ use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
 use tollgate::store::{Done, StoreError, Work};
 
-use crate::harness::redis::shared;
+use crate::harness::cluster::add_calls;
+use crate::harness::dice::Dice;
+use crate::harness::redis::{Server, shared};
 use crate::harness::steps::{START, bucket, policy_of, quota, subject};
 use crate::harness::timed::TimedRedis;
 use crate::harness::unique;
 
 const SECOND: Micros = 1_000_000;
 
-/// Bytes of a column without a tail, and of how many there are.
+/// Bytes of a column without a tail, and of what is before all of them.
 const COLUMN: usize = 34;
-const COUNT: usize = 1;
+const HEADER: usize = 9;
 
 fn fixed(anchor: Anchor, window: Micros) -> Quota {
     quota(100, window, Rule::FixedWindow(anchor))
@@ -118,9 +121,9 @@ async fn columns_that_nobody_asks_for_go() {
         for count in 1..=100 {
             left(&redis, policy(count), &key, START).await;
         }
-        assert_eq!(length(&mut connection, &name), COUNT + 32 * COLUMN);
+        assert_eq!(length(&mut connection, &name), HEADER + 32 * COLUMN);
         left(&redis, policy(200), &key, START + 2 * 3600 * SECOND).await;
-        assert_eq!(length(&mut connection, &name), COUNT + COLUMN);
+        assert_eq!(length(&mut connection, &name), HEADER + COLUMN);
     }
 }
 
@@ -140,8 +143,9 @@ async fn half_of_a_state_is_refused() {
         let whole: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
         let mut spoilt: Vec<Vec<u8>> = (0..whole.len()).step_by(5).map(|length| whole[..length].to_vec()).collect();
         spoilt.push([&whole[..], b"x"].concat());
-        // More columns than there are, or fewer; kinds, an instant and a count beyond doubles; a tail that is longer.
-        spoilt.extend([(0, 3), (0, 1), (1, 255), (9, 255), (17, 255), (25, 255), (34, 9)].map(|(place, byte)| {
+        // An end beyond doubles; more columns than there are, or fewer; so much a pair, and a kind; a tail that is longer.
+        let places = [(0, 255), (8, 3), (8, 1), (9, 255), (17, 255), (41, 255), (49, 255), (58, 9)];
+        spoilt.extend(places.map(|(place, byte)| {
             let mut changed = whole.clone();
             changed[place] = byte;
             changed
@@ -166,5 +170,48 @@ async fn half_of_a_state_is_refused() {
         let reset = redis.at(START + 2).run(&subject, Work::Reset, &[]).await.unwrap();
         assert!(matches!(reset, Done::Refunded(_, 0)), "{reset:?}");
         assert_eq!(left(&redis, Policy::clone(&subject.policy), &key, START + 3).await, [99, 99]);
+    }
+}
+
+/// The key never ends before what it counts, nor much later; and few charges have to say when it ends.
+#[tokio::test]
+async fn a_key_lives_as_long_as_it_counts() {
+    let server = Server::start();
+    let redis = server.timed_store();
+    redis.store.ready().await;
+    let mut connection = server.connection().unwrap();
+    let minute = 60 * SECOND;
+    let policies = [
+        policy_of(Algorithm::FixedWindow, vec![fixed(Anchor::FirstHit, minute), fixed(Anchor::Clock, 10 * SECOND)]),
+        policy_of(Algorithm::TokenBucket, vec![bucket(100, 1000, minute), bucket(100, 100, SECOND)]),
+    ];
+    let mut dice = Dice::new(17);
+    for policy in policies {
+        let (key, policy, mut now) = (unique("lives"), Arc::new(policy), START);
+        let (subject, name) = (subject(policy.clone(), &key), name(&policy, &key));
+        let sets = || {
+            let mut calls = BTreeMap::new();
+            add_calls(&mut server.connection().unwrap(), &mut calls);
+            calls.get("set").copied().unwrap_or_default()
+        };
+        let longest = policy.quotas.iter().map(|quota| quota.window).max().unwrap();
+        let (before, mut charged) = (sets(), 0);
+        for _ in 0..400 {
+            now += dice.below(SECOND / 2);
+            let taken = redis.at(now).take(&subject, &[1 + dice.below(3)], &[]).await.unwrap();
+            let verdict = &taken.ruling.verdicts[0];
+            if verdict.allowed {
+                charged += 1;
+                let state: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
+                let till = Micros::from_be_bytes(*state.first_chunk().unwrap());
+                let needed = verdict.quotas.iter().map(|quota| quota.reset_after).max().unwrap();
+                let most = longest + longest / 8 + 2 * SECOND;
+                assert!((now + needed + SECOND..=now + most).contains(&till), "{till} at {now}, of {needed}");
+                let ends: u64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
+                assert!(ends <= most / 1000, "{ends}");
+            }
+        }
+        let sets = sets() - before;
+        assert!(charged > 60 && sets * 3 < charged, "{sets} of {charged} charges of {}", policy.algorithm.name());
     }
 }

@@ -34,3 +34,8 @@ local function is_tail(length)
   return length >= 56 and (length - 56) % 16 == 0
 end
 
+-- With each charge a bucket is full again a little later.
+local function spare(instant)
+  return math.max(1000000, math.ceil((instant - now) / 8))
+end
+

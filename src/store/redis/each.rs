@@ -30,9 +30,7 @@ impl RedisStore {
         for (place, wanted) in wanted.iter().enumerate() {
             match self.put(wanted, since, || Return::Among(caller.clone(), place)) {
                 Put::Queued(lane) => waiting.0[place] = Some(lane),
-                Put::Refused(error, lane) => {
-                    alone.push(self.take_alone(place, wanted, since, (error.into(), lane)))
-                }
+                Put::Refused(error, lane) => alone.push(self.take_alone(place, wanted, since, (error.into(), lane))),
                 Put::Nowhere(error) => tell(place, Err(error)),
             }
         }

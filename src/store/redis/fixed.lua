@@ -46,3 +46,8 @@ local function is_tail(length)
   return length == 8
 end
 
+-- The end of a window never moves.
+local function spare()
+  return 0
+end
+

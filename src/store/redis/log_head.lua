@@ -30,7 +30,7 @@
 -- floor(a / b) for such a and b, and a % 2^52.
 
 local PAIR, WHOLE, FULL = 16, 4503599627370496, 4000000000000000
-local HEAD = 65 * PAIR
+local HEAD, HEAD_ENDS = 65 * PAIR, '1039'
 
 local quotas = tonumber(ARGV[1])
 local metas_of = tonumber(ARGV[2 + 4 * quotas])
@@ -49,7 +49,9 @@ local function pair(log, place)
   if from + PAIR <= #log.head then
     return struct.unpack('>I8I8', log.head, from + 1)
   end
-  return struct.unpack('>I8I8', redis.call('GETRANGE', log.key, from, from + PAIR - 1))
+  -- A number that the server must write out takes it longer than this.
+  local ends = string.format('%d', from + PAIR - 1)
+  return struct.unpack('>I8I8', redis.call('GETRANGE', log.key, string.format('%d', from), ends))
 end
 
 -- The first place from `low` on for which `holds`, which then holds for all later ones; `high` if for none before.
@@ -70,7 +72,7 @@ local function open(q)
   for at, name in ipairs({'window', 'limit', 'most', 'slack'}) do
     log[name] = tonumber(ARGV[4 * q - 3 + at])
   end
-  log.head = redis.call('GETRANGE', log.key, 0, HEAD - 1)
+  log.head = redis.call('GETRANGE', log.key, '0', HEAD_ENDS)
   log.size = #log.head < HEAD and #log.head or redis.call('STRLEN', log.key)
   log.exists = log.size > 0
   if not log.exists then

@@ -1,6 +1,7 @@
 -- Checks by what `pair_state.lua` has; `check_head.lua` comes first and says how it is called.
 --
--- Most find the columns of their quotas as they left them. What they write is the whole, since it is short.
+-- Most find the columns of their quotas as they left them, and a TTL that reaches: they write the pairs in place. Others
+-- write the whole.
 --
 -- Numbers of a quota: a to f, as the algorithm's part has them.
 -- Told of a check: the state as it was before, or 0 where there is none.
@@ -12,10 +13,18 @@ local NUMBERS = '<d'
 -- end each
   .. 'dd'
 
-local COLUMNS = '>B'
+-- Of the columns the pairs, and the rest.
+local PAIRS, RESTS = ''
 -- each
-  .. 'I8I8I8I8I2'
+  .. 'I8I8'
 -- end each
+  , ''
+-- each
+  .. 'I8I8I2'
+-- end each
+
+local STATE = '>I8B' .. PAIRS .. RESTS
+PAIRS, RESTS = '>' .. PAIRS, '>' .. RESTS
 
 local QUOTAS = 0
 -- each
@@ -50,20 +59,33 @@ for _ = 1, checks do
     -- each
     local first_q, second_q, tail_q = 0, 0, ''
     -- end each
-    local spoilt, others, heads, tails, lives = false, 0, '', '', 0
+    local usual, spoilt, till, count, columns = state ~= false, false, 0, QUOTAS, nil
     if state then
-      local usual = #state >= 1 + COLUMN * QUOTAS
+      local place
+      -- each
+      local one_q, two_q, length_q
+      -- end each
+      usual = #state >= HEADER + COLUMN * QUOTAS
       if usual then
-        local count, place
+        till, count,
         -- each
-        local one_q, two_q, length_q
+          first_q, second_q,
         -- end each
-        count,
         -- each
-          one_q, two_q, first_q, second_q, length_q,
+          one_q, two_q, length_q,
         -- end each
-          place = read_at(COLUMNS, state)
-        usual = count == QUOTAS
+          place = read_at(STATE, state)
+        usual = count >= QUOTAS and #state >= HEADER + COLUMN * count and till <= EXACT
+      end
+      if usual then
+        if count > QUOTAS then
+          -- The pairs of other quotas lie between.
+          -- each
+          one_q, two_q, length_q,
+          -- end each
+            place = read_at(RESTS, state, HEADER + count * 16 + 1)
+          place = HEADER + count * COLUMN + 1
+        end
         -- each
         usual = usual and one_q == a_q and two_q == b_q and first_q <= EXACT and second_q <= EXACT
         if length_q > 0 then
@@ -72,18 +94,16 @@ for _ = 1, checks do
           place = place + length_q
         end
         -- end each
-        usual = usual and place == #state + 1
+        usual = usual and (place == #state + 1 or count > QUOTAS and place <= #state + 1)
       end
       if not usual then
         general = general or pairs_of_key()
-        local columns, ours = general.columns_of(state), {}
+        columns = general.columns_of(state)
         spoilt = not columns
         if columns then
           -- each
           first_q, second_q, tail_q = general.pair_of(columns, a_q, b_q)
-          ours[pack('>I8I8', a_q, b_q)] = true
           -- end each
-          others, heads, tails, lives = general.others(columns, ours, QUOTAS)
         end
       end
     end
@@ -116,23 +136,43 @@ for _ = 1, checks do
     end
 
     if charged > 0 and not spoilt then
+      local lives = 0
       -- each
       first_q, second_q = charge(a_q, b_q, from_q, counted_q, charged)
       lives = math.max(lives, ends_at(a_q, b_q, d_q, e_q, f_q, first_q, second_q))
       if tail_q ~= '' and not goes_on(counted_q, tail_q) then
-        tail_q = ''
+        tail_q, usual = '', false
       end
       -- end each
-      local whole = pack(COLUMNS, QUOTAS + others
+      local heads = pack(PAIRS
         -- each
-        , a_q, b_q, first_q, second_q, #tail_q
+        , first_q, second_q
         -- end each
-      ) .. heads
-      -- each
-        .. tail_q
-      -- end each
-        .. tails
-      failed = call('SET', key, whole, 'PX', life_until(lives, now)).err ~= nil
+      )
+      if usual and lives + 1000000 <= till then
+        failed = call('SETRANGE', key, '9', heads) ~= #state
+      else
+        local others, pairs_there, rests, tails, ends = 0, '', '', '', 0
+        if columns or count > QUOTAS then
+          general = general or pairs_of_key()
+          local ours = {}
+          -- each
+          ours[pack('>I8I8', a_q, b_q)] = true
+          -- end each
+          others, pairs_there, rests, tails, ends = general.others(columns or general.columns_of(state), ours, QUOTAS)
+        end
+        lives = math.max(lives + (state and spare(lives) or 0), ends)
+        local whole = pack('>I8B', lives + 1000000, QUOTAS + others) .. heads .. pairs_there .. pack(RESTS
+          -- each
+          , a_q, b_q, #tail_q
+          -- end each
+        ) .. rests
+        -- each
+          .. tail_q
+        -- end each
+          .. tails
+        failed = call('SET', key, whole, 'PX', life_until(lives, now)).err ~= nil
+      end
     end
 
     if spoilt then

@@ -25,14 +25,16 @@ end
 
 -- Writes what there is now.
 local function write_pairs()
-  local others, heads, tails, lives = general.others(columns, ours, quotas)
-  local parts = {}
+  local others, heads, rests, tails, lives = general.others(columns, ours, quotas)
+  local own_heads, own_rests = {}, {}
   for q = 1, quotas do
     local a, b, _, d, e, f = unpack(number_of[q])
-    parts[q] = struct.pack('>I8I8I8I8I2', a, b, first[q], second[q], #tail[q])
+    own_heads[q] = struct.pack('>I8I8', first[q], second[q])
+    own_rests[q] = struct.pack('>I8I8I2', a, b, #tail[q])
     lives = math.max(lives, ends_at(a, b, d, e, f, first[q], second[q]), now)
   end
-  local whole = string.char(quotas + others) .. table.concat(parts) .. heads .. table.concat(tail) .. tails
+  local whole = struct.pack('>I8B', lives + 1000000, quotas + others) .. table.concat(own_heads) .. heads
+    .. table.concat(own_rests) .. rests .. table.concat(tail) .. tails
   redis.call('SET', state_key, whole, 'PX', life_until(lives, now))
 end
 

@@ -1,10 +1,12 @@
 -- Fixed windows or token buckets of one key: the states of all quotas of its policy, in one String. What is done with
 -- it follows, what is the algorithm's precedes.
 --
--- number of columns, 1 byte; the columns; their tails.
+-- till, 8 bytes: when the key ends, us; number of columns, 1 byte; then of each column its pair, of each the rest, and of
+-- each its tail. What changes most often is first, so that a charge that leaves the rest as it is writes a few bytes: to
+-- set a key with its TTL takes the server a microsecond more.
 -- A column, 34 bytes, is the state of one quota:
---   kind    16 bytes: two numbers that tell it from others, and
---   pair    16 bytes: two that it reckons with; the algorithm's part says what they all are
+--   pair    16 bytes: two numbers that it reckons with
+--   kind    16 bytes: two that tell it from others; the algorithm's part says what they all are
 --   tail    2 bytes: the length of its tail, which is what is kept so that charges may be taken back
 --
 -- All numbers are big-endian. Columns of other quotas stay behind those of the policy as long as they count: of quotas
@@ -17,8 +19,10 @@
 --                                               and f are not known, not too early
 --   goes_on(number, tail)   whether the tail still matters, where a charge is added to this number
 --   is_tail(length)         whether a tail may be so long
+--   spare(instant)          how much longer a key may live that was charged again and ends at this instant, us: so long
+--                           no charge need set its TTL anew
 
-local COLUMN = 34
+local HEADER, COLUMN, REST = 9, 34, 18
 
 -- What can be done with columns besides. Most checks need none of these functions, and making them takes longer than
 -- what those do.
@@ -28,17 +32,18 @@ local function pairs_of_key()
 
   -- The columns of a String; nil where somebody else wrote it.
   local function columns_of(state)
-    local count = string.byte(state)
-    if not count then
+    if #state < HEADER then
       return nil
     end
-    local columns, at, tails = {}, 2, 2 + count * COLUMN
-    if #state < tails - 1 then
+    local till, count, at = struct.unpack('>I8B', state)
+    local columns, rest, tails = {}, at + count * 16, at + count * COLUMN
+    if #state < tails - 1 or till > EXACT then
       return nil
     end
     for number = 1, count do
-      local column, length = {kind = string.sub(state, at, at + 15)}, nil
-      column.a, column.b, column.first, column.second, length, at = struct.unpack('>I8I8I8I8I2', state, at)
+      local column, length = {kind = string.sub(state, rest, rest + 15)}, nil
+      column.first, column.second, at = struct.unpack('>I8I8', state, at)
+      column.a, column.b, length, rest = struct.unpack('>I8I8I2', state, rest)
       if column.a == 0 or math.max(column.a, column.b, column.first, column.second) > EXACT
         or length > 0 and not is_tail(length) then
         return nil
@@ -62,18 +67,19 @@ local function pairs_of_key()
     return 0, 0, ''
   end
 
-  -- The columns that are none of the policy's and still count: how many, they, their tails, and until when.
+  -- The columns that are none of the policy's and still count: how many, their parts, and until when.
   local function others(columns, ours, own)
-    local count, heads, tails, ends = 0, {}, {}, 0
+    local count, heads, rests, tails, ends = 0, {}, {}, {}, 0
     for _, column in ipairs(columns) do
       local till = not ours[column.kind] and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
       if till > now and own + count < MOST then
         count, ends = count + 1, math.max(ends, till)
-        heads[count] = column.kind .. struct.pack('>I8I8I2', column.first, column.second, #column.tail)
+        heads[count] = struct.pack('>I8I8', column.first, column.second)
+        rests[count] = column.kind .. struct.pack('>I2', #column.tail)
         tails[count] = column.tail
       end
     end
-    return count, table.concat(heads), table.concat(tails), ends
+    return count, table.concat(heads), table.concat(rests), table.concat(tails), ends
   end
 
   return {columns_of = columns_of, pair_of = pair_of, others = others}

@@ -170,7 +170,9 @@ pub(super) fn pair_kind(quota: &Quota) -> [u64; 2] {
 
 /// 48 bits of a text's hash.
 fn digest(text: &str) -> u64 {
-    blake3::hash(text.as_bytes()).as_bytes()[..6].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    blake3::hash(text.as_bytes()).as_bytes()[..6]
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 type Pairs<'a> = SmallVec<[Pair<'a>; 3]>;
@@ -185,13 +187,16 @@ struct Pair<'a> {
 impl<'a> Pair<'a> {
     /// The columns of a String.
     fn read(bytes: &'a [u8]) -> Option<Pairs<'a>> {
-        let (count, rest) = bytes.split_first()?;
-        let (heads, mut tails) = rest.split_at_checked(usize::from(*count) * COLUMN)?;
-        let mut pairs = Pairs::with_capacity(usize::from(*count));
-        for head in heads.chunks_exact(COLUMN) {
-            let (numbers, length) = head.as_chunks::<8>();
-            let [a, b, first, second] = *numbers else { return None };
-            let [a, b, first, second] = [a, b, first, second].map(u64::from_be_bytes);
+        let (_till, rest) = bytes.split_first_chunk::<8>()?;
+        let (count, rest) = rest.split_first()?;
+        let count = usize::from(*count);
+        let (heads, mut tails) = rest.split_at_checked(count * COLUMN)?;
+        let (numbers, rests) = heads.split_at_checked(count * 16)?;
+        let mut pairs = Pairs::with_capacity(count);
+        for (numbers, rest) in numbers.as_chunks::<16>().0.iter().zip(rests.chunks_exact(COLUMN - 16)) {
+            let (kind, length) = rest.as_chunks::<8>();
+            let ([first, second], [a, b]) = (numbers.as_chunks::<8>().0, kind) else { return None };
+            let [first, second, a, b] = [first, second, a, b].map(|bytes| u64::from_be_bytes(*bytes));
             let tail;
             (tail, tails) = tails.split_at_checked(u16::from_be_bytes(length.try_into().ok()?).into())?;
             if first.max(second) > EXACT {

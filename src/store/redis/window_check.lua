@@ -198,7 +198,7 @@ for _ = 1, checks do
           -- end each
           failed = call('SET', key, all, 'PX', life_until(new_end, now)).err ~= nil
         else
-          failed = call('SETRANGE', key, HEADER, heads) ~= #state
+          failed = call('SETRANGE', key, '9', heads) ~= #state
           if new_end > old_end then
             call('PEXPIRE', key, life_until(new_end, now))
           end
