@@ -84,6 +84,12 @@ impl Draft<'_> {
 }
 
 impl Draft<'_> {
+    /// The rate of a token bucket, in lowest terms.
+    fn terms(&self) -> Option<Terms> {
+        let (units, (per, _)) = (self.units?, self.window?);
+        Some(Terms::of(Rate { units, per }))
+    }
+
     /// burst / rate of a token bucket.
     fn fill_time(&self) -> Option<FillTime> {
         let (of, (per, _)) = (u128::from(self.units?.get()), self.window?);
@@ -235,7 +241,10 @@ fn refuse_alike(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
     for (index, draft) in drafts.iter().enumerate() {
         let Draft { place, name, window, units, .. } = draft;
         let before = || drafts.iter().take(index);
-        let is_alike = |before: &&Draft<'_>| counted(before.window) == counted(*window) && before.units == *units;
+        let is_alike = |before: &&Draft<'_>| match (before.terms(), draft.terms()) {
+            (Some(before), Some(terms)) => before == terms,
+            _ => counted(before.window) == counted(*window) && before.units == *units,
+        };
         if let Some((span, unit)) = window.filter(|_| before().any(is_alike)) {
             let length = unit.map_or_else(|| span_text(span), |unit| format!("1{}", unit.symbol()));
             let what =

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redis::Connection;
+use tollgate::limit::amend::Receipt;
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
-use tollgate::store::{Done, StoreError, Work};
+use tollgate::store::{Done, StoreError, Subject, Work};
 
 use crate::harness::cluster::add_calls;
 use crate::harness::dice::Dice;
 use crate::harness::redis::{Server, shared};
 use crate::harness::steps::{START, bucket, policy_of, quota, subject};
-use crate::harness::timed::TimedRedis;
+use crate::harness::timed::{Timed, TimedRedis};
 use crate::harness::unique;
 
 const SECOND: Micros = 1_000_000;
@@ -89,6 +90,89 @@ async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
         let remaining = after.ruling.verdicts[0].quotas.iter().map(|quota| quota.remaining).collect::<Vec<_>>();
         assert_eq!(remaining, [97, 97], "{algorithm:?}");
         assert_eq!(left(&redis, all(&[&d, &c]), &key, START + 11).await, [97, 95]);
+    }
+}
+
+/// 1 a day is 2 in two days: the same column in Redis, the same counter of the embedded store.
+#[tokio::test]
+async fn a_rate_that_is_written_otherwise_is_the_same() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let (memory, day) = (Timed::new(10), 86_400 * SECOND);
+    let subject = subject(policy_of(Algorithm::TokenBucket, Vec::new()), &unique("rates"));
+    for (number, days) in (1..).zip([1, 2, 1, 4]) {
+        let policy = policy_of(Algorithm::TokenBucket, vec![bucket(100, days, days * day)]);
+        let subject = Subject { policy: policy.into(), ..subject.clone() };
+        let taken = redis.at(START).take(&subject, &[1], &[]).await.unwrap();
+        assert_eq!(taken.ruling.verdicts[0].quotas[0].remaining, 100 - number, "{days}");
+        assert_eq!(Ok(taken), memory.at(START).take(&subject, &[1], &[]));
+    }
+}
+
+/// What a bucket noted is kept while others are asked for, also in the instant in which it was full again: its numbers
+/// are not used twice.
+#[tokio::test]
+async fn what_was_taken_back_is_not_taken_back_again_from_another() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let (key, hour) = (unique("again"), 3600 * SECOND);
+    let (a, b) = (bucket(100, 1, hour), bucket(100, 1, 2 * hour));
+    let [both, of_a, of_b] = [vec![a.clone(), b.clone()], vec![a], vec![b]]
+        .map(|quotas| subject(policy_of(Algorithm::TokenBucket, quotas), &key));
+    let hold = Work::Reserve { cost: 5, hold: SECOND };
+    let now = redis.at(START);
+    let Ok(Done::Reserved(_, Some(first))) = now.run(&both, hold.clone(), &[]).await else { panic!("reserved") };
+    assert!(matches!(now.run(&both, Work::Refund(5), &[]).await, Ok(Done::Refunded(_, 5))));
+    for subject in [&of_b, &of_a] {
+        assert!(matches!(now.run(subject, hold.clone(), &[]).await, Ok(Done::Reserved(_, Some(_)))));
+    }
+    let first = Receipt { entries: first.entries[..1].into(), ..first };
+    let given = now.run(&of_a, Work::GiveBack(first), &[]).await;
+    assert!(matches!(given, Ok(Done::Refunded(_, 0))), "{given:?}");
+}
+
+/// In Troll a day has up to 26 hours, also for who asks for another quota meanwhile.
+#[tokio::test]
+async fn a_long_day_counts_to_its_end() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let key = unique("troll");
+    // The 25th of October 2026 there, from its first instant on.
+    let (day, start, minute) = (daily("Antarctica/Troll"), 1_792_879_200_000_000, 60 * SECOND);
+    let of_day = || policy_of(Algorithm::FixedWindow, vec![day.clone()]);
+    assert_eq!(left(&redis, of_day(), &key, start).await, [99]);
+    let hourly = policy_of(Algorithm::FixedWindow, vec![fixed(Anchor::FirstHit, 3600 * SECOND)]);
+    assert_eq!(left(&redis, hourly, &key, start + (25 * 60 + 36) * minute).await, [99]);
+    assert_eq!(left(&redis, of_day(), &key, start + (26 * 60 - 1) * minute).await, [98]);
+    assert_eq!(left(&redis, of_day(), &key, start + 26 * 60 * minute).await, [99], "the next day");
+}
+
+/// Columns that no policy has leave the others where they are written in place.
+#[tokio::test]
+async fn what_is_left_over_makes_no_check_dearer() {
+    let server = Server::start();
+    let redis = server.timed_store();
+    redis.store.ready().await;
+    // So fast that their TTL reaches.
+    let fast = [1000, 1001, 1002, 1003].map(|units| bucket(100, units, SECOND));
+    let [(fixed, windows), (buckets, _)] = kinds();
+    for (algorithm, [a, b, c, d]) in [(fixed, windows), (buckets, fast)] {
+        let all = |quotas: &[&Quota]| policy_of(algorithm, quotas.iter().copied().cloned().collect());
+        let key = unique("over");
+        assert_eq!(left(&redis, all(&[&a, &b, &c, &d]), &key, START).await, [99; 4]);
+        // Once, so that its columns come first.
+        assert_eq!(left(&redis, all(&[&c, &b]), &key, START).await, [98; 2]);
+        let calls = || {
+            let mut calls = BTreeMap::new();
+            add_calls(&mut server.connection().unwrap(), &mut calls);
+            ["set", "setrange"].map(|name| calls.get(name).copied().unwrap_or_default())
+        };
+        let before = calls();
+        for number in 1..=5 {
+            assert_eq!(left(&redis, all(&[&c, &b]), &key, START + number).await, [98 - number; 2]);
+        }
+        assert_eq!(calls(), [before[0], before[1] + 5], "{algorithm:?}");
+        assert_eq!(left(&redis, all(&[&a, &b, &c, &d]), &key, START + 6).await, [98, 92, 92, 98]);
     }
 }
 

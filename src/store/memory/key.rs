@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::limit::amend::{self, Receipt, is_tentative};
+use crate::limit::bucket::Terms;
 use crate::limit::decision::{Ruling, Taken, Verdict, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::policy::Policy;
@@ -236,7 +237,7 @@ fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Me
 /// A token bucket's window follows from its burst, which is a limit, as the entries of a log are.
 fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
     match (rule, quota.rule) {
-        (Rule::TokenBucket(_), _) => rule == quota.rule,
+        (Rule::TokenBucket(rate), Rule::TokenBucket(of)) => Terms::of(rate) == Terms::of(of),
         (Rule::SlidingLog(_), Rule::SlidingLog(_)) => window == quota.window,
         _ => rule == quota.rule && window == quota.window,
     }

@@ -5,6 +5,9 @@
 -- The tail: until when reservations may be taken back, us; the ledger's other numbers; and its holes, each what is owed
 -- before it and how much it is; see the core's `ledger.rs`.
 
+-- The numbers at the start of a tail.
+local NUMBERS = '>I8I8I8I8I8I8I8'
+
 local function ends_at(repaid, _, _, _, _, at, debt)
   return at + math.ceil(debt / repaid)
 end

@@ -1,8 +1,6 @@
 -- What has not been repaid since, the oldest debts first; the core's `ledger.rs` says how that is known, and has the
 -- same functions.
 
-local NUMBERS = '>I8I8I8I8I8I8I8'
-
 local HOLES = 32
 
 -- The most that is written and the most that is skipped, fractions; `bucket.rs` and `ledger.rs` have the same.

@@ -1,7 +1,5 @@
 -- What a charge left, for `hold.lua` and `once.lua`; `pair.lua` precedes.
 
-local NUMBERS = '>I8I8I8I8I8I8I8'
-
 local function note(q, till)
   local marked, born, last, at, shift, turned, rebased, holes = 0, nil, 0, now, 0, 0, 0, 57
   if tail[q] ~= '' then

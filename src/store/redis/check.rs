@@ -5,8 +5,8 @@
 //!
 //! The keys that a call declares must be of one slot where the server is a cluster's, so there such a call declares
 //! none and tells them as arguments, as servers permit to scripts without a shebang line. What is lost is that the
-//! server checks beforehand whether it has them. So the script notices for each check, when it reads its keys and
-//! before it has charged any of its quotas; the check is then asked for alone, with its keys declared.
+//! server checks beforehand whether it has them. So the script notices for each check, when it reads its key and before
+//! it has charged anything; the check is then asked for alone, with its key declared.
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;

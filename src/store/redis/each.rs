@@ -88,17 +88,17 @@ impl RedisStore {
         (refusal, lane): (Refusal, Lane),
     ) -> (usize, Result<Taken, StoreError>) {
         let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
-        let waiting = Unanswered::new(&lane, 1);
-        let next = self.after(refusal, self.slot(wanted.subject), &lane, &mut patience).await;
+        let span = StoreSpan::none();
+        let (target, matter, waiting) =
+            (self.target(wanted.subject, &span), wanted.matter(), Unanswered::new(&lane, 1));
+        let next = self.after(refusal, &target, &matter, &lane, &mut patience).await;
         waiting.over(&next);
         let asking = match next {
             Ok(Next::Asking(address)) => Some(address),
             Ok(Next::Owner | Next::Done(_)) => None,
             Err(refusal) => return (place, Err(refusal.into_error())),
         };
-        let span = StoreSpan::none();
-        let target = self.target(wanted.subject, &span);
-        let answer = self.ask_routed(&target, &wanted.matter(), &mut patience, asking).await;
+        let answer = self.ask_routed(&target, &matter, &mut patience, asking).await;
         (place, answer.and_then(|answer| answer.done()?.taken()))
     }
 }

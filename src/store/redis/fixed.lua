@@ -6,8 +6,8 @@
 -- the ends of that window and of the next one, within which TIME is.
 -- The tail: until when reservations may be taken back, us.
 
--- Of a window beyond those that are known, which a clock that stepped back finds, the end is not too early. A day by the
--- calendar may have an hour more than others, a month a day.
+-- Of a window beyond those that are known, which a clock that stepped back finds, the end is not too early. By the
+-- calendar a day may have some hours more than others, a month a day.
 local function ends_at(length, anchor, began, edge, last, start, count)
   if count == 0 then
     return 0
@@ -16,7 +16,7 @@ local function ends_at(length, anchor, began, edge, last, start, count)
     return start + length
   end
   if not began then
-    return start + length + length / 16
+    return start + length + length / 8
   end
   return start < began and began or start < edge and edge or start < last and last or start + last - began
 end

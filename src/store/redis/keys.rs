@@ -7,16 +7,20 @@
 
 use std::fmt::{self, Write};
 
+use crate::limit::bucket::Terms;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::slot::SLOTS;
-use crate::limit::time::{Micros, span_in_units};
+use crate::limit::time::{Micros, span_in_units, span_text};
 
 /// The longest key that is written out, in bytes.
 const WRITTEN_OUT: usize = 128;
 
 /// Bytes that a quota and what follows it usually take in a name.
 const COUNTER_BYTES: usize = 40;
+
+/// The format of a log.
+const LOG: &str = "l16-";
 
 /// Limits of sliding windows from here on count in u64, in another column.
 const WIDE: u64 = 1 << 32;
@@ -61,13 +65,14 @@ impl Tag {
         self.of_quota(policy, quota) + "metas"
     }
 
-    /// What the names of all that is a quota's own begin with.
+    /// What the names of a log and of its metas begin with. No formatter is asked, since it is written for each check.
     fn of_quota(&self, policy: &str, quota: &Quota) -> String {
         let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
         name.push_str(&self.0);
         name.push_str(policy);
         name.push(':');
-        push_counter(&mut name, quota);
+        name.push_str(LOG);
+        push_span(&mut name, quota.window);
         name.push(':');
         name
     }
@@ -102,38 +107,20 @@ impl Write for Checksum {
     }
 }
 
-/// What the record of an id calls a quota: its part in its names, or of a sliding window what that would be; and where
-/// its windows begin, which those say behind it.
+/// What the record of an id calls a quota: whatever its counts depend on, but not the limit, so that a changed limit
+/// keeps them.
 pub(super) fn recorded(quota: &Quota) -> String {
-    let mut name = String::new();
-    push_counter(&mut name, quota);
-    if quota.rule == Rule::FixedWindow(Anchor::FirstHit) {
-        name.push_str(":first");
-    }
-    name
-}
-
-/// Adds a quota's part in its names: the format of what is stored and the window or rate, which it depends on; not the
-/// limit, so that a changed limit keeps its counts. No formatter is asked, since it is written for each check.
-fn push_counter(name: &mut String, quota: &Quota) {
+    let window = || span_text(quota.window);
     match quota.rule {
-        Rule::SlidingWindow => {
-            name.push('s');
-            push_number(name, counter_width(quota.limit.get()) as u64);
-            name.push('-');
-        }
-        Rule::FixedWindow(_) => name.push_str("f8-"),
+        Rule::SlidingWindow => format!("s{}-{}", counter_width(quota.limit.get()), window()),
+        Rule::FixedWindow(Anchor::FirstHit) => format!("f8-{}:first", window()),
+        Rule::FixedWindow(Anchor::Clock) => format!("f8-{}", window()),
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => format!("f8-{calendar}"),
         Rule::TokenBucket(rate) => {
-            name.push_str("b8-");
-            push_number(name, rate.units.get());
-            name.push_str("-per-");
+            let Terms { repaid, price } = Terms::of(rate);
+            format!("b8-{repaid}-{price}")
         }
-        Rule::SlidingLog(_) => name.push_str("l16-"),
-    }
-    match quota.rule {
-        Rule::FixedWindow(Anchor::Calendar(calendar)) => _ = write!(name, "{calendar}"),
-        Rule::TokenBucket(rate) => push_span(name, rate.per),
-        _ => push_span(name, quota.window),
+        Rule::SlidingLog(_) => format!("{LOG}{}", window()),
     }
 }
 

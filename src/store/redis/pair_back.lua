@@ -9,9 +9,6 @@ local state_keys = {state_key}
 local changed = false
 
 local function add_states(reply)
-  if changed then
-    write_pairs()
-  end
-  reply[#reply + 1] = redis.call('GET', state_key) or 0
+  reply[#reply + 1] = changed and write_pairs() or how ~= 'reset' and state or 0
 end
 

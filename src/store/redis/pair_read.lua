@@ -23,7 +23,7 @@ for q = 1, quotas do
   left[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
 end
 
--- Writes what there is now.
+-- Writes what there is now, and tells it.
 local function write_pairs()
   local others, heads, rests, tails, lives = general.others(columns, ours, quotas)
   local own_heads, own_rests = {}, {}
@@ -36,5 +36,6 @@ local function write_pairs()
   local whole = struct.pack('>I8B', lives + 1000000, quotas + others) .. table.concat(own_heads) .. heads
     .. table.concat(own_rests) .. rests .. table.concat(tail) .. tails
   redis.call('SET', state_key, whole, 'PX', life_until(lives, now))
+  return whole
 end
 

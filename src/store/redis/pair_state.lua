@@ -72,7 +72,7 @@ local function pairs_of_key()
     local count, heads, rests, tails, ends = 0, {}, {}, {}, 0
     for _, column in ipairs(columns) do
       local till = not ours[column.kind] and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
-      if till > now and own + count < MOST then
+      if till >= now and own + count < MOST then
         count, ends = count + 1, math.max(ends, till)
         heads[count] = struct.pack('>I8I8', column.first, column.second)
         rests[count] = column.kind .. struct.pack('>I2', #column.tail)

@@ -74,11 +74,7 @@ impl RedisStore {
             };
             let next = match answer {
                 Ok(answer) => Ok(Next::Done(answer)),
-                Err(Refusal::TryAgain) if self.notes_moving(target, matter) => {
-                    lane.shard().metrics.retried(Retry::TryAgain);
-                    Ok(Next::Owner)
-                }
-                Err(refusal) => Box::pin(self.after(refusal, slot, &lane, patience)).await,
+                Err(refusal) => Box::pin(self.after(refusal, target, matter, &lane, patience)).await,
             };
             waiting.over(&next);
             match next.map_err(Refusal::into_error)? {
@@ -97,24 +93,16 @@ impl RedisStore {
         if is_bare { matter.clone().without_metas() } else { matter.clone() }
     }
 
-    /// Notes that a slot moves, if that is news and changes what is asked.
-    fn notes_moving(&self, target: &Target<'_>, matter: &Matter) -> bool {
-        let now = self.topology.clock().now();
-        let is_news = can_do_without_metas(&target.subject.policy, matter) && !self.moving.holds(target.slot, now);
-        if is_news {
-            self.moving.note(target.slot, now);
-        }
-        is_news
-    }
-
     /// What comes after a refusal: another try, or the refusal itself.
     pub(super) async fn after(
         &self,
         refusal: Refusal,
-        slot: u16,
+        target: &Target<'_>,
+        matter: &Matter,
         lane: &Lane,
         patience: &mut Patience<'_>,
     ) -> Result<Next, Refusal> {
+        let slot = target.slot;
         match refusal {
             Refusal::Moved(address) => {
                 lane.shard().metrics.retried(Retry::Moved);
@@ -128,7 +116,11 @@ impl RedisStore {
             }
             Refusal::TryAgain => {
                 lane.shard().metrics.retried(Retry::TryAgain);
-                patience.pause("TRYAGAIN".into()).await?;
+                if can_do_without_metas(&target.subject.policy, matter) {
+                    self.moving.note(slot, self.topology.clock().now());
+                } else {
+                    patience.pause("TRYAGAIN".into()).await?;
+                }
             }
             Refusal::NotNow(why) => {
                 self.topology.doubt();

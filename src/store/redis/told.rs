@@ -25,7 +25,7 @@ pub struct Told {
     pub quotas: Quotas,
 }
 
-/// What is told of each quota besides its limit.
+/// What is told of each quota.
 pub enum Quotas {
     /// Nothing that depends on TIME.
     Windows,
