@@ -164,19 +164,6 @@ pub enum Refusal {
     Failed(StoreError),
 }
 
-impl Refusal {
-    /// What its caller is told when it is not asked again.
-    pub fn into_error(self) -> StoreError {
-        match self {
-            Self::Failed(error) => error,
-            Self::NotNow(why) => StoreError::Refused(why),
-            Self::TryAgain => StoreError::Refused("TRYAGAIN".into()),
-            Self::Moved(to) => StoreError::Refused(format!("MOVED {to}")),
-            Self::Ask(to) => StoreError::Refused(format!("ASK {to}")),
-        }
-    }
-}
-
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         Self::Failed(error)

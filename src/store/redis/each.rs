@@ -73,7 +73,7 @@ impl RedisStore {
             Err(error) => return Put::Nowhere(error),
         };
         let deadline = Patience::new(self.topology.clock(), since, policy.timeout).deadline();
-        match lane.ask(target.ask(self.told(&target, &wanted.matter()), &lane, deadline, answer())) {
+        match lane.ask(target.ask(self.told(&target, wanted.matter()), &lane, deadline, answer())) {
             Ok(()) => Put::Queued(lane),
             Err(error) => Put::Refused(error, lane),
         }
@@ -96,7 +96,7 @@ impl RedisStore {
         let asking = match next {
             Ok(Next::Asking(address)) => Some(address),
             Ok(Next::Owner | Next::Done(_)) => None,
-            Err(refusal) => return (place, Err(refusal.into_error())),
+            Err(error) => return (place, Err(error)),
         };
         let answer = self.ask_routed(&target, &matter, &mut patience, asking).await;
         (place, answer.and_then(|answer| answer.done()?.taken()))

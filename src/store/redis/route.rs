@@ -66,7 +66,7 @@ impl RedisStore {
             };
             let (answer, verdict) = oneshot::channel();
             let waiting = Unanswered::new(&lane, matter.costs().len().max(1));
-            let mut ask = target.ask(self.told(target, matter), &lane, patience.deadline(), Return::To(answer));
+            let mut ask = target.ask(self.told(target, matter.clone()), &lane, patience.deadline(), Return::To(answer));
             ask.asking = asking.take().is_some();
             let answer = match lane.ask(ask) {
                 Ok(()) => verdict.await.unwrap_or_else(|_| Err(given_up().into())),
@@ -77,7 +77,7 @@ impl RedisStore {
                 Err(refusal) => Box::pin(self.after(refusal, target, matter, &lane, patience)).await,
             };
             waiting.over(&next);
-            match next.map_err(Refusal::into_error)? {
+            match next? {
                 Next::Done(answer) => return Ok(answer),
                 Next::Owner => {}
                 Next::Asking(address) => asking = Some(address),
@@ -87,13 +87,16 @@ impl RedisStore {
     }
 
     /// What is asked of it: on a slot that moves without who causes its charges, if that leaves one key.
-    pub(super) fn told(&self, target: &Target<'_>, matter: &Matter) -> Matter {
-        let is_bare = can_do_without_metas(&target.subject.policy, matter)
+    pub(super) fn told(&self, target: &Target<'_>, matter: Matter) -> Matter {
+        let is_bare = can_do_without_metas(&target.subject.policy, &matter)
             && self.moving.holds(target.slot, self.topology.clock().now());
-        if is_bare { matter.clone().without_metas() } else { matter.clone() }
+        if is_bare { matter.without_metas() } else { matter }
     }
 
-    /// What comes after a refusal: another try, or the refusal itself.
+    /// What comes after a refusal: another try.
+    ///
+    /// # Errors
+    /// When it may have been executed, or its time is up.
     pub(super) async fn after(
         &self,
         refusal: Refusal,
@@ -101,7 +104,7 @@ impl RedisStore {
         matter: &Matter,
         lane: &Lane,
         patience: &mut Patience<'_>,
-    ) -> Result<Next, Refusal> {
+    ) -> Result<Next, StoreError> {
         let slot = target.slot;
         match refusal {
             Refusal::Moved(address) => {
@@ -126,7 +129,7 @@ impl RedisStore {
                 self.topology.doubt();
                 // Then it will hardly execute it in time either; the next check asks it anew.
                 if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && patience.left() <= REFUSES {
-                    return Err(StoreError::Refused(why).into());
+                    return Err(StoreError::Refused(why));
                 }
                 lane.shard().metrics.retried(Retry::NotNow);
                 patience.pause(why).await?;
@@ -135,7 +138,7 @@ impl RedisStore {
             Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
                 patience.pause(why).await?;
             }
-            Refusal::Failed(error) => return Err(error.into()),
+            Refusal::Failed(error) => return Err(error),
         }
         Ok(Next::Owner)
     }
@@ -175,8 +178,8 @@ impl<'a> Unanswered<'a> {
     }
 
     /// Nobody waits any more; a failure is counted.
-    pub fn over(mut self, next: &Result<Next, Refusal>) {
-        if let (Some(lane), Err(Refusal::Failed(error))) = (self.lane.take(), next) {
+    pub fn over(mut self, next: &Result<Next, StoreError>) {
+        if let (Some(lane), Err(error)) = (self.lane.take(), next) {
             lane.shard().metrics.failed(error, self.checks);
         }
     }
