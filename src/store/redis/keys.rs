@@ -1,4 +1,5 @@
-//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<what>`, and of logs `{<prefix>:<key>:}<policy>:<quota>:<what>`.
+//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<what>`, and of logs
+//! `{<prefix>:<key>:}<policy>:<quota>:<what>`.
 //!
 //! Everything of one key lies in one hash slot, since only the part in braces is hashed. A key is written so
 //! that it can neither end the braces early nor be read as another key: `{`, `}`, `%` and control bytes become

@@ -1,12 +1,12 @@
 //! Slots that move from one primary to another.
 //!
-//! While a slot moves, a call of one key is led to where that is (ASK), and decided as ever. A call with several keys is
-//! refused as long as one of them is missing or gone: TRYAGAIN, on both sides. What a policy counted of a key is one key;
-//! several have logs of several quotas, what is done with an id or a reservation, and what takes back. These are asked
-//! again until the slot has moved, or their time is up.
+//! While a slot moves, a call of one key is led to where that is (ASK), and decided as ever. A call with several keys
+//! is refused as long as one of them is missing or gone: TRYAGAIN, on both sides. What a policy counted of a key is one
+//! key; several have logs of several quotas, what is done with an id or a reservation, and what takes back. These are
+//! asked again until the slot has moved, or their time is up.
 //!
-//! A log that tells who caused its charges has a second key for that. Its checks do without: they are charged, and for a
-//! second nobody is told who caused them on that slot.
+//! A log that tells who caused its charges has a second key for that. Its checks do without: they are charged, and for
+//! a second nobody is told who caused them on that slot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

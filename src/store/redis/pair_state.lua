@@ -1,9 +1,9 @@
 -- Fixed windows or token buckets of one key: the states of all quotas of its policy, in one String. What is done with
 -- it follows, what is the algorithm's precedes.
 --
--- till, 8 bytes: when the key ends, us; number of columns, 1 byte; then of each column its pair, of each the rest, and of
--- each its tail. What changes most often is first, so that a charge that leaves the rest as it is writes a few bytes: to
--- set a key with its TTL takes the server a microsecond more.
+-- till, 8 bytes: when the key ends, us; number of columns, 1 byte; then of each column its pair, of each the rest, and
+-- of each its tail. What changes most often is first, so that a charge that leaves the rest as it is writes a few
+-- bytes: to set a key with its TTL takes the server a microsecond more.
 -- A column, 34 bytes, is the state of one quota:
 --   pair    16 bytes: two numbers that it reckons with
 --   kind    16 bytes: two that tell it from others; the algorithm's part says what they all are
