@@ -211,8 +211,8 @@ async fn columns_that_nobody_asks_for_go() {
     }
 }
 
-/// What is not as long as it says, or says what cannot be, is nobody's count: it is refused and left as it is, whatever
-/// is asked; but a reset ends it.
+/// What is not as long as it says, or says what cannot be, is nobody's count: it is refused and left as it is,
+/// whatever is asked; but a reset ends it.
 #[tokio::test]
 async fn half_of_a_state_is_refused() {
     let redis = shared().timed_store();
@@ -227,7 +227,7 @@ async fn half_of_a_state_is_refused() {
         let whole: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
         let mut spoilt: Vec<Vec<u8>> = (0..whole.len()).step_by(5).map(|length| whole[..length].to_vec()).collect();
         spoilt.push([&whole[..], b"x"].concat());
-        // An end beyond doubles; more columns than there are, or fewer; so much a pair, and a kind; a tail that is longer.
+        // An end beyond doubles; more columns than there are, or fewer; a pair, and a kind; a tail that is longer.
         let places = [(0, 255), (8, 3), (8, 1), (9, 255), (17, 255), (41, 255), (49, 255), (58, 9)];
         spoilt.extend(places.map(|(place, byte)| {
             let mut changed = whole.clone();

@@ -1,7 +1,7 @@
 -- Checks by what `pair_state.lua` has; `check_head.lua` comes first and says how it is called.
 --
--- Most find the columns of their quotas as they left them, and a TTL that reaches: they write the pairs in place. Others
--- write the whole.
+-- Most find the columns of their quotas as they left them, and a TTL that reaches: they write the pairs in place.
+-- Others write the whole.
 --
 -- Numbers of a quota: a to f, as the algorithm's part has them.
 -- Told of a check: the state as it was before, or 0 where there is none.

@@ -390,8 +390,8 @@ fn hammer(client: usize, address: &str, asked: &Asked) {
     }
 }
 
-/// What has several keys is not done while the slot stays half-way: a check with an id and a reservation are answered as
-/// the policy says for a store that refuses, and charge nothing anywhere.
+/// What has several keys is not done while the slot stays half-way: a check with an id and a reservation are answered
+/// as the policy says for a store that refuses, and charge nothing anywhere.
 #[test]
 fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
     let cluster = chaos::arena();
