@@ -257,6 +257,27 @@ async fn half_of_a_state_is_refused() {
     }
 }
 
+/// Columns behind those of the policy, which nobody can read, spoil neither the next checks nor those of other keys.
+#[tokio::test]
+async fn what_nobody_can_read_behind_the_columns_goes() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let mut connection = shared().connection().unwrap();
+    for (algorithm, [a, b, ..]) in kinds() {
+        let key = unique("behind");
+        let [both, own] = [vec![a.clone(), b], vec![a]].map(|quotas| subject(policy_of(algorithm, quotas), &key));
+        left(&redis, Policy::clone(&both.policy), &key, START).await;
+        let name = name(&own.policy, &key);
+        let mut state: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
+        // The key seems to end, so that the whole is written; and the second kind is none.
+        state[..8].fill(0);
+        state[59..67].fill(0);
+        redis::cmd("SET").arg(&name).arg(&state).exec(&mut connection).unwrap();
+        assert_eq!(left(&redis, Policy::clone(&own.policy), &key, START + 1).await, [98]);
+        assert_eq!(length(&mut connection, &name), HEADER + COLUMN);
+    }
+}
+
 /// The key never ends before what it counts, nor much later; and few charges have to say when it ends.
 #[tokio::test]
 async fn a_key_lives_as_long_as_it_counts() {

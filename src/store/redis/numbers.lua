@@ -3,8 +3,11 @@
 
 local EXACT = 9007199254740992
 
--- How long a key lives that matters until then, ms; one second more spares the edge.
+-- What a key lives longer than it matters, which spares the edge, us.
+local EDGE = 1000000
+
+-- How long a key lives that matters until then, ms.
 local function life_until(instant, now)
-  return string.format('%.0f', math.ceil((instant - now) / 1000) + 1000)
+  return string.format('%.0f', math.ceil((instant + EDGE - now) / 1000))
 end
 

@@ -149,7 +149,7 @@ for _ = 1, checks do
         , first_q, second_q
         -- end each
       )
-      if usual and lives + 1000000 <= till then
+      if usual and lives + EDGE <= till then
         failed = call('SETRANGE', key, '9', heads) ~= #state
       else
         local others, pairs_there, rests, tails, ends = 0, '', '', '', 0
@@ -159,10 +159,10 @@ for _ = 1, checks do
           -- each
           ours[pack('>I8I8', a_q, b_q)] = true
           -- end each
-          others, pairs_there, rests, tails, ends = general.others(columns or general.columns_of(state), ours, QUOTAS)
+          others, pairs_there, rests, tails, ends = general.others(columns or general.columns_of(state) or {}, ours, QUOTAS)
         end
         lives = math.max(lives + (state and spare(lives) or 0), ends)
-        local whole = pack('>I8B', lives + 1000000, QUOTAS + others) .. heads .. pairs_there .. pack(RESTS
+        local whole = pack('>I8B', math.min(lives + EDGE, EXACT), QUOTAS + others) .. heads .. pairs_there .. pack(RESTS
           -- each
           , a_q, b_q, #tail_q
           -- end each

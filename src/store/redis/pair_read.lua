@@ -33,7 +33,7 @@ local function write_pairs()
     own_rests[q] = struct.pack('>I8I8I2', a, b, #tail[q])
     lives = math.max(lives, ends_at(a, b, d, e, f, first[q], second[q]), now)
   end
-  local whole = struct.pack('>I8B', lives + 1000000, quotas + others) .. table.concat(own_heads) .. heads
+  local whole = struct.pack('>I8B', math.min(lives + EDGE, EXACT), quotas + others) .. table.concat(own_heads) .. heads
     .. table.concat(own_rests) .. rests .. table.concat(tail) .. tails
   redis.call('SET', state_key, whole, 'PX', life_until(lives, now))
   return whole

@@ -10,7 +10,8 @@
 --   tail    2 bytes: the length of its tail, which is what is kept so that charges may be taken back
 --
 -- All numbers are big-endian. Columns of other quotas stay behind those of the policy as long as they count: of quotas
--- that it had before, or has by the configuration of another node.
+-- that it had before, or has by the configuration of another node. They are read when the whole is written; what is
+-- nobody's column goes then.
 --
 -- Of the six numbers that are told of a quota (a to f), of which a and b are its kind, the algorithm's part tells
 --   standing(a, b, c, d, e, f, first, second)   what is left now; and what a charge is added to: an instant, a number
@@ -22,7 +23,7 @@
 --   spare(instant)          how much longer a key may live that was charged again and ends at this instant, us: so long
 --                           no charge need set its TTL anew
 
-local HEADER, COLUMN, REST = 9, 34, 18
+local HEADER, COLUMN = 9, 34
 
 -- What can be done with columns besides. Most checks need none of these functions, and making them takes longer than
 -- what those do.
