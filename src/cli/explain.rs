@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{fail, load, tell};
-use crate::clock::unix_micros;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::lists::Found;
@@ -102,7 +101,7 @@ fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
     let tag = Tag::new(prefix, key);
     let policy = Arc::new(policy.clone());
     let call = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(&tag, &policy) };
-    let names = call.keys(unix_micros());
+    let names = call.keys();
     json!({"used": used, "slot": tag.slot(), "keys": names})
 }
 

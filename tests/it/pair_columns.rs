@@ -1,6 +1,5 @@
 //! What fixed windows and token buckets counted of a key is one String in Redis, with a column for each quota.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redis::Connection;
@@ -12,12 +11,12 @@ use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
 use tollgate::store::{Done, StoreError, Subject, Work};
 
-use crate::harness::cluster::add_calls;
 use crate::harness::dice::Dice;
 use crate::harness::redis::{Server, shared};
 use crate::harness::steps::{START, bucket, policy_of, quota, subject};
 use crate::harness::timed::{Timed, TimedRedis};
 use crate::harness::unique;
+use crate::window_columns;
 
 const SECOND: Micros = 1_000_000;
 
@@ -43,12 +42,9 @@ fn kinds() -> [(Algorithm, [Quota; 4]); 2] {
     [(Algorithm::FixedWindow, windows), (Algorithm::TokenBucket, buckets)]
 }
 
-/// What is left of each quota after a check that was admitted.
+/// What is left of each quota after a check of 1 that was admitted.
 async fn left(redis: &TimedRedis, policy: Policy, key: &str, now: Micros) -> Vec<u64> {
-    let taken = redis.at(now).take(&subject(policy, key), &[1], &[]).await.unwrap();
-    let verdict = &taken.ruling.verdicts[0];
-    assert!(verdict.allowed, "{verdict:?}");
-    verdict.quotas.iter().map(|quota| quota.remaining).collect()
+    window_columns::left(redis, policy, key, 1, now).await
 }
 
 fn name(policy: &Policy, key: &str) -> String {
@@ -162,11 +158,7 @@ async fn what_is_left_over_makes_no_check_dearer() {
         assert_eq!(left(&redis, all(&[&a, &b, &c, &d]), &key, START).await, [99; 4]);
         // Once, so that its columns come first.
         assert_eq!(left(&redis, all(&[&c, &b]), &key, START).await, [98; 2]);
-        let calls = || {
-            let mut calls = BTreeMap::new();
-            add_calls(&mut server.connection().unwrap(), &mut calls);
-            ["set", "setrange"].map(|name| calls.get(name).copied().unwrap_or_default())
-        };
+        let calls = || server.calls(["set", "setrange"]);
         let before = calls();
         for number in 1..=5 {
             assert_eq!(left(&redis, all(&[&c, &b]), &key, START + number).await, [98 - number; 2]);
@@ -294,11 +286,7 @@ async fn a_key_lives_as_long_as_it_counts() {
     for policy in policies {
         let (key, policy, mut now) = (unique("lives"), Arc::new(policy), START);
         let (subject, name) = (subject(policy.clone(), &key), name(&policy, &key));
-        let sets = || {
-            let mut calls = BTreeMap::new();
-            add_calls(&mut server.connection().unwrap(), &mut calls);
-            calls.get("set").copied().unwrap_or_default()
-        };
+        let sets = || server.calls(["set"])[0];
         let longest = policy.quotas.iter().map(|quota| quota.window).max().unwrap();
         let (before, mut charged) = (sets(), 0);
         for _ in 0..400 {

@@ -1,6 +1,5 @@
 //! Checks of several keys that go out together share a script call, and each is decided as if it had been alone.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -142,11 +141,7 @@ fn a_batch_of_many_keys_is_one_script_call() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
-    let calls = || {
-        let mut calls = BTreeMap::new();
-        cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
-        ["evalsha", "eval", "get", "set"].map(|name| *calls.get(name).unwrap_or(&0))
-    };
+    let calls = || server.calls(["evalsha", "eval", "get", "set"]);
     for policy in NAMES {
         assert_eq!(left(&node, policy, &new_keys(1)), [Some(999)]);
         let asked = |policy: &str| {
@@ -173,11 +168,7 @@ fn policies_of_one_algorithm_share_a_call() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
-    let calls = || {
-        let mut calls = BTreeMap::new();
-        cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
-        ["evalsha", "eval"].map(|name| *calls.get(name).unwrap_or(&0)).iter().sum::<u64>()
-    };
+    let calls = || server.calls(["evalsha", "eval"]).iter().sum::<u64>();
     let asked = || {
         let checks: Vec<_> = NAMES.iter().map(|policy| json!({"policy": policy, "key": unique("mixed")})).collect();
         let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
@@ -255,9 +246,9 @@ fn the_more_wait_the_more_each_call_decides() {
     let ask = || http::post(&node.address, "/v1/check/batch", body.clone()).json();
     wait_until("the store decides", || ask()["results"][0]["source"] == "store");
     let reads = || {
-        let mut calls = BTreeMap::new();
-        cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
-        calls["get"]
+        let [reads] = server.calls(["get"]);
+        assert!(reads > 0, "it reads by GET");
+        reads
     };
     // Two pipelines are on their way for so long that all the others wait behind them.
     proxy.delay(500);

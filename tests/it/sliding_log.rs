@@ -394,9 +394,7 @@ fn own_store() -> (Server, tokio::runtime::Runtime, TimedRedis) {
 
 /// Script calls that a server has had.
 fn script_calls(server: &Server) -> u64 {
-    let mut calls = BTreeMap::new();
-    add_calls(&mut server.connection().unwrap(), &mut calls);
-    ["eval", "evalsha"].iter().filter_map(|name| calls.get(*name)).sum()
+    server.calls(["eval", "evalsha"]).iter().sum()
 }
 
 /// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of

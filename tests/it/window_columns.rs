@@ -1,6 +1,5 @@
 //! What the sliding windows of a key counted is one String in Redis, with a column for each quota.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -10,7 +9,6 @@ use tollgate::limit::time::Micros;
 use tollgate::store::redis::keys::Tag;
 use tollgate::store::{Done, StoreError, Subject, Work};
 
-use crate::harness::cluster::add_calls;
 use crate::harness::dice::Dice;
 use crate::harness::redis::{Server, shared, timed_store};
 use crate::harness::steps::{START, policy, subject};
@@ -20,7 +18,7 @@ use crate::harness::unique;
 const SECOND: Micros = 1_000_000;
 
 /// What is left of each quota after a check that was admitted.
-async fn left(redis: &TimedRedis, policy: Policy, key: &str, cost: u64, now: Micros) -> Vec<u64> {
+pub(super) async fn left(redis: &TimedRedis, policy: Policy, key: &str, cost: u64, now: Micros) -> Vec<u64> {
     let taken = redis.at(now).take(&subject(policy, key), &[cost], &[]).await.unwrap();
     let verdict = &taken.ruling.verdicts[0];
     assert!(verdict.allowed, "{verdict:?}");
@@ -71,18 +69,13 @@ async fn what_is_left_over_makes_no_check_dearer() {
     let server = Server::start();
     let redis = server.timed_store();
     redis.store.ready().await;
-    let mut connection = server.connection().unwrap();
     let (ten, day) = ((100, 10 * SECOND), (100, 86_400 * SECOND));
     for number in 0..3 {
         left(&redis, policy(&[day, ten]), "over", 1, START + number * SECOND).await;
     }
     // Once, so that its columns come first.
     left(&redis, policy(&[ten]), "over", 1, START + 3 * SECOND).await;
-    let mut calls = || {
-        let mut calls = BTreeMap::new();
-        add_calls(&mut connection, &mut calls);
-        ["set", "setrange"].map(|name| calls.get(name).copied().unwrap_or_default())
-    };
+    let calls = || server.calls(["set", "setrange"]);
     let before = calls();
     for number in 0..5 {
         left(&redis, policy(&[ten]), "over", 1, START + 3 * SECOND + number).await;

@@ -73,7 +73,7 @@ impl RedisStore {
             Err(error) => return Put::Nowhere(error),
         };
         let deadline = Patience::new(self.topology.clock(), since, policy.timeout).deadline();
-        match lane.ask(target.ask(self.told(&target, wanted.matter()), &lane, deadline, answer())) {
+        match lane.ask(target.ask(self.sent(&target, wanted.matter()), &lane, deadline, answer())) {
             Ok(()) => Put::Queued(lane),
             Err(error) => Put::Refused(error, lane),
         }

@@ -2,7 +2,7 @@
 
 local general = pairs_of_key()
 local state_key = KEYS[1]
-local state = redis.pcall('GET', state_key)
+local state = state_of(state_key)
 local columns = {}
 if state then
   columns = type(state) == 'string' and general.columns_of(state)

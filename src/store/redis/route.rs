@@ -66,7 +66,7 @@ impl RedisStore {
             };
             let (answer, verdict) = oneshot::channel();
             let waiting = Unanswered::new(&lane, matter.costs().len().max(1));
-            let mut ask = target.ask(self.told(target, matter.clone()), &lane, patience.deadline(), Return::To(answer));
+            let mut ask = target.ask(self.sent(target, matter.clone()), &lane, patience.deadline(), Return::To(answer));
             ask.asking = asking.take().is_some();
             let answer = match lane.ask(ask) {
                 Ok(()) => verdict.await.unwrap_or_else(|_| Err(given_up().into())),
@@ -86,8 +86,8 @@ impl RedisStore {
         Err(StoreError::Refused("it was asked too often".into()))
     }
 
-    /// What is asked of it: on a slot that moves without who causes its charges, if that leaves one key.
-    pub(super) fn told(&self, target: &Target<'_>, matter: Matter) -> Matter {
+    /// What is sent of it: on a slot that moves without who causes its charges, if that leaves one key.
+    pub(super) fn sent(&self, target: &Target<'_>, matter: Matter) -> Matter {
         let is_bare = can_do_without_metas(&target.subject.policy, &matter)
             && self.moving.holds(target.slot, self.topology.clock().now());
         if is_bare { matter.without_metas() } else { matter }

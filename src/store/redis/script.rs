@@ -106,9 +106,9 @@ impl<'a> Call<'a> {
         cmd
     }
 
-    /// The keys that the command at `now` (us) declares.
-    pub fn keys(&self, now: Micros) -> Vec<String> {
-        let command = self.command(By::Hash, now, None);
+    /// The keys that the command declares, whenever it is sent.
+    pub fn keys(&self) -> Vec<String> {
+        let command = self.command(By::Hash, 0, None);
         let simple = |argument| match argument {
             Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),

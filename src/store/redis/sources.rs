@@ -23,22 +23,22 @@ macro_rules! scripts {
 /// By algorithm, and then: reserving, charging once, taking back, checking. What is neither comes last.
 const SOURCES: [&[&str]; 5] = [
     &scripts!(
-        take: ["numbers.lua", "window_state.lua", "window_head.lua", "window.lua"],
+        take: ["state.lua", "window_state.lua", "window_head.lua", "window.lua"],
         noted: ["window_noted.lua"],
-        back: ["numbers.lua", "window_state.lua", "window_head.lua", "window_back.lua"],
-        check: ["check_head.lua", "numbers.lua", "window_state.lua", "window_check.lua"]
+        back: ["state.lua", "window_state.lua", "window_head.lua", "window_back.lua"],
+        check: ["check_head.lua", "state.lua", "window_state.lua", "window_check.lua"]
     ),
     &scripts!(
-        take: ["numbers.lua", "pair_head.lua", "fixed.lua", "pair_state.lua", "pair_read.lua", "pair.lua"],
+        take: ["state.lua", "pair_head.lua", "fixed.lua", "pair_state.lua", "pair_read.lua", "pair.lua"],
         noted: ["fixed_noted.lua"],
-        back: ["numbers.lua", "pair_head.lua", "fixed.lua", "pair_state.lua", "pair_read.lua", "pair_back.lua", "fixed_back.lua"],
-        check: ["check_head.lua", "numbers.lua", "fixed.lua", "pair_state.lua", "pair_check.lua"]
+        back: ["state.lua", "pair_head.lua", "fixed.lua", "pair_state.lua", "pair_read.lua", "pair_back.lua", "fixed_back.lua"],
+        check: ["check_head.lua", "state.lua", "fixed.lua", "pair_state.lua", "pair_check.lua"]
     ),
     &scripts!(
-        take: ["numbers.lua", "pair_head.lua", "bucket.lua", "pair_state.lua", "pair_read.lua", "pair.lua"],
+        take: ["state.lua", "pair_head.lua", "bucket.lua", "pair_state.lua", "pair_read.lua", "pair.lua"],
         noted: ["bucket_noted.lua"],
-        back: ["numbers.lua", "pair_head.lua", "bucket.lua", "pair_state.lua", "pair_read.lua", "pair_back.lua", "bucket_back.lua"],
-        check: ["check_head.lua", "numbers.lua", "bucket.lua", "pair_state.lua", "pair_check.lua"]
+        back: ["state.lua", "pair_head.lua", "bucket.lua", "pair_state.lua", "pair_read.lua", "pair_back.lua", "bucket_back.lua"],
+        check: ["check_head.lua", "state.lua", "bucket.lua", "pair_state.lua", "pair_check.lua"]
     ),
     &scripts!(
         take: ["log_head.lua", "log.lua"],

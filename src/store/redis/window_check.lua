@@ -47,11 +47,7 @@ for _ = 1, checks do
     cost, times, at = read_at(NUMBERS, numbers, at)
   base = base + 1
   local key = names[base]
-  local state = redis.pcall('GET', key)
-  if type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
-    -- No String is nobody's count, as one of no length is.
-    state = ''
-  end
+  local state = state_of(key)
   if type(state) == 'table' then
     if checks == 1 then
       return state

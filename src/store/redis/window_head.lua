@@ -27,7 +27,7 @@ end
 -- What is there: its columns by their kinds, those of the policy as they are seen now; what else there was before; and
 -- its mark. Or it is nobody's count.
 local state_key = KEYS[1]
-local state = redis.pcall('GET', state_key)
+local state = state_of(state_key)
 local columns, before, marked = {}, {}, 0
 if state then
   if type(state) == 'string' then

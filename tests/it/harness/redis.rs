@@ -1,5 +1,6 @@
 //! Redis servers of the tests' own. `REDIS_SERVER` chooses another binary.
 
+use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tollgate::config::RedisConfig;
 use tollgate::limit::slot::Generations;
 use tollgate::store::RedisStore;
 
+use super::cluster::add_calls;
 use super::timed::TimedRedis;
 use super::{free_port, hold_port, wait_until};
 
@@ -75,6 +77,13 @@ impl Server {
     pub fn blocked_clients(&self) -> u64 {
         let info: redis::InfoDict = redis::cmd("INFO").query(&mut self.connection().unwrap()).unwrap();
         info.get("blocked_clients").unwrap()
+    }
+
+    /// How often each of these commands was called.
+    pub fn calls<const COUNT: usize>(&self, names: [&str; COUNT]) -> [u64; COUNT] {
+        let mut calls = BTreeMap::new();
+        add_calls(&mut self.connection().unwrap(), &mut calls);
+        names.map(|name| calls.get(name).copied().unwrap_or_default())
     }
 
     pub fn url(&self) -> String {

@@ -11,3 +11,13 @@ local function life_until(instant, now)
   return string.format('%.0f', math.ceil((instant + EDGE - now) / 1000))
 end
 
+-- What is at a key: a String, false where there is nothing, or an error. What is no String is nobody's count, as one of
+-- no length is.
+local function state_of(key)
+  local state = redis.pcall('GET', key)
+  if type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
+    return ''
+  end
+  return state
+end
+
