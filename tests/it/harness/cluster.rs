@@ -1,7 +1,6 @@
 //! A six-node cluster of the tests' own, by `scripts/cluster`. `REDIS_SERVER` chooses another binary.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::wait_until;
+use super::{hold_port, wait_until};
 
 /// Three primaries with a replica each. It ends when it is dropped; one that is kept to the end ends with the test
 /// process, however that ends: its keeper waits for the pipe to close, and then takes it down.
@@ -189,9 +188,9 @@ fn script() -> String {
 /// since a cluster takes its ports only a while later.
 fn free_base() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let start = 10_000 + u16::try_from(std::process::id() % 1000).unwrap() * 12;
     let mut bases = std::iter::repeat_with(|| start + NEXT.fetch_add(6, Ordering::Relaxed)).take(500);
-    let base = bases.find(|base| (0..6).all(|node| free(base + node) && free(base + node + 10_000)));
+    let base =
+        bases.find(|base| (0..6).all(|node| hold_port(base + node).is_ok() && hold_port(base + node + 10_000).is_ok()));
     base.expect("six free ports in a row")
 }
