@@ -82,6 +82,7 @@ fn report_of_trouble(arguments: &[&str], trouble: impl FnOnce(&Proxy)) -> Value 
     let url = format!("http://127.0.0.1:{}", proxy.port);
     std::thread::scope(|scope| {
         let run = scope.spawn(|| report(&url, &[&["-d", "3s", "--warmup", "0s"], arguments].concat()));
+        // Into the middle of the run.
         std::thread::sleep(Duration::from_millis(1500));
         trouble(&proxy);
         run.join().unwrap()
