@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tokio::sync::mpsc;
 
-use super::ask::Ask;
+use super::inbox::{Inbox, Inlet, Piece, inbox};
 use super::queue::Queue;
 use super::server::{self, bounded};
 use super::shard::Shard;
@@ -47,7 +46,7 @@ pub enum End {
 
 /// The far end: owns the connection.
 pub struct Driver {
-    pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) asks: Inbox,
     pub(super) shard: Arc<Shard>,
     /// The breaker: whether who asks while there is no connection is told so at once, and does not wait for one.
     is_open: bool,
@@ -65,13 +64,13 @@ pub struct Driver {
 
 impl Driver {
     /// Starts one, which ends when nobody can ask it any more.
-    pub fn start(shard: Arc<Shard>) -> mpsc::Sender<Ask> {
-        let (queue, asks) = mpsc::channel(QUEUE);
+    pub fn start(shard: Arc<Shard>) -> Inlet {
+        let (inlet, asks) = inbox(QUEUE);
         let (why, connect) = (String::new(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
         let driver = Self { asks, shard, is_open: false, why, queue: waiting, noted: 0, connect, pause };
         tokio::spawn(driver.run());
-        queue
+        inlet
     }
 
     async fn run(mut self) {
@@ -145,7 +144,7 @@ impl Driver {
         loop {
             tokio::select! {
                 connected = &mut connecting => return connected,
-                Some(ask) = self.asks.recv(), if is_open => refuse(ask, &self.why),
+                Some(asks) = self.asks.recv(), if is_open => refuse(asks, &self.why),
             }
         }
     }
@@ -167,8 +166,8 @@ impl Driver {
         loop {
             tokio::select! {
                 () = &mut pause => return false,
-                ask = self.asks.recv() => match ask {
-                    Some(ask) => refuse(ask, why),
+                asks = self.asks.recv() => match asks {
+                    Some(asks) => refuse(asks, why),
                     None => return true,
                 },
             }
@@ -191,7 +190,7 @@ async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<Multi
     Ok(connection)
 }
 
-/// A caller that has gone needs no answer.
-fn refuse(ask: Ask, why: &str) {
-    ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into()));
+fn refuse(asks: Piece, why: &str) {
+    asks.into_iter()
+        .for_each(|ask| ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into())));
 }

@@ -1,14 +1,16 @@
 //! Checks of several keys that one caller asks for at once, as a batch does.
 //!
 //! Most of what a check keeps while it waits is for what seldom happens: a redirection, a pause, a slot that moves. So
-//! these share a channel, over which their lanes answer as they come, and only those that were not executed are asked
-//! again one by one.
+//! these go to each lane in one piece and share a channel, over which their lanes answer as they come, and only those
+//! that were not executed are asked again one by one.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use smallvec::smallvec;
 use tokio::sync::mpsc;
 
 use super::ask::{Matter, Refusal, Return, given_up};
+use super::inbox::Piece;
 use super::lane::Lane;
 use super::patience::Patience;
 use super::route::{Next, Unanswered};
@@ -25,14 +27,30 @@ impl RedisStore {
     ) {
         let since = self.topology.clock().now();
         let (caller, mut told) = mpsc::unbounded_channel();
-        let mut waiting = AllUnanswered(wanted.iter().map(|_| None).collect());
+        let mut waiting = AllUnanswered::new(wanted.len());
         let mut alone = FuturesUnordered::new();
+        let mut pieces: Vec<Piece> = Vec::new();
         for (place, wanted) in wanted.iter().enumerate() {
-            match self.put(wanted, since, || Return::Among(caller.clone(), place)) {
-                Put::Queued(lane) => waiting.0[place] = Some(lane),
-                Put::Refused(error, lane) => alone.push(self.take_alone(place, wanted, since, (error.into(), lane))),
-                Put::Nowhere(error) => tell(place, Err(error)),
+            let span = StoreSpan::none();
+            let target = self.target(wanted.subject, &span);
+            let lane = match self.owner(target.slot) {
+                Ok(lane) => lane,
+                Err(error) => {
+                    tell(place, Err(error));
+                    continue;
+                }
+            };
+            let deadline = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout).deadline();
+            let answer = Return::Among(caller.clone(), place);
+            let ask = target.ask(self.sent(&target, wanted.matter()), &lane, deadline, answer);
+            let at = waiting.wait(place, lane);
+            match pieces.get_mut(at) {
+                Some(piece) => piece.push(ask),
+                None => pieces.push(smallvec![ask]),
             }
+        }
+        for (lane, piece) in waiting.lanes.iter().zip(pieces) {
+            lane.ask_together(piece);
         }
         drop(caller);
         let (mut some, mut is_open) = (Vec::with_capacity(wanted.len()), true);
@@ -42,7 +60,7 @@ impl RedisStore {
                 count = told.recv_many(&mut some, wanted.len().max(1)), if is_open => {
                     is_open = count > 0;
                     for (place, answer) in some.drain(..) {
-                        let Some(lane) = waiting.0[place].take() else { continue };
+                        let Some(lane) = waiting.end(place) else { continue };
                         match answer {
                             Ok(answer) => tell(place, answer.done().and_then(Done::taken)),
                             Err(refusal) => {
@@ -56,26 +74,11 @@ impl RedisStore {
             }
         }
         // Asks that were dropped.
-        for (place, lane) in waiting.0.iter_mut().enumerate() {
-            if let Some(lane) = lane.take() {
+        for place in 0..wanted.len() {
+            if let Some(lane) = waiting.end(place) {
                 lane.shard().metrics.failed(&given_up(), 1);
                 tell(place, Err(given_up()));
             }
-        }
-    }
-
-    /// Asks the lane of a check's key.
-    fn put(&self, wanted: &Wanted<'_>, since: Micros, answer: impl FnOnce() -> Return) -> Put {
-        let (span, policy) = (StoreSpan::none(), &wanted.subject.policy);
-        let target = self.target(wanted.subject, &span);
-        let lane = match self.owner(target.slot) {
-            Ok(lane) => lane,
-            Err(error) => return Put::Nowhere(error),
-        };
-        let deadline = Patience::new(self.topology.clock(), since, policy.timeout).deadline();
-        match lane.ask(target.ask(self.sent(&target, wanted.matter()), &lane, deadline, answer())) {
-            Ok(()) => Put::Queued(lane),
-            Err(error) => Put::Refused(error, lane),
         }
     }
 
@@ -103,26 +106,43 @@ impl RedisStore {
     }
 }
 
-/// What became of a check when it was to be queued.
-enum Put {
-    Queued(Lane),
-    /// The lane did not take it.
-    Refused(StoreError, Lane),
-    /// No node is known to own its slot.
-    Nowhere(StoreError),
-}
-
 impl Wanted<'_> {
     fn matter(&self) -> Matter {
         Matter::take(&[self.cost], &self.metas)
     }
 }
 
-/// The lane that each check waits for. When the caller gives up first, by dropping the call, they count as timed out.
-struct AllUnanswered(Vec<Option<Lane>>);
+/// The lanes that checks wait for. When the caller gives up first, by dropping the call, they count as timed out.
+struct AllUnanswered {
+    lanes: Vec<Lane>,
+    /// Of each check the place of its lane, while it waits.
+    places: Vec<Option<usize>>,
+}
+
+impl AllUnanswered {
+    fn new(checks: usize) -> Self {
+        Self { lanes: Vec::new(), places: vec![None; checks] }
+    }
+
+    /// A check waits for a lane, whose place among them is told.
+    fn wait(&mut self, check: usize, lane: Lane) -> usize {
+        let at = self.lanes.iter().position(|known| known.is(&lane)).unwrap_or_else(|| {
+            self.lanes.push(lane);
+            self.lanes.len() - 1
+        });
+        self.places[check] = Some(at);
+        at
+    }
+
+    /// The check waits no more; the lane that it waited for.
+    fn end(&mut self, check: usize) -> Option<Lane> {
+        self.places[check].take().map(|at| self.lanes[at].clone())
+    }
+}
 
 impl Drop for AllUnanswered {
     fn drop(&mut self) {
-        self.0.iter().flatten().for_each(|lane| lane.shard().metrics.failed(&StoreError::Timeout, 1));
+        let lanes = self.places.iter().flatten().map(|at| &self.lanes[*at]);
+        lanes.for_each(|lane| lane.shard().metrics.failed(&StoreError::Timeout, 1));
     }
 }

@@ -63,6 +63,8 @@ mod batch;
 
 mod queue;
 
+mod inbox;
+
 mod traffic;
 
 mod driver;

@@ -68,11 +68,8 @@ impl RedisStore {
             let waiting = Unanswered::new(&lane, matter.costs().len().max(1));
             let mut ask = target.ask(self.sent(target, matter.clone()), &lane, patience.deadline(), Return::To(answer));
             ask.asking = asking.take().is_some();
-            let answer = match lane.ask(ask) {
-                Ok(()) => verdict.await.unwrap_or_else(|_| Err(given_up().into())),
-                Err(error) => Err(error.into()),
-            };
-            let next = match answer {
+            lane.ask(ask);
+            let next = match verdict.await.unwrap_or_else(|_| Err(given_up().into())) {
                 Ok(answer) => Ok(Next::Done(answer)),
                 Err(refusal) => Box::pin(self.after(refusal, target, matter, &lane, patience)).await,
             };

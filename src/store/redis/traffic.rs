@@ -13,16 +13,16 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 
-use super::ask::Ask;
 use super::batch::{Batch, Ended};
 use super::driver::{Driver, End, QUEUE};
+use super::inbox::Piece;
 use super::server::{self, bounded};
 use super::shard::Shard;
 use crate::deadline::within;
 use crate::limit::key::Fingerprint;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 
-/// Asks that are taken in at once.
+/// Asks that are taken in at once, but for the rest of the last piece.
 const TAKEN_IN: usize = 4096;
 
 /// Groups that go out together at most.
@@ -73,13 +73,13 @@ impl Driver {
     /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
     pub(super) async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
         let (shard, connected) = (self.shard.clone(), self.shard.now());
-        let (mut under_way, mut asked) = (FuturesUnordered::new(), Vec::new());
-        let (at_once, mut gathering) = (UNDER_WAY[shard.durability as usize], Gathering::default());
+        let (mut under_way, at_once) = (FuturesUnordered::new(), UNDER_WAY[shard.durability as usize]);
+        let mut gathering = Gathering::default();
         let mut looking = Box::pin(look_over_eviction(connection.clone(), &shard));
         // On the connection before, they waited for calls that are under way no more.
         self.queue.release_all();
         loop {
-            let (idle, room) = (under_way.is_empty(), TAKEN_IN.min(QUEUE - self.queue.len()));
+            let (idle, room) = (under_way.is_empty(), TAKEN_IN.min(QUEUE.saturating_sub(self.queue.len())));
             let is_due = under_way.len() < at_once && self.queue.ready() > 0;
             if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
                 // What is under way would tell.
@@ -104,12 +104,12 @@ impl Driver {
                     }
                     Ended::Silent => return End::Silent,
                 },
-                count = self.asks.recv_many(&mut asked, room), if under_way.len() < at_once && room > 0 => {
-                    if count == 0 {
+                asks = self.asks.recv(), if under_way.len() < at_once && room > 0 => {
+                    let Some(asks) = asks else {
                         while under_way.next().await.is_some() {}
                         return End::Unwanted;
-                    }
-                    if self.take_in(&mut asked) {
+                    };
+                    if self.take_in(Some(asks), room) {
                         gathering.more(shard.now());
                     }
                 }
@@ -127,16 +127,19 @@ impl Driver {
     /// What goes out now, unless nobody waits for it any more. Up to `room` asks that have come meanwhile go with what
     /// waits for the same keys.
     fn next_batch(&mut self, room: usize) -> Option<Batch> {
-        (0..room).map_while(|_| self.asks.try_recv().ok()).for_each(|ask| _ = self.queue.add(ask));
+        self.take_in(None, room);
         let groups = self.queue.take(BATCH);
         (!groups.is_empty()).then(|| Batch::of(groups, &self.shard))
     }
 
-    /// Queues what was asked; whether any of it may go out.
-    fn take_in(&mut self, asked: &mut Vec<Ask>) -> bool {
-        let mut may_go = false;
-        for ask in asked.drain(..) {
-            may_go |= self.queue.add(ask);
+    /// Queues `first` and what was asked after it, until there are `room` asks; whether any of them may go out.
+    fn take_in(&mut self, first: Option<Piece>, room: usize) -> bool {
+        let (full, mut may_go) = (self.queue.len() + room, false);
+        let mut next = first;
+        while self.queue.len() < full
+            && let Some(asks) = next.take().or_else(|| self.asks.try_recv())
+        {
+            asks.into_iter().for_each(|ask| may_go |= self.queue.add(ask));
         }
         may_go
     }
