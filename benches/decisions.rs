@@ -25,6 +25,7 @@ use tollgate::limit::state::State;
 use tollgate::limit::time::{Micros, span_text};
 use tollgate::prefilter::Prefilter;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
+use tollgate::workers::Workers;
 
 const ONE: &[(u64, Micros)] = &[(MAX_UNITS, 10_000_000)];
 const THREE: &[(u64, Micros)] = &[(MAX_UNITS, 1_000_000), (MAX_UNITS, 10_000_000), (MAX_UNITS, 15_000_000)];
@@ -150,7 +151,14 @@ fn redis(c: &mut Criterion) {
     let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let store = {
         let _inside = runtime.enter();
-        RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::new(Generations::default())).unwrap()
+        RedisStore::open(
+            &config,
+            Clock::system(),
+            Duration::from_secs(1),
+            Arc::new(Generations::default()),
+            Workers::default(),
+        )
+        .unwrap()
     };
     runtime.block_on(store.ready());
     let mut group = c.benchmark_group("Redis");

@@ -50,6 +50,8 @@ pub mod clock;
 
 pub mod deadline;
 
+pub mod workers;
+
 pub mod limit;
 
 pub mod telemetry;

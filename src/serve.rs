@@ -29,6 +29,7 @@ use crate::reload::Reloader;
 use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, RedisStore, Store};
 use crate::telemetry::traces::{Misfit, Settings, Tracing};
+use crate::workers::Workers;
 
 mod connections;
 
@@ -69,6 +70,8 @@ struct Listeners {
 pub enum ServeError {
     #[error("cannot listen on {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
     #[error("cannot open the store: {0}")]
     Store(String),
     #[error(transparent)]
@@ -82,6 +85,7 @@ pub struct Server {
     listeners: Listeners,
     shutdown: Shutdown,
     limits: Limits,
+    workers: Workers,
 }
 
 impl Server {
@@ -97,9 +101,10 @@ impl Server {
         let checks = Bound::to(config.listen)?;
         let clock = Clock::system();
         let counting = clock.following();
+        let workers = Workers::start().map_err(ServeError::Threads)?;
         let tracing = start_tracing(&config, &clock)?;
         let generations = Arc::new(Generations::default());
-        let store = open_store(&config, &clock, &counting, &generations).await?;
+        let store = open_store(&config, &clock, &counting, &generations, &workers).await?;
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = FallbackStore::new(MemoryStore::new(counting, MAX_KEYS), config.expected_nodes);
         let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
@@ -107,7 +112,7 @@ impl Server {
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing };
         let listeners = Listeners { checks: checks.listen()?, admin: admin.map(Bound::listen).transpose()? };
-        Ok(Self { node, listeners, shutdown, limits })
+        Ok(Self { node, listeners, shutdown, limits, workers })
     }
 
     /// With up to so many connections to each listener, if that is less than its configuration permits.
@@ -137,11 +142,11 @@ impl Server {
 
     /// Answers until `stop` is ready, then ends in order.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners: Listeners { checks, admin }, shutdown, limits } = self;
+        let Self { node, listeners: Listeners { checks, admin }, shutdown, limits, workers } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, surface| {
             let front = Front::new(node.clone(), surface, reach(&listener));
-            Connections::new(listener, front, node.reloader.clone(), node.load.clone(), limits)
+            Connections::new(listener, front, node.reloader.clone(), node.load.clone(), workers.clone(), limits)
         };
         let checks = connections(checks, surface);
         let admin = admin.map(|listener| connections(listener, Surface::Admin));
@@ -181,6 +186,7 @@ async fn open_store(
     clock: &Clock,
     counting: &Clock,
     generations: &Arc<Generations>,
+    workers: &Workers,
 ) -> Result<Store, ServeError> {
     let StoreConfig::Redis(redis) = &config.store else {
         if config.policies.by_name.values().any(|policy| policy.options.durability == Durability::Replica) {
@@ -191,7 +197,7 @@ async fn open_store(
         return Ok(Store::Memory(MemoryStore::new(counting.clone(), MAX_KEYS)));
     };
     let timeout = overdue(&config.policies);
-    let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone())
+    let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
     let ready = tokio::time::timeout(FIRST_ANSWER, store.ready()).await;
     // A shard that cannot be connected to, where the others can, is told by its lane.

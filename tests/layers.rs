@@ -14,6 +14,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("clock", &["limit::time"]),
     // How long an answer is waited for, by that clock.
     ("deadline", &["clock::Clock"]),
+    // The threads that connections and lanes are given to; stands on nothing.
+    ("workers", &[]),
     // Tokens and what they open; stands on nothing.
     ("access", &[]),
     // Resolves text into policies of the core and the tokens of callers.
@@ -34,6 +36,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Login",
             "config::Password",
             "telemetry",
+            "workers::Workers",
         ],
     ),
     // Learns from the store's answers, which are the core's; it never asks.
@@ -54,7 +57,19 @@ const MODULES: &[(&str, &[&str])] = &[
     // The composition root knows everything but the command line.
     (
         "serve",
-        &["access", "limit", "clock::Clock", "config", "telemetry", "store", "prefilter", "engine", "reload", "http"],
+        &[
+            "access",
+            "limit",
+            "clock::Clock",
+            "config",
+            "telemetry",
+            "store",
+            "prefilter",
+            "engine",
+            "reload",
+            "http",
+            "workers::Workers",
+        ],
     ),
     // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are
     // clients of a node, and the load generator counts in the core's units. A replay decides by itself, with the
@@ -86,7 +101,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface, and what carries it, know of requests.
     ("axum", &["http", "serve"]),
     // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["deadline", "telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
+    ("tokio", &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has a reader of its own.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),

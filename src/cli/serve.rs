@@ -64,7 +64,10 @@ pub(super) fn run(args: Args) -> ExitCode {
         return fail(&error.to_string(), 1);
     }
     let served = config.and_then(|(connections, config)| {
-        let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
         let served = runtime.block_on(serve(setup, config, connections));
         // A sweep may still be under way.
         runtime.shutdown_background();

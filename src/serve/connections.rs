@@ -10,8 +10,9 @@ use std::time::Duration;
 use axum::http::{Request, Version};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,6 +29,7 @@ use crate::config::{Limits, ServerTls};
 use crate::http::{Caller, Front, Load, quietly};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
+use crate::workers::Workers;
 
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -46,7 +48,7 @@ const LAST_HANDSHAKE: Duration = Duration::from_secs(1);
 pub(super) struct Connections {
     listener: TcpListener,
     front: Front,
-    protocol: Arc<Builder<TokioExecutor>>,
+    protocol: Arc<Builder<Streamers>>,
     open: OpenConnections,
     reloader: Arc<Reloader>,
     /// One permit for each connection that may yet be opened.
@@ -57,7 +59,19 @@ pub(super) struct Connections {
     refusals: Limiter,
     failures: Limiter,
     clock: Clock,
+    workers: Workers,
     limits: Limits,
+}
+
+/// Streams of HTTP/2 go to whoever has the fewest tasks, so that one connection that carries all of a proxy's requests
+/// is work for all cores.
+#[derive(Debug, Clone)]
+struct Streamers(Workers);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streamers {
+    fn execute(&self, stream: F) {
+        self.0.spawn(stream);
+    }
 }
 
 impl Connections {
@@ -66,9 +80,10 @@ impl Connections {
         front: Front,
         reloader: Arc<Reloader>,
         load: Load,
+        workers: Workers,
         limits: Limits,
     ) -> Self {
-        let mut protocol = Builder::new(TokioExecutor::new());
+        let mut protocol = Builder::new(Streamers(workers.clone()));
         // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
         protocol.http1().header_read_timeout(None);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
@@ -87,6 +102,7 @@ impl Connections {
             refusals: Limiter::default(),
             failures: Limiter::default(),
             clock: Clock::system(),
+            workers,
             limits,
         }
     }
@@ -143,7 +159,10 @@ impl Connections {
             end: self.open.0.subscribe(),
             limits: self.limits,
         };
-        tokio::spawn(async move {
+        // It is watched by the runtime of who serves it.
+        let Ok(stream) = stream.into_std() else { return };
+        self.workers.spawn(async move {
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
             match tls {
                 None => conversation.hold(stream).await,
                 // In a box, so that those without stay small: 2.5 KB instead of 10.
@@ -169,7 +188,7 @@ impl OpenConnections {
 /// What one connection needs of its listener.
 struct Conversation {
     front: Front,
-    protocol: Arc<Builder<TokioExecutor>>,
+    protocol: Arc<Builder<Streamers>>,
     /// Counts what clients leave unread.
     load: Load,
     /// The end of the node waits for it, also before the first request.

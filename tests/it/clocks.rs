@@ -13,6 +13,7 @@ use tollgate::config::RedisConfig;
 use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
 use tollgate::store::RedisStore;
+use tollgate::workers::Workers;
 
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, shared};
@@ -27,7 +28,7 @@ const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_
 fn store(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
     let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());
-    RedisStore::open(&config, clock, Duration::from_secs(5), generations).unwrap()
+    RedisStore::open(&config, clock, Duration::from_secs(5), generations, Workers::default()).unwrap()
 }
 
 #[test]

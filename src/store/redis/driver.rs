@@ -68,8 +68,9 @@ impl Driver {
         let (inlet, asks) = inbox(QUEUE);
         let (why, connect) = (String::new(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
+        let workers = shard.workers().clone();
         let driver = Self { asks, shard, is_open: false, why, queue: waiting, noted: 0, connect, pause };
-        tokio::spawn(driver.run());
+        workers.spawn(driver.run());
         inlet
     }
 

@@ -18,6 +18,7 @@ use crate::limit::slot::Generations;
 use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
 use crate::telemetry::traces::StoreSpan;
+use crate::workers::Workers;
 
 pub mod keys;
 
@@ -101,7 +102,7 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// Starts to connect; checks are refused as unreachable until it has succeeded. `timeout` is how long a
-    /// server may take to answer before its connection is given up.
+    /// server may take to answer before its connection is given up; `workers` drive the lanes.
     ///
     /// # Errors
     /// When a seed is no `redis://host:port`.
@@ -110,8 +111,9 @@ impl RedisStore {
         clock: Clock,
         timeout: Duration,
         generations: Arc<Generations>,
+        workers: Workers,
     ) -> redis::RedisResult<Self> {
-        Self::open_by(config, clock, timeout, generations, None)
+        Self::open_by(config, clock, timeout, generations, workers, None)
     }
 
     /// The same, decided by `hand` (us) instead of the TIME of the servers where there is one: for tests.
@@ -123,10 +125,11 @@ impl RedisStore {
         clock: Clock,
         timeout: Duration,
         generations: Arc<Generations>,
+        workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let shared = Shared::new(config.credentials.clone(), clock, timeout, generations, hand);
+        let shared = Shared::new(config.credentials.clone(), clock, timeout, generations, workers, hand);
         let topology = Topology::open(seeds, Arc::new(shared));
         Ok(Self { topology, key_prefix: config.key_prefix.clone(), moving: Arc::default() })
     }

@@ -19,6 +19,7 @@ use crate::limit::policy::Durability;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::telemetry::limiter::Limiter;
+use crate::workers::Workers;
 
 /// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
 const PARTED: Micros = MICROS_PER_SECOND;
@@ -212,6 +213,11 @@ impl Shard {
     /// Has the topology asked for soon.
     pub fn doubt(&self) {
         self.shared.doubt.notify_one();
+    }
+
+    /// Who drives its lane.
+    pub fn workers(&self) -> &Workers {
+        &self.shared.workers
     }
 
     /// This node's clock, us.

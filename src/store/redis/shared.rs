@@ -12,10 +12,13 @@ use crate::config::Credentials;
 use crate::limit::slot::Generations;
 use crate::limit::time::{Micros, micros};
 use crate::telemetry::instrument::Histogram;
+use crate::workers::Workers;
 
 #[derive(Debug)]
 pub struct Shared {
     pub clock: Clock,
+    /// Who drives the lanes.
+    pub workers: Workers,
     /// How the servers let this node in.
     pub credentials: Credentials,
     /// How long an answer may take before its connection is given up, us; a reload changes it.
@@ -36,10 +39,13 @@ impl Shared {
         clock: Clock,
         overdue: Duration,
         generations: Arc<Generations>,
+        workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> Self {
         let (checks_per_call, doubt) = (checks_per_call(), Notify::new());
-        let shared = Self { clock, credentials, overdue: AtomicU64::new(0), generations, checks_per_call, doubt, hand };
+        let overdue_at_first = AtomicU64::new(0);
+        let shared =
+            Self { clock, workers, credentials, overdue: overdue_at_first, generations, checks_per_call, doubt, hand };
         shared.set_overdue(overdue);
         shared
     }

@@ -10,6 +10,7 @@ use tollgate::config::RedisConfig;
 use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
 use tollgate::store::{MemoryStore, RedisStore};
+use tollgate::workers::Workers;
 
 use super::chaos::now_ms;
 
@@ -55,7 +56,8 @@ impl TimedRedis {
         let config = RedisConfig { seeds: seeds.to_vec(), key_prefix: "ratelimit".into(), ..RedisConfig::default() };
         let (hand, generations) = (Arc::new(AtomicU64::new(0)), Arc::new(Generations::default()));
         let timeout = Duration::from_secs(5);
-        let store = RedisStore::open_by(&config, clock, timeout, generations, Some(hand.clone())).unwrap();
+        let store =
+            RedisStore::open_by(&config, clock, timeout, generations, Workers::default(), Some(hand.clone())).unwrap();
         Self { store, hand }
     }
 
