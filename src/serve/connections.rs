@@ -160,9 +160,15 @@ impl Connections {
             limits: self.limits,
         };
         // It is watched by the runtime of who serves it.
-        let Ok(stream) = stream.into_std() else { return };
+        let stream = match stream.into_std() {
+            Ok(stream) => stream,
+            Err(error) => return tell(Err(error.into())),
+        };
         self.workers.spawn(async move {
-            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            let stream = match TcpStream::from_std(stream) {
+                Ok(stream) => stream,
+                Err(error) => return tell(Err(error.into())),
+            };
             match tls {
                 None => conversation.hold(stream).await,
                 // In a box, so that those without stay small: 2.5 KB instead of 10.

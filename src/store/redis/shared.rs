@@ -42,10 +42,8 @@ impl Shared {
         workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> Self {
-        let (checks_per_call, doubt) = (checks_per_call(), Notify::new());
-        let overdue_at_first = AtomicU64::new(0);
-        let shared =
-            Self { clock, workers, credentials, overdue: overdue_at_first, generations, checks_per_call, doubt, hand };
+        let (checks_per_call, doubt, none) = (checks_per_call(), Notify::new(), AtomicU64::new(0));
+        let shared = Self { clock, workers, credentials, overdue: none, generations, checks_per_call, doubt, hand };
         shared.set_overdue(overdue);
         shared
     }
