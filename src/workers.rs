@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::{Builder, Handle};
 
+/// Descriptors that a runtime has open: what watches its connections, and how it is woken.
+pub const DESCRIPTORS: usize = 4;
+
 /// Threads, or none: then tasks go to the runtime that the one who gives them is in.
 #[derive(Debug, Clone, Default)]
 pub struct Workers(Arc<[Worker]>);
@@ -23,13 +26,12 @@ struct Worker {
 }
 
 impl Workers {
-    /// Starts one thread for each core that this process may use. They end with the process.
+    /// Starts as many as [`cores`]. They end with the process.
     ///
     /// # Errors
     /// The system gives no thread, or no descriptors for its runtime.
     pub fn start() -> io::Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        (0..cores).map(Worker::start).collect::<io::Result<_>>().map(Self)
+        (0..cores()).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
     /// Has the thread with the fewest tasks do this.
@@ -45,6 +47,11 @@ impl Workers {
             drop(busy);
         });
     }
+}
+
+/// How many cores this process may use, by its affinity and the quota of its cgroup.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl Worker {

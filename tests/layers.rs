@@ -88,6 +88,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "reload",
             "serve",
             "telemetry::log_queue",
+            "workers",
         ],
     ),
     // Dispatches.

@@ -12,11 +12,12 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
+use crate::workers;
 
-/// What is open besides connections of clients: to Redis, files, the runtime's own.
-const OTHERS: u64 = 256;
+/// What is open besides connections of clients and the workers: to Redis, files, the main runtime's own.
+const OTHERS: usize = 256;
 
-/// Free descriptors without which there is no use in starting: for the runtime, which panics without its own, the
+/// Free descriptors without which there is no use in starting, besides those of the workers: for the main runtime, the
 /// listeners and the files that are read.
 const FEWEST: usize = 8;
 
@@ -25,7 +26,8 @@ const FEWEST: usize = 8;
 /// # Errors
 /// When too few are.
 pub(super) fn some_are_free() -> io::Result<()> {
-    let taken: Result<Vec<OwnedFd>, _> = (0..FEWEST).map(|_| fcntl_dupfd_cloexec(io::stdin(), 0)).collect();
+    let taken: Result<Vec<OwnedFd>, _> =
+        (0..FEWEST + of_workers()).map(|_| fcntl_dupfd_cloexec(io::stdin(), 0)).collect();
     Ok(taken.map(drop)?)
 }
 
@@ -34,9 +36,10 @@ pub(super) fn some_are_free() -> io::Result<()> {
 /// is needed to reach Redis.
 pub(super) fn reserve(config: &Config) -> u64 {
     let listeners = if config.admin_listen.is_some() { 2 } else { 1 };
-    let wanted = config.limits.max_connections * listeners + OTHERS;
+    let others = (OTHERS + of_workers()) as u64;
+    let wanted = config.limits.max_connections * listeners + others;
     let permitted = raise(wanted);
-    let connections = permitted.saturating_sub(OTHERS).max(permitted / 2) / listeners;
+    let connections = permitted.saturating_sub(others).max(permitted / 2) / listeners;
     if permitted < wanted {
         tracing::warn!(
             permitted,
@@ -49,6 +52,11 @@ pub(super) fn reserve(config: &Config) -> u64 {
     // Closed again at once; the room stays. Failing costs only that room.
     let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(io::stdin(), last));
     connections.clamp(1, config.limits.max_connections)
+}
+
+/// How many the threads that serve connections need.
+fn of_workers() -> usize {
+    workers::cores() * workers::DESCRIPTORS
 }
 
 /// How many files may be open after `wanted` was asked for.
