@@ -63,6 +63,18 @@ fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
     assert!(more <= 12, "{more} connections");
 }
 
+/// What moves slots there and back at once may leave behind that each of two holds the other for the owner.
+#[test]
+fn a_slot_that_nobody_claims_is_given_to_whom_most_hold_for_its_owner() {
+    let cluster = chaos::arena();
+    let slot = slot_in(0) + 50;
+    let (owner, other) = (cluster.owner(slot), cluster.owner(slot_in(1)));
+    redis::cmd("FLUSHALL").exec(&mut cluster.connection(owner)).unwrap();
+    set_slot(&cluster, owner, slot, "NODE", &id(&cluster, other));
+    cluster.heal();
+    assert_eq!([cluster.owner(slot), cluster.owner(slot_in(1))], [owner, other]);
+}
+
 /// Half of the slots to be moved: all that hold keys, and their neighbours.
 fn slots_with_keys(cluster: &Cluster, number: u16) -> BTreeSet<u16> {
     let mut connection = cluster.connection(number);
