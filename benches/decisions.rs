@@ -151,14 +151,7 @@ fn redis(c: &mut Criterion) {
     let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let store = {
         let _inside = runtime.enter();
-        RedisStore::open(
-            &config,
-            Clock::system(),
-            Duration::from_secs(1),
-            Arc::new(Generations::default()),
-            Workers::default(),
-        )
-        .unwrap()
+        RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::default(), Workers::default()).unwrap()
     };
     runtime.block_on(store.ready());
     let mut group = c.benchmark_group("Redis");

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
-use tollgate::limit::slot::Generations;
 use tollgate::store::RedisStore;
 use tollgate::workers::Workers;
 
@@ -98,14 +97,7 @@ impl Server {
     /// A store of its own on this server. Needs a tokio runtime around it.
     pub fn store(&self) -> RedisStore {
         let config = RedisConfig { seeds: vec![self.url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
-        RedisStore::open(
-            &config,
-            Clock::system(),
-            Duration::from_secs(5),
-            Arc::new(Generations::default()),
-            Workers::default(),
-        )
-        .unwrap()
+        RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::default(), Workers::default()).unwrap()
     }
 
     /// The same, which is told the instant of each call.
