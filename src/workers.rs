@@ -4,12 +4,16 @@
 //! connection finds what it left behind in the cache of another core: a transfer costs 45 ns between neighbours and
 //! 200 ns between cores far apart, and a check took tens of them.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::{Builder, Handle};
+
+use crate::clock::Clock;
+use crate::limit::time::Micros;
 
 /// Descriptors that a runtime has open: what watches its connections, and how it is woken.
 pub const DESCRIPTORS: usize = 4;
@@ -56,11 +60,80 @@ pub fn cores() -> usize {
 
 impl Worker {
     fn start(number: usize) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let mut runtime = Builder::new_current_thread();
+        let runtime = runtime.enable_all().on_thread_unpark(woken).on_thread_park(give_way).build()?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(std::future::pending::<()>());
         std::thread::Builder::new().name(format!("worker-{number}")).spawn(run)?;
         Ok(Self { runtime: handle, tasks: AtomicUsize::new(0) })
+    }
+}
+
+thread_local! {
+    static COURTESY: RefCell<(Clock, Courtesy)> = RefCell::new((Clock::system(), Courtesy::default()));
+}
+
+fn woken() {
+    COURTESY.with_borrow_mut(|(clock, courtesy)| courtesy.woke = clock.now());
+}
+
+/// Before a thread sleeps: what else wants its core goes first, if it may.
+fn give_way() {
+    COURTESY.with_borrow_mut(|(clock, courtesy)| {
+        let now = clock.now();
+        if courtesy.may_give_way(now) {
+            std::thread::yield_now();
+            courtesy.gave_way(now, clock.now());
+        }
+    });
+}
+
+/// Whether a thread lets others have its core before it sleeps.
+///
+/// Where those who ask share its core, that pays: their next requests are there when they are done, and the thread goes
+/// on with all of them. Asleep, it is woken by the first, and takes the core from them for that one, with a switch or
+/// two for each check. But who computes without end keeps a core for milliseconds that he is left, while a thread that
+/// sleeps has it back as soon as it is woken. So long absences must have been earned by work. One that was not is the
+/// last for a while, the longer the sooner it comes again.
+#[derive(Debug, Default)]
+struct Courtesy {
+    woke: Micros,
+    /// How much longer it may be away, us: what it has worked, less its long absences.
+    credit: Micros,
+    /// It does not give way before this.
+    rests_until: Micros,
+    /// How long its last rest was, us.
+    rest: Micros,
+}
+
+impl Courtesy {
+    /// Absences from this on are long, us: a scheduler's turns take 1 to 4 ms.
+    const LONG: Micros = 1_000;
+    const MOST_CREDIT: Micros = 20_000;
+    const SHORTEST_REST: Micros = 100_000;
+    const LONGEST_REST: Micros = 10_000_000;
+
+    fn may_give_way(&mut self, now: Micros) -> bool {
+        let may = now >= self.rests_until;
+        if may {
+            self.credit = (self.credit + now.saturating_sub(self.woke)).min(Self::MOST_CREDIT);
+        }
+        may
+    }
+
+    fn gave_way(&mut self, from: Micros, to: Micros) {
+        let absent = to.saturating_sub(from);
+        if absent < Self::LONG {
+            return;
+        }
+        if let Some(left) = self.credit.checked_sub(absent) {
+            self.credit = left;
+            return;
+        }
+        let soon = from < self.rests_until + self.rest;
+        self.rest = if soon { self.rest * 2 } else { 0 }.clamp(Self::SHORTEST_REST, Self::LONGEST_REST);
+        self.rests_until = to + self.rest;
+        self.credit = 0;
     }
 }
 
@@ -136,6 +209,55 @@ mod tests {
         while workers.0[0].tasks.load(Ordering::Relaxed) > 0 {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// One turn of a thread that works so long and, if it may, is away for so long: whether it may.
+    fn gives_way(courtesy: &mut Courtesy, from: Micros, worked: Micros, absent: Micros) -> bool {
+        courtesy.woke = from;
+        let sleepy = from + worked;
+        let may = courtesy.may_give_way(sleepy);
+        if may {
+            courtesy.gave_way(sleepy, sleepy + absent);
+        }
+        may
+    }
+
+    #[test]
+    fn a_thread_gives_way_as_long_as_absences_are_short_or_no_longer_than_its_work() {
+        for (worked, absent) in [(1, 999), (3_000, 3_000)] {
+            let mut courtesy = Courtesy::default();
+            assert!((0..1_000).all(|turn| gives_way(&mut courtesy, turn * 10_000, worked, absent)));
+        }
+        let mut courtesy = Courtesy::default();
+        assert!((0..10).all(|turn| gives_way(&mut courtesy, turn * 1_000, 100, 10)));
+        assert!(gives_way(&mut courtesy, 10_000, 10, 1_000), "it has worked for 1,010 us");
+        assert!(gives_way(&mut courtesy, 12_000, 10, 1_000), "it may be away for 20");
+        assert!(!gives_way(&mut courtesy, 14_000, 10, 1_000));
+    }
+
+    #[test]
+    fn no_work_is_worth_more_than_twenty_milliseconds() {
+        let mut courtesy = Courtesy::default();
+        assert!(gives_way(&mut courtesy, 0, 1_000_000, 20_000));
+        assert!(gives_way(&mut courtesy, 2_000_000, 1_000_000, 20_001));
+        assert!(!gives_way(&mut courtesy, 3_030_000, 10, 10));
+    }
+
+    #[test]
+    fn rests_are_longer_the_sooner_they_are_needed_again() {
+        let mut courtesy = Courtesy::default();
+        let mut rests = Vec::new();
+        for _ in 0..9 {
+            let awake = courtesy.rests_until;
+            assert!(gives_way(&mut courtesy, awake, 10, 4_000));
+            assert!(!gives_way(&mut courtesy, awake + 4_010, 10, 4_000));
+            rests.push(courtesy.rest / 1_000);
+        }
+        assert_eq!(rests, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+
+        let later = courtesy.rests_until + 10_000_000;
+        assert!(gives_way(&mut courtesy, later, 10, 4_000));
+        assert_eq!(courtesy.rest, 100_000);
     }
 
     #[tokio::test]

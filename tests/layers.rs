@@ -15,7 +15,7 @@ const MODULES: &[(&str, &[&str])] = &[
     // How long an answer is waited for, by that clock.
     ("deadline", &["clock::Clock"]),
     // The threads that connections and lanes are given to; stands on nothing.
-    ("workers", &[]),
+    ("workers", &["limit::time", "clock"]),
     // Tokens and what they open; stands on nothing.
     ("access", &[]),
     // Resolves text into policies of the core and the tokens of callers.
