@@ -161,8 +161,11 @@ impl Crew {
 
     pub(super) fn record(&self, turn: Turn, outcome: Result<Verdicts, Failure>) {
         self.shared.note_answer();
+        let now = self.shared.clock.now();
+        if let Some(schedule) = &self.schedule {
+            schedule.release_due(now);
+        }
         if turn.counted {
-            let now = self.shared.clock.now();
             self.tally().record(turn.from, now, self.plan.dialect.checks_per_call(), outcome);
         }
     }

@@ -9,8 +9,13 @@ use crate::limit::time::Micros;
 use super::alarm::Alarm;
 use super::run::{Shared, Timing};
 
+/// The shortest nap, us. What falls due meanwhile goes out with the next answer, or at its end: to set a timer for each
+/// call costs more than the call, above all in a virtual machine, and the load would take from the server what it is to
+/// measure.
+const SHORTEST_NAP: Micros = 50;
+
 /// The longest nap, so that a stop is noticed, us.
-const NAP: Micros = 50_000;
+const LONGEST_NAP: Micros = 50_000;
 
 /// The calls of one thread in an open loop: due at a constant rate, handed to whichever connection is free.
 #[derive(Debug)]
@@ -21,7 +26,9 @@ pub(super) struct Schedule {
     first: Micros,
     /// No call is due from here on.
     until: Micros,
-    /// Those that are due and not sent.
+    /// Calls that have fallen due.
+    released: AtomicU64,
+    /// Those of them that are not sent.
     due: Semaphore,
     sent: AtomicU64,
 }
@@ -31,8 +38,8 @@ impl Schedule {
     pub(super) fn new(rate: u64, per_call: u64, (number, threads): (u32, u32), timing: Timing) -> Self {
         let micros = 1_000_000 * per_call * u64::from(threads);
         let first = timing.started + 1_000_000 * per_call * u64::from(number) / rate;
-        let due = Semaphore::new(0);
-        Self { interval: (micros, rate), first, until: timing.until, due, sent: AtomicU64::new(0) }
+        let (released, due, sent) = (AtomicU64::new(0), Semaphore::new(0), AtomicU64::new(0));
+        Self { interval: (micros, rate), first, until: timing.until, released, due, sent }
     }
 
     /// Waits for the next call; the instant at which it was due. None when no more will be.
@@ -44,22 +51,30 @@ impl Schedule {
     /// Hands calls out as they fall due, until the end or until told to stop.
     pub(super) async fn release(&self, shared: &Shared) -> std::io::Result<()> {
         let alarm = Alarm::new()?;
-        let mut released = 0;
         loop {
-            let now = shared.clock.now().min(self.until);
-            let mut more = 0;
-            while self.due_at(released + more) < now {
-                more += 1;
-            }
-            self.due.add_permits(usize::try_from(more).unwrap_or(usize::MAX >> 8));
-            released += more;
-            if now == self.until || shared.is_stopped() {
+            let now = shared.clock.now();
+            let next = self.release_due(now);
+            if now >= self.until || shared.is_stopped() {
                 self.due.close();
                 return Ok(());
             }
-            let wait = self.due_at(released).min(self.until).saturating_sub(shared.clock.now());
-            alarm.after(wait.min(NAP)).await?;
+            let wait = next.min(self.until).saturating_sub(shared.clock.now());
+            alarm.after(wait.clamp(SHORTEST_NAP, LONGEST_NAP)).await?;
         }
+    }
+
+    /// Hands out what has fallen due by `now`, us; when the next will. By one thread.
+    pub(super) fn release_due(&self, now: Micros) -> Micros {
+        let (before, now) = (self.released.load(Ordering::Relaxed), now.min(self.until));
+        let mut released = before;
+        while self.due_at(released) < now {
+            released += 1;
+        }
+        if released > before {
+            self.released.store(released, Ordering::Relaxed);
+            self.due.add_permits(usize::try_from(released - before).unwrap_or(usize::MAX >> 8));
+        }
+        self.due_at(released)
     }
 
     /// When the calls were due that were never sent, of those from `counted_from` on, us.
@@ -85,5 +100,16 @@ mod tests {
         let schedules = [0, 1].map(|number| Schedule::new(30_000, 10, (number, 2), timing));
         let due: Vec<_> = (0..3).flat_map(|call| schedules.each_ref().map(|schedule| schedule.due_at(call))).collect();
         assert_eq!(due, [1000, 1333, 1666, 1999, 2333, 2666]);
+    }
+
+    #[test]
+    fn what_falls_due_is_handed_out_once_whoever_looks_at_the_clock() {
+        let timing = Timing { started: 1000, counted_from: 1000, until: 1400 };
+        let schedule = Schedule::new(10_000, 1, (0, 1), timing);
+        let mut look = |now| (schedule.release_due(now), schedule.due.available_permits());
+        assert_eq!(
+            [1000, 1001, 1001, 1250, 1300, 9000].map(&mut look),
+            [(1000, 0), (1100, 1), (1100, 1), (1300, 3), (1300, 3), (1400, 4)]
+        );
     }
 }
