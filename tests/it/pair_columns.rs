@@ -231,7 +231,7 @@ async fn half_of_a_state_is_refused() {
             redis::cmd("SET").arg(&name).arg(&value).exec(&mut connection).unwrap();
             for work in &asks {
                 let answered = redis.at(START + 1).run(&subject, work.clone(), &[]).await;
-                assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?} of {value:?}");
+                assert!(matches!(answered, Err(StoreError::Refused(_))), "{answered:?} of {value:?}");
             }
             let left: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
             assert_eq!(left, value);
@@ -241,7 +241,7 @@ async fn half_of_a_state_is_refused() {
         redis::cmd("RPUSH").arg(&name).arg("x").exec(&mut connection).unwrap();
         for work in asks {
             let answered = redis.at(START + 1).run(&subject, work, &[]).await;
-            assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?} of a list");
+            assert!(matches!(answered, Err(StoreError::Refused(_))), "{answered:?} of a list");
         }
         let reset = redis.at(START + 2).run(&subject, Work::Reset, &[]).await.unwrap();
         assert!(matches!(reset, Done::Refunded(_, 0)), "{reset:?}");

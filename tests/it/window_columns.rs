@@ -123,7 +123,7 @@ async fn a_key_takes_as_much_as_it_was_hit() {
     redis.store.ready().await;
     let mut connection = shared().connection().unwrap();
     let windows = [(1 << 20, SECOND), (1 << 20, 10 * SECOND), (1 << 20, 60 * SECOND)];
-    for (count, once, most) in [(1, 43, 43 + 129 * 4), (3, 111, 111 + 3 * 129 * 4)] {
+    for (count, once, most) in [(1, 43, 43 + 64 + 129 * 4), (3, 111, 111 + 3 * (64 + 129 * 4))] {
         let key = unique("length");
         let bucket = SECOND.div_ceil(64);
         for number in 0..400 {
@@ -167,6 +167,68 @@ fn eight_quotas_count_as_the_embedded_store_does() {
     }
 }
 
+/// Of a busy key most checks read the beginning, and decide as the embedded store does: through windows of all lengths,
+/// from check to check at once and after long, when the clock steps back, when something is taken back, and while
+/// columns of other quotas come and go.
+#[test]
+fn the_beginning_of_a_long_state_tells_as_much_as_all_of_it() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = runtime.block_on(async {
+        let redis = server.timed_store();
+        redis.store.ready().await;
+        redis
+    });
+    let mut dice = Dice::new(34);
+    for round in 0..60u64 {
+        let limit = [40, 4000, (1 << 32) - 1, 1 << 32][round as usize % 4];
+        let windows = [100_000, 1_000_000, 777_777, 60 * SECOND];
+        let first = dice.place(4);
+        let quotas: Vec<_> = (first..=first + dice.place(3)).map(|n| (limit, windows[n % 4])).collect();
+        let others: Vec<_> = quotas.iter().copied().chain([(limit, 5 * SECOND)]).collect();
+        let bucket = windows[first].div_ceil(64);
+        let usual = subject(policy(&quotas), &unique("beginning"));
+        let changed = Subject { policy: policy(&others).into(), ..usual.clone() };
+        let history = || {
+            let (memory, mut now) = (Timed::new(10), START + dice.below(SECOND));
+            for step in 0..700 {
+                now += match dice.below(300) {
+                    0 => dice.below(200 * bucket),
+                    1..20 => dice.below(18 * bucket),
+                    20..200 => dice.below(bucket),
+                    _ => 0,
+                };
+                let subject = if dice.below(150) == 0 { &changed } else { &usual };
+                let at = now - if dice.below(100) == 0 { dice.below(30 * bucket) } else { 0 };
+                let most = limit / dice.one_of(&[1, 40, 400]);
+                let costs: Vec<u64> = (0..=dice.below(2)).map(|_| dice.below(most + 1)).collect();
+                let work = match dice.below(200) {
+                    0 => Work::Refund(1 + dice.below(most)),
+                    _ => Work::Take(costs.into_iter().collect()),
+                };
+                let expected = memory.at(at).run(subject, &work, &[]).unwrap();
+                let answered = runtime.block_on(redis.at(at).run(subject, work.clone(), &[])).unwrap();
+                let told = |done| match done {
+                    // What takes back does not tell when anything fits.
+                    Done::Refunded(mut taken, given) => {
+                        taken.ruling.closed = None;
+                        Done::Refunded(taken, given)
+                    }
+                    done => done,
+                };
+                prop_assert_eq!(told(answered), told(expected), "step {} of round {}: {:?}", step, round, work);
+            }
+            Ok(())
+        };
+        match in_time(history) {
+            Err(TestCaseError::Reject(_)) | Ok(()) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let [beginnings, wholes] = server.calls(["getrange", "get"]);
+    assert!(beginnings > 40_000 && wholes < beginnings * 9 / 10, "{beginnings} {wholes}");
+}
+
 /// What is not as long as it says, or says what cannot be, is nobody's count: it is refused and left as it is.
 #[tokio::test]
 async fn half_of_a_state_is_refused() {
@@ -191,7 +253,7 @@ async fn half_of_a_state_is_refused() {
     for value in spoilt {
         redis::cmd("SET").arg(name(&key)).arg(&value).exec(&mut connection).unwrap();
         let answered = redis.at(START + 400_000).take(&subject, &[1], &[]).await;
-        assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?} of {value:?}");
+        assert!(matches!(answered, Err(StoreError::Refused(_))), "{answered:?} of {value:?}");
         let left: Vec<u8> = redis::cmd("GET").arg(name(&key)).query(&mut connection).unwrap();
         assert_eq!(left, value);
     }
@@ -200,7 +262,7 @@ async fn half_of_a_state_is_refused() {
     redis::cmd("DEL").arg(&name).exec(&mut connection).unwrap();
     redis::cmd("RPUSH").arg(&name).arg("x").exec(&mut connection).unwrap();
     let answered = redis.at(START).take(&subject, &[1], &[]).await;
-    assert!(matches!(answered, Err(StoreError::Unknown(_))), "{answered:?}");
+    assert!(matches!(answered, Err(StoreError::Refused(_))), "{answered:?}");
     let reset = redis.at(START).run(&subject, Work::Reset, &[]).await.unwrap();
     assert!(matches!(reset, Done::Refunded(_, 0)), "{reset:?}");
     assert_eq!(left(&redis, policy(&quotas), &key, 1, START).await, [99, 99]);

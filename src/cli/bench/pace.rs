@@ -55,6 +55,8 @@ impl Schedule {
             let now = shared.clock.now();
             let next = self.release_due(now);
             if now >= self.until || shared.is_stopped() {
+                // Connections that wait take what has just fallen due.
+                tokio::task::yield_now().await;
                 self.due.close();
                 return Ok(());
             }
@@ -63,11 +65,11 @@ impl Schedule {
         }
     }
 
-    /// Hands out what has fallen due by `now`, us; when the next will. By one thread.
+    /// Hands out what has fallen due by `now`, us, until the end; when the next will. By one thread.
     pub(super) fn release_due(&self, now: Micros) -> Micros {
         let (before, now) = (self.released.load(Ordering::Relaxed), now.min(self.until));
         let mut released = before;
-        while self.due_at(released) < now {
+        while self.due_at(released) < now && !self.due.is_closed() {
             released += 1;
         }
         if released > before {
@@ -111,5 +113,26 @@ mod tests {
             [1000, 1001, 1001, 1250, 1300, 9000].map(&mut look),
             [(1000, 0), (1100, 1), (1100, 1), (1300, 3), (1300, 3), (1400, 4)]
         );
+    }
+
+    #[test]
+    fn nothing_falls_due_after_the_end() {
+        let timing = Timing { started: 1000, counted_from: 1000, until: 2000 };
+        let schedule = Schedule::new(10_000, 1, (0, 1), timing);
+        schedule.release_due(1250);
+        schedule.due.close();
+        schedule.release_due(1900);
+        assert_eq!(schedule.behind(0).collect::<Vec<_>>(), [1000, 1100, 1200]);
+    }
+
+    #[tokio::test]
+    async fn who_waits_at_the_end_takes_what_has_just_fallen_due() {
+        let shared = Shared::new(u64::MAX);
+        let started = shared.clock.now();
+        let timing = Timing { started, counted_from: started, until: started + 1950 };
+        let schedule = Schedule::new(10_000, 1, (0, 1), timing);
+        let take = async { while schedule.turn().await.is_some() {} };
+        tokio::join!(take, async { schedule.release(&shared).await.unwrap() });
+        assert_eq!((schedule.behind(0).count(), schedule.sent.load(Ordering::Relaxed)), (0, 20));
     }
 }

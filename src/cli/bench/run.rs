@@ -47,7 +47,7 @@ pub(super) struct Timing {
 
 impl Shared {
     /// For `checks` to ask.
-    fn new(checks: u64) -> Self {
+    pub(super) fn new(checks: u64) -> Self {
         Self {
             clock: Clock::system(),
             stopped: AtomicBool::new(false),

@@ -11,7 +11,7 @@
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::script::{By, Call, Reply, named, opened, runs};
+use super::script::{By, Call, Reply, is_foreign, named, opened, runs};
 use super::sources::Script;
 use super::states::window_kind;
 use super::told::{Quotas, Told, common};
@@ -76,10 +76,9 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
             rest.split_off_first();
             return Some(Reply::Undecided);
         }
-        // No counts that could be decided by.
-        Value::BulkString(state) if state.is_empty() => {
+        said if is_foreign(said) => {
             rest.split_off_first();
-            return None;
+            return Some(Reply::Foreign);
         }
         Value::Array(told) => {
             rest.split_off_first();

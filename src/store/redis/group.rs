@@ -23,9 +23,15 @@ pub const COSTS: usize = 1000;
 /// each fits, the server finds out by a search of each quota's log, which takes up to 0.1 ms.
 const SEARCHES: usize = 64;
 
+/// What such a search weighs, behind that for the first cost, in costs of a check.
+const SEARCH: usize = 16;
+
 /// Of what a log holds, so many entries weigh as much as a cost when something is taken back, which may move half of
 /// them: of 100,000 that took 0.2 s.
 const MOVED: usize = 10;
+
+/// Why nothing is decided by what another program wrote, or something broke.
+const FOREIGN: &str = "what is kept of the key is no count of this program; a reset (DELETE /v1/usage) ends it";
 
 /// Asks of one key under one policy, which are decided together.
 pub struct Group {
@@ -110,6 +116,7 @@ impl Outcome {
             Reply::Done(done) => Self::Answered(Answer::Done(done)),
             Reply::NotCovered { time } => Self::Elsewhen(time),
             Reply::Undecided => Self::Again,
+            Reply::Foreign => Self::Refused(StoreError::Refused(FOREIGN.into()).into()),
             Reply::Malformed => malformed(),
         }
     }
@@ -220,7 +227,10 @@ impl Group {
             Matter::Work { work: Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_), .. } => {
                 (log_entries(policy) / MOVED).max(1)
             }
-            Matter::Work { .. } => self.costs.len().max(1),
+            Matter::Work { .. } => {
+                let more = self.different.known.len().saturating_sub(1) * policy.quotas.len();
+                self.costs.len().max(more * SEARCH).max(1)
+            }
         }
     }
 

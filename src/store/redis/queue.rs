@@ -323,6 +323,9 @@ mod tests {
         for matter in [Matter::work(Work::Reset, &[]), look(), take()] {
             assert_eq!(together(matter, 1_000_000), 512);
         }
+        // When each fits is a search.
+        let costs: Vec<u64> = (1..=64).collect();
+        assert_eq!([1, 2, 64].map(|count| together(Matter::take(&costs[..count], &[]), 1_000_000)), [512, 256, 5]);
     }
 
     #[test]

@@ -63,8 +63,15 @@ pub enum Reply {
     },
     /// Among others it could not be decided, and nothing was charged. Alone it is, or is told why not.
     Undecided,
+    /// What is at the key is nobody's count; nothing was charged.
+    Foreign,
     /// Not what the script answers.
     Malformed,
+}
+
+/// Whether this stands in the place of what was counted since what is at the key is nobody's count.
+pub(super) fn is_foreign(value: &Value) -> bool {
+    matches!(value, Value::BulkString(said) if said.is_empty())
 }
 
 impl<'a> Call<'a> {
@@ -148,6 +155,9 @@ impl<'a> Call<'a> {
         let (time, rest) = opened(value)?;
         if rest.is_empty() {
             return Some(Reply::NotCovered { time });
+        }
+        if is_foreign(&rest[0]) {
+            return Some(Reply::Foreign);
         }
         Some(Reply::Done(match self.work {
             Work::Take(_) | Work::Look(_) | Work::Once { .. } => Done::Taken(self.taken(time, rest)?.0),

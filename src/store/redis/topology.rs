@@ -153,11 +153,16 @@ impl Topology {
     /// Takes a server's word that the slot lives at `address` now.
     pub fn moved(&self, slot: u16, address: &Address) {
         self.doubt();
-        let _writing = self.lock();
-        let mut table = Table::clone(&self.table.load());
-        if table.owner(slot).is_some_and(|owner| owner.address() == address) {
+        // After a failover all who waited are told so, and the first of them has seen to it.
+        let is_known = || self.table.load().owner(slot).is_some_and(|owner| owner.address() == address);
+        if is_known() {
             return;
         }
+        let _writing = self.lock();
+        if is_known() {
+            return;
+        }
+        let mut table = Table::clone(&self.table.load());
         let (place, _) = table.place(address, || self.open_lane(address));
         if let Some(owner) = table.owners.get_mut(usize::from(slot)) {
             *owner = place;
