@@ -25,9 +25,21 @@ pub struct Workers(Arc<[Worker]>);
 #[derive(Debug)]
 struct Worker {
     runtime: Handle,
-    /// Tasks that it was given and that have not ended.
-    tasks: AtomicUsize,
+    /// Tasks that it was given and that have not ended, of each kind.
+    tasks: [AtomicUsize; KINDS],
 }
+
+/// What a thread is given to do. Each kind is shared out evenly by itself: a connection may be idle for hours, while a
+/// lane carries the checks of all.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    Connection,
+    /// A stream of an HTTP/2 connection.
+    Stream,
+    Lane,
+}
+
+const KINDS: usize = 3;
 
 impl Workers {
     /// Starts as many as [`cores`]. They end with the process.
@@ -38,14 +50,14 @@ impl Workers {
         (0..cores()).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Has the thread with the fewest tasks do this.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let tasks = |at: &usize| self.0[*at].tasks.load(Ordering::Relaxed);
+    /// Has the thread with the fewest tasks of its kind do this, and of several such the one with the fewest in all.
+    pub fn spawn(&self, kind: Kind, task: impl Future<Output = ()> + Send + 'static) {
+        let tasks = |at: &usize| (self.0[*at].count(kind), self.0[*at].all());
         let Some(at) = (0..self.0.len()).min_by_key(tasks) else {
             tokio::spawn(task);
             return;
         };
-        let busy = Busy::new(self.clone(), at);
+        let busy = Busy::new(self.clone(), at, kind);
         self.0[at].runtime.spawn(async move {
             task.await;
             drop(busy);
@@ -65,7 +77,15 @@ impl Worker {
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(std::future::pending::<()>());
         std::thread::Builder::new().name(format!("worker-{number}")).spawn(run)?;
-        Ok(Self { runtime: handle, tasks: AtomicUsize::new(0) })
+        Ok(Self { runtime: handle, tasks: Default::default() })
+    }
+
+    fn count(&self, kind: Kind) -> usize {
+        self.tasks[kind as usize].load(Ordering::Relaxed)
+    }
+
+    fn all(&self) -> usize {
+        self.tasks.iter().map(|tasks| tasks.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -141,18 +161,24 @@ impl Courtesy {
 struct Busy {
     workers: Workers,
     at: usize,
+    kind: Kind,
 }
 
 impl Busy {
-    fn new(workers: Workers, at: usize) -> Self {
-        workers.0[at].tasks.fetch_add(1, Ordering::Relaxed);
-        Self { workers, at }
+    fn new(workers: Workers, at: usize, kind: Kind) -> Self {
+        let busy = Self { workers, at, kind };
+        busy.tasks().fetch_add(1, Ordering::Relaxed);
+        busy
+    }
+
+    fn tasks(&self) -> &AtomicUsize {
+        &self.workers.0[self.at].tasks[self.kind as usize]
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.workers.0[self.at].tasks.fetch_sub(1, Ordering::Relaxed);
+        self.tasks().fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -175,7 +201,7 @@ mod tests {
         let (told, mut places) = mpsc::unbounded_channel();
         let begin = || {
             let (told, (end, ended)) = (told.clone(), oneshot::channel::<()>());
-            workers.spawn(async move {
+            workers.spawn(Kind::Connection, async move {
                 told.send(here()).unwrap();
                 _ = ended.await;
             });
@@ -192,7 +218,7 @@ mod tests {
         assert!(!threads.contains(&here()));
 
         drop(tasks.drain(1..2));
-        while workers.0[1].tasks.load(Ordering::Relaxed) > 1 {
+        while workers.0[1].all() > 1 {
             tokio::task::yield_now().await;
         }
         let _task = begin();
@@ -200,13 +226,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn tasks_of_each_kind_are_shared_out_by_themselves() {
+        let workers = Workers((0..2).map(Worker::start).collect::<io::Result<_>>().unwrap());
+        let idle: Vec<_> = (0..20)
+            .map(|number| Busy::new(workers.clone(), usize::from(number > 2), Kind::Connection))
+            .collect();
+        for _ in 0..6 {
+            workers.spawn(Kind::Stream, std::future::pending());
+            workers.spawn(Kind::Lane, std::future::pending());
+        }
+        let counts = [Kind::Stream, Kind::Lane].map(|kind| [0, 1].map(|at| workers.0[at].count(kind)));
+        assert_eq!(counts, [[3, 3]; 2]);
+        drop(idle);
+        assert_eq!([0, 1].map(|at| workers.0[at].all()), [6, 6]);
+    }
+
+    #[tokio::test]
     async fn a_task_that_panics_is_no_longer_counted_and_its_thread_goes_on() {
         let workers = Workers([Worker::start(0).unwrap()].into());
-        workers.spawn(async { _ = "this ends in a panic".parse::<u8>().unwrap() });
+        workers.spawn(Kind::Connection, async { _ = "this ends in a panic".parse::<u8>().unwrap() });
         let (told, heard) = oneshot::channel();
-        workers.spawn(async move { _ = told.send(()) });
+        workers.spawn(Kind::Connection, async move { _ = told.send(()) });
         heard.await.unwrap();
-        while workers.0[0].tasks.load(Ordering::Relaxed) > 0 {
+        while workers.0[0].all() > 0 {
             tokio::task::yield_now().await;
         }
     }
@@ -263,7 +305,7 @@ mod tests {
     #[tokio::test]
     async fn without_threads_it_is_the_runtime_at_hand() {
         let (told, heard) = oneshot::channel();
-        Workers::default().spawn(async move { _ = told.send(here()) });
+        Workers::default().spawn(Kind::Lane, async move { _ = told.send(here()) });
         assert_eq!(heard.await, Ok(here()));
     }
 }

@@ -29,7 +29,7 @@ use crate::config::{Limits, ServerTls};
 use crate::http::{Caller, Front, Load, quietly};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
-use crate::workers::Workers;
+use crate::workers::{Kind, Workers};
 
 /// How often an HTTP/2 client must show that it is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -63,14 +63,14 @@ pub(super) struct Connections {
     limits: Limits,
 }
 
-/// Streams of HTTP/2 go to whoever has the fewest tasks, so that one connection that carries all of a proxy's requests
+/// Streams of HTTP/2 go to whoever has the fewest of them, so that one connection that carries all of a proxy's requests
 /// is work for all cores.
 #[derive(Debug, Clone)]
 struct Streamers(Workers);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streamers {
     fn execute(&self, stream: F) {
-        self.0.spawn(stream);
+        self.0.spawn(Kind::Stream, stream);
     }
 }
 
@@ -164,7 +164,7 @@ impl Connections {
             Ok(stream) => stream,
             Err(error) => return tell(Err(error.into())),
         };
-        self.workers.spawn(async move {
+        self.workers.spawn(Kind::Connection, async move {
             let stream = match TcpStream::from_std(stream) {
                 Ok(stream) => stream,
                 Err(error) => return tell(Err(error.into())),

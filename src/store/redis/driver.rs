@@ -16,6 +16,7 @@ use super::queue::Queue;
 use super::server::{self, bounded};
 use super::shard::Shard;
 use crate::store::StoreError;
+use crate::workers::Kind;
 
 /// Asks that wait for the driver to take them in, and asks that it has taken in, at most; beyond that they are refused
 /// at once. 256 callers of batches of 100 have room.
@@ -70,7 +71,7 @@ impl Driver {
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
         let workers = shard.workers().clone();
         let driver = Self { asks, shard, is_open: false, why, queue: waiting, noted: 0, connect, pause };
-        workers.spawn(driver.run());
+        workers.spawn(Kind::Lane, driver.run());
         inlet
     }
 

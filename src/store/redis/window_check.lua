@@ -40,16 +40,7 @@ local NEW = pack('>I8B', 0, QUOTAS)
 local BEGINNING = HEADER + (COLUMN + CUTS) * QUOTAS
 local LAST = text('%d', BEGINNING - 1)
 
-local window
-
--- The beginning of what is at a key; '' of what is no String, false where there is nothing, or nothing in it.
-local function beginning_of(key)
-  local state = redis.pcall('GETRANGE', key, '0', LAST)
-  if state == '' then
-    return false
-  end
-  return type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' and '' or state
-end
+local window, read = nil, redis.pcall
 
 for _ = 1, checks do
   local ends, cost, times
@@ -63,7 +54,12 @@ for _ = 1, checks do
     cost, times, at = read_at(NUMBERS, numbers, at)
   base = base + 1
   local key = names[base]
-  local state = beginning_of(key)
+  local state = read('GETRANGE', key, '0', LAST)
+  if state == '' then
+    state = false
+  elseif type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
+    state = ''
+  end
   if type(state) == 'table' then
     if checks == 1 then
       return state
@@ -201,12 +197,9 @@ for _ = 1, checks do
 
       local cuts, from, over = ''
       if moved and not grows then
-        window = window or windows()
         -- each
-        cuts = cuts .. window.cuts_for({
-          kind = kind_q, first = ended_q > 128 and bucket_q or first_q, last = last_q, total = total_q,
-          sums = string.sub(state, sums_q, sums_q + places_q * width_q - 1),
-        }, bucket_q)
+        cuts = cuts .. cuts_for(bucket_q, state, sums_q, width_q, ended_q > 128 and bucket_q or first_q,
+          ended_q > 128 and bucket_q or last_q, pack(format_q, total_q))
         -- end each
       end
       -- each
@@ -247,9 +240,7 @@ for _ = 1, checks do
           -- end each
           if full then
             -- each
-            cuts = cuts .. window.cuts_for({
-              kind = kind_q, first = first_q, last = bucket_q, total = total_q, sums = own_q,
-            }, bucket_q)
+            cuts = cuts .. cuts_for(bucket_q, own_q, 1, width_q, first_q, bucket_q, '')
             -- end each
           end
           local all = string.sub(state, 1, HEADER) .. heads .. cuts

@@ -38,6 +38,22 @@ local function has_cuts(state, count)
   return false
 end
 
+-- The cuts for a bucket, when buckets before it hold no more: of a column whose sums begin at that place of a string, with
+-- so wide sums, its first and last bucket, and its total as a sum.
+local function cuts_for(bucket, state, sums, width, first, last, total)
+  local count = CUTS / width
+  local from = bucket - 65 - (bucket - 65) % count
+  local none, ended = math.min(math.max(first - from, 0), count), math.min(math.max(from + count - last, 0), count)
+  local place, kept = (from + none - first) % KEPT, count - none - ended
+  local over = math.max(place + kept - KEPT, 0)
+  local cuts = string.sub(state, sums + place * width, sums + (place + kept - over) * width - 1)
+  if kept < count or over > 0 then
+    cuts = string.rep('\0', none * width) .. cuts .. string.sub(state, sums, sums + over * width - 1)
+      .. string.rep(total, ended)
+  end
+  return cuts
+end
+
 -- What can be done with it. Most checks need none of these functions, and making them takes longer than what those do.
 local function windows()
   local pack, read_at = struct.pack, struct.unpack
@@ -107,17 +123,6 @@ local function windows()
     end
     local _, format, width = terms(column.kind)
     return (read_at(format, column.sums, (bucket - column.first) % KEPT * width + 1))
-  end
-
-  -- The cuts of a column for the group of what is subtracted in a bucket.
-  local function cuts_for(column, bucket)
-    local _, format, width = terms(column.kind)
-    local count = CUTS / width
-    local before, cuts = bucket - 65 - (bucket - 65) % count - 1, {}
-    for number = 1, count do
-      cuts[number] = pack(format, sum_of(column, before + number))
-    end
-    return table.concat(cuts)
   end
 
   -- What each bucket holds, those that hold nothing left out: {bucket, count} in ascending order.
@@ -263,7 +268,9 @@ local function windows()
     local heads, cuts, sums, ends, full = {}, {}, {}, now, false
     for number, column in ipairs(written) do
       heads[number] = pack('>I8I8I8I8I2', column.kind, column.first, column.last, column.total, column.places)
-      cuts[number], sums[number] = cuts_for(column, column.last), column.sums
+      local _, format, width = terms(column.kind)
+      cuts[number] = cuts_for(column.last, column.sums, 1, width, column.first, column.last, pack(format, column.total))
+      sums[number] = column.sums
       ends, full = math.max(ends, ends_at(column.kind, column.last)), full or column.places == KEPT
     end
     if #written == 0 then
@@ -283,7 +290,7 @@ local function windows()
 
   return {
     bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
-    columns_of = columns_of, counted_at = counted_at, cuts_for = cuts_for, filled = filled, seen_from = seen_from,
+    columns_of = columns_of, counted_at = counted_at, filled = filled, seen_from = seen_from,
     terms = terms, write = write,
   }
 end
