@@ -36,7 +36,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Login",
             "config::Password",
             "telemetry",
-            "workers::Workers",
+            "workers",
         ],
     ),
     // Learns from the store's answers, which are the core's; it never asks.
@@ -68,7 +68,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "engine",
             "reload",
             "http",
-            "workers::Workers",
+            "workers",
         ],
     ),
     // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are

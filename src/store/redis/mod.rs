@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
+
 use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
@@ -82,7 +84,7 @@ mod discovery;
 
 use ask::{Answer, Matter};
 pub use group::first_part;
-use log::Page;
+use log::{PORTION, Page};
 use moving::Moving;
 use patience::Patience;
 use server::Address;
@@ -203,9 +205,17 @@ impl RedisStore {
                 break;
             }
         }
-        let (at, counts) = (told.at, |of: Micros| of + window > told.at);
-        let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
-        let history = History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at)));
+        let is_long = told.notes.len() > PORTION;
+        let sum_up = move || {
+            let (at, counts) = (told.at, |of: Micros| of + window > told.at);
+            let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
+            History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at)))
+        };
+        // Tens of thousands take milliseconds: not on a thread that answers others.
+        let history = match is_long {
+            true => spawn_blocking(sum_up).await.map_err(|error| StoreError::Unreachable(error.to_string()))?,
+            false => sum_up(),
+        };
         Ok(if is_cut_short { history.cut_short() } else { history })
     }
 
