@@ -63,8 +63,8 @@ pub(super) struct Connections {
     limits: Limits,
 }
 
-/// Streams of HTTP/2 go to whoever has the fewest of them, so that one connection that carries all of a proxy's requests
-/// is work for all cores.
+/// Streams of HTTP/2 go to whoever has the fewest of them, so that one connection that carries all of a proxy's
+/// requests is work for all cores.
 #[derive(Debug, Clone)]
 struct Streamers(Workers);
 

@@ -4,8 +4,8 @@
 -- written in place: all columns by one command, and by one or two more the sums of a quota whose bucket has ended; or
 -- all by one, where there is no room for them. Others do as `window.lua` does.
 --
--- Of a long state the beginning is read, and all of it when that is not enough: for who is denied, looks, or is the first
--- in a group of buckets. That it is as long as it says is then known from what a write answers.
+-- Of a long state the beginning is read, and all of it when that is not enough: for who is denied, looks, or is the
+-- first in a group of buckets. That it is as long as it says is then known from what a write answers.
 --
 -- Numbers of a quota: length of a bucket, us; limit; kind.
 --
@@ -40,7 +40,7 @@ local NEW = pack('>I8B', 0, QUOTAS)
 local BEGINNING = HEADER + (COLUMN + CUTS) * QUOTAS
 local LAST = text('%d', BEGINNING - 1)
 
-local window, read = nil, redis.pcall
+local window
 
 for _ = 1, checks do
   local ends, cost, times
@@ -54,12 +54,7 @@ for _ = 1, checks do
     cost, times, at = read_at(NUMBERS, numbers, at)
   base = base + 1
   local key = names[base]
-  local state = read('GETRANGE', key, '0', LAST)
-  if state == '' then
-    state = false
-  elseif type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
-    state = ''
-  end
+  local state = state_of(key, LAST)
   if type(state) == 'table' then
     if checks == 1 then
       return state
@@ -78,9 +73,9 @@ for _ = 1, checks do
 
     -- Whether there may be more of it; how long it is, and where its cuts are.
     local cut, size, cuts_at = state and #state == BEGINNING, 0, 0
-    -- Whether the state is as most are; where the cuts and the sums of each column begin; how many buckets have ended
-    -- since its last charge; whether the sums of all of them have room; whether a segment has ended; and whether another
-    -- group of cuts begins.
+    -- Whether the state is as most are; where the sums of each column begin; how many buckets have ended since its last
+    -- charge; whether the sums of all of them have room; whether a segment has ended; and whether another group of cuts
+    -- begins.
     local usual, grows, turned, moved = true, false, false, false
     while state do
       usual, grows, turned, moved = #state >= HEADER + COLUMN * QUOTAS, false, false, false

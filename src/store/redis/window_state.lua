@@ -38,8 +38,8 @@ local function has_cuts(state, count)
   return false
 end
 
--- The cuts for a bucket, when buckets before it hold no more: of a column whose sums begin at that place of a string, with
--- so wide sums, its first and last bucket, and its total as a sum.
+-- The cuts for a bucket: of a column whose sums begin at that place of a string, with so wide sums, its first and last
+-- bucket, and its total as a sum.
 local function cuts_for(bucket, state, sums, width, first, last, total)
   local count = CUTS / width
   local from = bucket - 65 - (bucket - 65) % count
