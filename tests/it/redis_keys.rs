@@ -83,7 +83,7 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
         &long,
         &spelled_like_its_hash,
         "a:b",
-        "a:}p:sliding",
+        "a:}p:windows",
     ];
     let cluster_node = Server::start_on(bus_port(), &["--cluster-enabled", "yes"]);
     let mut connection = cluster_node.connection().unwrap();

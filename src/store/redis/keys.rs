@@ -48,7 +48,7 @@ impl Tag {
     /// The name of what a policy counted, unless that is in logs.
     pub fn counts(&self, policy: &Policy) -> String {
         let what = match policy.algorithm {
-            Algorithm::SlidingWindow => ":sliding",
+            Algorithm::SlidingWindow => ":windows",
             Algorithm::FixedWindow => ":fixed",
             Algorithm::TokenBucket => ":buckets",
             Algorithm::SlidingLog => ":logs",
@@ -211,7 +211,7 @@ mod tests {
             tag.counts(&policy).split_off("{ratelimit:203.0.113.7:}per-ip".len())
         };
         let kept = [Algorithm::SlidingWindow, Algorithm::FixedWindow, Algorithm::TokenBucket].map(counts);
-        assert_eq!(kept, [":sliding", ":fixed", ":buckets"]);
+        assert_eq!(kept, [":windows", ":fixed", ":buckets"]);
         assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s8-10s"]);
         assert_eq!(tag.record("per-ip", "a:{b}\n"), "{ratelimit:203.0.113.7:}per-ip:id:a:%7Bb%7D%0A");
         let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };

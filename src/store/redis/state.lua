@@ -12,17 +12,9 @@ local function life_until(instant, now)
 end
 
 -- What is at a key: a String, false where there is nothing, or an error. What is no String is nobody's count, as one of
--- no length is. Or its beginning, up to a place; of no length is then nothing, since servers tell no difference.
-local function state_of(key, last)
-  local state
-  if last then
-    state = redis.pcall('GETRANGE', key, '0', last)
-    if state == '' then
-      return false
-    end
-  else
-    state = redis.pcall('GET', key)
-  end
+-- no length is.
+local function state_of(key)
+  local state = redis.pcall('GET', key)
   if type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
     return ''
   end

@@ -22,9 +22,6 @@ use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
 /// Bytes of a column, of windows without its sums and of pairs without its tail.
 const COLUMN: usize = 34;
 
-/// Bytes of a window's cuts, which are sums over again: `window_state.lua` says what for.
-const CUTS: usize = 64;
-
 /// Buckets before the last one whose sums are kept.
 const KEPT: usize = 129;
 
@@ -89,9 +86,6 @@ impl<'a> WindowState<'a> {
         let (count, rest) = rest.split_first()?;
         let (heads, mut sums) = rest.split_at_checked(usize::from(*count) * COLUMN)?;
         let mut columns = Vec::with_capacity(usize::from(*count));
-        if heads.chunks_exact(COLUMN).any(|head| head.ends_with(&(KEPT as u16).to_be_bytes())) {
-            (_, sums) = sums.split_at_checked(usize::from(*count) * CUTS)?;
-        }
         for head in heads.chunks_exact(COLUMN) {
             let (numbers, places) = head.as_chunks::<8>();
             let [kind, first, last, total] = *numbers else { return None };

@@ -4,9 +4,6 @@
 -- written in place: all columns by one command, and by one or two more the sums of a quota whose bucket has ended; or
 -- all by one, where there is no room for them. Others do as `window.lua` does.
 --
--- Of a long state the beginning is read, and all of it when that is not enough: for who is denied, looks, or is the
--- first in a group of buckets. That it is as long as it says is then known from what a write answers.
---
 -- Numbers of a quota: length of a bucket, us; limit; kind.
 --
 -- Told of a check, one of
@@ -36,10 +33,6 @@ local QUOTAS = 0
 
 local NEW = pack('>I8B', 0, QUOTAS)
 
--- What is read of a state at first: the beginning of one of these quotas, with cuts.
-local BEGINNING = HEADER + (COLUMN + CUTS) * QUOTAS
-local LAST = text('%d', BEGINNING - 1)
-
 local window
 
 for _ = 1, checks do
@@ -54,7 +47,7 @@ for _ = 1, checks do
     cost, times, at = read_at(NUMBERS, numbers, at)
   base = base + 1
   local key = names[base]
-  local state = state_of(key, LAST)
+  local state = state_of(key)
   if type(state) == 'table' then
     if checks == 1 then
       return state
@@ -71,14 +64,11 @@ for _ = 1, checks do
     local sums_q, ended_q, counted_q = 0, 0, 0
     -- end each
 
-    -- Whether there may be more of it; how long it is, and where its cuts are.
-    local cut, size, cuts_at = state and #state == BEGINNING, 0, 0
     -- Whether the state is as most are; where the sums of each column begin; how many buckets have ended since its last
-    -- charge; whether the sums of all of them have room; whether a segment has ended; and whether another group of cuts
-    -- begins.
-    local usual, grows, turned, moved = true, false, false, false
-    while state do
-      usual, grows, turned, moved = #state >= HEADER + COLUMN * QUOTAS, false, false, false
+    -- charge; whether the sums of all of them have room; and whether a segment has ended.
+    local usual, grows, turned = true, false, false
+    if state then
+      usual = #state >= HEADER + COLUMN * QUOTAS
       if usual then
         local mark, count, place
         -- each
@@ -90,46 +80,27 @@ for _ = 1, checks do
         -- end each
           place = read_at(STATE, state)
         place = place + (count - QUOTAS) * COLUMN
-        local full = count > QUOTAS and #state >= place - 1 and has_cuts(state, count)
-        -- each
-        full = full or places_q == KEPT
-        -- end each
-        cuts_at = place
-        if full then
-          place = place + count * CUTS
-        end
         -- each
         sums_q, place, ended_q = place, place + places_q * width_q, bucket_q - last_q
         usual = usual and found_q == kind_q and ended_q >= 0 and first_q <= last_q and total_q < modulus_q
           and (places_q == KEPT or places_q < KEPT and last_q - first_q <= places_q)
         grows = grows or places_q < KEPT and ended_q <= 128 and bucket_q - first_q > places_q
         turned = turned or bucket_q % 64 < ended_q
-        moved = moved or full and (bucket_q - 65) % (CUTS / width_q) < ended_q
         -- end each
-        size = cut and place - 1 or #state
         -- Behind are columns of other quotas, which may live longer.
-        usual = usual and mark <= EXACT and (count == QUOTAS and place == size + 1
-          or count > QUOTAS and place <= size + 1 and not grows and not turned)
-          and not (cut and (count > QUOTAS or not full or grows or moved))
+        usual = usual and mark <= EXACT and (count == QUOTAS and place == #state + 1
+          or count > QUOTAS and place <= #state + 1 and not grows and not turned)
       end
-      if usual or not cut then
-        break
-      end
-      state, cut = state_of(key), false
     end
 
     local spoilt, stepped, room, columns, before, marked = false, false, math.huge, nil, nil, nil
     if usual then
-      local cuts = cuts_at
       -- each
-      if cut then
-        counted_q = (total_q - read_at(format_q, state, cuts + (bucket_q - 65) % (CUTS / width_q) * width_q)) % modulus_q
-        cuts = cuts + CUTS
-      elseif ended_q < 65 then
-        local gone = bucket_q - 65
+      if ended_q < 65 then
+        local cut = bucket_q - 65
         counted_q = total_q
-        if gone >= first_q then
-          counted_q = (total_q - read_at(format_q, state, sums_q + (gone - first_q) % KEPT * width_q)) % modulus_q
+        if cut >= first_q then
+          counted_q = (total_q - read_at(format_q, state, sums_q + (cut - first_q) % KEPT * width_q)) % modulus_q
         end
       end
       -- end each
@@ -175,9 +146,6 @@ for _ = 1, checks do
       cost, times, at = read_at('<dd', numbers, at)
     end
     tell = tell or charged + dearest > room
-    if tell and cut then
-      state = state_of(key)
-    end
 
     local failed = false
     if charged > 0 and usual then
@@ -190,13 +158,7 @@ for _ = 1, checks do
         -- end each
       end
 
-      local cuts, from, over = ''
-      if moved and not grows then
-        -- each
-        cuts = cuts .. cuts_for(bucket_q, state, sums_q, width_q, ended_q > 128 and bucket_q or first_q,
-          ended_q > 128 and bucket_q or last_q, pack(format_q, total_q))
-        -- end each
-      end
+      local from, over
       -- each
       local own_q = ''
       from = (last_q - first_q) % KEPT
@@ -212,9 +174,9 @@ for _ = 1, checks do
       elseif ended_q > 0 and not failed then
         over = from + ended_q > KEPT and from + ended_q - KEPT or 0
         failed = call('SETRANGE', key, text('%d', sums_q + from * width_q - 1),
-          string.rep(pack(format_q, total_q), ended_q - over)) ~= size
+          string.rep(pack(format_q, total_q), ended_q - over)) ~= #state
         if over > 0 and not failed then
-          failed = call('SETRANGE', key, text('%d', sums_q - 1), string.rep(pack(format_q, total_q), over)) ~= size
+          failed = call('SETRANGE', key, text('%d', sums_q - 1), string.rep(pack(format_q, total_q), over)) ~= #state
         end
       end
       -- end each
@@ -224,30 +186,15 @@ for _ = 1, checks do
           , kind_q, first_q, bucket_q, (total_q + charged) % modulus_q, places_q
           -- end each
         )
-        if not state then
-          -- What is there and holds nothing is nobody's count either.
-          local set = call('SET', key, NEW .. heads, 'PX', life_until(new_end, now), 'NX')
-          spoilt, failed = not set, set and set.err ~= nil
-        elseif grows then
-          local full = false
-          -- each
-          full = full or places_q == KEPT
-          -- end each
-          if full then
-            -- each
-            cuts = cuts .. cuts_for(bucket_q, own_q, 1, width_q, first_q, bucket_q, '')
-            -- end each
-          end
-          local all = string.sub(state, 1, HEADER) .. heads .. cuts
+        if not state or grows then
+          local mark = state and string.sub(state, 1, HEADER) or NEW
+          local all = mark .. heads
           -- each
             .. own_q
           -- end each
           failed = call('SET', key, all, 'PX', life_until(new_end, now)).err ~= nil
         else
-          failed = call('SETRANGE', key, '9', heads) ~= size
-          if moved and not failed then
-            failed = call('SETRANGE', key, text('%d', cuts_at - 1), cuts) ~= size
-          end
+          failed = call('SETRANGE', key, '9', heads) ~= #state
           if new_end > old_end then
             call('PEXPIRE', key, life_until(new_end, now))
           end

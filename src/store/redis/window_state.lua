@@ -3,8 +3,7 @@
 -- One String, because a command costs more than what it reads: with keys for each quota, a check of three read six and
 -- wrote three. And a call of one key is decided also while its slot moves.
 --
--- mark, 8 bytes: until when reservations may be taken back, us; number of columns, 1 byte; the columns; where one of
--- them has room for all sums, the cuts of each; their sums.
+-- mark, 8 bytes: until when reservations may be taken back, us; number of columns, 1 byte; the columns; their sums.
 -- A column, 34 bytes, is what one quota counted:
 --   kind    8 bytes: twice its window, us; plus 1 where its limit is 2^32 or more. A limit that crosses that line
 --           counts in another column.
@@ -15,44 +14,14 @@
 -- A sum, 4 or 8 bytes as its limit needs, is the total as it was when a bucket ended. That of bucket b is at place
 -- (b - first) % 129, and kept for as long as b is one of the 129 before the last. So what buckets hold that follow one
 -- another is one subtraction, and a clock may step back by a window and finds what it needs.
--- Cuts, 64 bytes for each column, are 16 or 8 of its sums over again: what a check subtracts in the last bucket, and in
--- most that follow. With bucket b it is the sum of b - 65, and of the buckets from the epoch on so many are a group. So
--- most checks read the beginning of a long state: all of it is a string that Lua hashes byte by byte, which took a
--- quarter of a check by one quota and half of one by three.
 --
 -- All numbers are big-endian. Columns of other quotas stay behind those of the policy as long as they count: of quotas
 -- that it had before, or has by the configuration of another node.
 
-local HEADER, COLUMN, CUTS = 9, 34, 64
+local HEADER, COLUMN = 9, 34
 
 -- Buckets before the last one whose sums are kept.
 local KEPT = 129
-
--- Whether a state of so many columns has cuts.
-local function has_cuts(state, count)
-  for place = HEADER + COLUMN, HEADER + count * COLUMN, COLUMN do
-    if struct.unpack('>I2', state, place - 1) == KEPT then
-      return true
-    end
-  end
-  return false
-end
-
--- The cuts for a bucket: of a column whose sums begin at that place of a string, with so wide sums, its first and last
--- bucket, and its total as a sum.
-local function cuts_for(bucket, state, sums, width, first, last, total)
-  local count = CUTS / width
-  local from = bucket - 65 - (bucket - 65) % count
-  local none, ended = math.min(math.max(first - from, 0), count), math.min(math.max(from + count - last, 0), count)
-  local place, kept = (from + none - first) % KEPT, count - none - ended
-  local over = math.max(place + kept - KEPT, 0)
-  local cuts = string.sub(state, sums + place * width, sums + (place + kept - over) * width - 1)
-  if kept < count or over > 0 then
-    cuts = string.rep('\0', none * width) .. cuts .. string.sub(state, sums, sums + over * width - 1)
-      .. string.rep(total, ended)
-  end
-  return cuts
-end
 
 -- What can be done with it. Most checks need none of these functions, and making them takes longer than what those do.
 local function windows()
@@ -91,9 +60,6 @@ local function windows()
     local columns, kinds, start = {}, {}, at + count * COLUMN
     if #state < start - 1 or mark > EXACT then
       return nil
-    end
-    if has_cuts(state, count) then
-      start = start + count * CUTS
     end
     for _ = 1, count do
       local column = {}
@@ -265,13 +231,11 @@ local function windows()
         written[#written + 1] = column
       end
     end
-    local heads, cuts, sums, ends, full = {}, {}, {}, now, false
+    local parts, ends = {pack('>I8B', mark, #written)}, now
     for number, column in ipairs(written) do
-      heads[number] = pack('>I8I8I8I8I2', column.kind, column.first, column.last, column.total, column.places)
-      local _, format, width = terms(column.kind)
-      cuts[number] = cuts_for(column.last, column.sums, 1, width, column.first, column.last, pack(format, column.total))
-      sums[number] = column.sums
-      ends, full = math.max(ends, ends_at(column.kind, column.last)), full or column.places == KEPT
+      parts[1 + number] = pack('>I8I8I8I8I2', column.kind, column.first, column.last, column.total, column.places)
+      parts[1 + #written + number] = column.sums
+      ends = math.max(ends, ends_at(column.kind, column.last))
     end
     if #written == 0 then
       if mark <= now then
@@ -281,17 +245,13 @@ local function windows()
         ends = math.max(ends, ends_at(kind, bucket_of(kind, now)))
       end
     end
-    local all = pack('>I8B', mark, #written) .. table.concat(heads)
-    if full then
-      all = all .. table.concat(cuts)
-    end
-    return call('SET', key, all .. table.concat(sums), 'PX', life_until(ends, now))
+    return call('SET', key, table.concat(parts), 'PX', life_until(ends, now))
   end
 
   return {
     bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
-    columns_of = columns_of, counted_at = counted_at, filled = filled, seen_from = seen_from,
-    terms = terms, write = write,
+    columns_of = columns_of, counted_at = counted_at, filled = filled, seen_from = seen_from, terms = terms,
+    write = write,
   }
 end
 
