@@ -49,7 +49,7 @@ fn are_by_store(results: &[Value]) -> bool {
 /// Its keys are answered as their policies say, the others by the store, and what failed is counted once.
 #[test]
 fn a_frozen_shard_leaves_the_rest_of_a_batch_alone() {
-    let cluster = chaos::arena();
+    let cluster = chaos::arena_without_failovers();
     let file = config_on(&cluster.seeds(), POLICIES);
     let node = Node::with_config(&file);
     one_is_right(|| freeze_one(&cluster, &node));
@@ -94,7 +94,7 @@ fn sum(metrics: &str, name: &str, labels: [&str; 2]) -> u64 {
 /// No check of a batch is answered by the fallback, and each is charged once.
 #[test]
 fn batches_follow_slots_that_move() {
-    let cluster = chaos::arena();
+    let cluster = chaos::arena_without_failovers();
     let file = config_on(&cluster.seeds(), &POLICIES.replace("600ms", "5s").replace("800ms", "5s"));
     let node = Node::with_config(&file);
     one_is_right(|| follow(&cluster, &node));

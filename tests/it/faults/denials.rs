@@ -33,7 +33,7 @@ fn after_a_failover_a_known_denial_ends_with_max_denial() {
 
 #[test]
 fn after_a_reshard_a_known_denial_ends_with_max_denial() {
-    let cluster = chaos::arena();
+    let cluster = chaos::arena_without_failovers();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let denial = Denial::known(&cluster.seeds(), key_in(0));
     let slot = chaos::slot_of(&denial.key);

@@ -55,9 +55,19 @@ pub(crate) fn strict() -> bool {
 
 /// The one cluster that is broken by one story after the other, healed.
 pub(crate) fn arena() -> MutexGuard<'static, Cluster> {
+    arena_that_fails_over_after(2000)
+}
+
+/// The same for stories that no failover may spoil: the move of a slot does not survive that of either primary.
+pub(crate) fn arena_without_failovers() -> MutexGuard<'static, Cluster> {
+    arena_that_fails_over_after(60_000)
+}
+
+fn arena_that_fails_over_after(ms: u64) -> MutexGuard<'static, Cluster> {
     static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start()));
     let cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     cluster.heal();
+    cluster.fail_over_after(ms);
     cluster
 }
 

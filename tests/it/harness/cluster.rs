@@ -125,6 +125,14 @@ impl Cluster {
         });
     }
 
+    /// A primary that is not heard of for `ms` milliseconds is taken for dead, and a replica takes over.
+    pub(crate) fn fail_over_after(&self, ms: u64) {
+        for number in 1..=6 {
+            let timeout = ("SET", "cluster-node-timeout", ms);
+            redis::cmd("CONFIG").arg(timeout).exec(&mut self.connection(number)).unwrap();
+        }
+    }
+
     /// Whether node `number` answers as a primary.
     pub(crate) fn is_primary(&self, number: u16) -> bool {
         let role = |mut connection| redis::cmd("ROLE").query::<Vec<redis::Value>>(&mut connection);
@@ -165,10 +173,7 @@ pub(crate) fn shared() -> &'static Cluster {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
         let cluster = Cluster::start();
         // A primary that stands still for 2 s is not failed over while others count on it.
-        for number in 1..=6 {
-            let patient = ["SET", "cluster-node-timeout", "15000"];
-            redis::cmd("CONFIG").arg(&patient).exec(&mut cluster.connection(number)).unwrap();
-        }
+        cluster.fail_over_after(15_000);
         cluster
     });
     &CLUSTER
