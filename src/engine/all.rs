@@ -82,8 +82,18 @@ impl Engine {
         let since = self.clock.now();
         let mut parts = self.parts(checks)?;
         parts.sort_by(|a, b| order(&a.subject).cmp(&order(&b.subject)));
-        let call = Call { engine: self.clone(), parts };
-        tokio::spawn(traces::carried(call.answer(since))).await.unwrap_or_else(|_| Err(vec![(0, lost())]))
+        let (call, open) = (Call { engine: self.clone(), parts }, self.wholes.subscribe());
+        let answer = async move {
+            let answer = call.answer(since).await;
+            drop(open);
+            answer
+        };
+        tokio::spawn(traces::carried(answer)).await.unwrap_or_else(|_| Err(vec![(0, lost())]))
+    }
+
+    /// Waits until no [`Engine::check_all`] is under way, of callers who have gone either.
+    pub async fn has_ended(&self) {
+        self.wholes.closed().await;
     }
 
     fn parts(&self, checks: &[Check]) -> Result<Vec<Part>, Vec<Refusal>> {

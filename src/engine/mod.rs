@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
 use crate::config::Policies;
@@ -78,6 +78,8 @@ pub struct Engine {
     fallback: FallbackStore,
     /// Turns to be told what a log says.
     histories: Arc<Semaphore>,
+    /// Calls of several keys that have not ended, each of which has a receiver.
+    wholes: watch::Sender<()>,
     tally: Tally,
     clock: Clock,
 }
@@ -93,6 +95,7 @@ impl Engine {
             store,
             fallback,
             histories: history::turns(),
+            wholes: watch::Sender::default(),
             tally: Tally::default(),
             clock,
         }

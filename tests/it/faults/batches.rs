@@ -1,6 +1,7 @@
 //! Batches whose keys are in several shards, when one of those is in trouble.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -146,4 +147,35 @@ fn follow(cluster: &Cluster, node: &Node) -> Result<(), String> {
         assert_eq!(left, [1_000_000 - batches; 15], "{policy}");
     }
     Ok(())
+}
+
+/// Who asked for all at once has gone, and the node is told to end: it does so when it has given back what it reserved.
+#[test]
+fn a_node_that_ends_gives_back_first_what_a_caller_who_has_gone_reserved() {
+    let cluster = chaos::arena_without_failovers();
+    let policies = "policies:
+  first: {quotas: [100 per 1h], on_store_failure: deny, timeout: 2s}
+  second: {quotas: [100 per 1h], on_store_failure: deny, timeout: 2s}
+";
+    let file = config_on(&cluster.seeds(), policies);
+    let (mut node, other) = (Node::with_config(&file), Node::with_config(&file));
+    let keys = [key_in(0), key_in(1)];
+    let left = |node: &Node, at: usize| node.check(["first", "second"][at], &keys[at], 0);
+    for node in [&node, &other] {
+        wait_until("the cluster is known", || [0, 1].iter().all(|at| left(node, *at)["source"] == "store"));
+    }
+    let frozen = cluster.owner(slot_of(&keys[1]));
+    cluster.run(&["freeze", &frozen.to_string()]);
+    let checks = json!([{"policy": "first", "key": keys[0]}, {"policy": "second", "key": keys[1]}]);
+    // A stream of HTTP/2 ends with its connection.
+    let mut caller = Command::new("curl");
+    caller.args(["-s", "--http2-prior-knowledge", "--json", &json!({"checks": checks}).to_string()]);
+    let mut caller = caller.arg(format!("{}/v1/check/all", node.url())).spawn().unwrap();
+    wait_until("the first is reserved", || left(&other, 0)["remaining"] == 99);
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    node.terminate();
+    assert_eq!(node.ended().code(), Some(0));
+    let told = left(&other, 0);
+    assert_eq!((&told["remaining"], &told["source"]), (&json!(100), &json!("store")), "{told}");
 }
