@@ -269,7 +269,7 @@ impl Cause {
 pub enum CheckError {
     #[error("there is no policy named {0:?}")]
     UnknownPolicy(String),
-    #[error("the policy's keys are IP addresses: {0}")]
+    #[error("{0}, as all keys of this policy")]
     InvalidKey(#[from] NotAnAddress),
     #[error("the id stands for a charge of another cost: send the same cost, or another id")]
     IdReused,

@@ -97,7 +97,14 @@ fn document(body: &[u8]) -> Result<&RawValue, Problem> {
     if depth(text) > MAX_DEPTH {
         return Err(Problem::malformed(format!("nested deeper than {MAX_DEPTH} levels")));
     }
-    serde_json::from_str(text).map_err(|error| Problem::malformed(error.to_string()))
+    serde_json::from_str(text).map_err(|error| Problem::malformed(syntax(&error)))
+}
+
+/// What is wrong with JSON. To serde_json the name of any member is a key, of which a check has one.
+fn syntax(error: &serde_json::Error) -> String {
+    error
+        .to_string()
+        .replace("key must be a string", "expected the name of a member, in double quotes,")
 }
 
 /// The most brackets that are open at once, outside of strings.

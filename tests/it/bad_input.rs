@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, http};
+use crate::harness::{Node, http, node_with};
 
 /// (body of a check, status, last part of `type`, pointers of the violations)
 const BODIES: &[(&str, u16, &str, &[&str])] = &[
@@ -112,6 +112,19 @@ fn every_wrong_body_is_a_problem_document() {
         }
     }
     assert_untouched(&mut node);
+}
+
+/// Where a name of a member should be, no member `key` is spoken of.
+#[test]
+fn what_is_wrong_is_said_in_words_of_the_request() {
+    let node = node_with("policies: {default: {key: {type: ip}, quotas: [5 per 1h]}}");
+    let detail = |body: &str| http::post(&node.address, "/v1/check", body).json()["detail"].clone();
+    for body in [r#"{"key": "k",}"#, "{'key': 'k'}"] {
+        let told = detail(body).to_string();
+        assert!(told.contains("expected the name of a member, in double quotes, at line 1 column"), "{told}");
+    }
+    let told = "/key must be an IP address such as 203.0.113.7 or 2001:db8::1, as all keys of this policy";
+    assert_eq!(detail(r#"{"key": "k"}"#), told);
 }
 
 #[test]

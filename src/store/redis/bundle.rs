@@ -187,8 +187,13 @@ fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
         _ if is_read_only(error) => Some(Refusal::NotNow("ReadOnly".into())),
         _ => None,
     };
-    let text = || StoreError::Refused(format!("{} {details}", error.code())).into();
+    let text = || StoreError::Refused(format!("{} {}", error.code(), without_place(details))).into();
     refusal.unwrap_or_else(text)
+}
+
+/// What a script ran into, without where in it, which since Redis 7.0 the server adds and says nothing to who asked.
+fn without_place(details: &str) -> &str {
+    details.split_once(" script: ").map_or(details, |(what, _)| what)
 }
 
 /// Whether the server says that it executes no calls for now, whatever they are.
@@ -274,6 +279,17 @@ mod tests {
             let mut outcomes = bundle.outcomes(&reply, &from);
             assert!(matches!(outcomes.pop(), Some(Outcome::Refused(Refusal::NotNow(_)))), "{reply:?}");
         }
+    }
+
+    #[test]
+    fn what_the_server_refuses_is_told_without_the_place_in_the_script() {
+        let from = Address { host: "shard".into(), port: 7001 };
+        let error = "OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:12.";
+        let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+        let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
+        let Some(Outcome::Refused(Refusal::Failed(told))) = bundle.outcomes(&reply, &from).pop() else { panic!() };
+        let expected = "refused: OOM command not allowed when used memory > 'maxmemory'.";
+        assert_eq!(told.to_string(), expected);
     }
 
     #[test]
