@@ -160,13 +160,14 @@ impl Server {
         node.lifecycle.advance(Phase::Closing);
         let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(LAST_WORDS).await;
+        let closed = join_all(open.into_iter().map(OpenConnections::end));
         let finished = async {
-            join_all(open.into_iter().map(OpenConnections::end)).await;
+            closed.await;
             // What callers who have gone had reserved is given back.
             node.engine.has_ended().await;
         };
         if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
-            tracing::warn!("some connections were cut off at the end of the shutdown timeout");
+            tracing::warn!("what was under way was cut off at the end of the shutdown timeout");
         }
         if let Some(tracing) = &node.tracing {
             tracing.stop().await;

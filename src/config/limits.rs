@@ -30,10 +30,15 @@ pub(super) fn least_request_timeout(policies: &Policies) -> Duration {
     policies.longest_timeout() * TIMES_LONGEST
 }
 
+/// `request_timeout` where none is written.
+pub(super) fn default_request_timeout(policies: &Policies) -> Duration {
+    Limits::default().request_timeout.max(least_request_timeout(policies))
+}
+
 pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
     let least = policies.map_or(Duration::ZERO, least_request_timeout);
     let mut defaults = Limits::default();
-    defaults.request_timeout = defaults.request_timeout.max(least);
+    defaults.request_timeout = policies.map_or(defaults.request_timeout, default_request_timeout);
     let Some(node) = root.member("limits") else { return Some(defaults) };
     let section = Section::open(node, &SHAPE, faults)?;
     let max_connections =

@@ -1,9 +1,9 @@
 //! What of a changed configuration only a restart puts into force.
 
 use super::fault::Faults;
-use super::limits::least_request_timeout;
+use super::limits::{default_request_timeout, least_request_timeout};
 use super::listen::is_beyond_loopback;
-use super::{Config, ServerTls};
+use super::{Config, Limits, ServerTls};
 
 impl Config {
     /// The same, if a node that runs by `running` can put it into force.
@@ -46,7 +46,7 @@ impl Config {
             ("store", *store != running.store),
             ("prefilter", *prefilter != running.prefilter),
             ("fallback", *expected_nodes != running.expected_nodes),
-            ("limits", *limits != running.limits),
+            ("limits", *limits != running.limits && !self.limits_follow(running)),
             ("shutdown", *shutdown != running.shutdown),
             ("telemetry", *telemetry != running.telemetry),
         ];
@@ -55,6 +55,13 @@ impl Config {
 }
 
 impl Config {
+    /// Whether the limits differ by nothing but what follows from the policies where it is not written.
+    fn limits_follow(&self, running: &Self) -> bool {
+        let follows = |config: &Self| config.limits.request_timeout == default_request_timeout(&config.policies);
+        let as_running = Limits { request_timeout: running.limits.request_timeout, ..self.limits };
+        as_running == running.limits && follows(self) && follows(running)
+    }
+
     /// Whether its tokens would let nobody in where `running` listens: none are asked for where this will.
     fn locks_out(&self, running: &Self) -> bool {
         let access = &self.access;

@@ -87,6 +87,18 @@ fn longer_timeouts_wait_for_a_restart_where_calls_would_be_cut_off() {
 }
 
 #[test]
+fn a_request_timeout_that_follows_the_policies_waits_for_no_restart() {
+    let policy = |limits: &str, timeout: &str| {
+        loaded(&format!("{limits}\npolicies: {{p: {{quotas: [5 per 60s], timeout: {timeout}}}}}"))
+    };
+    let running = policy("", "10s");
+    let waiting = |limits: &str| policy(limits, "1s").needs_restart(&running);
+    assert_eq!(waiting(""), [""; 0]);
+    assert_eq!(waiting("limits: {request_timeout: 70s}"), ["limits"]);
+    assert_eq!(waiting("limits: {idle_timeout: 70s}"), ["limits"]);
+}
+
+#[test]
 fn no_reload_asks_for_no_tokens_where_the_node_is_reached_by_all() {
     let folder = tempfile::tempdir().unwrap();
     let line = "sha256:".to_owned() + &"0".repeat(64);

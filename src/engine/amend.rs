@@ -146,7 +146,18 @@ impl Engine {
 
     /// Has the store take something back from a key that is counted.
     async fn amend(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
-        self.amend_within(subject, work, subject.policy.timeout).await
+        let amended = self.amend_within(subject, work, subject.policy.timeout).await;
+        if let Err(CheckError::StoreUnavailable(error)) = &amended {
+            self.tell_not_amended(subject, error);
+        }
+        amended
+    }
+
+    fn tell_not_amended(&self, subject: &Subject, error: &StoreError) {
+        let policy = &subject.policy.name;
+        if let Some(suppressed) = self.tally.not_amended.pass(self.clock.now()) {
+            tracing::warn!(policy, %error, suppressed, "the store did not do a refund or a reset: it is answered by 503");
+        }
     }
 
     async fn amend_within(&self, subject: &Subject, work: Work, left: Duration) -> Result<Amended, CheckError> {

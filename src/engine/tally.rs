@@ -52,6 +52,8 @@ pub struct Tally {
     complaints: [[Limiter; StoreError::KINDS.len()]; OnStoreFailure::ALL.len()],
     /// Of reservations that stay charged.
     pub not_given_back: Limiter,
+    /// Of refunds and resets that failed.
+    pub not_amended: Limiter,
     pub prefilter_denials: Count,
 }
 
@@ -67,6 +69,7 @@ impl Default for Tally {
             fallbacks: Default::default(),
             complaints: Default::default(),
             not_given_back: Limiter::default(),
+            not_amended: Limiter::default(),
             prefilter_denials: Count::default(),
         }
     }

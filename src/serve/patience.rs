@@ -85,14 +85,16 @@ impl Waiting {
 }
 
 impl<S> Patient<S> {
-    /// Gives the client `patience` for a request, and `idle` until the next one; up to half of the shorter less.
+    /// Gives the client `patience` for a request, or up to half of the shorter of the two less, and `idle` until the next
+    /// one, or more by up to as much: who keeps connections for less than that must not find one closed.
     pub(super) fn new(stream: S, patience: Duration, idle: Duration, streams: Arc<Streams>) -> Self {
         let tick = patience.min(idle) / 2;
         let ticks_in =
             |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
         let mut ticks = interval(tick);
         ticks.reset();
-        Self { stream, ticks, most: [patience, idle].map(ticks_in), waiting: Waiting::First(0), passed: 0, streams }
+        let most = [ticks_in(patience), ticks_in(idle).saturating_add(1)];
+        Self { stream, ticks, most, waiting: Waiting::First(0), passed: 0, streams }
     }
 
     fn wait_for(&mut self, waiting: Waiting) {
@@ -215,7 +217,7 @@ mod tests {
         };
         let in_time =
             [Waiting::First(0), Waiting::Answer, Waiting::Idle, Waiting::Exempt, Waiting::Stuck].map(&mut ticks);
-        assert_eq!(in_time, [Some(2), Some(2), Some(10), None, Some(2)]);
+        assert_eq!(in_time, [Some(2), Some(2), Some(11), None, Some(2)]);
     }
 
     #[tokio::test]

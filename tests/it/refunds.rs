@@ -1,13 +1,17 @@
 //! What is taken back, by id or by cost, or forgotten: exactly that, at once, and on the other nodes soon.
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tollgate::store::{Done, Work};
 
 use crate::harness::http::{self, Connection};
 use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, posted, remaining, reset};
 use crate::harness::redis::{Server, shared};
-use crate::harness::{Node, file_with, unique, wait_until};
+use crate::harness::steps::{START, policy, subject};
+use crate::harness::timed::Timed;
+use crate::harness::{Node, TOLLGATE, file_with, unique, wait_until};
 
 #[test]
 fn a_refund_by_id_gives_back_exactly_that_charge_once() {
@@ -50,6 +54,37 @@ fn a_refund_by_id_gives_back_exactly_that_charge_once() {
             assert_eq!(refund(1, "a"), (0, 10));
         }
     });
+}
+
+/// Nothing is kept of a key that was forgotten before it was known: a store that is full has no place for that.
+#[test]
+fn a_full_store_forgets_what_it_does_not_know() {
+    let memory = Timed::new(1);
+    let known = subject(policy(&[(5, 1_000_000)]), "known");
+    let unknown = subject(policy(&[(5, 1_000_000)]), "unknown");
+    assert!(memory.at(START).take(&known, &[1], &[]).is_ok());
+    for key in [&unknown, &known] {
+        let forgotten = memory.at(START).run(key, &Work::Reset, &[]);
+        assert!(matches!(forgotten, Ok(Done::Refunded(..))), "{forgotten:?}");
+    }
+    assert!(memory.at(START).take(&unknown, &[1], &[]).is_err(), "what was forgotten is noted");
+}
+
+/// A refund is no check: whoever asked hears of the failure, and the log says why.
+#[test]
+fn a_refund_that_fails_is_logged() {
+    let server = Server::start();
+    let file = file_with(&format!("store: {{redis: [{}]}}\npolicies: {{p: {{quotas: [5 per 1h]}}}}", server.url()));
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "warn").stderr(log.reopen().unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    wait_until("the store decides", || node.check("p", "k", 1)["source"] == "store");
+    server.end();
+    let refused = node.post("/v1/refund", &json!({"policy": "p", "key": "k", "cost": 1}));
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let told = || std::fs::read_to_string(log.path()).unwrap();
+    wait_until("it is logged", || told().contains("the store did not do a refund or a reset"));
 }
 
 /// Others' charges are taken back before it and after it, at once or while something was charged behind them.
