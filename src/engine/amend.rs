@@ -88,22 +88,25 @@ impl Engine {
     /// Decides the only cost that is asked, with an id. The pre-filter is not asked, since the id may have been
     /// charged.
     pub(super) async fn ask_once(&self, asked: Asked<'_>, id: &Arc<str>, cost: u64) -> Answer {
-        let Asked { subject, metas, .. } = asked;
+        let Asked { subject, .. } = asked;
         let since = self.clock.now();
         let answer = match subject.policy.options.listed {
             Some(listed) => Ok(Decision::by_list(subject.policy.clone(), listed, cost)),
-            None => {
-                let work = Work::Once { id: id.clone(), cost };
-                self.ask_counters_once(subject, &work, metas, asked.left(since)).await
-            }
+            None => self.ask_counters_once(asked, id, cost, asked.left(since)).await,
         };
         self.finish(subject, answer, since)
     }
 
-    async fn ask_counters_once(&self, subject: &Subject, work: &Work, metas: &[Meta], left: Duration) -> Answer {
+    async fn ask_counters_once(&self, asked: Asked<'_>, id: &Arc<str>, cost: u64, left: Duration) -> Answer {
+        let Asked { subject, metas, .. } = asked;
+        let work = Work::Once { id: id.clone(), cost };
         match self.run(subject, work.clone(), metas, left).await {
             Ok(Done::Charged(charged)) => {
                 let Charged { policy, verdict, replayed, refunded } = *charged;
+                // It was not asked, and is wrong: another node took something back.
+                if !replayed && self.known(subject, cost, self.clock.now()).is_some() {
+                    self.prefilter.forget(self.store.slot(subject));
+                }
                 let decision = Decision::by_store(policy, verdict);
                 // A retry cannot vouch for a charge that was taken back.
                 let charged = if refunded { 0 } else { decision.charged };
@@ -112,7 +115,7 @@ impl Engine {
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), first(taken)?)),
             Ok(other) => Err(unfit(&other)),
-            Err(error) => self.fall_back(subject, work, &error)?.0.pop().ok_or_else(lost),
+            Err(error) => self.fall_back(subject, &work, &error)?.0.pop().ok_or_else(lost),
         }
     }
 

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::chaos::{key_in, now_ms, slot_in};
+use crate::harness::chaos::{key_in, now_ms, slot_in, slot_of};
 use crate::harness::cluster::Cluster;
 use crate::harness::proxy::Proxy;
 use crate::harness::redis::{Server, bus_port};
-use crate::harness::{Node, TOLLGATE, config_on, wait_until};
+use crate::harness::{Node, TOLLGATE, config_on, free_port, unique, wait_until};
 
 const POLICIES: &str = "policies: {p: {quotas: [1000000 per 1h], on_store_failure: deny}}";
 
@@ -234,6 +234,62 @@ fn a_stranger_that_refuses_the_login_keeps_no_new_cluster_from_being_found() {
     to_owner.cut();
     wait_until("the new one decides", || is_decided(&node, "key"));
     assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", other.port));
+}
+
+/// The address of one of two primaries belongs to another cluster now: that takes over neither the other's keys nor
+/// its own, and when the primary is there again it goes on.
+#[test]
+fn a_cluster_at_the_address_of_one_primary_is_not_taken_for_the_known_one() {
+    let (other, to_second) = (whole(), Proxy::start(free_port()));
+    let port = to_second.port.to_string();
+    let first = Server::start_on(bus_port(), &["--cluster-enabled", "yes"]);
+    let announced = ["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", &port];
+    let second = Server::start_on(bus_port(), &[&["--cluster-enabled", "yes"], &announced[..]].concat());
+    to_second.lead_to(second.port);
+    let tell = |server: &Server, words: Vec<String>| {
+        redis::cmd("CLUSTER").arg(words).exec(&mut server.connection().unwrap()).unwrap();
+    };
+    let slots = |range: std::ops::Range<u16>| range.map(|slot| slot.to_string());
+    tell(&first, std::iter::once("ADDSLOTS".to_owned()).chain(slots(0..8192)).collect());
+    tell(&second, std::iter::once("ADDSLOTS".to_owned()).chain(slots(8192..16384)).collect());
+    let at = [second.port, second.port + 10_000].map(|port| port.to_string());
+    tell(&first, [vec!["MEET".into(), "127.0.0.1".into()], at.to_vec()].concat());
+    let file = config_on(&[first.url()], PATIENT);
+    let node = Node::with_config(&file);
+    let key_of = |slots: std::ops::Range<u16>| {
+        std::iter::repeat_with(|| unique("two")).find(|key| slots.contains(&slot_of(key))).unwrap()
+    };
+    let (near, far) = (key_of(0..8192), key_of(8192..16384));
+    wait_until("both decide", || is_decided(&node, &near) && is_decided(&node, &far));
+    let left = |key: &str| node.check("p", key, 0)["remaining"].as_u64();
+    let before = [left(&near), left(&far)];
+    let kept = || {
+        let commands: String = redis::cmd("INFO").arg("commandstats").query(&mut other.connection().unwrap()).unwrap();
+        commands.matches("cmdstat_set:").count()
+    };
+
+    to_second.lead_to(other.port);
+    to_second.cut();
+    wait_until("health tells", || {
+        is_decided(&node, &far);
+        let health = node.health();
+        let shards = health["store"]["shards"].as_array().unwrap().clone();
+        shards.len() == 2 && shards.iter().any(|shard| shard["up"] == false)
+    });
+    // Long enough to ask both many times.
+    let began = now_ms();
+    while now_ms() < began + 3000 {
+        assert!(is_decided(&node, &near), "the other primary goes on");
+        assert!(!is_decided(&node, &far), "nobody else counts");
+    }
+    let charged = before[0].unwrap() - left(&near).unwrap();
+    assert!(charged > 10, "{charged} by the same counts");
+    assert_eq!(kept(), 0, "nothing is counted there");
+
+    to_second.lead_to(second.port);
+    to_second.cut();
+    wait_until("it decides again", || is_decided(&node, &far));
+    assert!(left(&far) < before[1], "by the same counts");
 }
 
 /// It is there and says that it is down, which is no reason to count elsewhere.

@@ -225,6 +225,26 @@ fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_other
     });
 }
 
+/// A check with an id is asked of the store whatever is known, and its answer is known from then on.
+#[test]
+fn what_a_check_with_an_id_was_allowed_ends_a_known_denial() {
+    let configuration = format!("prefilter: {{max_denial: 60s}}\n{}", policies(&[3], ""));
+    on_pairs_of_nodes(&configuration, |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-3"), unique("with-an-id"));
+            let one = json!({"policy": policy, "key": key});
+            assert_eq!(check(nodes[0], &json!({"policy": policy, "key": key, "cost": 3}))["allowed"], true);
+            check(nodes[0], &one);
+            assert_eq!(check(nodes[0], &one)["source"], "prefilter", "{policy} on {store}");
+            posted(nodes[1], "/v1/refund", &json!({"policy": policy, "key": key, "cost": 2}));
+            let by_id = check(nodes[0], &json!({"policy": policy, "key": key, "id": "a"}));
+            assert_eq!(by_id["allowed"], true, "{policy} on {store}: {by_id}");
+            let plain = check(nodes[0], &one);
+            assert_eq!(plain["allowed"], true, "{policy} on {store}: {plain}");
+        }
+    });
+}
+
 /// Its caller leaves while the store is silent; the store does it all the same.
 #[test]
 fn a_refund_whose_caller_has_gone_ends_what_is_known() {

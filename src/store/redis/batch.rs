@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
-use super::ask::{Refusal, given_up};
+use super::ask::{Answer, Refusal, given_up};
 use super::bundle::{self, Bundle, bundles};
 use super::group::{Group, Outcome};
 use super::metrics::Retry;
@@ -18,7 +18,7 @@ use super::unconfirmed::{Unconfirmed, acknowledged, confirm, patience_ends};
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
-use crate::store::StoreError;
+use crate::store::{Done, StoreError};
 
 /// Rounds of one batch: as sent, once more with the script's source, alone after it was refused among others, and with
 /// the right windows by the calendar, which a clock that jumps may ask for again.
@@ -155,6 +155,9 @@ impl Batch {
                         if let Some(time) = answer.at() {
                             shard.learn_offset(time, sent, received);
                         }
+                        if matches!(answer, Answer::Done(Done::Refunded(..))) {
+                            shard.forget(group.slot());
+                        }
                         tell(group, answer);
                     }
                     Outcome::Elsewhen(time) => {
@@ -207,4 +210,43 @@ fn is_no_script(reply: &Value) -> bool {
 
 fn unknown(error: &RedisError) -> StoreError {
     StoreError::Unknown(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::ask::tests::ask;
+    use super::super::ask::{Ask, Matter};
+    use super::super::server::Address;
+    use super::super::shared::Shared;
+    use super::*;
+    use crate::clock::Clock;
+    use crate::config::Credentials;
+    use crate::limit::slot::Generations;
+    use crate::store::Work;
+    use crate::workers::Workers;
+
+    /// Its caller may have given up, and a check that was sent later over another connection been denied before it.
+    #[test]
+    fn what_was_taken_back_ends_what_is_known_also_when_nobody_waits_for_it() {
+        let (clock, generations) = (Clock::system(), Arc::new(Generations::default()));
+        let workers = Workers::default();
+        let shared =
+            Shared::new(Credentials::default(), clock, Duration::from_secs(1), generations.clone(), workers, None);
+        let shard = Shard::new(Address { host: "shard".into(), port: 7001 }, Arc::new(shared));
+        let settled = |work: Work, reply: Vec<Value>| {
+            let (first, verdict) = ask("key");
+            let group = Group::of(Ask { matter: Matter::work(work, &[]), ..first });
+            let (slot, before) = (group.slot(), generations.current(group.slot()));
+            drop(verdict);
+            let mut batch = Batch::of(vec![group], &shard);
+            batch.settle(vec![Value::Array(reply)], &shard, shard.now(), false);
+            assert!(batch.0.is_empty(), "it is answered");
+            generations.current(slot) != before
+        };
+        let time = Value::Int(1_790_000_000_000_000);
+        assert!(settled(Work::Reset, vec![time.clone(), Value::Int(0), Value::Nil]));
+        assert!(!settled(Work::Take([1][..].into()), vec![time, Value::Int(0)]));
+    }
 }

@@ -2,7 +2,7 @@
 //! connections that no check uses, so a dead or frozen node costs the others nothing. While something is wrong it asks
 //! one node after the other, those first whose lane is connected.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -145,11 +145,12 @@ impl Watcher {
                 let down = redis::ErrorKind::Server(redis::ServerErrorKind::ClusterDown);
                 return Err((down, "the node says that the cluster is down").into());
             }
-            lane.inspect(|lane| lane.shard().accept());
             let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
             let owners = server::owners(&reply, address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
+            let ids = server::ids(&reply);
             let is_known = |owner| table.lane(owner).is_some();
-            if table.kind == Kind::Cluster && lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner)) {
+            let are_elsewhere = || lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner));
+            if table.kind == Kind::Cluster && topology.shared.are_strange(&ids).unwrap_or_else(are_elsewhere) {
                 // Its own nodes may be back soon, and have all counts.
                 if self.strangers < round(topology) {
                     let sentence = "it belongs to another cluster than the one that is known";
@@ -161,7 +162,8 @@ impl Watcher {
                      there from now on"
                 );
             }
-            topology.learn(Kind::Cluster, &owners);
+            lane.inspect(|lane| lane.shard().accept());
+            topology.learn(Kind::Cluster, &owners, ids);
         }
         Ok(())
     }
@@ -184,7 +186,7 @@ impl Watcher {
                  same, or each counts by itself"
             );
         }
-        topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())]);
+        topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())], BTreeSet::new());
         Ok(Kind::Single)
     }
 

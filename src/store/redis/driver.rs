@@ -184,6 +184,13 @@ async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<Multi
     let (address, durability, known) = (&shard.address, shard.durability, &shard.looked_over);
     let (time, is_cluster) = server::prepare(&mut connection, address, durability, known).await?;
     shard.set_cluster(is_cluster);
+    // One that does not tell is asked all the same.
+    if is_cluster
+        && let Ok(slots) = server::slots(&mut connection).await
+        && shard.is_strange(&server::ids(&slots))
+    {
+        return Err((redis::ErrorKind::Client, "another cluster is at its address").into());
+    }
     // One of a cluster that is down executes what it was asked here all the same.
     if !is_cluster {
         shard.accept();

@@ -135,6 +135,11 @@ impl Group {
         self.asks[0].fingerprint
     }
 
+    /// Of its key.
+    pub fn slot(&self) -> u16 {
+        self.asks[0].tag.slot()
+    }
+
     /// Only what is decided by the same limits and node may share a call.
     pub fn accepts(&self, ask: &Ask) -> bool {
         let first = &self.asks[0];

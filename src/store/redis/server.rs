@@ -1,5 +1,6 @@
 //! One server: its address, a connection to it, and what is checked before it is trusted with counts.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -121,6 +122,14 @@ pub async fn prepare(
 pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
     Ok(seconds * MICROS_PER_SECOND + micros)
+}
+
+/// What it answers to CLUSTER SLOTS.
+///
+/// # Errors
+/// When it does not answer, or refuses to.
+pub async fn slots(connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+    redis::cmd("CLUSTER").arg("SLOTS").query_async(connection).await
 }
 
 /// Has it run a script that does nothing, by its hash as checks are. A server that holds up scripts, as CLIENT PAUSE
@@ -250,6 +259,19 @@ pub fn owners(reply: &Value, asked: &Address) -> Option<Vec<(u16, u16, Address)>
     Some(ranges?.into_iter().flatten().collect())
 }
 
+/// The ids of all nodes that CLUSTER SLOTS tells of, primaries and replicas: what a node is, wherever it is.
+pub fn ids(reply: &Value) -> BTreeSet<String> {
+    let Value::Array(ranges) = reply else { return BTreeSet::new() };
+    let parts = ranges
+        .iter()
+        .filter_map(|range| if let Value::Array(parts) = range { parts.get(2..) } else { None });
+    let id = |node: &Value| {
+        let Value::Array(node) = node else { return None };
+        node.get(2).and_then(text).filter(|id| !id.is_empty()).map(str::to_owned)
+    };
+    parts.flatten().filter_map(id).collect()
+}
+
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -317,6 +339,18 @@ mod tests {
             assert_eq!(slots(vec![unknown.clone(), port(), bulk("id"), members()]), at("asked"));
             assert_eq!(slots(vec![unknown, Value::Int(0), bulk("id")]), Some(vec![]), "it has no address");
         }
+    }
+
+    #[test]
+    fn the_ids_of_all_nodes_are_told() {
+        let node = |id: &str| Value::Array(vec![bulk("host"), Value::Int(7001), bulk(id)]);
+        let range = |nodes: &[&str]| {
+            let bounds = [Value::Int(0), Value::Int(9)].into_iter();
+            Value::Array(bounds.chain(nodes.iter().map(|id| node(id))).collect())
+        };
+        let told = ids(&Value::Array(vec![range(&["a", "b"]), range(&["c"]), range(&["a", ""]), range(&[])]));
+        assert_eq!(told.into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert!(ids(&Value::Nil).is_empty());
     }
 
     #[test]

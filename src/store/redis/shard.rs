@@ -1,5 +1,6 @@
 //! One primary as its lane knows it: its address, whether it is up, and where its clock is.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -215,6 +216,11 @@ impl Shard {
         self.shared.doubt.notify_one();
     }
 
+    /// Whether one that tells of nodes with these ids is of another cluster than the one that is known.
+    pub fn is_strange(&self, ids: &BTreeSet<String>) -> bool {
+        self.shared.are_strange(ids).unwrap_or(false)
+    }
+
     /// Who drives its lane.
     pub fn workers(&self) -> &Workers {
         &self.shared.workers
@@ -238,6 +244,11 @@ impl Shard {
                 self.step();
             }
         }
+    }
+
+    /// Ends what is known of the keys in `slot`: something was taken back there.
+    pub fn forget(&self, slot: u16) {
+        self.shared.generations.raise(slot);
     }
 
     /// Its clock has stepped: what is known by its instants, and what they are compared with, ends. Which slots are its

@@ -1,9 +1,11 @@
 //! What all lanes of a store share.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use super::metrics::checks_per_call;
@@ -27,6 +29,8 @@ pub struct Shared {
     pub generations: Arc<Generations>,
     /// How many checks each script call carried.
     pub checks_per_call: Arc<Histogram>,
+    /// Of all nodes of the cluster that were told of last; none where they have none.
+    ids: ArcSwap<BTreeSet<String>>,
     /// Wakes who asks for the topology when something looks wrong.
     pub doubt: Notify,
     /// Decided by instead of TIME, us; tests only.
@@ -43,9 +47,25 @@ impl Shared {
         hand: Option<Arc<AtomicU64>>,
     ) -> Self {
         let (checks_per_call, doubt, none) = (checks_per_call(), Notify::new(), AtomicU64::new(0));
-        let shared = Self { clock, workers, credentials, overdue: none, generations, checks_per_call, doubt, hand };
+        let ids = ArcSwap::default();
+        let shared =
+            Self { clock, workers, credentials, overdue: none, generations, checks_per_call, ids, doubt, hand };
         shared.set_overdue(overdue);
         shared
+    }
+
+    /// From now on a cluster with one of these nodes is the known one.
+    pub fn know(&self, ids: BTreeSet<String>) {
+        if **self.ids.load() != ids {
+            self.ids.store(Arc::new(ids));
+        }
+    }
+
+    /// Whether nodes with these ids are of another cluster than the one that is known: an address may belong to somebody
+    /// else by now, and an id does not. None where one side has no ids.
+    pub fn are_strange(&self, ids: &BTreeSet<String>) -> Option<bool> {
+        let known = self.ids.load();
+        (!known.is_empty() && !ids.is_empty()).then(|| known.is_disjoint(ids))
     }
 
     /// What is decided by now instead of TIME, us; tests only.

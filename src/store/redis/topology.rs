@@ -2,6 +2,7 @@
 //!
 //! The table is swapped whole, so a reader never waits. A task of its own (`discovery.rs`) keeps it current.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -232,9 +233,10 @@ impl Topology {
         Lane::open(address.clone(), self.shared.clone())
     }
 
-    /// Replaces the table by what a server told; lanes that own nothing any more end, unless slots are moving there.
-    pub(super) fn learn(&self, kind: Kind, ranges: &[(u16, u16, Address)]) {
+    /// Replaces the table by what a server told of nodes with these `ids`; lanes that own nothing any more end, unless slots are moving there.
+    pub(super) fn learn(&self, kind: Kind, ranges: &[(u16, u16, Address)], ids: BTreeSet<String>) {
         let _writing = self.lock();
+        self.shared.know(ids);
         let old = self.table.load_full();
         let mut table = Table { kind, lanes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)] };
         for (first, last, address) in ranges {

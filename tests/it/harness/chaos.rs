@@ -55,19 +55,21 @@ pub(crate) fn strict() -> bool {
 
 /// The one cluster that is broken by one story after the other, healed.
 pub(crate) fn arena() -> MutexGuard<'static, Cluster> {
-    arena_that_fails_over_after(2000)
+    arena_where(true)
 }
 
-/// The same for stories that no failover may spoil: the move of a slot does not survive that of either primary.
+/// The same for stories that no failover may spoil, as of a machine that stands still: the move of a slot does not
+/// survive that of either primary.
 pub(crate) fn arena_without_failovers() -> MutexGuard<'static, Cluster> {
-    arena_that_fails_over_after(60_000)
+    arena_where(false)
 }
 
-fn arena_that_fails_over_after(ms: u64) -> MutexGuard<'static, Cluster> {
+/// Replicas take over by themselves, or only when they are told to.
+fn arena_where(replicas_take_over: bool) -> MutexGuard<'static, Cluster> {
     static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start()));
     let cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     cluster.heal();
-    cluster.fail_over_after(ms);
+    cluster.configure("cluster-replica-no-failover", if replicas_take_over { "no" } else { "yes" });
     cluster
 }
 

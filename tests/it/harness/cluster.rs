@@ -82,22 +82,29 @@ impl Cluster {
 
     /// The number of the node that owns `slot`, as the first node that answers tells it.
     pub(crate) fn owner(&self, slot: u16) -> u16 {
+        let owner = self.ranges().into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+        owner.expect("the slot is owned").2
+    }
+
+    /// The first and the last slot of each range, and the number of the node that owns it, as the first node that
+    /// answers tells it.
+    pub(crate) fn ranges(&self) -> Vec<(u16, u16, u16)> {
         let table = (1..=6).find_map(|number| {
             let mut connection = self.try_connection(number).ok()?;
             connection.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
             redis::cmd("CLUSTER").arg("SLOTS").query::<Vec<Vec<redis::Value>>>(&mut connection).ok()
         });
-        let table = table.expect("a node answers");
-        let port = table.iter().find_map(|range| {
+        let range = |range: &Vec<redis::Value>| {
             let [redis::Value::Int(first), redis::Value::Int(last), redis::Value::Array(primary), ..] =
                 range.as_slice()
             else {
                 return None;
             };
             let Some(redis::Value::Int(port)) = primary.get(1) else { return None };
-            (*first..=*last).contains(&i64::from(slot)).then_some(*port)
-        });
-        u16::try_from(port.expect("the slot is owned")).unwrap() - self.base + 1
+            let [first, last, port] = [first, last, port].map(|number| u16::try_from(*number).unwrap());
+            Some((first, last, port - self.base + 1))
+        };
+        table.expect("a node answers").iter().filter_map(range).collect()
     }
 
     /// The number of a replica of node `number`.
@@ -125,11 +132,10 @@ impl Cluster {
         });
     }
 
-    /// A primary that is not heard of for `ms` milliseconds is taken for dead, and a replica takes over.
-    pub(crate) fn fail_over_after(&self, ms: u64) {
+    /// Sets what CONFIG SET does at all nodes.
+    pub(crate) fn configure(&self, name: &str, value: &str) {
         for number in 1..=6 {
-            let timeout = ("SET", "cluster-node-timeout", ms);
-            redis::cmd("CONFIG").arg(timeout).exec(&mut self.connection(number)).unwrap();
+            redis::cmd("CONFIG").arg(&["SET", name, value]).exec(&mut self.connection(number)).unwrap();
         }
     }
 
@@ -173,7 +179,7 @@ pub(crate) fn shared() -> &'static Cluster {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
         let cluster = Cluster::start();
         // A primary that stands still for 2 s is not failed over while others count on it.
-        cluster.fail_over_after(15_000);
+        cluster.configure("cluster-node-timeout", "15000");
         cluster
     });
     &CLUSTER
