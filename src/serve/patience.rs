@@ -85,8 +85,8 @@ impl Waiting {
 }
 
 impl<S> Patient<S> {
-    /// Gives the client `patience` for a request, or up to half of the shorter of the two less, and `idle` until the next
-    /// one, or more by up to as much: who keeps connections for less than that must not find one closed.
+    /// Gives the client `patience` for a request, or up to half of the shorter of the two less, and `idle` until the
+    /// next one, or up to as much as the shorter more: who keeps connections for less must not find one closed.
     pub(super) fn new(stream: S, patience: Duration, idle: Duration, streams: Arc<Streams>) -> Self {
         let tick = patience.min(idle) / 2;
         let ticks_in =

@@ -67,7 +67,7 @@ impl MemoryStore {
     /// See [`super::Store::run`].
     ///
     /// # Errors
-    /// As [`MemoryStore::take`]; the record of an id takes a place as well.
+    /// As [`MemoryStore::take`], but for a reset; the record of an id takes a place as well.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
         if let Work::Once { id, cost: 1.. } = work
             && self.is_full()
@@ -75,7 +75,12 @@ impl MemoryStore {
         {
             return Err(self.full());
         }
-        self.step(subject, |state, policy| state.run(policy, work, metas, self.clock.now()))
+        let step = |state: &mut KeyState, policy: &_| state.run(policy, work, metas, self.clock.now());
+        // What is not known is forgotten; there is no place to note when.
+        if *work == Work::Reset && self.is_full() && !self.keys.contains_key(&subject.fingerprint) {
+            return Ok(step(&mut KeyState::default(), &subject.policy));
+        }
+        self.step(subject, step)
     }
 
     fn step<T>(&self, subject: &Subject, step: impl FnOnce(&mut KeyState, &Arc<Policy>) -> T) -> Result<T, StoreError> {

@@ -56,7 +56,7 @@ fn a_refund_by_id_gives_back_exactly_that_charge_once() {
     });
 }
 
-/// Nothing is kept of a key that was forgotten before it was known: a store that is full has no place for that.
+/// When a key is forgotten is noted, but where there is no place for that.
 #[test]
 fn a_full_store_forgets_what_it_does_not_know() {
     let memory = Timed::new(1);

@@ -186,10 +186,6 @@ impl KeyState {
     }
 
     fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
-        // Of a key that is not known there is nothing to forget, and nobody has a receipt.
-        if self.is_empty() {
-            return self.amended(policy, now, |_| 0);
-        }
         for quota in &policy.quotas {
             self.remove(quota);
         }

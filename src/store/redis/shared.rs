@@ -61,8 +61,8 @@ impl Shared {
         }
     }
 
-    /// Whether nodes with these ids are of another cluster than the one that is known: an address may belong to somebody
-    /// else by now, and an id does not. None where one side has no ids.
+    /// Whether nodes with these ids are of another cluster than the one that is known: an address may belong to
+    /// somebody else by now, and an id does not. None where one side has no ids.
     pub fn are_strange(&self, ids: &BTreeSet<String>) -> Option<bool> {
         let known = self.ids.load();
         (!known.is_empty() && !ids.is_empty()).then(|| known.is_disjoint(ids))

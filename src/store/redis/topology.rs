@@ -233,7 +233,8 @@ impl Topology {
         Lane::open(address.clone(), self.shared.clone())
     }
 
-    /// Replaces the table by what a server told of nodes with these `ids`; lanes that own nothing any more end, unless slots are moving there.
+    /// Replaces the table by what a server told of nodes with these `ids`; lanes that own nothing any more end, unless
+    /// slots are moving there.
     pub(super) fn learn(&self, kind: Kind, ranges: &[(u16, u16, Address)], ids: BTreeSet<String>) {
         let _writing = self.lock();
         self.shared.know(ids);
