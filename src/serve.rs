@@ -160,9 +160,8 @@ impl Server {
         node.lifecycle.advance(Phase::Closing);
         let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(LAST_WORDS).await;
-        let closed = join_all(open.into_iter().map(OpenConnections::end));
         let finished = async {
-            closed.await;
+            join_all(open.into_iter().map(OpenConnections::end)).await;
             // What callers who have gone had reserved is given back.
             node.engine.has_ended().await;
         };

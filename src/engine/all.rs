@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
+use tokio::sync::watch;
 
 use super::decision::{first, lost, unfit};
 use super::{Answer, Asked, Check, CheckError, Decision, Engine, Meta, metas, one, told};
@@ -82,13 +83,8 @@ impl Engine {
         let since = self.clock.now();
         let mut parts = self.parts(checks)?;
         parts.sort_by(|a, b| order(&a.subject).cmp(&order(&b.subject)));
-        let (call, open) = (Call { engine: self.clone(), parts }, self.wholes.subscribe());
-        let answer = async move {
-            let answer = call.answer(since).await;
-            drop(open);
-            answer
-        };
-        tokio::spawn(traces::carried(answer)).await.unwrap_or_else(|_| Err(vec![(0, lost())]))
+        let call = Call { engine: self.clone(), parts, _open: self.wholes.subscribe() };
+        tokio::spawn(traces::carried(call.answer(since))).await.unwrap_or_else(|_| Err(vec![(0, lost())]))
     }
 
     /// Waits until no [`Engine::check_all`] is under way, of callers who have gone either.
@@ -183,6 +179,8 @@ type Failure<'a> = (&'a Part, CheckError);
 struct Call {
     engine: Arc<Engine>,
     parts: Vec<Part>,
+    /// The end of the node waits for it.
+    _open: watch::Receiver<()>,
 }
 
 impl Call {

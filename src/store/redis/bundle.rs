@@ -225,6 +225,14 @@ mod tests {
         Group::of(ask(key).0)
     }
 
+    /// What an error reply to a call for one key means.
+    fn outcome(error: &str) -> Option<Outcome> {
+        let from = Address { host: "shard".into(), port: 7001 };
+        let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+        let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
+        bundle.outcomes(&reply, &from).pop()
+    }
+
     #[test]
     fn a_call_for_several_keys_that_is_refused_as_a_whole_is_made_for_each() {
         let from = Address { host: "shard".into(), port: 7001 };
@@ -247,12 +255,6 @@ mod tests {
 
     #[test]
     fn a_redirection_without_a_host_leads_to_the_same_and_one_to_nobody_nowhere() {
-        let from = Address { host: "shard".into(), port: 7001 };
-        let outcome = |error: &str| {
-            let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
-            let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
-            bundle.outcomes(&reply, &from).pop()
-        };
         let other = |host: &str| Address { host: host.into(), port: 7002 };
         let led_to = |outcome| match outcome {
             Some(Outcome::Refused(Refusal::Moved(address) | Refusal::Ask(address))) => Some(address),
@@ -268,26 +270,19 @@ mod tests {
 
     #[test]
     fn a_replica_is_known_by_its_refusal() {
-        let from = Address { host: "shard".into(), port: 7001 };
         for error in [
             "READONLY You can't write against a read only replica. script: 5f, on @user_script:12.",
             "ERR Error running script (call to f_5f): @user_script:12: @user_script: 12: -READONLY You can't write against \
              a read only replica.",
         ] {
-            let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
-            let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
-            let mut outcomes = bundle.outcomes(&reply, &from);
-            assert!(matches!(outcomes.pop(), Some(Outcome::Refused(Refusal::NotNow(_)))), "{reply:?}");
+            assert!(matches!(outcome(error), Some(Outcome::Refused(Refusal::NotNow(_)))), "{error}");
         }
     }
 
     #[test]
     fn what_the_server_refuses_is_told_without_the_place_in_the_script() {
-        let from = Address { host: "shard".into(), port: 7001 };
         let error = "OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:12.";
-        let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
-        let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
-        let told = match bundle.outcomes(&reply, &from).pop() {
+        let told = match outcome(error) {
             Some(Outcome::Refused(Refusal::Failed(error))) => Some(error.to_string()),
             _ => None,
         };

@@ -8,9 +8,9 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::attempts;
-use super::moving::move_slot;
 use crate::harness::chaos::{self, key_in, slot_in, slot_of};
 use crate::harness::cluster::Cluster;
+use crate::harness::slots::move_slot;
 use crate::harness::{Node, config_on, wait_until};
 
 /// Algorithms whose checks share calls, and a sliding log, whose checks do not; of each a quick and a patient policy.

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::moving::{begin, migrate, move_slot, settle};
 use crate::harness::chaos::{self, key_in, slot_in, slot_of};
 use crate::harness::cluster::Cluster;
 use crate::harness::dice::Dice;
 use crate::harness::http::{self, Connection};
+use crate::harness::slots::{begin, migrate, move_slot, settle};
 use crate::harness::{Node, config_on, wait_until};
 
 /// What the store says is left of each quota.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::moving::move_slot;
 use crate::harness::chaos::{self, key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::redis::Server;
+use crate::harness::slots::move_slot;
 use crate::harness::{Node, config_on, unique, wait_until};
 
 /// `prefilter.max_denial`.

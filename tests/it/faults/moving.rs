@@ -11,6 +11,7 @@ use super::{A_WHILE, attempts, during, lasts, needs_no_fallback, patient};
 use crate::harness::chaos::{self, Service, key_in, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::http::{self, Connection};
+use crate::harness::slots::{begin, id, migrate, move_slot, set_slot, settle};
 use crate::harness::{Node, config_on, wait_until};
 
 /// Slots that are moved in all.
@@ -88,10 +89,6 @@ fn a_slot_whose_move_was_broken_off_is_mended() {
     let mut connection = cluster.connection(owner);
     let nodes: String = redis::cmd("CLUSTER").arg("NODES").query(&mut connection).unwrap();
     assert!(!nodes.contains('['), "{nodes}");
-    let target = cluster.owner(slot);
-    if target != owner {
-        move_slot(&cluster, slot, target, owner);
-    }
 }
 
 /// Half of the slots to be moved: all that hold keys, and others that the node owns. Stories leave some elsewhere.
@@ -104,58 +101,6 @@ fn slots_with_keys(cluster: &Cluster, number: u16) -> BTreeSet<u16> {
     let owned = cluster.ranges().into_iter().filter(|(.., owner)| *owner == number);
     let others = owned.flat_map(|(first, last, _)| first..=last).filter(|slot| !held.contains(slot));
     held.iter().copied().chain(others).take(slots_moved() / 2).collect()
-}
-
-/// As `redis-cli --cluster reshard` does it.
-pub(super) fn move_slot(cluster: &Cluster, slot: u16, from: u16, to: u16) {
-    begin(cluster, slot, from, to);
-    while migrate(cluster, slot, from, to, 100) > 0 {}
-    settle(cluster, slot, [to, from]);
-}
-
-pub(super) fn begin(cluster: &Cluster, slot: u16, from: u16, to: u16) {
-    set_slot(cluster, to, slot, "IMPORTING", &id(cluster, from));
-    set_slot(cluster, from, slot, "MIGRATING", &id(cluster, to));
-}
-
-/// The first of `owners` is told first that it owns the slot.
-pub(super) fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
-    let id = id(cluster, owners[0]);
-    owners.iter().for_each(|number| set_slot(cluster, *number, slot, "NODE", &id));
-    // A node that takes the slot back before it has heard of the new owner's epoch claims it with an older one: as soon
-    // as it does hear, each of the two holds the other for the owner, for good.
-    let epoch = |number: u16, name: &str| -> u64 {
-        let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut cluster.connection(number)).unwrap();
-        info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
-    };
-    let mine = epoch(owners[0], "cluster_my_epoch:");
-    wait_until("the former owner has heard of it", || epoch(owners[1], "cluster_current_epoch:") >= mine);
-}
-
-fn set_slot(cluster: &Cluster, number: u16, slot: u16, state: &str, id: &str) {
-    let mut cmd = redis::cmd("CLUSTER");
-    cmd.arg("SETSLOT").arg(slot).arg(state).arg(id).exec(&mut cluster.connection(number)).unwrap();
-}
-
-fn id(cluster: &Cluster, number: u16) -> String {
-    redis::cmd("CLUSTER").arg("MYID").query(&mut cluster.connection(number)).unwrap()
-}
-
-/// Moves some keys of the slot; how many.
-pub(super) fn migrate(cluster: &Cluster, slot: u16, from: u16, to: u16, most: usize) -> usize {
-    let mut source = cluster.connection(from);
-    let keys = redis::cmd("CLUSTER")
-        .arg("GETKEYSINSLOT")
-        .arg(slot)
-        .arg(most)
-        .query::<Vec<String>>(&mut source)
-        .unwrap();
-    if !keys.is_empty() {
-        let mut cmd = redis::cmd("MIGRATE");
-        cmd.arg("127.0.0.1").arg(cluster.port(to)).arg("").arg(0).arg(5000).arg("KEYS").arg(&keys);
-        cmd.exec(&mut source).unwrap();
-    }
-    keys.len()
 }
 
 /// Policies of each algorithm, of one quota and of several.

@@ -35,6 +35,8 @@ pub(crate) mod redis;
 
 pub(crate) mod serving;
 
+pub(crate) mod slots;
+
 pub(crate) mod steps;
 
 pub(crate) mod stores;
