@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::coop::unconstrained;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::BACKLOG;
@@ -243,7 +244,14 @@ impl Conversation {
             biased;
             ended = quietly(connection.as_mut()) => return tell(ended),
             () = overdue.as_mut() => return tell(Err("a client does not read its answers".into())),
-            _ = end.changed() => {}
+            _ = end.changed() => {
+                // The runtime reports the bytes that a new socket holds only after its next turn.
+                // Without that turn hyper closes a connection whose request has arrived.
+                yield_now().await;
+                if let Some(ended) = quietly(connection.as_mut()).now_or_never() {
+                    return tell(ended);
+                }
+            }
             () = streams.are_idle(limits.idle_timeout) => {}
         }
         connection.as_mut().graceful_shutdown();

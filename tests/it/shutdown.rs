@@ -108,22 +108,48 @@ fn busy_connections_are_told_that_they_end() {
     assert_eq!(node.ended().code(), Some(0));
 }
 
-/// More than tokio does in one go, and than the system keeps unless it is asked to.
+/// More connections than tokio accepts in one turn, and than the system queues by default.
 #[test]
-fn all_who_wait_to_be_accepted_are_answered() {
-    let mut node = Node::start();
+fn shutdown_answers_every_connection_in_the_accept_queue() {
+    let node = Node::start();
+    let clients = queue_requests(&node, 800);
+    node.terminate();
+    node.go_on();
+    answered_by(node, clients, 800);
+}
+
+/// On a busy machine each pause outlasts `CLOSE_GRACE`, and a worker reads its sockets only after it.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test starves the process for a while")]
+fn shutdown_of_a_starved_process_answers_every_connection() {
+    let node = Node::start();
+    let clients = queue_requests(&node, 200);
+    node.terminate();
+    for pause in 0..20 {
+        node.go_on();
+        std::thread::sleep(Duration::from_micros(200 * pause));
+        node.stop();
+        std::thread::sleep(Duration::from_millis(120));
+    }
+    node.go_on();
+    answered_by(node, clients, 200);
+}
+
+/// Stops the process, and leaves so many requests in its accept queue.
+fn queue_requests(node: &Node, count: usize) -> Vec<http::Connection> {
     node.stop();
-    let clients: Vec<_> = (0..800)
+    (0..count)
         .map(|_| {
             let mut connection = http::Connection::open(&node.address).unwrap();
             connection.send(&http::json_request("/v1/check", PEEK)).unwrap();
             connection
         })
-        .collect();
-    node.terminate();
-    node.go_on();
+        .collect()
+}
+
+fn answered_by(mut node: Node, clients: Vec<http::Connection>, count: usize) {
     let answered = clients.into_iter().filter_map(|mut client| client.receive(true).ok()).count();
-    assert_eq!(answered, 800);
+    assert_eq!(answered, count);
     assert_eq!(node.ended().code(), Some(0));
 }
 
