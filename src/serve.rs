@@ -31,13 +31,13 @@ use crate::store::{MemoryStore, RedisStore, Store};
 use crate::telemetry::traces::{Misfit, Settings, Tracing};
 use crate::workers::Workers;
 
+mod backlog;
+
 mod connections;
 
 mod greeting;
 
 mod patience;
-
-mod streams;
 
 mod tls;
 

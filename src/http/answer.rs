@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 
+use super::error::Problem;
 use super::headers;
 use super::json::Object;
 use crate::engine::{All, Amended, Binding, Check, Decision, Source};
@@ -12,7 +13,7 @@ use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
 
 /// Bytes of an answer with a few quotas, so that writing it seldom has to grow its buffer.
-const USUAL_BYTES: usize = 512;
+pub(super) const USUAL_BYTES: usize = 512;
 
 /// A decision with its header fields.
 pub(super) fn response(key: &str, decision: &Decision) -> Response {
@@ -27,9 +28,51 @@ pub(super) fn object(write: impl FnOnce(&mut Object<'_>)) -> Response {
     let mut object = Object::open(&mut bytes);
     write(&mut object);
     object.close();
+    of_json(bytes)
+}
+
+fn of_json(mut bytes: Vec<u8>) -> Response {
+    // A long answer may wait for its client, and its spare capacity is not counted.
+    if bytes.len() > 8 * USUAL_BYTES {
+        bytes.shrink_to_fit();
+    }
     let mut response = Response::new(Body::from(bytes));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// The results of a batch, written one by one, so that other calls have their turn between them.
+pub(super) struct Results(Vec<u8>);
+
+impl Default for Results {
+    fn default() -> Self {
+        Self(br#"{"results":["#.to_vec())
+    }
+}
+
+impl Results {
+    pub(super) fn decision(&mut self, key: &str, decision: &Decision) {
+        self.separate();
+        write(&mut self.0, key, decision);
+    }
+
+    pub(super) fn problem(&mut self, problem: &Problem) {
+        self.separate();
+        let mut object = Object::open(&mut self.0);
+        object.value("error", problem);
+        object.close();
+    }
+
+    fn separate(&mut self) {
+        if !self.0.ends_with(b"[") {
+            self.0.push(b',');
+        }
+    }
+
+    pub(super) fn into_response(mut self) -> Response {
+        self.0.extend_from_slice(b"]}");
+        of_json(self.0)
+    }
 }
 
 /// The decisions on checks that are charged together, with the time of the last one that is denied.

@@ -11,9 +11,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Version, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::task::yield_now;
 
 use super::error::Problem;
-use super::shed::Growth;
+use super::shed::HeavyBody;
 use super::wakes;
 
 /// How long a body may take to arrive.
@@ -21,6 +22,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is read of a body nobody wants, so that its sender comes to read the answer, bytes.
 const MAX_UNWANTED_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of a body that are read in one turn of a worker, so that others have theirs.
+const PER_TURN: usize = 64 * 1024;
 
 /// A body of a request, routed or not.
 pub(super) trait JsonBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin {}
@@ -63,9 +67,15 @@ async fn read(body: impl JsonBody, limit: usize) -> Result<Bytes, BoxError> {
     if body.is_end_stream() {
         return Ok(first);
     }
+    // It grows with what arrives, not to the declared length: the budget counts bytes that have arrived.
     let mut whole = first.to_vec();
+    let mut turn_ends = PER_TURN;
     while let Some(frame) = body.frame().await {
         whole.extend(frame?.into_data().unwrap_or_default());
+        if whole.len() >= turn_ends {
+            turn_ends += PER_TURN;
+            yield_now().await;
+        }
     }
     Ok(whole.into())
 }
@@ -123,14 +133,14 @@ pub(super) struct Lingering {
     /// Of HTTP/1: whoever takes its end wakes the connection for nothing.
     wakes: bool,
     /// Bytes.
-    read: u64,
-    growth: Option<Growth>,
+    read: usize,
+    heavy: Option<HeavyBody>,
 }
 
 impl Lingering {
-    pub(super) fn new(head: &Parts, body: Incoming, growth: Option<Growth>) -> Self {
+    pub(super) fn new(head: &Parts, body: Incoming, heavy: Option<HeavyBody>) -> Self {
         let lingers = !head.headers.contains_key(header::EXPECT);
-        Self { body: Some(body), lingers, wakes: head.version < Version::HTTP_2, read: 0, growth }
+        Self { body: Some(body), lingers, wakes: head.version < Version::HTTP_2, read: 0, heavy }
     }
 }
 
@@ -147,8 +157,8 @@ impl HttpBody for Lingering {
                 if ended && self.wakes {
                     wakes::body_ended();
                 }
-                self.read += frame.data_ref().map_or(0, Bytes::len) as u64;
-                if self.growth.as_ref().is_some_and(|growth| !growth.has_room(self.read)) {
+                self.read += frame.data_ref().map_or(0, Bytes::len);
+                if self.heavy.as_ref().is_some_and(|heavy| !heavy.has_room(self.read)) {
                     return Poll::Ready(Some(Err(Overloaded.into())));
                 }
             }
@@ -183,6 +193,7 @@ async fn discard(mut body: Incoming) {
         let length = frame.data_ref().map_or(0, Bytes::len);
         let Some(rest) = left.checked_sub(length) else { return };
         left = rest;
+        yield_now().await;
     }
 }
 

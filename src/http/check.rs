@@ -3,11 +3,11 @@
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::response::Response;
+use tokio::task::yield_now;
 
-use super::answer;
+use super::answer::{self, Results};
 use super::body::JsonBody;
 use super::error::{Problem, Problems};
-use super::json::Object;
 use super::{Node, body, query, request, violations};
 use crate::engine::{Check, Decision};
 
@@ -17,6 +17,9 @@ const MAX_CHECK_BYTES: usize = 64 * 1024;
 /// The largest body of a batch, bytes.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
+/// Checks of a batch whose decisions take a worker less than a millisecond, however short its body is.
+const LIGHT_BATCH: usize = 250;
+
 /// As routed; the front takes the shorter way to the same.
 pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
@@ -25,6 +28,7 @@ pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Re
 
 pub(super) async fn respond(node: &Node, head: &Parts, body: impl JsonBody) -> Result<Response, Problem> {
     let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
+    let _permit = node.load.permit(body.len()).await?;
     let (check, denied) = violations::both(request::check(&body), query::deny_status(head.uri.query()))?;
     let decision = decide(node, &check).await?;
     let mut response = answer::response(&check.key, &decision);
@@ -37,13 +41,24 @@ pub(super) async fn respond(node: &Node, head: &Parts, body: impl JsonBody) -> R
 pub(super) async fn batch(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_BATCH_BYTES).await?;
-    let (items, ()) = violations::both(request::batch(&body), query::none(head.uri.query()))?;
-    Ok(answer_each(&node, items).await)
+    let mut permit = node.load.permit(body.len()).await?;
+    let (items, ()) = violations::both(request::batch(&body).await, query::none(head.uri.query()))?;
+    drop(body);
+    if permit.is_none() && items.len() > LIGHT_BATCH {
+        permit = Some(node.load.permit_heavy().await?);
+    }
+    if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
+        return Err(node.load.refuse_unread());
+    }
+    let answer = answer_each(&node, items).await;
+    drop(permit);
+    Ok(answer)
 }
 
 pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
+    let _permit = node.load.permit(body.len()).await?;
     let (checks, denied) = violations::both(request::all(&body), query::deny_status(head.uri.query()))?;
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
     let all = node.engine.check_all(&checks).await.map_err(refused)?;
@@ -53,6 +68,9 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
     }
     Ok(response)
 }
+
+/// Results that are written in one turn of a worker: less than a tenth of a millisecond.
+const PER_TURN: usize = 64;
 
 /// Asks for one decision; the reason why there is none becomes a problem.
 pub(super) async fn decide(node: &Node, check: &Check) -> Result<Decision, Problem> {
@@ -69,18 +87,19 @@ async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
     let items: Vec<Result<usize, Problem>> = items.into_iter().map(|item| item.map(&mut ask)).collect();
     let decisions = node.engine.check_batch(&checks).await;
     let policies = node.engine.policies();
-    let fault = |out: &mut Vec<u8>, error: &Problem| {
-        let mut object = Object::open(out);
-        object.value("error", error);
-        object.close();
-    };
-    let mut problems = Problems::new(&policies);
-    let result = |(place, item): (usize, Result<usize, Problem>), out: &mut Vec<u8>| match item {
-        Ok(at) => match &decisions[at] {
-            Ok(decision) => answer::write(out, &checks[at].key, decision),
-            Err(error) => fault(out, &problems.of(place, error)),
-        },
-        Err(error) => fault(out, &error),
-    };
-    answer::object(|object| object.list("results", items.into_iter().enumerate(), result))
+    let mut problems = Problems::new(&policies, items.iter().filter(|item| item.is_err()).count());
+    let mut results = Results::default();
+    for (place, item) in items.iter().enumerate() {
+        if place % PER_TURN == PER_TURN - 1 {
+            yield_now().await;
+        }
+        match item {
+            Ok(at) => match &decisions[*at] {
+                Ok(decision) => results.decision(&checks[*at].key, decision),
+                Err(error) => results.problem(&problems.of(place, error)),
+            },
+            Err(error) => results.problem(error),
+        }
+    }
+    results.into_response()
 }

@@ -8,8 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::access;
 use super::faults::FaultBody;
-use super::members::MAX_VIOLATIONS;
-use super::violations::{Violation, did_you_mean, member};
+use super::violations::{MAX_LISTED, Violation, Violations, did_you_mean, member};
 use crate::access::Refused;
 use crate::config::Policies;
 use crate::engine::{CheckError, Misfit};
@@ -21,15 +20,15 @@ const MAX_KNOWN: usize = 100;
 /// Letters of a policy's name that are told back; longer ones there are none.
 const MAX_NAME: usize = 64;
 
-/// Unknown policies of one call of which it is told what they may have meant, and what is known instead.
-const MAX_EXPLAINED: usize = 8;
+/// Invalid checks of one call whose violations are listed; of the others the number of violations is given.
+pub(super) const MAX_EXPLAINED: usize = 8;
 
 /// Why a call, or one check of a batch, has no answer.
 #[derive(Debug)]
 pub(super) struct Problem {
     kind: Kind,
     detail: String,
-    violations: Vec<Violation>,
+    violations: Violations,
     known: Option<Vec<String>>,
     faults: Vec<FaultBody<'static>>,
 }
@@ -90,7 +89,7 @@ impl Kind {
 
 impl Problem {
     fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), violations: Vec::new(), known: None, faults: Vec::new() }
+        Self { kind, detail: detail.into(), violations: Violations::default(), known: None, faults: Vec::new() }
     }
 
     /// 400: `detail` says where it stops being JSON.
@@ -99,13 +98,25 @@ impl Problem {
     }
 
     /// 422, with every violation.
-    pub(super) fn invalid(violations: Vec<Violation>) -> Self {
-        let detail = match violations.as_slice() {
-            [one] => one.to_string(),
-            [first, rest @ ..] => format!("{first} (and {} more, see violations)", rest.len()),
-            [] => String::new(),
+    pub(super) fn invalid(violations: impl Into<Violations>) -> Self {
+        let violations = violations.into();
+        let detail = match (violations.listed.as_slice(), violations.omitted) {
+            ([one], 0) => one.to_string(),
+            ([first, rest @ ..], omitted) => {
+                format!("{first} (and {} more, see violations)", rest.len() + omitted)
+            }
+            ([], omitted) => {
+                format!("{omitted} violations: an answer lists those of the first {MAX_EXPLAINED} invalid checks")
+            }
         };
         Self { violations, ..Self::new(Kind::InvalidRequest, detail) }
+    }
+
+    /// 422: so many violations, of which the answer lists none.
+    pub(super) fn unlisted(omitted: usize) -> Self {
+        let mut violations = Violations::at_most(0);
+        violations.omitted = omitted;
+        Self::invalid(violations)
     }
 
     /// 401 or 403.
@@ -159,9 +170,12 @@ impl Problem {
         Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
     }
 
-    /// 503: answers over HTTP/2 are not taken. Nothing of the call was read, or its answer was too long to be kept.
+    /// 503: clients do not read their answers. Nothing of the call was read, or its answer is too long to be kept.
     pub(super) fn unread() -> Self {
-        Self::new(Kind::Overloaded, "this node keeps as many answers as it takes: read those of this connection first")
+        Self::new(
+            Kind::Overloaded,
+            "the clients of this node leave too many answers unread: read those of this connection first",
+        )
     }
 
     /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
@@ -176,7 +190,9 @@ impl Problem {
                 Self::invalid(vec![Violation::new(format!("{at}/quotas"), detail)])
             }
             CheckError::InvalidQuotas(misfits) => {
-                Self::invalid(misfits.iter().take(MAX_VIOLATIONS).map(|it| misfit(it, at)).collect())
+                let mut violations = Violations::at_most(MAX_LISTED);
+                misfits.iter().for_each(|it| violations.note(|| misfit(it, at)));
+                Self::invalid(violations)
             }
             CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
         }
@@ -184,21 +200,23 @@ impl Problem {
 
     /// What the engine refused of checks that are charged together, all of it at once; each with its place.
     pub(super) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
-        let mut problems = Problems::new(policies);
+        let mut problems = Problems::new(policies, 0);
         let problem = |(place, error): &(usize, CheckError)| {
             let mut problem = problems.of(*place, error);
             if problem.kind == Kind::UnknownPolicy {
-                problem.violations.push(Violation::new(format!("/checks/{place}/policy"), problem.detail.clone()));
+                let violation = Violation::new(format!("/checks/{place}/policy"), problem.detail.clone());
+                problem.violations.note(|| violation);
             }
             problem
         };
         let mut problems: Vec<Self> = refusals.iter().map(problem).collect();
-        let violations = problems.iter_mut().flat_map(|problem| std::mem::take(&mut problem.violations)).collect();
+        let mut violations = Violations::default();
+        problems.iter_mut().for_each(|problem| violations.extend(std::mem::take(&mut problem.violations)));
         if problems.iter().any(|problem| problem.kind == Kind::InvalidRequest) {
             return Self::invalid(violations);
         }
         // The rest are all of a kind: names that are not known, or one without a decision.
-        let first = problems.into_iter().next().unwrap_or_else(|| Self::invalid(Vec::new()));
+        let first = problems.into_iter().next().unwrap_or_else(|| Self::invalid(Violations::default()));
         Self { violations, ..first }
     }
 
@@ -211,7 +229,7 @@ impl Problem {
     }
 
     /// The violations of an invalid request, to be told together with others.
-    pub(super) fn into_violations(self) -> Result<Vec<Violation>, Self> {
+    pub(super) fn into_violations(self) -> Result<Violations, Self> {
         if self.kind == Kind::InvalidRequest { Ok(self.violations) } else { Err(self) }
     }
 }
@@ -219,22 +237,28 @@ impl Problem {
 /// What the engine refused of the checks of one call.
 pub(super) struct Problems<'a> {
     policies: &'a Policies,
-    /// Unknown policies that may yet be explained.
+    /// Checks that may yet be explained.
     explained: usize,
 }
 
 impl<'a> Problems<'a> {
-    pub(super) fn new(policies: &'a Policies) -> Self {
-        Self { policies, explained: MAX_EXPLAINED }
+    /// Of a call that has `explained` invalid checks already.
+    pub(super) fn new(policies: &'a Policies, explained: usize) -> Self {
+        Self { policies, explained: MAX_EXPLAINED.saturating_sub(explained) }
     }
 
     /// That of the check at `place`.
     pub(super) fn of(&mut self, place: usize, error: &CheckError) -> Problem {
-        if let CheckError::UnknownPolicy(_) = error {
-            let Some(left) = self.explained.checked_sub(1) else {
-                return Problem::new(Kind::UnknownPolicy, "the policy is not configured");
-            };
-            self.explained = left;
+        let short = match error {
+            CheckError::IdReused | CheckError::StoreUnavailable(_) => None,
+            CheckError::UnknownPolicy(_) => Some(Problem::new(Kind::UnknownPolicy, "the policy is not configured")),
+            CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
+            CheckError::InvalidKey(_) | CheckError::UnwantedQuotas => Some(Problem::unlisted(1)),
+        };
+        match (short, self.explained.checked_sub(1)) {
+            (Some(short), None) => return short,
+            (Some(_), Some(left)) => self.explained = left,
+            (None, _) => {}
         }
         Problem::no_decision(error, self.policies, &format!("/checks/{place}"))
     }
@@ -289,6 +313,7 @@ impl Serialize for Problem {
             status: status.as_u16(),
             detail: &self.detail,
             violations: ViolationsBody::of(self),
+            omitted_violations: Some(self.violations.omitted).filter(|omitted| *omitted > 0),
             known: self.known.as_ref(),
         }
         .serialize(serializer)
@@ -305,6 +330,8 @@ struct ProblemBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     violations: Option<ViolationsBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    omitted_violations: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     known: Option<&'a Vec<String>>,
 }
 
@@ -318,7 +345,7 @@ enum ViolationsBody<'a> {
 
 impl<'a> ViolationsBody<'a> {
     fn of(problem: &'a Problem) -> Option<Self> {
-        match (problem.violations.as_slice(), problem.faults.as_slice()) {
+        match (problem.violations.listed.as_slice(), problem.faults.as_slice()) {
             ([], []) => None,
             ([], faults) => Some(Self::Configuration(faults)),
             (violations, _) => Some(Self::Request(violations)),

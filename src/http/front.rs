@@ -89,11 +89,11 @@ impl Inner {
     async fn route(&self, request: Request<Incoming>, has_room: bool) -> Response {
         let (head, body) = request.into_parts();
         let admitted = self.node.load.admit(head.uri.path(), &body);
-        let growth = admitted.as_ref().and_then(Admitted::growth);
-        let body = Lingering::new(&head, body, growth);
+        let heavy = admitted.as_ref().and_then(Admitted::heavy);
+        let body = Lingering::new(&head, body, heavy);
         let Some(admitted) = admitted else { return Problem::overloaded().into_response() };
         if !has_room && admitted.is_counted() {
-            return self.node.load.no_room();
+            return self.node.load.refuse_unread().into_response();
         }
         if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
             return problem.into_response();

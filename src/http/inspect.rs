@@ -3,17 +3,19 @@
 //! Each value is kept as the text it was written in, so that duplicates stay visible, a number can be judged by
 //! its digits, and no nesting is followed deeper than a request goes.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
+use tokio::task::yield_now;
 
-use super::error::Problem;
-use super::members::{MAX_VIOLATIONS, Members};
+use super::error::{MAX_EXPLAINED, Problem};
+use super::members::Members;
 use super::quotas;
 use super::request::{self, DEFAULT_POLICY, Item, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
-use super::violations::Violation;
+use super::violations::{Violation, Violations};
 use crate::engine::{Check, Given, Meta};
 use crate::limit::quota::MAX_UNITS;
 
@@ -22,31 +24,52 @@ const MAX_DEPTH: usize = 128;
 
 /// Reads a check as `request::check` does, and says all that is wrong with it.
 pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
-    read_check(document(body)?, "").map_err(Problem::invalid)
+    read_check(document(body)?, "", Violations::default()).map_err(Problem::invalid)
 }
 
+/// Checks of a batch that are read in one turn of a worker: about a millisecond.
+const PER_TURN: usize = 32;
+
 /// Reads a batch as `request::batch` does: faults of the envelope refuse it, faults of an item stay with it.
-pub(super) fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
-    let (items, mut violations) = checks(body, MAX_BATCH)?;
-    let items = items.into_iter().enumerate().map(|(place, item)| read_check(item, &format!("/checks/{place}")));
-    if violations.is_empty() {
-        return Ok(items.map(|item| item.map_err(Problem::invalid)).collect());
+pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
+    let document = document(body)?;
+    yield_now().await;
+    let (items, mut faults) = checks(document, MAX_BATCH)?;
+    yield_now().await;
+    let envelope_is_faulty = !faults.is_empty();
+    let mut read = Vec::with_capacity(items.len());
+    let mut explained = 0;
+    for (place, item) in items.into_iter().enumerate() {
+        if place % PER_TURN == PER_TURN - 1 {
+            yield_now().await;
+        }
+        let violations = if explained < MAX_EXPLAINED { Violations::default() } else { Violations::at_most(0) };
+        match read_check(item, &format!("/checks/{place}"), violations) {
+            Ok(check) => read.push(Ok(check)),
+            Err(violations) => {
+                explained += 1;
+                if envelope_is_faulty {
+                    faults.extend(violations);
+                } else {
+                    read.push(Err(Problem::invalid(violations)));
+                }
+            }
+        }
     }
-    violations.extend(items.filter_map(Result::err).flatten().take(MAX_VIOLATIONS));
-    Err(Problem::invalid(violations))
+    if envelope_is_faulty { Err(Problem::invalid(faults)) } else { Ok(read) }
 }
 
 /// Reads checks that are charged together as `request::all` does: the faults of all items refuse the call.
 pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
-    let (items, mut violations) = self::checks(body, MAX_ALL)?;
+    let (items, mut violations) = self::checks(document(body)?, MAX_ALL)?;
     let mut checks = Vec::new();
     for (place, item) in items.into_iter().enumerate() {
         let at = format!("/checks/{place}");
-        match read_check(item, &at) {
-            Ok(Check { id: Some(_), .. }) => violations.push(Violation::new(
-                format!("{at}/id"),
-                "is not taken here: checks that are charged together cannot be retried one by one",
-            )),
+        match read_check(item, &at, Violations::default()) {
+            Ok(Check { id: Some(_), .. }) => violations.note(|| {
+                let detail = "is not taken here: checks that are charged together cannot be retried one by one";
+                Violation::new(format!("{at}/id"), detail)
+            }),
             Ok(check) => checks.push(check),
             Err(faults) => violations.extend(faults),
         }
@@ -62,16 +85,18 @@ pub(super) fn refund(body: &[u8]) -> Result<(String, String, Given), Problem> {
     read_refund(document(body)?).map_err(Problem::invalid)
 }
 
-fn read_refund(value: &RawValue) -> Result<(String, String, Given), Vec<Violation>> {
-    let mut members = Members::open(value, "", &["policy", "key", "cost", "id"])?;
+fn read_refund(value: &RawValue) -> Result<(String, String, Given), Violations> {
+    let mut members = Members::open(value, "", &["policy", "key", "cost", "id"], Violations::default())?;
     members.require("key");
     let is_given = (members.has("cost"), members.has("id"));
     let policy = members.take("policy", string);
     let key = members.take("key", key);
     let (cost, id) = (members.take("cost", cost), members.take("id", id));
     match is_given {
-        (false, false) => members.violations.push(Violation::new("/cost", "or /id is required: what to take back")),
-        (true, true) => members.violations.push(Violation::new("/id", "is given beside /cost: give one of them")),
+        (false, false) => {
+            members.violations.note(|| Violation::new("/cost", "or /id is required: what to take back"));
+        }
+        (true, true) => members.violations.note(|| Violation::new("/id", "is given beside /cost: give one of them")),
         _ => {}
     }
     let given = id.map_or(Given::Cost(cost.unwrap_or_default()), |id| Given::Id(id.into()));
@@ -80,8 +105,9 @@ fn read_refund(value: &RawValue) -> Result<(String, String, Given), Vec<Violatio
 }
 
 /// The items of a body that holds 1 to `most` checks, and what is wrong around them.
-fn checks(body: &[u8], most: usize) -> Result<(Vec<&RawValue>, Vec<Violation>), Problem> {
-    let mut members = Members::open(document(body)?, "", &["checks"]).map_err(Problem::invalid)?;
+fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violations), Problem> {
+    let members = Members::open(document, "", &["checks"], Violations::default());
+    let mut members = members.map_err(Problem::invalid)?;
     members.require("checks");
     let items = members.take("checks", |value| array(value, most));
     Ok((items.unwrap_or_default(), members.violations))
@@ -124,8 +150,9 @@ fn depth(text: &str) -> usize {
     deepest
 }
 
-fn read_check(value: &RawValue, at: &str) -> Result<Check, Vec<Violation>> {
-    let mut members = Members::open(value, at, &["policy", "key", "cost", "meta", "id", "quotas"])?;
+fn read_check(value: &RawValue, at: &str, violations: Violations) -> Result<Check, Violations> {
+    let names = &["policy", "key", "cost", "meta", "id", "quotas"];
+    let mut members = Members::open(value, at, names, violations)?;
     members.require("key");
     let policy = members.take("policy", string);
     let key = members.take("key", key);
@@ -196,44 +223,54 @@ pub(super) fn kind(value: &RawValue) -> &'static str {
 
 impl<'a> Members<'a, &'a RawValue> {
     /// The members of an object, of which those with other names than these are faults.
-    fn open(value: &'a RawValue, at: &'a str, names: &[&str]) -> Result<Self, Vec<Violation>> {
-        let refused = |detail| vec![Violation::new(at, detail)];
+    fn open(value: &'a RawValue, at: &'a str, names: &[&str], mut violations: Violations) -> Result<Self, Violations> {
         if !value.get().starts_with('{') {
-            return Err(refused(format!("must be an object, not {}", kind(value))));
+            violations.note(|| Violation::new(at, format!("must be an object, not {}", kind(value))));
+            return Err(violations);
         }
-        let Pairs(written) = serde_json::from_str(value.get()).map_err(|error| refused(error.to_string()))?;
-        let mut members = Self::new(at);
-        written.into_iter().for_each(|(name, value)| members.add(name, value, names));
-        Ok(members)
+        let mut members = Self::new(at, violations);
+        match each_member(value, |name, value| members.add(name, value, names)) {
+            Ok(()) => Ok(members),
+            Err(detail) => {
+                members.violations.note(|| Violation::new(at, detail));
+                Err(members.violations)
+            }
+        }
     }
 }
 
-/// An object as written: in order, with duplicates.
-pub(super) struct Pairs<'a>(pub(super) Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PairsVisitor).map(Pairs)
-    }
+/// Visits the members of an object as written: in order, with duplicates. It keeps none of them.
+///
+/// # Errors
+/// When a name is no Unicode text.
+pub(super) fn each_member<'a>(
+    object: &'a RawValue,
+    visit: impl FnMut(Cow<'a, str>, &'a RawValue),
+) -> Result<(), String> {
+    let mut reader = serde_json::Deserializer::from_str(object.get());
+    reader.deserialize_map(MemberVisitor(visit)).map_err(|error| error.to_string())
 }
 
-struct PairsVisitor;
+struct MemberVisitor<F>(F);
 
-impl<'de> Visitor<'de> for PairsVisitor {
-    type Value = Vec<(String, &'de RawValue)>;
+impl<'de, F: FnMut(Cow<'de, str>, &'de RawValue)> Visitor<'de> for MemberVisitor<F> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut pairs = Vec::new();
-        while let Some((name, value)) = map.next_entry()? {
-            pairs.push((name, value));
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some((Name(name), value)) = map.next_entry()? {
+            (self.0)(name, value);
         }
-        Ok(pairs)
+        Ok(())
     }
 }
+
+/// A name, which is copied only where it has escapes.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {

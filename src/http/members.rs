@@ -2,51 +2,38 @@
 
 use std::borrow::Cow;
 
-use super::violations::{Violation, member};
-
-/// Faulty names told of one object or query: there is room for many thousands.
-pub(super) const MAX_VIOLATIONS: usize = 50;
+use super::violations::{Violation, Violations, member};
 
 /// The values of known names, each once, and the faults found so far.
 pub(super) struct Members<'a, V> {
     /// Where the object is in the body, as a JSON pointer; empty for a query.
     at: &'a str,
     known: Vec<(Cow<'a, str>, V)>,
-    pub(super) violations: Vec<Violation>,
+    pub(super) violations: Violations,
 }
 
 impl<'a, V> Members<'a, V> {
-    pub(super) fn new(at: &'a str) -> Self {
-        Self { at, known: Vec::new(), violations: Vec::new() }
+    pub(super) fn new(at: &'a str, violations: Violations) -> Self {
+        Self { at, known: Vec::new(), violations }
     }
 
     /// Adds what is written under a name, if it is one of `names` and was not there before.
     pub(super) fn add(&mut self, name: impl Into<Cow<'a, str>>, value: V, names: &[&str]) {
         let (at, name) = (self.at, name.into());
         if !names.contains(&&*name) {
-            self.note(|| Violation::unknown(at, &name, names));
+            self.violations.note(|| Violation::unknown(at, &name, names));
         } else if self.has(&name) {
-            self.note(|| Violation::duplicate(at, &name));
+            self.violations.note(|| Violation::duplicate(at, &name));
         } else {
             self.known.push((name, value));
-        }
-    }
-
-    /// So many are enough, and looking for what was meant takes time.
-    pub(super) fn note(&mut self, violation: impl FnOnce() -> Violation) {
-        if self.violations.len() < MAX_VIOLATIONS {
-            let violation = violation();
-            if !self.violations.contains(&violation) {
-                self.violations.push(violation);
-            }
         }
     }
 
     /// What is there but cannot be read is not missing.
     pub(super) fn require(&mut self, name: &str) {
         let pointer = member(self.at, name);
-        if !self.has(name) && !self.violations.iter().any(|violation| violation.is_at(&pointer)) {
-            self.violations.push(Violation::missing(self.at, name));
+        if !self.has(name) && !self.violations.listed.iter().any(|violation| violation.is_at(&pointer)) {
+            self.violations.note(|| Violation::missing(self.at, name));
         }
     }
 
@@ -58,11 +45,11 @@ impl<'a, V> Members<'a, V> {
     pub(super) fn take<T>(&mut self, name: &str, read: impl FnOnce(V) -> Result<T, String>) -> Option<T> {
         let place = self.known.iter().position(|(other, _)| other == name)?;
         let (_, value) = self.known.swap_remove(place);
-        let fault = |detail| self.violations.push(Violation::new(format!("{}/{name}", self.at), detail));
+        let fault = |detail| self.violations.note(|| Violation::new(format!("{}/{name}", self.at), detail));
         read(value).map_err(fault).ok()
     }
 
-    pub(super) fn finish<T>(self, value: T) -> Result<T, Vec<Violation>> {
+    pub(super) fn finish<T>(self, value: T) -> Result<T, Violations> {
         if self.violations.is_empty() { Ok(value) } else { Err(self.violations) }
     }
 }

@@ -69,7 +69,7 @@ mod error;
 
 pub use front::{Caller, Front};
 pub use lifecycle::Lifecycle;
-pub use shed::Load;
+pub use shed::{Load, MAX_UNREAD_BYTES};
 pub(crate) use wakes::quietly;
 
 use error::Problem;

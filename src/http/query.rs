@@ -7,11 +7,11 @@ use percent_encoding::percent_decode;
 
 use super::members::Members;
 use super::request::{self, DEFAULT_POLICY};
-use super::violations::Violation;
+use super::violations::{Violation, Violations};
 use crate::engine::Check;
 
 /// The status of a denial: `?deny_status=`, else 200.
-pub(super) fn deny_status(query: Option<&str>) -> Result<StatusCode, Vec<Violation>> {
+pub(super) fn deny_status(query: Option<&str>) -> Result<StatusCode, Violations> {
     let mut parameters = Members::of_query(query, &["deny_status"]);
     let status = parameters.take("deny_status", |text| match &*text {
         "429" => Ok(StatusCode::TOO_MANY_REQUESTS),
@@ -23,12 +23,12 @@ pub(super) fn deny_status(query: Option<&str>) -> Result<StatusCode, Vec<Violati
 }
 
 /// A call without parameters.
-pub(super) fn none(query: Option<&str>) -> Result<(), Vec<Violation>> {
+pub(super) fn none(query: Option<&str>) -> Result<(), Violations> {
     Members::of_query(query, &[]).finish(())
 }
 
 /// `?policy=&key=`: the check of cost 0.
-pub(super) fn usage(query: Option<&str>) -> Result<Check, Vec<Violation>> {
+pub(super) fn usage(query: Option<&str>) -> Result<Check, Violations> {
     let mut parameters = Members::of_query(query, &["policy", "key"]);
     parameters.require("key");
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
@@ -40,12 +40,12 @@ pub(super) fn usage(query: Option<&str>) -> Result<Check, Vec<Violation>> {
 impl<'a> Members<'a, Cow<'a, str>> {
     /// The parameters of a query, of which those with other names than these are faults.
     fn of_query(query: Option<&'a str>, names: &[&str]) -> Self {
-        let mut members = Self::new("");
+        let mut members = Self::new("", Violations::default());
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match (decoded(name), decoded(value)) {
                 (Some(name), Some(value)) => members.add(name, value, names),
-                _ => members.note(|| Violation::new(format!("/{name}"), "is not percent-encoded UTF-8")),
+                _ => members.violations.note(|| Violation::new(format!("/{name}"), "is not percent-encoded UTF-8")),
             }
         }
         members
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn every_fault_is_told() {
         let faults = usage(Some("polic=a&x=%FF&polic=b&x=%FF&policy=a&policy=b&policy=c")).unwrap_err();
-        let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        let told: Vec<_> = faults.listed.iter().map(ToString::to_string).collect();
         assert_eq!(
             told,
             [

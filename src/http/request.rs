@@ -50,12 +50,12 @@ pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
 ///
 /// # Errors
 /// 400 and 422, when the fault is not that of one item.
-pub(super) fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
+pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if batch.are_in_range() => {
             Ok(batch.checks.into_iter().map(|check| Ok(check.0.into())).collect())
         }
-        _ => inspect::batch(body),
+        _ => inspect::batch(body).await,
     }
 }
 

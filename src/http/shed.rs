@@ -1,53 +1,80 @@
-//! Load shedding: beyond a cap of requests in flight a call is refused before its body is read, so that memory does not
-//! grow with what waits. Health and metrics are always answered. What is answered and not taken is counted as well,
-//! where the transport cannot bound it: over HTTP/2.
+//! Load shedding: four budgets of a node bound the memory and the time that its callers use.
+//!
+//! | budget | bound | beyond it |
+//! |---|---|---|
+//! | calls in flight | [`MAX_CALLS`] | 503 before the body is read |
+//! | bodies over [`LIGHT`] bytes | [`MAX_BODY_BYTES`] | 503 before the body is parsed |
+//! | calls with such a body that are decided | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
+//! | unread answers | [`MAX_UNREAD_BYTES`] | 503 (`serve/backlog.rs`) |
+//!
+//! Health and metrics need no place among the calls in flight.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Body;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::Problem;
 use super::request_id;
+use crate::workers::cores;
 
-/// Bodies of more than this many bytes are few: batches.
-const LIGHT: u64 = 16 * 1024;
+/// Bodies of more than this many bytes are heavy: batches of some hundred checks.
+pub(super) const LIGHT: usize = 16 * 1024;
 
-/// Requests in flight at most, whose bodies are light and whose are not: about 256 MiB of bodies each.
-const CAPS: [usize; 2] = [16_384, 256];
+/// Calls in flight at most.
+const MAX_CALLS: usize = 16_384;
 
-/// What is in flight, and how often it was too much. Shared by all listeners of a node.
+/// Bytes of all heavy bodies together, as far as they have arrived.
+const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of all unread answers together. Each connection has a share beside it (`serve/backlog.rs`).
+pub const MAX_UNREAD_BYTES: usize = 64 * 1024 * 1024;
+
+/// Calls with heavy bodies that one core decides in turns. A batch of 1 MiB takes about 6 MiB until it is answered.
+const HEAVY_PER_CORE: usize = 4;
+
+/// How long a call with a heavy body waits for others.
+const MAX_WAIT: Duration = Duration::from_millis(250);
+
+/// The load of a node: counters that all its listeners share.
 #[derive(Debug, Clone)]
 pub struct Load(Arc<Counters>);
 
 #[derive(Debug)]
 struct Counters {
-    caps: [usize; 2],
-    in_flight: [AtomicUsize; 2],
+    max_calls: usize,
+    max_body_bytes: usize,
+    calls: AtomicUsize,
+    body_bytes: AtomicUsize,
+    unread_bytes: AtomicUsize,
+    heavy: Semaphore,
     shed: AtomicU64,
     /// Connections, of all listeners.
     refused: AtomicU64,
-    /// Bytes of answers that their clients have not taken.
-    unread: AtomicUsize,
 }
 
 impl Default for Load {
     fn default() -> Self {
-        Self::capped(CAPS)
+        Self::capped(MAX_CALLS, MAX_BODY_BYTES)
     }
 }
 
 impl Load {
-    /// With caps of its own, of requests with light and with heavy bodies.
-    pub fn capped(caps: [usize; 2]) -> Self {
+    /// With caps of its own.
+    pub fn capped(max_calls: usize, max_body_bytes: usize) -> Self {
         Self(Arc::new(Counters {
-            caps,
-            in_flight: Default::default(),
+            max_calls,
+            max_body_bytes,
+            calls: AtomicUsize::new(0),
+            body_bytes: AtomicUsize::new(0),
+            unread_bytes: AtomicUsize::new(0),
+            heavy: Semaphore::new(HEAVY_PER_CORE * cores()),
             shed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            unread: AtomicUsize::new(0),
         }))
     }
 
@@ -66,116 +93,138 @@ impl Load {
         self.0.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts `bytes` of an answer that is to be taken.
-    pub fn leave_unread(&self, bytes: usize) {
-        self.0.unread.fetch_add(bytes, Ordering::Relaxed);
+    /// Counts `bytes` of an answer that waits for its client, and returns all unread bytes of the node.
+    pub fn add_unread(&self, bytes: usize) -> usize {
+        self.0.unread_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
-    /// Takes back what [`Self::leave_unread`] counted: it was taken, or its connection has ended.
-    pub fn take_unread(&self, bytes: usize) {
-        self.0.unread.fetch_sub(bytes, Ordering::Relaxed);
+    /// Reverts [`Self::add_unread`]: the client has the answer, or its connection has ended.
+    pub fn remove_unread(&self, bytes: usize) {
+        self.0.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of answers that their clients have not taken, of all connections that count them.
+    /// Bytes of unread answers of all connections.
     pub fn unread_bytes(&self) -> usize {
-        self.0.unread.load(Ordering::Relaxed)
+        self.0.unread_bytes.load(Ordering::Relaxed)
     }
 
-    /// 503, since too many answers were not taken.
-    pub(super) fn no_room(&self) -> Response {
-        self.0.shed.fetch_add(1, Ordering::Relaxed);
-        Problem::unread().into_response()
+    /// Whether an answer of about so many bytes fits the node's budget. A call asks before it charges anything.
+    pub(super) fn expects_room_for(&self, bytes: usize) -> bool {
+        bytes <= LIGHT || self.unread_bytes() + bytes <= MAX_UNREAD_BYTES
+    }
+
+    /// 503: too many answers are unread.
+    pub(super) fn refuse_unread(&self) -> Problem {
+        self.count_shed();
+        Problem::unread()
     }
 
     /// The same in place of an answer for which there is no room, with its request id.
-    pub fn instead_of(&self, answer: &Response) -> Response {
-        let mut refusal = self.no_room();
+    pub fn refuse_answer(&self, answer: &Response) -> Response {
+        let mut refusal = self.refuse_unread().into_response();
         if let Some(id) = answer.headers().get(request_id::NAME) {
             refusal.headers_mut().insert(request_id::NAME, HeaderValue::clone(id));
         }
         refusal
     }
 
-    /// Counts a call until what is returned is dropped; none when there are too many. `path` is its path, and `body`
-    /// what it says to be long; where that says nothing, its length shows ([`Growth`]).
+    /// Counts a call until what is returned is dropped; none when there are too many. `path` is its path.
     pub(super) fn admit(&self, path: &str, body: &impl Body) -> Option<Admitted<'_>> {
-        if !path.starts_with("/v1/") {
-            return Some(Admitted { counter: None, growth: None });
+        let counted = path.starts_with("/v1/");
+        // The call is counted first, so that no two get the last place.
+        if counted && self.0.calls.fetch_add(1, Ordering::Relaxed) >= self.0.max_calls {
+            self.0.calls.fetch_sub(1, Ordering::Relaxed);
+            self.count_shed();
+            return None;
         }
-        let length = body.size_hint().upper();
-        let counter = self.take(length.is_some_and(|length| length > LIGHT))?;
-        let growth = length
-            .is_none()
-            .then(|| Growth(Arc::new(Grown { load: self.clone(), heavy: AtomicBool::new(false) })));
-        Some(Admitted { counter: Some(counter), growth })
+        let is_light = body.size_hint().upper().is_some_and(|length| length <= LIGHT as u64);
+        let heavy = (!is_light).then(|| HeavyBody(Arc::new(Held { load: self.clone(), bytes: AtomicUsize::new(0) })));
+        Some(Admitted { calls: counted.then_some(&self.0.calls), heavy })
     }
 
-    /// Takes a place, which whoever has it gives back; none when there is no more, which is counted.
-    fn take(&self, heavy: bool) -> Option<&AtomicUsize> {
-        let (counter, cap) = (&self.0.in_flight[usize::from(heavy)], self.0.caps[usize::from(heavy)]);
-        // It is counted first, so that no two take the last place.
-        if counter.fetch_add(1, Ordering::Relaxed) < cap {
-            return Some(counter);
+    /// A permit to decide a call with a body of `length` bytes; a light one needs none.
+    ///
+    /// # Errors
+    /// 503 when none is free in time.
+    pub(super) async fn permit(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Problem> {
+        if length > LIGHT { self.permit_heavy().await.map(Some) } else { Ok(None) }
+    }
+
+    /// The same for a call that is known to be heavy.
+    ///
+    /// # Errors
+    /// 503 when none is free in time.
+    pub(super) async fn permit_heavy(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        match tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            // The semaphore is never closed.
+            Ok(Err(_)) | Err(_) => {
+                self.count_shed();
+                Err(Problem::overloaded())
+            }
         }
-        counter.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn count_shed(&self) {
         self.0.shed.fetch_add(1, Ordering::Relaxed);
-        None
     }
 }
 
 /// A place among the calls in flight, for those that need one.
 pub(super) struct Admitted<'a> {
-    counter: Option<&'a AtomicUsize>,
-    growth: Option<Growth>,
+    calls: Option<&'a AtomicUsize>,
+    heavy: Option<HeavyBody>,
 }
 
 impl Admitted<'_> {
-    /// Not so health and metrics, which are always answered.
+    /// False for health and metrics.
     pub(super) fn is_counted(&self) -> bool {
-        self.counter.is_some()
+        self.calls.is_some()
     }
 
-    /// Of a body whose length nobody told.
-    pub(super) fn growth(&self) -> Option<Growth> {
-        self.growth.clone()
+    /// The body, unless its declared length is light.
+    pub(super) fn heavy(&self) -> Option<HeavyBody> {
+        self.heavy.clone()
     }
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        if let Some(counter) = self.counter {
-            counter.fetch_sub(1, Ordering::Relaxed);
+        if let Some(calls) = self.calls {
+            calls.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// A body whose length nobody told: once it is not light any more, it has a place among the heavy ones as well, as long
-/// as any of these is there.
+/// A body that is or may become heavy. Its bytes count from the first that is too many until all clones are dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Growth(Arc<Grown>);
+pub(super) struct HeavyBody(Arc<Held>);
 
 #[derive(Debug)]
-struct Grown {
+struct Held {
     load: Load,
-    heavy: AtomicBool,
+    bytes: AtomicUsize,
 }
 
-impl Growth {
-    /// Whether there is room for `read` bytes of it.
-    pub(super) fn has_room(&self, read: u64) -> bool {
-        if read <= LIGHT || self.0.heavy.load(Ordering::Relaxed) {
+impl HeavyBody {
+    /// Whether there is room for the first `arrived` bytes of it.
+    pub(super) fn has_room(&self, arrived: usize) -> bool {
+        if arrived <= LIGHT {
             return true;
         }
-        let has_room = self.0.load.take(true).is_some();
-        self.0.heavy.store(has_room, Ordering::Relaxed);
-        has_room
+        let Held { load, bytes } = &*self.0;
+        let more = arrived - bytes.swap(arrived, Ordering::Relaxed);
+        let all = load.0.body_bytes.fetch_add(more, Ordering::Relaxed) + more;
+        if all > load.0.max_body_bytes {
+            load.count_shed();
+            return false;
+        }
+        true
     }
 }
 
-impl Drop for Grown {
+impl Drop for Held {
     fn drop(&mut self) {
-        if *self.heavy.get_mut() {
-            self.load.0.in_flight[usize::from(true)].fetch_sub(1, Ordering::Relaxed);
-        }
+        self.load.0.body_bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
     }
 }

@@ -41,6 +41,57 @@ impl Violation {
     }
 }
 
+/// Violations that an answer lists at most of one object, query or call.
+pub(super) const MAX_LISTED: usize = 50;
+
+/// The faults of one object, query or call. An attacker must not make an answer long, so only some are listed.
+#[derive(Debug)]
+pub(super) struct Violations {
+    pub(super) listed: Vec<Violation>,
+    /// How many more there are.
+    pub(super) omitted: usize,
+    max_listed: usize,
+}
+
+impl Default for Violations {
+    fn default() -> Self {
+        Self::at_most(MAX_LISTED)
+    }
+}
+
+impl From<Vec<Violation>> for Violations {
+    fn from(listed: Vec<Violation>) -> Self {
+        Self { listed, ..Self::default() }
+    }
+}
+
+impl Violations {
+    pub(super) fn at_most(max_listed: usize) -> Self {
+        Self { listed: Vec::new(), omitted: 0, max_listed }
+    }
+
+    /// Adds a violation once. Beyond the bound it is only counted: to describe it takes time as well.
+    pub(super) fn note(&mut self, violation: impl FnOnce() -> Violation) {
+        if self.listed.len() >= self.max_listed {
+            self.omitted += 1;
+            return;
+        }
+        let violation = violation();
+        if !self.listed.contains(&violation) {
+            self.listed.push(violation);
+        }
+    }
+
+    pub(super) fn extend(&mut self, more: Self) {
+        more.listed.into_iter().for_each(|violation| self.note(|| violation));
+        self.omitted += more.omitted;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listed.is_empty() && self.omitted == 0
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.pointer.is_empty() { "the body" } else { &self.pointer };
@@ -49,7 +100,7 @@ impl fmt::Display for Violation {
 }
 
 /// Both parts of a request, or the faults of both.
-pub(super) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Vec<Violation>>) -> Result<(A, B), Problem> {
+pub(super) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Violations>) -> Result<(A, B), Problem> {
     match (body, query) {
         (Ok(body), Ok(query)) => Ok((body, query)),
         (Ok(_), Err(violations)) => Err(Problem::invalid(violations)),
@@ -97,9 +148,14 @@ fn choice(known: &[&str]) -> String {
     if known.is_empty() { ": there are none".into() } else { format!(": there are {}", known.join(", ")) }
 }
 
+/// Letters of a name that a pointer repeats; longer names end in `...`, since the caller may send a megabyte.
+const MAX_NAME: usize = 64;
+
 /// The pointer of a member of what `at` points to.
 pub(super) fn member(at: &str, name: &str) -> String {
-    format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
+    let cut = name.char_indices().nth(MAX_NAME).map_or(name.len(), |(end, _)| end);
+    let dots = if cut < name.len() { "..." } else { "" };
+    format!("{at}/{}{dots}", name[..cut].replace('~', "~0").replace('/', "~1"))
 }
 
 #[cfg(test)]
@@ -119,5 +175,6 @@ mod tests {
     #[test]
     fn a_pointer_escapes_what_it_is_made_of() {
         assert_eq!(Violation::duplicate("/checks/3", "a/b~c").pointer, "/checks/3/a~1b~0c");
+        assert_eq!(member("", &"é".repeat(65)), format!("/{}...", "é".repeat(64)));
     }
 }

@@ -22,8 +22,8 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::BACKLOG;
+use super::backlog::{Backlog, OpenRequest, is_long};
 use super::patience::Patient;
-use super::streams::{Open, Streams};
 use super::tls::handshake;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
@@ -38,6 +38,9 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 /// What the request line and the header fields of an HTTP/1.1 request may take together, bytes. (Of HTTP/2, by
 /// hyper: 16 KiB.)
 const MAX_HEAD_BYTES: usize = 64 * 1024;
+
+/// Bytes of a request body that an HTTP/2 client may send ahead, of one stream. A connection permits twice as many.
+const WINDOW: u32 = 64 * 1024;
 
 /// The pause after a failed accept, which is most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -88,6 +91,7 @@ impl Connections {
         // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
         protocol.http1().header_read_timeout(None);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
+        protocol.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(2 * WINDOW);
         protocol.http1().max_buf_size(MAX_HEAD_BYTES);
         // Who says that nothing more will come (`nc -N`) still waits for the answer.
         protocol.http1().half_close(true);
@@ -225,21 +229,26 @@ impl Conversation {
 
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { front, protocol, load, mut end, limits } = self;
-        let streams = Arc::new(Streams::new(load));
-        let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout, streams.clone()));
-        let opened = streams.clone();
+        let backlog = Arc::new(Backlog::new(load));
+        let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
+        let shared = backlog.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let open = (request.version() == Version::HTTP_2).then(|| Open::new(opened.clone()));
-            let answer = front.clone().answer(request, open.as_ref().is_none_or(Open::has_room));
-            answer.map(|answer| {
-                Ok::<_, Infallible>(match open {
-                    Some(open) => open.watched(answer),
-                    None => answer,
-                })
-            })
+            let (version, backlog) = (request.version(), shared.clone());
+            let open = (version == Version::HTTP_2).then(|| OpenRequest::new(backlog.clone()));
+            let answering = front.clone().answer(request, backlog.has_room());
+            async move {
+                let answer = answering.await;
+                // A client that sends many requests at once gets one long answer in a turn.
+                if is_long(&answer) {
+                    yield_now().await;
+                }
+                let answer = backlog.metered(version, answer);
+                drop(open);
+                Ok::<_, Infallible>(answer)
+            }
         });
         let mut connection = pin!(protocol.serve_connection(io, service).into_owned());
-        let mut overdue = pin!(streams.are_overdue(limits.request_timeout));
+        let mut overdue = pin!(backlog.is_overdue(limits.request_timeout));
         tokio::select! {
             biased;
             ended = quietly(connection.as_mut()) => return tell(ended),
@@ -252,7 +261,7 @@ impl Conversation {
                     return tell(ended);
                 }
             }
-            () = streams.are_idle(limits.idle_timeout) => {}
+            () = backlog.is_idle(limits.idle_timeout) => {}
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {

@@ -4,7 +4,7 @@
 //! many ticks pass; a client that trickles its request, reads its answer in sips, or says nothing at all, is then cut
 //! off. Between requests another number holds. HTTP/2 sends without being asked, and finds out by itself who is not
 //! there any more. So what its clients say is left alone once they have said all of what it begins with; but they as
-//! well must take what is sent. How long it may be idle is told by its streams (`streams.rs`).
+//! well must take what is sent. How long it may be idle is told by its streams (`backlog.rs`).
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Interval, interval};
 
-use super::streams::Streams;
+use super::backlog::Backlog;
 
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -30,7 +30,7 @@ pub(super) struct Patient<S> {
     /// Since it began to wait so.
     passed: u32,
     /// Hears when it is HTTP/2.
-    streams: Arc<Streams>,
+    backlog: Arc<Backlog>,
 }
 
 /// Who has to say something.
@@ -87,14 +87,14 @@ impl Waiting {
 impl<S> Patient<S> {
     /// Gives the client `patience` for a request, or up to half of the shorter of the two less, and `idle` until the
     /// next one, or up to as much as the shorter more: who keeps connections for less must not find one closed.
-    pub(super) fn new(stream: S, patience: Duration, idle: Duration, streams: Arc<Streams>) -> Self {
+    pub(super) fn new(stream: S, patience: Duration, idle: Duration, backlog: Arc<Backlog>) -> Self {
         let tick = patience.min(idle) / 2;
         let ticks_in =
             |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
         let mut ticks = interval(tick);
         ticks.reset();
         let most = [ticks_in(patience), ticks_in(idle).saturating_add(1)];
-        Self { stream, ticks, most, waiting: Waiting::First(0), passed: 0, streams }
+        Self { stream, ticks, most, waiting: Waiting::First(0), passed: 0, backlog }
     }
 
     fn wait_for(&mut self, waiting: Waiting) {
@@ -164,7 +164,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
             let waiting = self.waiting.read(&buffer.filled()[before..]);
             self.wait_for(waiting);
             if waiting == Waiting::Exempt {
-                self.streams.begin();
+                self.backlog.begin_http2();
             }
             return Poll::Ready(read);
         }
@@ -210,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_runs_out_of_the_time_that_it_has() {
         let second = Duration::from_secs(1);
-        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Streams::new(Load::default())));
+        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
         let mut ticks = |waiting| {
             patient.wait_for(waiting);
             (1..30).find(|_| patient.tick())
@@ -223,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn sips_of_a_preface_are_no_new_beginning() {
         let second = Duration::from_secs(1);
-        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Streams::new(Load::default())));
+        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
         let ticked = PREFACE[..5].iter().map(|byte| {
             patient.wait_for(patient.waiting.read(&[*byte]));
             patient.tick()

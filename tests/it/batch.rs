@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Node, file_with};
+use crate::harness::{Node, file_with, http};
 
 #[test]
 fn each_is_answered_in_its_place() {
@@ -35,6 +35,40 @@ fn a_bad_item_does_not_spoil_the_others() {
     assert_eq!(fault(3), (json!(404), Value::Null));
     assert_eq!(fault(4), (json!(422), json!("/checks/4")));
     assert_eq!(fault(5), (json!(422), json!("/checks/5/colour")));
+}
+
+/// A long list of faults would make a long answer, and is read by nobody.
+#[test]
+fn an_answer_lists_the_violations_of_eight_invalid_checks() {
+    let node = Node::start();
+    let members: Vec<String> = (0..60).map(|member| format!(r#""m{member}":1"#)).collect();
+    let check = format!("{{{}}}", members.join(","));
+    let batch = format!(r#"{{"checks":[{}]}}"#, vec![check; 300].join(","));
+    let answer = http::post(&node.address, "/v1/check/batch", &batch);
+    assert!(answer.body.len() < 200_000, "{} bytes", answer.body.len());
+    let results = answer.json()["results"].as_array().unwrap().clone();
+    let listed = |result: &Value| result["error"]["violations"].as_array().map_or(0, Vec::len);
+    let omitted = |result: &Value| result["error"]["omitted_violations"].as_u64().unwrap();
+    assert_eq!(results.iter().map(listed).collect::<Vec<_>>(), [vec![50; 8], vec![0; 292]].concat());
+    // Each of the others has 60 unknown members and no key.
+    assert_eq!(results.iter().skip(8).map(omitted).collect::<Vec<_>>(), vec![61; 292]);
+    assert!(results.iter().all(|result| result["error"]["status"] == 422));
+}
+
+/// The engine finds faults as well, and the bound holds for both kinds together.
+#[test]
+fn faults_of_the_engine_count_among_the_eight() {
+    let node = Node::start();
+    let checks: Vec<Value> = (0..20)
+        .map(|place| match place {
+            0..5 => json!({"key": ""}),
+            _ => json!({"policy": "per-ip", "key": "no address"}),
+        })
+        .collect();
+    let results = results(&node, &json!(checks));
+    let listed = |result: &Value| result["error"]["violations"].as_array().is_some_and(|listed| !listed.is_empty());
+    assert_eq!((0..20).map(|place| listed(&results[place])).filter(|listed| *listed).count(), 8);
+    assert_eq!(results[19]["error"]["omitted_violations"], 1);
 }
 
 /// What a misspelt name may have meant is looked for, and told with what is known instead, a few times only.

@@ -69,8 +69,8 @@ metrics! {
         /// Checks that were answered without the store, by the policy's way to do so and by what kept the
         /// store from it.
         pub fallback: Family<u64> = "tollgate_fallback",
-        /// Requests that were turned away unread because too many were under way or, over HTTP/2, too many answers
-        /// not taken; and long answers over HTTP/2 that were given up for the latter.
+        /// Calls that were refused with 503 to bound the node's memory: too many calls in flight, bytes of bodies,
+        /// heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",
         /// Connections that were closed at once because too many were open.
         pub connections_refused: Family<u64> = "tollgate_connections_refused",
