@@ -33,6 +33,9 @@ mod tls;
 // Clients that dawdle, and more of them than a node takes.
 mod slow_clients;
 
+// Clients that do not read their answers: memory stays bounded, and others are answered.
+mod hostile_clients;
+
 // Who may call what, by tokens; where a node listens without them.
 mod tokens;
 
