@@ -26,7 +26,6 @@ use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
-use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, RedisStore, Store};
 use crate::telemetry::traces::{Misfit, Settings, Tracing};
 use crate::workers::Workers;
@@ -106,7 +105,8 @@ impl Server {
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &counting, &generations, &workers).await?;
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
-        let fallback = FallbackStore::new(MemoryStore::new(counting, MAX_KEYS), config.expected_nodes);
+        let fallback = MemoryStore::new(counting, config.max_keys).named("fallback");
+        let fallback = FallbackStore::new(fallback, config.expected_nodes);
         let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
         let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
@@ -198,7 +198,7 @@ async fn open_store(
                 "a policy says `durability: replica`, but the embedded store has none: name Redis under `store`"
             );
         }
-        return Ok(Store::Memory(MemoryStore::new(counting.clone(), MAX_KEYS)));
+        return Ok(Store::Memory(MemoryStore::new(counting.clone(), config.max_keys)));
     };
     let timeout = overdue(&config.policies);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())

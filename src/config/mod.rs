@@ -77,7 +77,7 @@ pub use resolve::{built_in, load};
 pub use scalar::visible;
 pub use setup::Setup;
 pub use source::{Overrides, Source};
-pub use store::DEFAULT_KEY_PREFIX;
+pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;
 
 /// Everything a node is told.
@@ -88,6 +88,8 @@ pub struct Config {
     /// Where operators ask; the same listener when absent.
     pub admin_listen: Option<SocketAddr>,
     pub store: StoreConfig,
+    /// Keys that the embedded store holds, be it the store or the one behind `on_store_failure: local`.
+    pub max_keys: usize,
     pub prefilter: PrefilterConfig,
     /// The nodes that share the limits when the store is away, 1 or more.
     pub expected_nodes: NonZeroU64,

@@ -14,8 +14,9 @@ use super::policy::policy;
 use super::raw::{Node, Value};
 use super::section::{Section, Shape};
 use super::source::{Overrides, Source};
+use super::store::{Stores, store};
 use super::{Config, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, version};
-use super::{auth::auth, limits::limits, listen::listen, store::store, tls::tls};
+use super::{auth::auth, limits::limits, listen::listen, tls::tls};
 
 const ROOT: Shape = Shape {
     example: "policies: {default: {quotas: [1000 per 1s]}}",
@@ -81,15 +82,16 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let expected_nodes = expected_nodes(&root, faults);
     let shutdown = shutdown(&root, faults);
     let telemetry = telemetry(&root, faults);
-    let timeout = store.as_ref().map_or(Duration::ZERO, |(_, timeout)| *timeout);
+    let timeout = store.as_ref().map_or(Duration::ZERO, |store| store.timeout);
     let policies = policies(&root, timeout, faults);
     let limits = limits(&root, policies.as_ref(), faults);
     let (listen, admin_listen) = addresses?;
-    let (store, _) = store?;
+    let Stores { config: store, max_keys, .. } = store?;
     Some(Config {
         listen,
         admin_listen,
         store,
+        max_keys,
         prefilter: prefilter?,
         expected_nodes: expected_nodes?,
         shutdown: shutdown?,

@@ -64,6 +64,11 @@ impl<'a> Section<'a> {
         self.members.iter().find(|member| member.key == key)
     }
 
+    /// Whether there is one member, of that name.
+    pub(super) fn is_only(&self, key: &str) -> bool {
+        matches!(self.members, [member] if member.key == key)
+    }
+
     /// A member that must be there; `sentence` says so.
     pub(super) fn required(&self, key: &str, sentence: &str, faults: &mut Faults) -> Option<&'a Node> {
         let node = self.member(key);

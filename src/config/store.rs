@@ -24,33 +24,48 @@ pub const DEFAULT_KEY_PREFIX: &str = "ratelimit";
 
 const SHAPE: Shape = Shape {
     example: "{redis: [redis://127.0.0.1:7001]}",
-    known: &["redis", "timeout", "key_prefix", "username", "password_file", "tls"],
+    known: &["redis", "timeout", "key_prefix", "username", "password_file", "tls", "max_keys"],
     checked: &[],
 };
 
+/// Keys of the embedded store.
+const MAX_KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
+
+/// The same, where nothing is said of them: about 1 GiB when each was charged once.
+pub const DEFAULT_MAX_KEYS: usize = 4_000_000;
+
+/// The one setting of `store` that the embedded store obeys.
+const EMBEDDED: &str = "max_keys";
+
 const FLAG: Place = Place::Flag("--store or TOLLGATE_STORE");
 
-/// The store, and the timeout of policies that name none. `urls` come from the command line and beat `store.redis`.
-pub(super) fn store(
-    root: &Section<'_>,
-    urls: &[String],
-    files: &mut Files,
-    faults: &mut Faults,
-) -> Option<(StoreConfig, Duration)> {
+/// The settings of `store`.
+pub(super) struct Stores {
+    pub config: StoreConfig,
+    /// Of policies that name none.
+    pub timeout: Duration,
+    /// Of the embedded store, be it the store or the one behind `on_store_failure: local`.
+    pub max_keys: usize,
+}
+
+/// The store as configured. `urls` come from the command line and beat `store.redis`.
+pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faults: &mut Faults) -> Option<Stores> {
     let overriding = from_flag(urls, faults);
     let Some(node) = root.member("store") else {
-        return Some((config(&overriding?, None, DEFAULT_KEY_PREFIX, faults)?, DEFAULT_TIMEOUT));
+        let config = config(&overriding?, None, DEFAULT_KEY_PREFIX, faults)?;
+        return Some(Stores { config, timeout: DEFAULT_TIMEOUT, max_keys: DEFAULT_MAX_KEYS });
     };
     let section = Section::open(node, &SHAPE, faults)?;
-    let written = written(&section, urls.is_empty(), faults);
+    let written = written(&section, urls.is_empty() && !section.is_only(EMBEDDED), faults);
     let credentials = credentials::written(node.place, &section, files, faults);
     let timeout = section.or("timeout", DEFAULT_TIMEOUT, |node| node.duration(TIMEOUT, faults));
     let prefix = section.or("key_prefix", DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
+    let max_keys = section.or(EMBEDDED, DEFAULT_MAX_KEYS, |node| usize::try_from(node.integer(MAX_KEYS, faults)?).ok());
     let seeds = if urls.is_empty() { written } else { overriding };
     let (seeds, credentials) = (seeds?, credentials?);
     let config = config(&seeds, Some(credentials), prefix.unwrap_or_default(), faults);
     prefix?;
-    Some((config?, timeout?))
+    Some(Stores { config: config?, timeout: timeout?, max_keys: max_keys? })
 }
 
 fn config(
@@ -72,9 +87,10 @@ fn config(
     Some(StoreConfig::Redis(RedisConfig { seeds, key_prefix: key_prefix.to_owned(), credentials }))
 }
 
-/// The seeds at `store.redis`; it may be missing only if a flag names some.
+/// The seeds at `store.redis`; they may be missing unless they are `needed`.
 fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
-    let sentence = "`store` needs `redis`, one or more URLs: leave `store` out for the embedded store";
+    let sentence =
+        "`store` needs `redis`, one or more URLs; for the embedded store leave `store` out, or name `max_keys` alone";
     let node = if needed { section.required("redis", sentence, faults) } else { section.member("redis") };
     let items = match node {
         Some(node) => node.list("[redis://127.0.0.1:7001]", faults)?,

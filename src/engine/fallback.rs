@@ -89,6 +89,16 @@ impl FallbackStore {
         decision
     }
 
+    /// See [`MemoryStore::set_policies`].
+    pub fn set_policies<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        self.memory.set_policies(names);
+    }
+
+    /// The store of this node's shares.
+    pub fn memory(&self) -> &MemoryStore {
+        &self.memory
+    }
+
     /// Has its clock follow the wall clock; true when it was moved forward.
     pub fn follow(&self) -> bool {
         self.memory.follow()

@@ -18,7 +18,18 @@ impl Engine {
         };
         self.read_checks(&mut metrics);
         self.read_store(&mut metrics);
+        self.read_embedded(&mut metrics);
         metrics
+    }
+
+    /// Of the embedded store: the store itself, or beside Redis the one behind `local`.
+    #[expect(clippy::cast_precision_loss, reason = "keys are far fewer than 2^53")]
+    fn read_embedded(&self, metrics: &mut Metrics) {
+        let embedded = self.store.embedded().unwrap_or(self.fallback.memory());
+        metrics.store_capacity = (embedded.max_keys() as f64).into();
+        let policies = self.policies();
+        let keys = policies.by_name.keys().map(|name| (labels("policy", name), embedded.keys_of(name) as f64));
+        metrics.store_keys = keys.collect();
     }
 
     fn read_checks(&self, metrics: &mut Metrics) {

@@ -86,9 +86,8 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
-        let policies = ArcSwap::from_pointee(policies);
-        Self {
-            policies,
+        let engine = Self {
+            policies: ArcSwap::from_pointee(policies),
             inline: InlinePolicies::default(),
             fingerprinter: Fingerprinter::default(),
             prefilter,
@@ -98,7 +97,9 @@ impl Engine {
             wholes: watch::Sender::default(),
             tally: Tally::default(),
             clock,
-        }
+        };
+        engine.divide_stores();
+        engine
     }
 
     /// Decides one check, within the policy's timeout whatever the store does.

@@ -37,10 +37,21 @@ impl Engine {
         self.store.set_overdue(overdue(&policies));
         let policies = Arc::new(policies);
         self.policies.store(policies.clone());
+        self.divide_stores();
         self.tally.drop_gone(|name| policies.by_name.contains_key(name));
         self.inline
             .keep(|from| policies.by_name.get(&*from.name).is_some_and(|policy| Arc::ptr_eq(policy, from)));
         changes
+    }
+
+    /// Gives each policy in force its share of the embedded stores.
+    pub(super) fn divide_stores(&self) {
+        let policies = self.policies();
+        let names = || policies.by_name.keys().map(String::as_str);
+        if let Some(embedded) = self.store.embedded() {
+            embedded.set_policies(names());
+        }
+        self.fallback.set_policies(names());
     }
 }
 

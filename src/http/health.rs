@@ -37,6 +37,8 @@ struct StoreBody<'a> {
     shards: Vec<ShardBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slots_without_owner: Option<NonZeroUsize>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    full: bool,
 }
 
 #[derive(Serialize)]
@@ -48,9 +50,10 @@ struct ShardBody<'a> {
 impl<'a> HealthBody<'a> {
     fn new(node: &Node, health: &'a Health) -> Self {
         let shard = |shard: &'a ShardHealth| ShardBody { address: &shard.address, up: shard.up };
-        let Health { kind, shards, slots_without_owner, .. } = health;
+        let Health { kind, shards, slots_without_owner, is_full, .. } = health;
         let shards = shards.iter().map(shard).collect();
-        let store = StoreBody { kind, shards, slots_without_owner: NonZeroUsize::new(*slots_without_owner) };
+        let store =
+            StoreBody { kind, shards, slots_without_owner: NonZeroUsize::new(*slots_without_owner), full: *is_full };
         Self { status: status(node, health), store }
     }
 }
@@ -58,7 +61,7 @@ impl<'a> HealthBody<'a> {
 fn status(node: &Node, health: &Health) -> &'static str {
     if node.lifecycle.reached(Phase::Draining) {
         "draining"
-    } else if health.slots_without_owner == 0 && health.shards.iter().all(|shard| shard.up) {
+    } else if health.slots_without_owner == 0 && !health.is_full && health.shards.iter().all(|shard| shard.up) {
         "ok"
     } else {
         "degraded"

@@ -39,11 +39,6 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// As the record of an id keeps it: nothing of what would be told next.
-    pub fn as_recorded(&self) -> Self {
-        Self { again_after: Wait::NONE, again_binding: 0, ..self.clone() }
-    }
-
     /// An allowed one from what it left of each quota.
     pub fn of_charge(cost: u64, quotas: QuotaStates) -> Self {
         let binding = binding(&quotas);

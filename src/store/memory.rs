@@ -1,118 +1,251 @@
 //! The embedded store: the pure core under a lock per shard of a map.
 //!
-//! The clock is read under the lock, so that the steps of a key are made in the order of their instants.
+//! The clock is read under the lock, so that the steps of a key are made in the order of their
+//! instants.
 //!
-//! Keys are held by fingerprint (128 bits under random keys), so that an entry costs the same for any key.
-//! Nothing is freed by being asked for: [`MemoryStore::sweep`] passes over the map from time to time and drops
-//! what says nothing any more. The map is cut into many small shards so that a pass never holds up a check.
+//! Keys are held by fingerprint (128 bits under random keys), so that an entry costs the same for
+//! any key. Each key and each record of an id occupies a place of the store's capacity. Only a new
+//! one asks for a place, so a check of a known key pays nothing for that.
+//!
+//! [`MemoryStore::sweep`] passes over the map from time to time and drops what says nothing any
+//! more. A check that finds no place sweeps a part of the map first, so expired keys block nobody
+//! for long. The map is cut into many small shards so that a pass never holds up a check.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use dashmap::{DashMap, Entry};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::work::{Done, Work};
 use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
 use crate::limit::history::Counting;
-use crate::limit::key::{Fingerprint, FingerprintState};
-use crate::limit::policy::Policy;
-use crate::limit::time::MICROS_PER_SECOND;
+use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
+
+mod capacity;
+
+mod ids;
 
 mod key;
 
-use key::KeyState;
+use capacity::{Account, Capacity};
+use key::{Id, KeyState};
 
-/// Keys held at most (about 1 GiB when each was charged once); a new key beyond that is refused, since
-/// dropping a live count would admit more than its limit.
-pub const MAX_KEYS: usize = 4_000_000;
-
-/// Shards of the map: 4,000 keys in each at the cap, dropped from in well under a millisecond.
+/// Shards of the map. At the default cap each has 4,000 keys and is swept in well under a ms.
 const SHARDS: usize = 1024;
+
+/// The least time between two sweeps of a part of the map for checks that find no place, us. They
+/// pass over a full store of the default size in two seconds.
+const RECLAIM_EVERY: Micros = 2_000;
+
+/// Such a sweep ends after a shard that brings it to so many keys.
+const RECLAIM_KEYS: usize = 1024;
+
+/// The records of one key's ids may occupy a sixteenth of all places, or so many where that is more.
+const MIN_IDS_OF_A_KEY: usize = 1000;
 
 /// Counts in this process, decided by its own clock.
 #[derive(Debug)]
 pub struct MemoryStore {
-    keys: DashMap<Fingerprint, KeyState, FingerprintState>,
-    /// Entries of `keys` and records of ids, which the map could only tell by visiting each shard.
-    held: AtomicUsize,
-    max_keys: usize,
+    shards: Box<[Mutex<Shard>]>,
+    capacity: Capacity,
+    /// Of ids, whose records are held by fingerprint as keys are.
+    ids: Fingerprinter,
     clock: Clock,
+    /// Its name in the log.
+    name: &'static str,
+    reclaim: Reclaim,
+}
+
+type Shard = HashMap<Fingerprint, Kept, FingerprintState>;
+
+/// One key, and whose places it occupies.
+#[derive(Debug)]
+struct Kept {
+    account: Arc<Account>,
+    state: KeyState,
+}
+
+/// How far the sweeps for checks without a place have come.
+#[derive(Debug, Default)]
+struct Reclaim {
+    /// When the next one may be, us.
+    next: AtomicU64,
+    shard: AtomicUsize,
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Full {
+    /// The policy has used up its share, and the rest is used up as well.
+    Policy,
+    /// The key has as many ids as it may have.
+    Ids,
 }
 
 impl MemoryStore {
-    /// A store that holds at most `max_keys` keys.
+    /// A store that holds at most `max_keys` keys and records of ids, at most 10^9.
     pub fn new(clock: Clock, max_keys: usize) -> Self {
-        let keys = DashMap::with_capacity_and_hasher_and_shard_amount(0, FingerprintState::default(), SHARDS);
-        Self { keys, held: AtomicUsize::new(0), max_keys, clock }
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            capacity: Capacity::new(max_keys),
+            ids: Fingerprinter::default(),
+            clock,
+            name: "embedded",
+            reclaim: Reclaim::default(),
+        }
+    }
+
+    /// The same under another name in the log.
+    #[must_use]
+    pub fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
+    /// Divides half of the places evenly among these policies; the rest is first come, first served.
+    /// Keys of other policies stay until they expire. Called by one at a time.
+    pub fn set_policies<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        self.capacity.divide(names);
     }
 
     /// See [`super::Store::take`].
     ///
     /// # Errors
-    /// [`StoreError::Refused`] when the key is new and the store is full.
+    /// [`StoreError::Refused`] when the key is new and its policy has no place left.
     pub fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
-        self.step(subject, |state, policy| state.take(policy, costs, metas, self.clock.now()))
+        let take = |state: &mut KeyState, _: &Account| state.take(&subject.policy, costs, metas, self.clock.now());
+        self.step_or_reclaim(subject, None, take).map_err(|full| self.refuse(subject, full))
     }
 
     /// See [`super::Store::history`].
     pub fn history(&self, subject: &Subject) -> History {
         let quota = &subject.policy.quotas[subject.policy.longest()];
-        let state = self.keys.get(&subject.fingerprint);
-        let counting = state.and_then(|state| state.counting(quota, self.clock.now()));
-        // The lock is free again.
+        let shard = self.shard(subject.fingerprint);
+        let kept = shard.get(&subject.fingerprint);
+        let counting = kept.and_then(|kept| kept.state.counting(quota, self.clock.now()));
+        drop(shard);
         counting.map(Counting::history).unwrap_or_default()
     }
 
     /// See [`super::Store::run`].
     ///
     /// # Errors
-    /// As [`MemoryStore::take`], but for a reset; the record of an id takes a place as well.
+    /// As [`MemoryStore::take`]; the record of an id needs a place as well. A reset needs none.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        if let Work::Once { id, cost: 1.. } = work
-            && self.is_full()
-            && !self.keys.get(&subject.fingerprint).is_some_and(|state| state.knows(id, self.clock.now()))
-        {
-            return Err(self.full());
-        }
-        let step = |state: &mut KeyState, policy: &_| state.run(policy, work, metas, self.clock.now());
-        // What is not known is forgotten; there is no place to note when.
-        if *work == Work::Reset && self.is_full() && !self.keys.contains_key(&subject.fingerprint) {
-            return Ok(step(&mut KeyState::default(), &subject.policy));
-        }
-        self.step(subject, step)
+        let print = match work {
+            Work::Once { id, .. } | Work::RefundOnce(id) => Some(self.ids.fingerprint("", id)),
+            _ => None,
+        };
+        let run = |state: &mut KeyState, account: &Account| {
+            let id = print.map(|print| Id { print, quotas: &account.quotas });
+            state.run(&subject.policy, work, id, metas, self.clock.now())
+        };
+        let recorded = print.filter(|_| matches!(work, Work::Once { cost: 1.., .. }));
+        let done = self.step_or_reclaim(subject, recorded, run);
+        done.or_else(|full| self.without_place(subject, work, full))
     }
 
-    fn step<T>(&self, subject: &Subject, step: impl FnOnce(&mut KeyState, &Arc<Policy>) -> T) -> Result<T, StoreError> {
-        match self.keys.entry(subject.fingerprint) {
+    /// The answers that need no place: an unknown key has nothing to forget, and a check that its
+    /// counts deny leaves no record.
+    fn without_place(&self, subject: &Subject, work: &Work, full: Full) -> Result<Done, StoreError> {
+        match work {
+            Work::Reset => Ok(KeyState::default().run(&subject.policy, &Work::Refund(0), None, &[], self.clock.now())),
+            Work::Once { cost, .. } => {
+                let look = |state: &mut KeyState, _: &Account| state.look(&subject.policy, *cost, self.clock.now());
+                match self.step(subject, None, look) {
+                    Ok(taken) if taken.ruling.verdicts.iter().any(|verdict| !verdict.allowed) => Ok(Done::Taken(taken)),
+                    _ => Err(self.refuse(subject, full)),
+                }
+            }
+            _ => Err(self.refuse(subject, full)),
+        }
+    }
+
+    /// A step that may find a place once expired keys have left theirs.
+    fn step_or_reclaim<T>(
+        &self,
+        subject: &Subject,
+        recorded: Option<Fingerprint>,
+        step: impl Fn(&mut KeyState, &Account) -> T,
+    ) -> Result<T, Full> {
+        match self.step(subject, recorded, &step) {
+            Err(_) if self.reclaim() => self.step(subject, recorded, step),
+            done => done,
+        }
+    }
+
+    /// One step of a key. `recorded` is the id of which it may leave a record.
+    fn step<T>(
+        &self,
+        subject: &Subject,
+        recorded: Option<Fingerprint>,
+        step: impl Fn(&mut KeyState, &Account) -> T,
+    ) -> Result<T, Full> {
+        match self.shard(subject.fingerprint).entry(subject.fingerprint) {
             Entry::Occupied(mut entry) => {
-                let before = entry.get().records();
-                let done = step(entry.get_mut(), &subject.policy);
-                self.held.fetch_add(entry.get().records() - before, Ordering::Relaxed);
+                let Kept { account, state } = entry.get_mut();
+                let is_new = |id: Fingerprint| !state.knows(id, self.clock.now());
+                if !recorded.is_some_and(is_new) {
+                    return Ok(step(state, account));
+                }
+                if state.records() >= self.max_ids_of_a_key() {
+                    return Err(Full::Ids);
+                }
+                // Before the charge: without a record a retry would charge again.
+                self.occupy(subject, account, 1)?;
+                let before = state.records();
+                let done = step(state, account);
+                if state.records() == before {
+                    self.capacity.release(account, 1);
+                }
                 Ok(done)
             }
             Entry::Vacant(entry) => {
+                let account = self.capacity.account(&subject.policy.name);
                 let mut state = KeyState::default();
-                let done = step(&mut state, &subject.policy);
-                if state.is_empty() {
-                    return Ok(done);
+                let done = step(&mut state, &account);
+                if !state.is_empty() {
+                    self.occupy(subject, &account, state.places())?;
+                    entry.insert(Kept { account, state });
                 }
-                if self.is_full() {
-                    return Err(self.full());
-                }
-                self.held.fetch_add(1 + state.records(), Ordering::Relaxed);
-                entry.insert(state);
                 Ok(done)
             }
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.held.load(Ordering::Relaxed) >= self.max_keys
+    fn occupy(&self, subject: &Subject, account: &Account, places: usize) -> Result<(), Full> {
+        let occupied = self.capacity.occupy(account, places, || self.clock.now());
+        if let Some(nearly_full) = occupied.map_err(|_| Full::Policy)? {
+            tracing::warn!(
+                store = self.name,
+                policy = subject.policy.name,
+                keys = nearly_full.occupied,
+                max_keys = self.capacity.max(),
+                suppressed = nearly_full.suppressed,
+                "the store is nearly full: soon `on_store_failure` answers new keys of policies beyond their share"
+            );
+        }
+        Ok(())
     }
 
-    fn full(&self) -> StoreError {
-        StoreError::Refused(format!("the embedded store is full with {} keys", self.max_keys))
+    fn max_ids_of_a_key(&self) -> usize {
+        (self.capacity.max() / 16).max(MIN_IDS_OF_A_KEY)
+    }
+
+    fn refuse(&self, subject: &Subject, full: Full) -> StoreError {
+        let (max, policy) = (self.capacity.max(), &subject.policy.name);
+        StoreError::Refused(match full {
+            Full::Policy => format!("no place is left for a new key of policy `{policy}` (`store.max_keys`: {max})"),
+            Full::Ids => {
+                let most = self.max_ids_of_a_key();
+                format!("one key of policy `{policy}` has {most} ids, the most that `store.max_keys` ({max}) permits")
+            }
+        })
+    }
+
+    fn shard(&self, key: Fingerprint) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[usize::from(key.slot()) % SHARDS])
     }
 
     /// Has its clock follow the wall clock, if it is one that does. True when it was moved forward: what was told of
@@ -139,25 +272,77 @@ impl MemoryStore {
     /// Drops the keys whose windows have all passed, and gives their memory back.
     pub fn sweep(&self) {
         let now = self.clock.now();
-        self.keys.retain(|_, state| {
-            let before = state.records();
+        for shard in &self.shards {
+            self.sweep_shard(&mut lock(shard), now);
+        }
+    }
+
+    /// Sweeps a part of the map, unless that was done a moment ago. Whether it freed a place.
+    fn reclaim(&self) -> bool {
+        let Reclaim { next, shard } = &self.reclaim;
+        let (now, due) = (self.clock.now(), next.load(Ordering::Relaxed));
+        let is_mine = || next.compare_exchange(due, now + RECLAIM_EVERY, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if now < due || !is_mine() {
+            return false;
+        }
+        let (mut seen, mut freed) = (0, 0);
+        for _ in 0..SHARDS {
+            let mut shard = lock(&self.shards[shard.fetch_add(1, Ordering::Relaxed) % SHARDS]);
+            seen += shard.len();
+            freed += self.sweep_shard(&mut shard, now);
+            if seen >= RECLAIM_KEYS {
+                break;
+            }
+        }
+        freed > 0
+    }
+
+    /// Drops what says nothing at `now` (us); how many places that frees.
+    fn sweep_shard(&self, shard: &mut Shard, now: Micros) -> usize {
+        let mut freed = 0;
+        shard.retain(|_, Kept { account, state }| {
+            let before = state.places();
             state.sweep(now);
-            let gone = before - state.records() + usize::from(state.is_empty());
-            self.held.fetch_sub(gone, Ordering::Relaxed);
+            let gone = before - state.places();
+            if gone > 0 {
+                self.capacity.release(account, gone);
+                freed += gone;
+            }
             !state.is_empty()
         });
-        if self.len() < self.keys.capacity() / 4 {
-            self.keys.shrink_to_fit();
+        if shard.len() < shard.capacity() / 4 {
+            shard.shrink_to_fit();
         }
+        freed
     }
 
     /// Keys, and records of ids, held now.
     pub fn len(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+        self.capacity.occupied()
     }
 
     /// Whether no key is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The same of one policy in force.
+    pub fn keys_of(&self, policy: &str) -> usize {
+        self.capacity.occupied_by(policy)
+    }
+
+    /// Keys and records of ids that it holds at most.
+    pub fn max_keys(&self) -> usize {
+        self.capacity.max()
+    }
+
+    /// Whether a policy that has used up its share gets no place for a new key.
+    pub fn is_full(&self) -> bool {
+        self.capacity.is_full()
+    }
+}
+
+/// No step of a key can panic halfway and leave a state that later steps must not see.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -124,6 +124,8 @@ pub struct Health {
     pub slots_without_owner: usize,
     /// How long ago a node of a cluster told last which primary owns which slots, us.
     pub topology_age: Option<Micros>,
+    /// The embedded store has no place for a new key of a policy that has used up its share.
+    pub is_full: bool,
 }
 
 /// One primary.
@@ -240,7 +242,7 @@ impl Store {
     /// What is up and what is not.
     pub fn health(&self) -> Health {
         match self {
-            Self::Memory(_) => Health { kind: "embedded", ..Health::default() },
+            Self::Memory(memory) => Health { kind: "embedded", is_full: memory.is_full(), ..Health::default() },
             Self::Redis(redis) => redis.health(),
         }
     }
@@ -266,6 +268,14 @@ impl Store {
         match self {
             Self::Memory(_) => {}
             Self::Redis(redis) => redis.set_overdue(overdue),
+        }
+    }
+
+    /// The embedded store, if it is the one.
+    pub fn embedded(&self) -> Option<&MemoryStore> {
+        match self {
+            Self::Memory(memory) => Some(memory),
+            Self::Redis(_) => None,
         }
     }
 

@@ -180,6 +180,7 @@ fn config(shutdown: Shutdown) -> Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         admin_listen: None,
         store: StoreConfig::Embedded,
+        max_keys: 10,
         prefilter: PrefilterConfig { max_keys: 1, max_denial: Duration::from_secs(1) },
         expected_nodes: NonZeroU64::MIN,
         telemetry: TelemetryConfig::default(),

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::tally::{Denials, Keys, MINUTE, Minute, Peaks};
 use crate::clock::Clock;
+use crate::config::DEFAULT_MAX_KEYS;
 use crate::limit::key::Fingerprinter;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::Micros;
-use crate::store::memory::MAX_KEYS;
 use crate::store::{MemoryStore, Subject};
 
 /// Keys from which on it is worth to look for those that say nothing any more.
@@ -55,7 +55,7 @@ impl Trial {
         let hand = Arc::new(AtomicU64::new(0));
         Self {
             policy,
-            store: MemoryStore::new(Clock::manual(hand.clone()), MAX_KEYS),
+            store: MemoryStore::new(Clock::manual(hand.clone()), DEFAULT_MAX_KEYS),
             hand,
             fingerprinter: Fingerprinter::default(),
             sweep: (FEW, 0),
@@ -107,7 +107,7 @@ impl Trial {
     fn make_room(&mut self, now: Micros) {
         if self.store.len() >= self.sweep.0 && now >= self.sweep.1 {
             self.store.sweep();
-            self.sweep = ((self.store.len() * 2).clamp(FEW, MAX_KEYS), now + MINUTE);
+            self.sweep = ((self.store.len() * 2).clamp(FEW, DEFAULT_MAX_KEYS), now + MINUTE);
         }
     }
 }

@@ -1,15 +1,16 @@
 //! What the embedded store keeps of one key: the states of its quotas, the records of its ids, its last reset.
 
-use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::ids::{Record, Records, SharedQuotas};
 use crate::limit::amend::{self, Receipt, is_tentative};
 use crate::limit::bucket::Terms;
-use crate::limit::decision::{Ruling, Taken, Verdict, decide, look};
+use crate::limit::decision::{Ruling, Taken, decide, look};
 use crate::limit::history::Counting;
+use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
@@ -34,48 +35,48 @@ struct Held {
 
 #[derive(Debug, Default)]
 struct Notes {
-    records: HashMap<Arc<str>, Record>,
-    /// What the latest record was charged to, most often the same as the one before: without the rest of its policy,
-    /// whose lists may be large.
-    charged: Arc<[Quota]>,
+    records: Records,
     /// Charges made up to the first instant are forgotten; nobody asks about one from the second on. us.
     reset: Option<(Micros, Micros)>,
 }
 
-/// A charge with an id.
-#[derive(Debug)]
-struct Record {
-    charged: Arc<[Quota]>,
-    verdict: Verdict,
-    receipt: Receipt,
-    refunded: bool,
-    /// us.
-    until: Micros,
+/// The id of a piece of work, as its key records it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Id<'a> {
+    pub(super) print: Fingerprint,
+    pub(super) quotas: &'a SharedQuotas,
 }
 
 type States = SmallVec<[State; 3]>;
 
 impl KeyState {
-    /// One step of work, at `now`.
-    pub(super) fn run(&mut self, policy: &Arc<Policy>, work: &Work, metas: &[Meta], now: Micros) -> Done {
-        match work {
-            Work::Take(costs) => Done::Taken(self.take(policy, costs, metas, now)),
-            Work::Look(cost) => Done::Taken(self.with(policy, now, |states| look(policy, states, now, *cost))),
-            Work::Reserve { cost, hold } => {
+    /// One step of work, at `now`; work with an id has it in `id` as well.
+    pub(super) fn run(
+        &mut self,
+        policy: &Arc<Policy>,
+        work: &Work,
+        id: Option<Id<'_>>,
+        metas: &[Meta],
+        now: Micros,
+    ) -> Done {
+        match (work, id) {
+            (Work::Take(costs), _) => Done::Taken(self.take(policy, costs, metas, now)),
+            (Work::Look(cost), _) | (Work::Once { cost, .. }, None) => Done::Taken(self.look(policy, *cost, now)),
+            (Work::Reserve { cost, hold }, _) => {
                 let (taken, receipt) = self.charge(policy, now, *cost, metas, now + hold);
                 Done::Reserved(taken, receipt)
             }
-            Work::Once { id, cost } => self.once(policy, id, *cost, metas, now),
-            Work::GiveBack(receipt) => {
+            (Work::Once { cost, .. }, Some(id)) => self.once(policy, id, *cost, metas, now),
+            (Work::GiveBack(receipt), _) => {
                 let receipt = (!self.is_forgotten(receipt.at)).then_some(receipt);
                 self.give_back(policy, now, receipt)
             }
-            Work::RefundOnce(id) => {
-                let receipt = self.receipt(policy, id, now);
+            (Work::RefundOnce(_), id) => {
+                let receipt = id.and_then(|id| self.receipt(policy, id.print, now));
                 self.give_back(policy, now, receipt.as_ref())
             }
-            Work::Refund(cost) => self.amended(policy, now, |states| amend::refund(policy, states, now, *cost)),
-            Work::Reset => self.reset(policy, now),
+            (Work::Refund(cost), _) => self.amended(policy, now, |states| amend::refund(policy, states, now, *cost)),
+            (Work::Reset, _) => self.reset(policy, now),
         }
     }
 
@@ -96,14 +97,24 @@ impl KeyState {
         }
     }
 
-    /// Whether `id` has a record at `now`.
-    pub(super) fn knows(&self, id: &str, now: Micros) -> bool {
-        self.notes.as_ref().and_then(|notes| notes.records.get(id)).is_some_and(|record| record.until > now)
+    /// Says what a cost would be told, and charges nothing.
+    pub(super) fn look(&mut self, policy: &Policy, cost: u64, now: Micros) -> Taken {
+        self.with(policy, now, |states| look(policy, states, now, cost))
+    }
+
+    /// Whether an id has a record at `now`.
+    pub(super) fn knows(&self, id: Fingerprint, now: Micros) -> bool {
+        self.record(id).is_some_and(|record| record.is_alive(now))
     }
 
     /// Records of ids.
     pub(super) fn records(&self) -> usize {
         self.notes.as_ref().map_or(0, |notes| notes.records.len())
+    }
+
+    /// Places that it occupies: its own, and one for each record.
+    pub(super) fn places(&self) -> usize {
+        usize::from(!self.is_empty()) + self.records()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -114,36 +125,34 @@ impl KeyState {
     pub(super) fn sweep(&mut self, now: Micros) {
         self.held.retain(|held| held.expires_at() > now);
         if let Some(notes) = &mut self.notes {
-            notes.records.retain(|_, record| record.until > now);
+            notes.records.sweep(now);
             notes.reset = notes.reset.filter(|(_, until)| *until > now);
-            if notes.records.is_empty() && notes.reset.is_none() {
+            if notes.records.len() == 0 && notes.reset.is_none() {
                 self.notes = None;
             }
         }
     }
 
-    fn once(&mut self, policy: &Arc<Policy>, id: &Arc<str>, cost: u64, metas: &[Meta], now: Micros) -> Done {
-        let known = self.notes.as_ref().and_then(|notes| notes.records.get(id)).filter(|record| record.until > now);
-        if let Some(record) = known {
-            if record.receipt.cost != cost {
+    fn record(&self, id: Fingerprint) -> Option<&Record> {
+        self.notes.as_ref().and_then(|notes| notes.records.get(id))
+    }
+
+    fn once(&mut self, policy: &Arc<Policy>, id: Id<'_>, cost: u64, metas: &[Meta], now: Micros) -> Done {
+        if let Some(record) = self.record(id.print).filter(|record| record.is_alive(now)) {
+            if record.cost() != cost {
                 return Done::Reused;
             }
-            let verdict = record.verdict.clone();
             let (policy, refunded) = (decided_by(policy, &record.charged), record.refunded);
+            let verdict = record.verdict();
             return Done::Charged(Box::new(Charged { policy, verdict, replayed: true, refunded }));
         }
         let (taken, receipt) = self.charge(policy, now, cost, metas, 0);
-        let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first().map(Verdict::as_recorded)) else {
+        let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
-        let until = now + record_life(policy);
-        let notes = self.notes.get_or_insert_default();
-        if *notes.charged != *policy.quotas {
-            notes.charged = policy.quotas.clone().into();
-        }
-        let record =
-            Record { charged: notes.charged.clone(), verdict: verdict.clone(), receipt, refunded: false, until };
-        notes.records.insert(id.clone(), record);
+        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), record_life(policy));
+        let verdict = record.verdict();
+        self.notes.get_or_insert_default().records.insert(id.print, record);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
     }
 
@@ -166,17 +175,14 @@ impl KeyState {
     }
 
     /// The receipt of an id's charge in terms of the present quotas, if it was not refunded yet; it is now.
-    fn receipt(&mut self, policy: &Policy, id: &str, now: Micros) -> Option<Receipt> {
+    fn receipt(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
         let record = self.notes.as_mut()?.records.get_mut(id)?;
-        if record.until <= now || std::mem::replace(&mut record.refunded, true) {
+        if !record.is_alive(now) || std::mem::replace(&mut record.refunded, true) {
             return None;
         }
         let charged = &record.charged;
-        let entry = |quota: &Quota| {
-            let place = charged.iter().position(|charged| same_counter(quota, charged.rule, charged.window))?;
-            record.receipt.entries.get(place).copied().flatten()
-        };
-        let receipt = Receipt { entries: policy.quotas.iter().map(entry).collect(), ..record.receipt.clone() };
+        let place = |quota: &Quota| charged.iter().position(|held| same_counter(quota, held.rule, held.window));
+        let receipt = record.receipt(&policy.quotas, place);
         (!self.is_forgotten(receipt.at)).then_some(receipt)
     }
 
@@ -265,15 +271,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::limit::key::Fingerprinter;
     use crate::limit::policy::Algorithm;
 
     #[test]
     fn a_record_keeps_no_policy_with_its_lists() {
         let quota = Quota { name: "1h".into(), limit: NonZeroU64::MIN, window: 3_600_000_000, rule: Rule::default() };
         let policy = Arc::new(Policy::new("p", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1)));
-        let mut state = KeyState::default();
+        let (mut state, quotas) = (KeyState::default(), SharedQuotas::default());
+        let id = Id { print: Fingerprinter::default().fingerprint("p", "once"), quotas: &quotas };
         let work = Work::Once { id: "once".into(), cost: 1 };
-        assert!(matches!(state.run(&policy, &work, &[], 1_000_000), Done::Charged(_)));
+        assert!(matches!(state.run(&policy, &work, Some(id), &[], 1_000_000), Done::Charged(_)));
         assert_eq!((state.records(), Arc::strong_count(&policy)), (1, 1));
     }
 }

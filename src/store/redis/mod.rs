@@ -237,6 +237,7 @@ impl RedisStore {
                 shards: self.topology.shards(),
                 slots_without_owner: self.topology.slots_without_owner(),
                 topology_age: self.topology.age(),
+                is_full: false,
             },
             Kind::Single => Health { kind: "redis", shards: self.topology.shards(), ..Health::default() },
             Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards(), ..Health::default() },

@@ -60,6 +60,10 @@ metrics! {
         pub topology_age: Family<f64> = "tollgate_topology_age_seconds",
         /// The shard's clock minus this node's, as far as it is known.
         pub clock_offset: Family<f64> = "tollgate_clock_offset_seconds",
+        /// Keys and ids of a policy in the embedded store; beside Redis in the one behind `local`.
+        pub store_keys: Family<f64> = "tollgate_store_keys",
+        /// Keys and ids that the embedded store holds at most.
+        pub store_capacity: Family<f64> = "tollgate_store_capacity",
         /// Keys of which the pre-filter knows that they have nothing left.
         pub prefilter_entries: Family<f64> = "tollgate_prefilter_entries",
         /// Checks that the pre-filter denied without asking the store.

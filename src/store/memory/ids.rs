@@ -1,0 +1,166 @@
+//! The records of a key's ids, small: an id is known by its fingerprint, and a record keeps only
+//! facts that nothing else implies.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::limit::amend::{Entry, Receipt};
+use crate::limit::decision::{QuotaState, Verdict};
+use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::limit::quota::Quota;
+use crate::limit::time::Micros;
+
+/// Records in a list; a key with more has a map. Most keys have one id.
+const FEW: usize = 8;
+
+/// Quotas of one policy that records share: its own, and those of overrides and requests.
+const SHARED: usize = 8;
+
+/// us in a ms.
+const MS: Micros = 1000;
+
+/// A charge with an id.
+#[derive(Debug)]
+pub(super) struct Record {
+    /// When it was made, us.
+    at: Micros,
+    cost: u64,
+    /// How long it is kept, ms: at most a day.
+    life: u32,
+    pub(super) refunded: bool,
+    /// The quotas that it was charged to.
+    pub(super) charged: Arc<Vec<Quota>>,
+    /// As the charge left them.
+    left: SmallVec<[QuotaState; 1]>,
+    /// Its entries in the states of the quotas; none where `at` says enough, as in windows.
+    entries: Option<Box<[Entry]>>,
+}
+
+impl Record {
+    /// Of an allowed verdict with its receipt, kept for `life` us.
+    pub(super) fn new(verdict: &Verdict, receipt: &Receipt, charged: Arc<Vec<Quota>>, life: Micros) -> Self {
+        let entries: Vec<Entry> = receipt.entries.iter().map(|entry| entry.unwrap_or_default()).collect();
+        let is_plain = entries.iter().all(|entry| *entry == Entry::default());
+        Self {
+            at: receipt.at,
+            cost: receipt.cost,
+            life: u32::try_from(life.div_ceil(MS)).unwrap_or(u32::MAX),
+            refunded: false,
+            charged,
+            left: verdict.quotas.iter().copied().collect(),
+            entries: (!is_plain).then(|| entries.into()),
+        }
+    }
+
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(super) fn is_alive(&self, now: Micros) -> bool {
+        self.at + Micros::from(self.life) * MS > now
+    }
+
+    /// The verdict on the charge.
+    pub(super) fn verdict(&self) -> Verdict {
+        Verdict::of_charge(self.cost, self.left.iter().copied().collect())
+    }
+
+    /// Its receipt in terms of quotas: `place` finds each among those that it was charged to.
+    pub(super) fn receipt(&self, quotas: &[Quota], place: impl Fn(&Quota) -> Option<usize>) -> Receipt {
+        let entry = |quota: &Quota| {
+            let place = place(quota)?;
+            Some(self.entries.as_ref().and_then(|entries| entries.get(place)).copied().unwrap_or_default())
+        };
+        Receipt { at: self.at, cost: self.cost, entries: quotas.iter().map(entry).collect() }
+    }
+}
+
+/// The records of one key.
+#[derive(Debug)]
+pub(super) enum Records {
+    Few(Vec<(Fingerprint, Record)>),
+    Many(HashMap<Fingerprint, Record, FingerprintState>),
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Records {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Few(list) => list.len(),
+            Self::Many(map) => map.len(),
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, id: Fingerprint) -> Option<&mut Record> {
+        match self {
+            Self::Few(list) => list.iter_mut().find(|(known, _)| *known == id).map(|(_, record)| record),
+            Self::Many(map) => map.get_mut(&id),
+        }
+    }
+
+    pub(super) fn get(&self, id: Fingerprint) -> Option<&Record> {
+        match self {
+            Self::Few(list) => list.iter().find(|(known, _)| *known == id).map(|(_, record)| record),
+            Self::Many(map) => map.get(&id),
+        }
+    }
+
+    /// In place of a record of the same id, if there is one.
+    pub(super) fn insert(&mut self, id: Fingerprint, record: Record) {
+        if let Some(known) = self.get_mut(id) {
+            *known = record;
+            return;
+        }
+        match self {
+            Self::Few(list) if list.len() < FEW => {
+                list.reserve_exact(1);
+                list.push((id, record));
+            }
+            Self::Few(list) => {
+                let map = list.drain(..).chain([(id, record)]).collect();
+                *self = Self::Many(map);
+            }
+            Self::Many(map) => _ = map.insert(id, record),
+        }
+    }
+
+    /// Drops records whose time is over, and gives back memory that they leave unused.
+    pub(super) fn sweep(&mut self, now: Micros) {
+        match self {
+            Self::Few(list) => list.retain(|(_, record)| record.is_alive(now)),
+            Self::Many(map) => {
+                map.retain(|_, record| record.is_alive(now));
+                if map.len() < map.capacity() / 4 {
+                    map.shrink_to_fit();
+                }
+            }
+        }
+    }
+}
+
+/// Quotas that were charged with ids, each kept once for all records of a policy. A record does not
+/// keep the policy itself, whose lists may be large.
+#[derive(Debug, Default)]
+pub(super) struct SharedQuotas(Mutex<Vec<Arc<Vec<Quota>>>>);
+
+impl SharedQuotas {
+    pub(super) fn of(&self, quotas: &[Quota]) -> Arc<Vec<Quota>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.iter().find(|known| known.as_slice() == quotas) {
+            return known.clone();
+        }
+        if known.len() == SHARED {
+            known.remove(0);
+        }
+        let quotas = Arc::new(quotas.to_vec());
+        known.push(quotas.clone());
+        quotas
+    }
+}
