@@ -172,6 +172,15 @@ fn the_file_may_leave_the_urls_to_the_command_line() {
     assert_eq!(config.policies.by_name["p"].timeout, Duration::from_millis(50));
 }
 
+#[test]
+fn the_embedded_store_needs_no_url_for_its_capacity() {
+    let config = loaded("store: {max_keys: 7}\npolicies: {p: {quotas: [5 per 1s]}}");
+    assert_eq!((config.store, config.max_keys), (StoreConfig::Embedded, 7));
+    assert_eq!(loaded("policies: {p: {quotas: [5 per 1s]}}").max_keys, DEFAULT_MAX_KEYS);
+    let config = loaded("store: {redis: [redis://a], max_keys: 7}\npolicies: {p: {quotas: [5 per 1s]}}");
+    assert!(matches!((config.store, config.max_keys), (StoreConfig::Redis(_), 7)));
+}
+
 /// For every server, whatever its URL begins with and wherever it is named.
 #[test]
 fn what_is_said_of_tls_turns_it_on() {

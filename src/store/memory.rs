@@ -236,7 +236,9 @@ impl MemoryStore {
     fn refuse(&self, subject: &Subject, full: Full) -> StoreError {
         let (max, policy) = (self.capacity.max(), &subject.policy.name);
         StoreError::Refused(match full {
-            Full::Policy => format!("no place is left for a new key of policy `{policy}` (`store.max_keys`: {max})"),
+            Full::Policy => {
+                format!("no place is left for a new key or id of policy `{policy}` (`store.max_keys`: {max})")
+            }
             Full::Ids => {
                 let most = self.max_ids_of_a_key();
                 format!("one key of policy `{policy}` has {most} ids, the most that `store.max_keys` ({max}) permits")

@@ -21,6 +21,9 @@ mod shared_calls;
 // What a policy says when the store cannot.
 mod store_failure;
 
+// The embedded store has places for each policy, and says when they are used up.
+mod store_capacity;
+
 // The end of a node loses no answer.
 mod shutdown;
 

@@ -30,6 +30,8 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_lane_queue_depth", "gauge", &["shard"]),
     ("tollgate_shard_up", "gauge", &["shard"]),
     ("tollgate_clock_offset_seconds", "gauge", &["shard"]),
+    ("tollgate_store_keys", "gauge", &["policy"]),
+    ("tollgate_store_capacity", "gauge", &[]),
     ("tollgate_prefilter_entries", "gauge", &[]),
     ("tollgate_prefilter_denials_total", "counter", &[]),
     ("tollgate_prefilter_evictions_total", "counter", &[]),

@@ -164,3 +164,13 @@ impl SharedQuotas {
         quotas
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_takes_88_bytes_with_its_id() {
+        assert_eq!(size_of::<(Fingerprint, Record)>(), 88);
+    }
+}

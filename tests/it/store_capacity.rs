@@ -1,0 +1,224 @@
+//! Callers who invent keys under one policy exhaust that policy's places, and nobody else's.
+
+use std::collections::HashSet;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tollgate::limit::policy::Policy;
+use tollgate::limit::time::Micros;
+use tollgate::store::{Done, Subject, Work};
+
+use crate::harness::steps;
+use crate::harness::timed::Timed;
+use crate::harness::{Node, TOLLGATE, file_with, free_port, http, node_with, unique, wait_until};
+
+const SECOND: Micros = 1_000_000;
+
+/// For stories in the test's own process, us.
+const START: Micros = 1_700_000_000 * SECOND;
+
+/// `a` and `b` have a share of 50 each, and 100 places are for the first who come.
+const TWO: &str = "
+store: {max_keys: 200}
+policies:
+  a: {quotas: [5 per 1h], timeout: 10s, inline: true, on_store_failure: allow}
+  b: {quotas: [5 per 1h], timeout: 10s, on_store_failure: deny}
+";
+
+#[test]
+fn spraying_keys_of_one_policy_leaves_others_their_share() {
+    let node = node_with(TWO);
+    assert_eq!(stored(&batch(&node, "a", 0..400)), 150);
+    let refused = node.check("a", "a-new", 1);
+    assert_eq!((&refused["fallback"]["cause"], &refused["allowed"]), (&json!("refused"), &json!(true)));
+    assert_eq!(stored(&batch(&node, "b", 0..400)), 50);
+    // Known keys go on exactly.
+    for (policy, key) in [("a", "a-0"), ("a", "a-149"), ("b", "b-0"), ("b", "b-49")] {
+        let allowed = (1..=5).map(|_| node.check(policy, key, 1)).filter(|told| told["allowed"] == true).count();
+        assert_eq!((allowed, &node.check(policy, key, 1)["allowed"]), (4, &json!(false)), "{policy} {key}");
+    }
+    assert_eq!((keys(&node, "a"), keys(&node, "b")), (Some(150), Some(50)));
+}
+
+/// Single checks, several keys at once, quotas and ids of a request: each occupies places of its policy.
+#[test]
+fn no_call_occupies_more_than_its_policy_may() {
+    type Spray = fn(usize) -> (&'static str, Value);
+    let sprays: [(&str, Spray); 5] = [
+        ("check", |at| ("/v1/check", json!({"policy": "a", "key": format!("{at}")}))),
+        ("all", |at| {
+            let check = |side: &str| json!({"policy": "a", "key": format!("{side}-{at}")});
+            ("/v1/check/all", json!({"checks": [check("left"), check("right")]}))
+        }),
+        ("inline", |at| {
+            ("/v1/check", json!({"policy": "a", "key": "k", "quotas": [format!("{} per 1h", at + 1)]}))
+        }),
+        ("ids", |at| ("/v1/check", json!({"policy": "a", "key": format!("{at}"), "id": "once"}))),
+        ("batch of ids", |at| {
+            let check = |item: usize| json!({"policy": "a", "key": format!("{at}-{item}"), "id": "once"});
+            ("/v1/check/batch", json!({"checks": [check(0), check(1), check(2)]}))
+        }),
+    ];
+    for (name, spray) in sprays {
+        let node = node_with(TWO);
+        for at in 0..200 {
+            let (path, body) = spray(at);
+            assert_eq!(node.post(path, &body).status, 200, "{name}");
+        }
+        assert_eq!(keys(&node, "a"), Some(150), "{name}");
+        assert_eq!(stored(&batch(&node, "b", 0..400)), 50, "{name}");
+    }
+}
+
+#[test]
+fn a_full_store_reports_degraded_until_keys_expire() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let file =
+        file_with("store: {max_keys: 100}\npolicies: {a: {quotas: [5 per 3s], timeout: 10s}, b: {quotas: [5 per 1s]}}");
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "warn").stderr(log.reopen().unwrap());
+    let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    assert_eq!((node.health()["status"].clone(), value(&node, "tollgate_store_capacity")), (json!("ok"), Some(100)));
+    batch(&node, "a", 0..100);
+    // Of 75 places 25 are its own: it is full long before the store is.
+    let health = node.health();
+    assert_eq!((&health["status"], &health["store"]["full"]), (&json!("degraded"), &json!(true)));
+    let told = || std::fs::read_to_string(log.path()).unwrap().matches("the store is nearly full").count();
+    wait_until("the log says that it is nearly full", || told() == 1);
+    wait_until("the keys have expired", || node.health()["status"] == "ok");
+    assert_eq!((node.health()["store"].get("full"), told()), (None, 1));
+}
+
+#[test]
+fn a_reload_divides_the_shares_anew() {
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let policies = |names: &[&str]| {
+        let policy = |name: &&str| format!("  {name}: {{quotas: [5 per 1h], timeout: 10s}}\n");
+        format!("store: {{max_keys: 200}}\npolicies:\n{}", names.iter().map(policy).collect::<String>())
+    };
+    let write = |names: &[&str]| std::fs::write(file.path(), policies(names)).unwrap();
+    write(&["a", "b"]);
+    let node = Node::with_config(file.path());
+    let reload = |names: &[&str]| {
+        write(names);
+        let answer = http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b""));
+        assert_eq!((answer.status, &answer.json()["restart_needed"]), (200, &json!([])));
+    };
+    assert_eq!(stored(&batch(&node, "a", 0..400)), 150);
+    // 25 each now; the keys of `a` stay, and count as before.
+    reload(&["a", "b", "c", "d"]);
+    assert_eq!(node.check("a", "a-0", 5)["allowed"], false);
+    assert_eq!(stored(&batch(&node, "c", 0..400)), 25);
+    assert_eq!(stored(&batch(&node, "b", 0..400)), 25);
+    assert_eq!(stored(&batch(&node, "d", 0..400)), 0, "all 200 places are occupied");
+    // The keys of a policy that is gone still occupy their places, and are told of when it is back.
+    reload(&["b", "c", "d"]);
+    assert_eq!(keys(&node, "a"), None);
+    assert_eq!(stored(&batch(&node, "d", 0..400)), 0);
+    reload(&["a", "b"]);
+    assert_eq!((keys(&node, "a"), keys(&node, "b")), (Some(150), Some(25)));
+    assert_eq!(node.check("a", "a-0", 5)["allowed"], false);
+    // What only a restart puts into force is named.
+    std::fs::write(file.path(), policies(&["a"]).replace("200", "300")).unwrap();
+    let answer = http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b""));
+    assert_eq!(answer.json()["restart_needed"], json!(["store"]));
+    assert_eq!(value(&node, "tollgate_store_capacity"), Some(200));
+}
+
+#[test]
+fn spraying_keys_of_a_local_policy_leaves_others_their_share_of_the_fallback() {
+    let node = node_with(&format!(
+        "store: {{redis: ['redis://127.0.0.1:{}'], timeout: 20ms, max_keys: 200}}
+policies: {{a: {{quotas: [5 per 1h]}}, b: {{quotas: [5 per 1h]}}}}",
+        free_port()
+    ));
+    assert_eq!(counted(&batch(&node, "a", 0..400), "ok"), 150);
+    let refused = node.check("a", "a-new", 1);
+    assert_eq!((&refused["reason"], &refused["allowed"]), (&json!("store_unavailable"), &json!(false)));
+    assert_eq!(counted(&batch(&node, "b", 0..400), "ok"), 50);
+    assert_eq!((keys(&node, "a"), value(&node, "tollgate_store_capacity")), (Some(150), Some(200)));
+}
+
+#[test]
+fn expired_keys_leave_their_places_to_the_next_check() {
+    let store = Timed::new(100);
+    let keys: Vec<Subject> = (0..200).map(|_| subject("p", 5)).collect();
+    let fill = |now, keys: &[Subject]| keys.iter().filter(|key| store.at(now).take(key, &[1], &[]).is_ok()).count();
+    assert_eq!(fill(START, &keys), 100);
+    assert_eq!(fill(START + SECOND / 2, &keys[100..]), 0);
+    assert_eq!(fill(START + 3 * SECOND, &keys[100..]), 100);
+    store.at(START + 10 * SECOND).sweep();
+    assert_eq!((store.at(START).len(), store.at(START).is_full()), (0, false));
+}
+
+#[test]
+fn a_known_key_is_denied_exactly_where_no_place_is_left_for_an_id() {
+    let store = Timed::new(3);
+    let key = subject("p", 2);
+    let once = |id: &str| store.at(START).run(&key, &Work::Once { id: id.into(), cost: 1 }, &[]);
+    let charged =
+        |id: &str, replayed: bool| matches!(once(id), Ok(Done::Charged(charged)) if charged.replayed == replayed);
+    assert!(charged("one", false));
+    assert!(store.at(START).take(&subject("p", 2), &[1], &[]).is_ok());
+    // It would be allowed, and a retry would charge it again.
+    assert!(once("two").is_err());
+    assert!(charged("one", true));
+    assert!(store.at(START).take(&key, &[1], &[]).is_ok());
+    let denied = once("three").unwrap();
+    assert!(matches!(&denied, Done::Taken(taken) if !taken.ruling.verdicts[0].allowed), "{denied:?}");
+    assert_eq!(store.at(START).len(), 3);
+}
+
+#[test]
+fn ids_of_one_key_leave_places_to_other_keys() {
+    let store = Timed::new(32_000);
+    let key = subject("p", 1_000_000);
+    let once = |number: usize, now| {
+        store.at(now).run(&key, &Work::Once { id: format!("{number}").into(), cost: 1 }, &[]).is_ok()
+    };
+    assert_eq!((0..5000).filter(|number| once(*number, START)).count(), 2000);
+    assert!(once(1999, START), "a known id is answered as before");
+    assert!(store.at(START).take(&subject("p", 1), &[1], &[]).is_ok());
+    // Records are kept for five minutes.
+    assert!(once(5000, START + 301 * SECOND));
+    store.at(START + 700 * SECOND).sweep();
+    assert_eq!(store.at(START).len(), 0);
+}
+
+fn subject(name: &str, limit: u64) -> Subject {
+    let policy = steps::policy(&[(limit, SECOND)]);
+    steps::subject(Policy { name: name.into(), ..policy }, &unique("capacity"))
+}
+
+/// The decisions on a check of each of these keys of a policy, `policy-number`.
+fn batch(node: &Node, policy: &str, numbers: std::ops::Range<usize>) -> Vec<Value> {
+    let checks: Vec<Value> = numbers.map(|at| json!({"policy": policy, "key": format!("{policy}-{at}")})).collect();
+    let answer = node.post("/v1/check/batch", &json!({ "checks": checks }));
+    answer.json()["results"].as_array().unwrap().clone()
+}
+
+/// How many the store decided.
+fn stored(decisions: &[Value]) -> usize {
+    decisions.iter().filter(|decision| decision["source"] == "store").count()
+}
+
+/// How many were answered for this reason.
+fn counted(decisions: &[Value], reason: &str) -> usize {
+    let keys: HashSet<&str> = decisions
+        .iter()
+        .filter(|decision| decision["reason"] == reason)
+        .filter_map(|decision| decision["key"].as_str())
+        .collect();
+    keys.len()
+}
+
+fn keys(node: &Node, policy: &str) -> Option<u64> {
+    value(node, &format!("tollgate_store_keys{{policy=\"{policy}\"}}"))
+}
+
+/// The value of one series; none if there is none.
+fn value(node: &Node, series: &str) -> Option<u64> {
+    let text = node.metrics();
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    Some(value.parse::<f64>().unwrap() as u64)
+}
