@@ -1,7 +1,7 @@
 //! The metrics of an engine and its store, read when somebody asks: what is not there has no series.
 
 use super::Engine;
-use crate::store::ShardReading;
+use crate::store::{MemoryStore, ShardReading};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{Labels, Metrics};
 
@@ -25,11 +25,20 @@ impl Engine {
     /// Of the embedded store: the store itself, or beside Redis the one behind `local`.
     #[expect(clippy::cast_precision_loss, reason = "keys are far fewer than 2^53")]
     fn read_embedded(&self, metrics: &mut Metrics) {
-        let embedded = self.store.embedded().unwrap_or(self.fallback.memory());
+        let embedded = self.embedded();
         metrics.store_capacity = (embedded.max_keys() as f64).into();
         let policies = self.policies();
         let keys = policies.by_name.keys().map(|name| (labels("policy", name), embedded.keys_of(name) as f64));
         metrics.store_keys = keys.collect();
+    }
+
+    fn embedded(&self) -> &MemoryStore {
+        self.store.embedded().unwrap_or(self.fallback.memory())
+    }
+
+    /// Keys and ids that the embedded store holds at most.
+    pub fn max_keys(&self) -> usize {
+        self.embedded().max_keys()
     }
 
     fn read_checks(&self, metrics: &mut Metrics) {

@@ -22,8 +22,13 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     let checks = url(&listeners.checks);
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
     lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
-    let store = if kind == "embedded" { "embedded: counts live in this process alone" } else { kind };
-    lines.push(format!("  store      {store}"));
+    lines.push(match kind {
+        "embedded" => {
+            let most = node.engine.max_keys();
+            format!("  store      embedded: counts live in this process alone, at most {most} keys")
+        }
+        kind => format!("  store      {kind}"),
+    });
     lines.push(format!("  policies   {} from {}", policies.by_name.len(), policies.origin));
     lines.extend(policies.by_name.values().take(MAX_SHOWN).map(|policy| format!("    {}", summary(policy))));
     if policies.by_name.len() > MAX_SHOWN {

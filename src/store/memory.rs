@@ -42,7 +42,7 @@ const RECLAIM_EVERY: Micros = 2_000;
 /// Such a sweep ends after a shard that brings it to so many keys.
 const RECLAIM_KEYS: usize = 1024;
 
-/// The records of one key's ids may occupy a sixteenth of all places, or so many where that is more.
+/// The records of one key's ids may occupy an eighth of all places, or so many where that is more.
 const MIN_IDS_OF_A_KEY: usize = 1000;
 
 /// Counts in this process, decided by its own clock.
@@ -230,7 +230,7 @@ impl MemoryStore {
     }
 
     fn max_ids_of_a_key(&self) -> usize {
-        (self.capacity.max() / 16).max(MIN_IDS_OF_A_KEY)
+        (self.capacity.max() / 8).max(MIN_IDS_OF_A_KEY)
     }
 
     fn refuse(&self, subject: &Subject, full: Full) -> StoreError {
