@@ -28,10 +28,10 @@ const SHAPE: Shape = Shape {
     checked: &[],
 };
 
-/// Keys of the embedded store.
+/// Keys that the embedded store may hold.
 const MAX_KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// The same, where nothing is said of them: about 1 GiB when each was charged once.
+/// The default of `store.max_keys`.
 pub const DEFAULT_MAX_KEYS: usize = 4_000_000;
 
 /// The one setting of `store` that the embedded store obeys.
@@ -42,9 +42,9 @@ const FLAG: Place = Place::Flag("--store or TOLLGATE_STORE");
 /// The settings of `store`.
 pub(super) struct Stores {
     pub config: StoreConfig,
-    /// Of policies that name none.
+    /// How long a policy waits that names no timeout.
     pub timeout: Duration,
-    /// Of the embedded store, be it the store or the one behind `on_store_failure: local`.
+    /// Bounds the embedded store and the one behind `on_store_failure: local`.
     pub max_keys: usize,
 }
 

@@ -22,7 +22,7 @@ impl Engine {
         metrics
     }
 
-    /// Of the embedded store: the store itself, or beside Redis the one behind `local`.
+    /// Reads the embedded store: the store itself, or beside Redis the one behind `local`.
     #[expect(clippy::cast_precision_loss, reason = "keys are far fewer than 2^53")]
     fn read_embedded(&self, metrics: &mut Metrics) {
         let embedded = self.embedded();

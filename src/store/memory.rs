@@ -8,8 +8,7 @@
 //! one asks for a place, so a check of a known key pays nothing for that.
 //!
 //! [`MemoryStore::sweep`] passes over the map from time to time and drops what says nothing any
-//! more. A check that finds no place sweeps a part of the map first, so expired keys block nobody
-//! for long. The map is cut into many small shards so that a pass never holds up a check.
+//! more. A check that finds no place first sweeps a part of the map. The map is cut into many small shards so that a pass never holds up a check.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -39,7 +38,7 @@ const SHARDS: usize = 1024;
 /// pass over a full store of the default size in two seconds.
 const RECLAIM_EVERY: Micros = 2_000;
 
-/// Such a sweep ends after a shard that brings it to so many keys.
+/// After so many keys the sweep ends with the shard that it is in.
 const RECLAIM_KEYS: usize = 1024;
 
 /// The records of one key's ids may occupy an eighth of all places, or so many where that is more.
@@ -50,7 +49,7 @@ const MIN_IDS_OF_A_KEY: usize = 1000;
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
     capacity: Capacity,
-    /// Of ids, whose records are held by fingerprint as keys are.
+    /// Makes the fingerprints by which ids are known.
     ids: Fingerprinter,
     clock: Clock,
     /// Its name in the log.
@@ -103,7 +102,8 @@ impl MemoryStore {
         Self { name, ..self }
     }
 
-    /// Divides half of the places evenly among these policies; the rest is first come, first served.
+    /// Divides half of the places evenly among these policies; the rest is first come, first
+    /// served.
     /// Keys of other policies stay until they expire. Called by one at a time.
     pub fn set_policies<'a>(&self, names: impl Iterator<Item = &'a str>) {
         self.capacity.divide(names);

@@ -40,7 +40,7 @@ fn spraying_keys_of_one_policy_leaves_others_their_share() {
     assert_eq!((keys(&node, "a"), keys(&node, "b")), (Some(150), Some(50)));
 }
 
-/// Single checks, several keys at once, quotas and ids of a request: each occupies places of its policy.
+/// Single checks, several keys at once, quotas and ids of a request.
 #[test]
 fn no_call_occupies_more_than_its_policy_may() {
     type Spray = fn(usize) -> (&'static str, Value);
@@ -80,7 +80,7 @@ fn a_full_store_reports_degraded_until_keys_expire() {
     let node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
     assert_eq!((node.health()["status"].clone(), value(&node, "tollgate_store_capacity")), (json!("ok"), Some(100)));
     batch(&node, "a", 0..100);
-    // Of 75 places 25 are its own: it is full long before the store is.
+    // The policy has 25 places of its own, and 50 common ones.
     let health = node.health();
     assert_eq!((&health["status"], &health["store"]["full"]), (&json!("degraded"), &json!(true)));
     let told = || std::fs::read_to_string(log.path()).unwrap().matches("the store is nearly full").count();
@@ -111,14 +111,14 @@ fn a_reload_divides_the_shares_anew() {
     assert_eq!(stored(&batch(&node, "c", 0..400)), 25);
     assert_eq!(stored(&batch(&node, "b", 0..400)), 25);
     assert_eq!(stored(&batch(&node, "d", 0..400)), 0, "all 200 places are occupied");
-    // The keys of a policy that is gone still occupy their places, and are told of when it is back.
+    // Keys of a policy that is gone occupy their places, and count again when it is back.
     reload(&["b", "c", "d"]);
     assert_eq!(keys(&node, "a"), None);
     assert_eq!(stored(&batch(&node, "d", 0..400)), 0);
     reload(&["a", "b"]);
     assert_eq!((keys(&node, "a"), keys(&node, "b")), (Some(150), Some(25)));
     assert_eq!(node.check("a", "a-0", 5)["allowed"], false);
-    // What only a restart puts into force is named.
+    // A restart is needed for another capacity.
     std::fs::write(file.path(), policies(&["a"]).replace("200", "300")).unwrap();
     let answer = http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b""));
     assert_eq!(answer.json()["restart_needed"], json!(["store"]));

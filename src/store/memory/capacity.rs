@@ -28,13 +28,13 @@ pub(super) struct Capacity {
     max: i64,
     /// Occupied places.
     occupied: AtomicI64,
-    /// Places that are nobody's own.
+    /// Places that no policy owns.
     common: AtomicI64,
     /// Places that accounts occupy beyond their shares.
     beyond: AtomicI64,
     /// By policy: those in force, and those that are gone while keys of theirs remain.
     accounts: ArcSwap<HashMap<String, Arc<Account>>>,
-    /// Of checks whose policy a reload has removed, and of stores that were told no policies.
+    /// For policies without an account: a reload removed them, or nobody named them.
     others: Arc<Account>,
     nearly_full: Limiter,
 }
@@ -119,7 +119,7 @@ impl Capacity {
         self.accounts.load().get(policy).unwrap_or(&self.others).clone()
     }
 
-    /// Occupies `places` for an account, or none. `now` (us) is asked only where the log may need it.
+    /// Occupies `places` for an account, or none. Only a line of the log needs `now` (us).
     pub(super) fn occupy(
         &self,
         account: &Account,
@@ -131,7 +131,7 @@ impl Capacity {
         let more = beyond(before + places.unsigned_abs()) - beyond(before);
         let common = self.common.load(Ordering::Relaxed);
         let beyond = if more == 0 { 0 } else { self.beyond.fetch_add(more, Ordering::Relaxed) + more };
-        // The sum of the shares and the rest, but for the time after a reload that made shares smaller.
+        // Shares and common places hold no more, unless a reload has just made shares smaller.
         let is_full = self.occupied.load(Ordering::Relaxed) + places > self.max;
         if more > 0 && beyond > common || is_full {
             self.release_places(account, places);

@@ -39,7 +39,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Of an allowed verdict with its receipt, kept for `life` us.
+    /// Records an allowed verdict with its receipt for `life` us.
     pub(super) fn new(verdict: &Verdict, receipt: &Receipt, charged: Arc<Vec<Quota>>, life: Micros) -> Self {
         let entries: Vec<Entry> = receipt.entries.iter().map(|entry| entry.unwrap_or_default()).collect();
         let is_plain = entries.iter().all(|entry| *entry == Entry::default());
