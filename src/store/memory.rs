@@ -8,7 +8,8 @@
 //! one asks for a place, so a check of a known key pays nothing for that.
 //!
 //! [`MemoryStore::sweep`] passes over the map from time to time and drops what says nothing any
-//! more. A check that finds no place first sweeps a part of the map. The map is cut into many small shards so that a pass never holds up a check.
+//! more. A check that finds no place first sweeps a part of the map. The map is cut into many small
+//! shards so that a pass never holds up a check.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -206,7 +207,7 @@ impl MemoryStore {
                 let mut state = KeyState::default();
                 let done = step(&mut state, &account);
                 if !state.is_empty() {
-                    self.occupy(subject, &account, state.places())?;
+                    self.occupy(subject, &account, 1 + state.records())?;
                     entry.insert(Kept { account, state });
                 }
                 Ok(done)
@@ -303,9 +304,10 @@ impl MemoryStore {
     fn sweep_shard(&self, shard: &mut Shard, now: Micros) -> usize {
         let mut freed = 0;
         shard.retain(|_, Kept { account, state }| {
-            let before = state.places();
+            // A refund may have emptied it before.
+            let before = state.records();
             state.sweep(now);
-            let gone = before - state.places();
+            let gone = before - state.records() + usize::from(state.is_empty());
             if gone > 0 {
                 self.capacity.release(account, gone);
                 freed += gone;

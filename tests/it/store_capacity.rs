@@ -152,6 +152,20 @@ fn expired_keys_leave_their_places_to_the_next_check() {
 }
 
 #[test]
+fn a_key_that_a_refund_emptied_leaves_its_place() {
+    let store = Timed::new(10);
+    for _ in 0..3 {
+        let keys: Vec<Subject> = (0..10).map(|_| subject("p", 5)).collect();
+        for key in &keys {
+            assert!(store.at(START).take(key, &[1], &[]).is_ok());
+            assert!(store.at(START).run(key, &Work::Refund(1), &[]).is_ok());
+        }
+        store.at(START).sweep();
+        assert_eq!(store.at(START).len(), 0);
+    }
+}
+
+#[test]
 fn a_known_key_is_denied_exactly_where_no_place_is_left_for_an_id() {
     let store = Timed::new(3);
     let key = subject("p", 2);

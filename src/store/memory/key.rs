@@ -112,11 +112,6 @@ impl KeyState {
         self.notes.as_ref().map_or(0, |notes| notes.records.len())
     }
 
-    /// Places that it occupies: its own, and one for each record.
-    pub(super) fn places(&self) -> usize {
-        usize::from(!self.is_empty()) + self.records()
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.notes.is_none()
     }
