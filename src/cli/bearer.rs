@@ -2,6 +2,11 @@
 
 use std::path::PathBuf;
 
+use super::bounded;
+
+/// The most bytes of a file with a token.
+const TOKEN_BYTES: u64 = 64 * 1024;
+
 /// Not a flag of its own: everyone on the machine can read those.
 #[derive(Debug, clap::Args)]
 pub(super) struct Bearer {
@@ -15,7 +20,10 @@ impl Bearer {
     /// When the file cannot be read, or what is there can be no token.
     pub(super) fn token(&self) -> Result<Option<String>, String> {
         let text = match &self.token_file {
-            Some(file) => std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?,
+            Some(file) => {
+                let bytes = bounded::read(file, TOKEN_BYTES)?;
+                String::from_utf8(bytes).map_err(|_| format!("{}: not UTF-8", file.display()))?
+            }
             None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
         };
         // Some editors begin a file with a mark that is no part of its text.

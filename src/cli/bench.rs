@@ -12,7 +12,7 @@
 
 use std::process::ExitCode;
 
-use super::{fail, tell};
+use super::{fail, shown, tell};
 
 mod args;
 
@@ -58,5 +58,5 @@ pub(super) fn run(args: Args) -> ExitCode {
         Err(reason) => return fail(&reason, 2),
     };
     let code = if report.is_all_answered() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    tell(&if json { report.json() } else { report.text() }, code, 2)
+    tell(&if json { shown::json(&report.json()) } else { report.text() }, code, 2)
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::Node;
 use super::{fail, print};
+use crate::config::visible;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -40,13 +41,13 @@ fn ask(args: &Args) -> Result<bool, String> {
         body["id"] = json!(id);
     }
     let answer = args.node.post("/v1/check", &body)?;
-    if args.json {
-        print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
+    if let Some(document) = answer.document().filter(|_| args.json) {
+        print(&document)?;
     }
     let decision = answer.json();
     let Some(allowed) = decision["allowed"].as_bool() else { return Err(answer.failure()) };
     if !args.json {
-        print(&format!("{}\n", sentence(&decision)))?;
+        print(&format!("{}\n", visible(&sentence(&decision))))?;
     }
     Ok(allowed)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
@@ -11,11 +11,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::bearer::Bearer;
+use super::shown;
 use super::target::Target;
 use super::tls::Tls;
+use crate::config::visible;
 
 /// How long a whole call may take.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most bytes of an answer's body: a thousand policies take a quarter of it.
+const MAX_ANSWER: usize = 4 * 1024 * 1024;
+
+/// The most bytes of an answer's status line and header fields together.
+const MAX_HEAD: usize = 64 * 1024;
 
 /// Which node to ask.
 #[derive(Debug, clap::Args)]
@@ -42,8 +50,18 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// What a problem document says, or at least the status. For an answer that is not what was asked for.
+    /// The body as it came, for programs, if it is JSON.
+    pub(super) fn document(&self) -> Option<String> {
+        let text = std::str::from_utf8(&self.body).ok().filter(|_| !self.json().is_null())?;
+        Some(shown::json(text) + "\n")
+    }
+
+    /// The detail of a problem document, or at least the status, on one line. For an unexpected answer.
     pub(super) fn failure(&self) -> String {
+        visible(&self.reason())
+    }
+
+    fn reason(&self) -> String {
         let body = self.json();
         let violations =
             words(&body["violations"], |it| Some(format!("{} {}", it["pointer"].as_str()?, it["detail"].as_str()?)));
@@ -94,6 +112,8 @@ impl Node {
         let runtime = runtime.map_err(|error| error.to_string())?;
         let answer =
             runtime.block_on(async { tokio::time::timeout(TIMEOUT, self.ask(&target, method, path, body)).await });
+        // The look-up of a name may still be under way.
+        runtime.shutdown_background();
         answer
             .unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
             .map_err(|reason| format!("{target}: {reason}"))
@@ -117,7 +137,9 @@ impl Node {
         path: &str,
         body: Bytes,
     ) -> Result<Answer, String> {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+            .max_buf_size(MAX_HEAD)
+            .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
         tokio::spawn(connection);
@@ -133,7 +155,11 @@ impl Node {
             .map_err(|error| error.to_string())?;
         let response = sender.send_request(request).await.map_err(|error| unanswered(&error, target))?;
         let status = response.status();
-        let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+            true => format!("the answer is longer than {MAX_ANSWER} bytes: what answers there is no Tollgate"),
+            false => error.to_string(),
+        })?;
         Ok(Answer { status, body: body.to_bytes() })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{fail, load, tell};
+use super::{fail, load, shown, tell};
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::lists::Found;
@@ -30,7 +30,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let told = explain(args).map(|told| if args.json { format!("{told}\n") } else { text(&told) });
+    let told = explain(args).map(|told| if args.json { shown::json(&format!("{told}\n")) } else { text(&told) });
     match told {
         Ok(told) => tell(&told, ExitCode::SUCCESS, 1),
         Err(reason) => fail(&reason, 1),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
 
+use super::shown;
 use crate::telemetry::log_queue::LOG;
 
 /// How long the end of the process waits until what was logged is written.
@@ -47,7 +48,7 @@ pub(super) fn write() -> io::Result<()> {
 pub(super) fn end(failure: Option<&str>) {
     if let Some(reason) = failure {
         // It takes all that it is given.
-        let _ = (&LOG).write_all(format!("tollgate: {reason}\n").as_bytes());
+        let _ = (&LOG).write_all(format!("tollgate: {}\n", shown::lines(reason)).as_bytes());
     }
     LOG.flush(LAST_LINES);
 }

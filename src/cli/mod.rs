@@ -30,6 +30,10 @@ mod replay;
 
 mod client;
 
+mod bounded;
+
+mod shown;
+
 mod target;
 
 mod tls;
@@ -80,7 +84,7 @@ impl Cli {
 
 /// Ends the process with what clap tells in place of a command: the help, the version, or what is wrong.
 fn exit(told: &clap::Error) -> ! {
-    let code = match written(told.print()) {
+    let code = match written(show(told)) {
         Err(reason) if !told.use_stderr() => {
             complain(&reason);
             1
@@ -88,6 +92,18 @@ fn exit(told: &clap::Error) -> ! {
         _ => told.exit_code(),
     };
     std::process::exit(code)
+}
+
+/// In colour, unless it repeats what a terminal must not be shown.
+fn show(told: &clap::Error) -> std::io::Result<()> {
+    let text = told.render().to_string();
+    match shown::lines(&text) {
+        shown if shown == text => told.print(),
+        shown => {
+            say(shown.trim_end());
+            Ok(())
+        }
+    }
 }
 
 /// Sees to it that empty variables are none, and that no help shows what the others hold: a URL may have a password.
@@ -129,14 +145,14 @@ fn fail(reason: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Writes to standard output; that nobody reads it any more is no reason to fail.
+/// Writes to standard output, as a terminal may show it; that nobody reads it any more is no reason to fail.
 ///
 /// # Errors
 /// When it cannot be written, for instance to a disk that is full.
 fn print(text: &str) -> Result<(), String> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    written(out.write_all(shown::lines(text).as_bytes()).and_then(|()| out.flush()))
 }
 
 fn written(result: std::io::Result<()>) -> Result<(), String> {
@@ -151,10 +167,10 @@ fn complain(reason: &str) {
     say(&format!("tollgate: {reason}"));
 }
 
-/// A line on standard error.
-fn say(line: &str) {
+/// Lines on standard error, as a terminal may show them.
+fn say(lines: &str) {
     use std::io::Write;
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("{}\n", shown::lines(lines)).as_bytes());
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::client::Node;
 use super::{complain, fail, tell};
+use crate::config::visible;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -24,7 +25,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
             if answer.status != StatusCode::OK || !body["policies"].is_array() {
                 return fail(&answer.failure(), 1);
             }
-            let told = if args.json { format!("{}\n", String::from_utf8_lossy(&answer.body)) } else { table(&body) };
+            let document = answer.document().filter(|_| args.json);
+            let told = document.unwrap_or_else(|| table(&body));
             let code = tell(&told, ExitCode::SUCCESS, 1);
             let last = &body["last_reload"];
             if last["successful"] == false {
@@ -44,25 +46,26 @@ fn faults_of(last: &Value) -> String {
     let fault = |fault: &Value| {
         let place = fault["line"].as_u64().zip(fault["column"].as_u64());
         let place = place.map(|(line, column)| format!("line {line}, column {column}: ")).unwrap_or_default();
-        format!("\n  {place}{}", fault["detail"].as_str().unwrap_or("?"))
+        format!("\n  {place}{}", text(&fault["detail"]))
     };
     let faults: String = last["faults"].as_array().into_iter().flatten().map(fault).collect();
-    format!(
-        "these are the policies of before: at {} the file had faults{faults}",
-        last["at"].as_str().unwrap_or("?")
-    )
+    format!("these are the policies of before: at {} the file had faults{faults}", text(&last["at"]))
 }
 
 /// What the file says otherwise than the node does, until it is started again.
 fn waiting(last: &Value) -> Option<String> {
     let settings = last["restart_needed"].as_array()?.iter().filter_map(Value::as_str);
-    let settings: Vec<_> = settings.map(|name| format!("`{name}`")).collect();
+    let settings: Vec<_> = settings.map(|name| format!("`{}`", visible(name))).collect();
     (!settings.is_empty()).then(|| format!("these settings have changed and need a restart: {}", settings.join(", ")))
+}
+
+/// On one line, whatever it holds.
+fn text(value: &Value) -> String {
+    visible(value.as_str().unwrap_or("?"))
 }
 
 /// One line a policy, its columns as wide as what they hold.
 fn table(body: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let mut rows = vec![["POLICY", "ALGORITHM", "KEY", "ON STORE FAILURE", "QUOTAS"].map(str::to_owned)];
     rows.extend(body["policies"].as_array().into_iter().flatten().map(|policy| {
         let quota = |quota: &Value| format!("{}: {}", text(&quota["name"]), text(&quota["says"]));

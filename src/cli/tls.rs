@@ -1,6 +1,6 @@
 //! TLS towards a node, by the authority that signed its certificate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::ring;
@@ -10,6 +10,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use super::bounded::{self, PEM_BYTES};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Tls {
@@ -46,14 +48,14 @@ impl Tls {
         let (Some(cert_file), Some(key_file)) = (&self.cert_file, &self.key_file) else {
             return Ok(config.with_no_client_auth());
         };
-        let key = PrivateKeyDer::from_pem_file(key_file);
+        let key = PrivateKeyDer::from_pem_slice(&bounded::read(key_file, PEM_BYTES)?);
         let key = key.map_err(|error| format!("{}: {error}", key_file.display()))?;
         config.with_client_auth_cert(certificates(cert_file)?, key).map_err(|error| error.to_string())
     }
 }
 
-fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bounded::read(file, PEM_BYTES)?).collect();
     match read {
         Ok(read) if read.is_empty() => Err(format!("{} holds no certificate in PEM", file.display())),
         read => read.map_err(|error| format!("{}: {error}", file.display())),

@@ -1,14 +1,17 @@
 //! `tollgate token`: tokens for callers, and the lines by which a node knows them.
 
-use std::io::{BufRead, Read};
 use std::process::ExitCode;
 
 use super::bearer::shown;
+use super::bounded;
 use super::{fail, tell};
 use crate::access::{TokenHash, new_token};
 
-/// What a line with a token may have: a bound for what is read by mistake.
+/// The most bytes of a token: a bound for input that is named by mistake.
 const MAX_BYTES: u64 = 4096;
+
+/// The fewest characters of a token: 20 random letters and digits hold more than 100 bits.
+const MIN_LETTERS: usize = 20;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -21,7 +24,7 @@ enum Command {
     /// Make a random token. The first line is for the caller, the second for a file of tokens; the first
     /// is kept nowhere.
     New,
-    /// Read a token from standard input and print its line.
+    /// Read a token of at least 20 characters, one line, from standard input and print its line.
     Hash,
 }
 
@@ -38,13 +41,19 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// The line of the one token on standard input. Blanks around it are no part of it.
 fn hashed() -> Result<String, String> {
-    let mut line = String::new();
-    let mut bounded = std::io::stdin().lock().take(MAX_BYTES + 1);
-    let length = bounded.read_line(&mut line).map_err(|error| error.to_string())?;
-    match line.trim() {
-        _ if length as u64 > MAX_BYTES => Err(format!("a token has up to {MAX_BYTES} bytes")),
-        "" => Err("write the token to standard input".into()),
-        token => Ok(format!("{}\n", TokenHash::of(shown(token)?))),
+    let bytes = bounded::all(std::io::stdin().lock(), MAX_BYTES);
+    let bytes = bytes.map_err(|reason| format!("standard input: {reason}"))?;
+    let text = String::from_utf8(bytes).map_err(|_| "standard input: not UTF-8")?;
+    // Some editors begin a file with a mark that is no part of its text.
+    let token = text.trim_start_matches('\u{feff}').trim();
+    match token.chars().count() {
+        0 => Err("write the token to standard input".into()),
+        _ if token.contains(['\n', '\r']) => Err("a token is one line, and there are more: hash one at a time".into()),
+        1..MIN_LETTERS => Err(format!(
+            "a token has at least {MIN_LETTERS} characters, or others guess it: `tollgate token new` makes one"
+        )),
+        _ => Ok(format!("{}\n", TokenHash::of(shown(token)?))),
     }
 }

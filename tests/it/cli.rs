@@ -442,14 +442,14 @@ fn a_token_that_never_ends_is_none() {
         let output = command.output().expect("prlimit of util-linux");
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    assert_eq!(hash("/dev/zero"), (Some(1), "tollgate: a token has up to 4096 bytes\n".to_owned()));
+    assert_eq!(hash("/dev/zero"), (Some(1), "tollgate: standard input: it is larger than 4096 bytes\n".to_owned()));
     let longest = file_with(&"x".repeat(4096));
     assert_eq!(hash(longest.path().to_str().unwrap()).0, Some(0));
 }
 
 #[test]
 fn a_token_that_nobody_can_show_has_no_line() {
-    for token in ["två", "two words", "a\u{7f}"] {
+    for token in ["två-två-två-två-två-två", "two words of many letters", "twenty-letters-and-a\u{7f}"] {
         let file = file_with(&format!(" {token} \n"));
         let input = std::fs::File::open(file.path()).unwrap();
         let output = Command::new(TOLLGATE).args(["token", "hash"]).stdin(input).output().unwrap();

@@ -9,6 +9,7 @@ use super::entry::Format;
 use super::run::{Counts, Outcome};
 use super::tally::Minute;
 use super::trial::Result;
+use crate::cli::shown;
 use crate::config::visible;
 use crate::limit::time::Micros;
 
@@ -30,7 +31,7 @@ pub(super) fn json(outcome: &Outcome) -> String {
         "peak_minutes": outcome.peaks.iter().map(minute).collect::<Vec<_>>(),
         "policies": outcome.policies.iter().map(policy).collect::<Vec<_>>(),
     });
-    format!("{report:#}\n")
+    shown::json(&format!("{report:#}\n"))
 }
 
 fn policy(result: &Result) -> Value {
@@ -62,7 +63,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
     let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = outcome.counts;
     let mut text = String::new();
     for (name, format) in &outcome.logs {
-        push(&mut text, format_args!("{name}: {}", format.map_or("empty", Format::name)));
+        push(&mut text, format_args!("{}: {}", visible(name), format.map_or("empty", Format::name)));
     }
     let counts = format!("{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key");
     push(&mut text, format_args!("{counts}, {out_of_order} out of order"));

@@ -1,0 +1,31 @@
+//! Reads whole files up to a bound: a file that is named by mistake may never end.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The most bytes of a file with certificates or a key.
+pub(super) const PEM_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Reads the whole file at `path`.
+///
+/// # Errors
+/// When it cannot be read, or holds more than `most` bytes.
+pub(super) fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let failed = |reason: String| format!("{}: {reason}", path.display());
+    let file = File::open(path).map_err(|error| failed(error.to_string()))?;
+    all(file, most).map_err(failed)
+}
+
+/// Reads all of `input`.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn all(input: impl Read, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    match input.take(most + 1).read_to_end(&mut bytes) {
+        Ok(length) if length as u64 > most => Err(format!("it is larger than {most} bytes")),
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
