@@ -138,6 +138,26 @@ impl Access {
         }
     }
 
+    /// The rights that `next` gives callers beyond these, in words for operators.
+    pub fn openings(&self, next: &Self) -> Vec<&'static str> {
+        let gone = |of: fn(&Self) -> &[TokenHash]| !of(self).is_empty() && of(next).is_empty();
+        let no_check = gone(|access| &access.check);
+        // Tokens for checks alone still keep operators out.
+        let no_admin =
+            next.admin.is_empty() && next.check.is_empty() && !(self.admin.is_empty() && self.check.is_empty());
+        let operators = self.check.iter().any(|token| next.admin.contains(token) && !self.admin.contains(token));
+        let openings = [
+            (no_check, "there are no check tokens any more: checks need none"),
+            (
+                no_admin,
+                "there are no tokens any more: who reaches a listener on loopback may do what operators do",
+            ),
+            (next.allow_anonymous && !self.allow_anonymous, "`allow_anonymous` is set: checks need no token"),
+            (operators, "a token for checks is now one for operators"),
+        ];
+        openings.into_iter().filter(|(is_open, _)| *is_open).map(|(_, words)| words).collect()
+    }
+
     /// Whether a known token is one for operators.
     fn known(&self, token: Option<&str>) -> Result<bool, Refused> {
         let hash = TokenHash::of(token.ok_or(Refused::NoToken)?);
@@ -167,6 +187,32 @@ mod tests {
     fn tokens_are_long_and_never_the_same() {
         let (one, other) = (new_token().unwrap(), new_token().unwrap());
         assert!(one.len() == 73 && one != other, "{one} {other}");
+    }
+
+    #[test]
+    fn what_a_change_opens_is_told() {
+        let tokens = |names: &[&str]| names.iter().map(|name| TokenHash::of(name)).collect::<Vec<_>>();
+        let access = |check: &[&str], admin: &[&str], allow_anonymous| Access {
+            check: tokens(check),
+            admin: tokens(admin),
+            allow_anonymous,
+        };
+        let (both, none) = (access(&["c"], &["a"], false), access(&[], &[], false));
+        for (before, now, openings) in [
+            (&both, &both, 0),
+            (&none, &both, 0),
+            (&both, &access(&["d", "e"], &["b"], false), 0),
+            (&both, &access(&["c"], &[], false), 0),
+            (&both, &none, 2),
+            (&both, &access(&[], &["a"], false), 1),
+            (&access(&[], &["a"], false), &none, 1),
+            (&access(&["c"], &[], false), &none, 2),
+            (&none, &access(&[], &[], true), 1),
+            (&both, &access(&[], &["a"], true), 2),
+            (&both, &access(&["c"], &["a", "c"], false), 1),
+        ] {
+            assert_eq!(before.openings(now).len(), openings, "{before:?} {now:?}");
+        }
     }
 
     #[test]

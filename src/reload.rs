@@ -82,6 +82,12 @@ impl Reloader {
     pub fn new(setup: Setup, started: Config, engine: Arc<Engine>) -> Self {
         let at = started.policies.loaded_at;
         warn_of_end(started.tls.as_ref(), at);
+        warn_of_files(&started.warnings);
+        if started.access.allow_anonymous && started.is_public() {
+            tracing::warn!(
+                "`auth.allow_anonymous`: everyone who reaches this node may check, refund and read what counts"
+            );
+        }
         let last = LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: Vec::new() };
         Self {
             lasting: setup.is_lasting(),
@@ -175,7 +181,11 @@ impl Reloader {
         let waits = |setting| restart_needed.contains(&setting);
         let access = Some(config.access).filter(|_| !waits("auth"));
         let tls = config.tls.filter(|_| !waits("tls"));
+        if let Some(access) = &access {
+            warn_of_openings(&self.access.load(), access);
+        }
         let settings = self.replace_settings(access, tls);
+        warn_of_files(&config.warnings);
         warn_of_end(self.tls.load().as_deref(), at);
         let changes = self.engine.replace(config.policies);
         let last =
@@ -229,6 +239,18 @@ fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
         tracing::warn!("the certificate of `tls` has ended, and clients refuse it: renew `cert_file`");
     } else if end - now < ENDS_SOON {
         tracing::warn!(hours_left, "the certificate of `tls` ends soon: renew `cert_file`");
+    }
+}
+
+/// Tells of files that others may write, or read although they hold a secret.
+fn warn_of_files(warnings: &[String]) {
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+/// Tells what callers may do from now on that they could not do before.
+fn warn_of_openings(before: &Access, now: &Access) {
+    for opening in before.openings(now) {
+        tracing::warn!("the configuration was loaded again with less access control: {opening}");
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
                 1 => "1 policy".to_owned(),
                 number => format!("{number} policies"),
             };
+            config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
             let told = format!("{}: valid, {policies}\n", args.file.display());
             tell(&told, ExitCode::SUCCESS, 1)
         }

@@ -71,8 +71,16 @@ pub(super) fn written(place: Place, section: &Section<'_>, files: &mut Files, fa
     let password_file = section.member("password_file").map(|node| {
         const WHAT: &str = "a file with the password";
         let password = files.text(node, WHAT, faults)?;
-        if password.trim_end_matches(['\r', '\n']).is_empty() {
-            return node.complain("holds no password", faults);
+        files.secret(node);
+        match password.trim_end_matches(['\r', '\n']) {
+            "" => return node.complain("holds no password", faults),
+            line if line.contains(['\r', '\n']) => {
+                return node.complain("must hold the password alone, on one line", faults);
+            }
+            line if line.starts_with('\u{feff}') => {
+                return node.complain("begins with a byte order mark: save it without", faults);
+            }
+            _ => {}
         }
         files.path(node, WHAT, faults)
     });

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::fault::Faults;
 use super::raw::{Node, Value};
-use super::scalar::excerpt;
+use super::scalar::{excerpt, visible};
 use super::source::Source;
 
 /// What one of these files may hold, bytes: a bound for what is named by mistake.
@@ -19,6 +19,29 @@ pub(super) struct Files {
     /// Relative paths are found from here: the folder of the configuration.
     folder: PathBuf,
     read: Vec<Watched>,
+    /// Warnings about files that others may write, or secrets that others may read.
+    open: Vec<String>,
+}
+
+/// Permissions of the group and of others: to write, and to read.
+const WRITABLE: u32 = 0o022;
+const READABLE: u32 = 0o044;
+
+/// A warning about the file at `path`, if its permissions have one of `refused`. Root gives files to a group that a
+/// service is in: a group may read what its service does not own.
+fn permissions(path: &Path, refused: u32) -> Option<String> {
+    let data = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let is_ours = data.uid() == rustix::process::geteuid().as_raw();
+    let refused = if refused == READABLE && !is_ours { 0o004 } else { refused };
+    let found = data.mode() & refused;
+    let (may, right) = match refused {
+        _ if found == 0 => return None,
+        WRITABLE => ("write it", "g-w,o-w"),
+        _ => ("read it, and it holds a secret", "g-r,o-r"),
+    };
+    let who = if found & 0o007 == 0 { "its group" } else { "every user of this machine" };
+    let path = visible(&path.display().to_string());
+    Some(format!("{path}: {who} may {may}: `chmod {right}` ends that"))
 }
 
 impl Files {
@@ -26,12 +49,28 @@ impl Files {
     pub(super) fn beside(source: &Source) -> Self {
         let parent = |file: &Watched| file.path.parent().map(Path::to_owned);
         let folder = source.file.as_ref().and_then(parent).unwrap_or_default();
-        Self { folder, read: source.file.clone().into_iter().collect() }
+        let open = source.file.iter().filter_map(|file| permissions(&file.path, WRITABLE)).collect();
+        Self { folder, read: source.file.clone().into_iter().collect(), open }
     }
 
-    /// Those that were read.
-    pub(super) fn into_watched(self) -> Vec<Watched> {
-        self.read
+    /// Those that were read, and warnings about their permissions.
+    pub(super) fn into_watched(mut self) -> (Vec<Watched>, Vec<String>) {
+        self.open.sort();
+        self.open.dedup();
+        (self.read, self.open)
+    }
+
+    /// Warns if others may read the file that `node` names, which holds a secret.
+    pub(super) fn secret(&mut self, node: &Node) {
+        if let Value::Text { text, .. } = &node.value {
+            self.open.extend(permissions(&self.folder.join(text), READABLE));
+        }
+    }
+
+    /// The same of the configuration itself: it holds a password.
+    pub(super) fn holds_secret(&mut self) {
+        let itself = self.read.first().and_then(|file| permissions(&file.path, READABLE));
+        self.open.extend(itself);
     }
 
     /// The path that `node` names; `what` says what it should be.
@@ -59,6 +98,7 @@ impl Files {
             false => watched(&path, MAX_BYTES),
         };
         self.read.push(watched);
+        self.open.extend(permissions(&path, WRITABLE));
         Some(read)
     }
 

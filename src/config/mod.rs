@@ -103,6 +103,8 @@ pub struct Config {
     pub policies: Policies,
     /// The files that it was read from; none for the built-in example.
     pub files: Vec<Watched>,
+    /// What is no fault and yet not as it should be, such as a private key that everybody may read.
+    pub warnings: Vec<String>,
 }
 
 /// Which store.

@@ -54,11 +54,11 @@ pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Confi
     let root = reader::read(&source.text, &mut faults);
     let mut files = Files::beside(source);
     let config = root.and_then(|root| resolve(&root, overrides, &mut files, &mut faults));
-    let files = files.into_watched();
+    let (files, warnings) = files.into_watched();
     match faults.conclude(config) {
         Ok(config) => {
             let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
-            Ok(Config { policies, files, ..config })
+            Ok(Config { policies, files, warnings, ..config })
         }
         Err(faults) => Err(faults.read_from(files)),
     }
@@ -101,6 +101,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
         access: access?,
         policies: policies?,
         files: Vec::new(),
+        warnings: Vec::new(),
     })
 }
 

@@ -38,6 +38,7 @@ impl Config {
             access: _,
             policies: _,
             files: _,
+            warnings: _,
         } = self;
         let settings = [
             ("listen", *listen != running.listen),
@@ -61,6 +62,11 @@ impl Config {
         let follows = |config: &Self| config.limits.request_timeout == default_request_timeout(&config.policies);
         let as_running = Limits { request_timeout: running.limits.request_timeout, ..self.limits };
         as_running == running.limits && follows(self) && follows(running)
+    }
+
+    /// Whether other machines may reach where it answers checks.
+    pub fn is_public(&self) -> bool {
+        is_beyond_loopback(self.listen)
     }
 
     /// Whether its tokens would let nobody in where `running` listens: none are asked for where this will.

@@ -11,7 +11,7 @@ use super::files::Files;
 use super::raw::Node;
 use super::scalar::excerpt;
 use super::section::{Section, Shape};
-use super::url::Seed;
+use super::url::{Seed, Wrong};
 use super::{RedisConfig, StoreConfig, credentials, url};
 
 /// How long a check may wait for the store: from 1 ms to 20 s, in us.
@@ -57,6 +57,9 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
     };
     let section = Section::open(node, &SHAPE, faults)?;
     let written = written(&section, urls.is_empty() && !section.is_only(EMBEDDED), faults);
+    if written.iter().flatten().any(|(_, seed)| seed.login.is_some()) {
+        files.holds_secret();
+    }
     let credentials = credentials::written(node.place, &section, files, faults);
     let timeout = section.or("timeout", DEFAULT_TIMEOUT, |node| node.duration(TIMEOUT, faults));
     let prefix = section.or("key_prefix", DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
@@ -105,7 +108,13 @@ fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<V
 
 fn seed(node: &Node, faults: &mut Faults) -> Option<Seed> {
     let text = node.text("a URL such as `redis://127.0.0.1:7001`", faults)?;
-    url::seed(text).map_err(|message| faults.note(node.place, message)).ok()
+    let message = |wrong| match wrong {
+        Wrong::Several => "several servers in one URL: write a list with a URL for each, such as \
+             `[redis://127.0.0.1:7001, redis://127.0.0.1:7002]`"
+            .to_owned(),
+        Wrong::Other(reason) => reason,
+    };
+    url::seed(text).map_err(|wrong| faults.note(node.place, message(wrong))).ok()
 }
 
 fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
@@ -122,7 +131,15 @@ fn flagged(word: &str, text: &str) -> Result<Seed, String> {
         return Err("a blank in a URL: several are separated by commas".to_owned());
     }
     if !is_configuration(word) {
-        return url::seed(text);
+        let separate = |wrong| match wrong {
+            Wrong::Several => "several URLs in one: separate them by commas".to_owned(),
+            // Where a password has a comma, the URL was cut in two.
+            Wrong::Other(reason) if word.contains(',') && word.contains('@') => {
+                format!("{reason} (commas separate URLs: one in a password is `%2C`)")
+            }
+            Wrong::Other(reason) => reason,
+        };
+        return url::seed(text).map_err(separate);
     }
     let shown = excerpt(word);
     Err(format!(

@@ -117,6 +117,7 @@ fn ends_at(certificate: &CertificateDer<'_>) -> Option<Micros> {
 /// The private key in a file.
 pub(super) fn key(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<PrivateKeyDer<'static>> {
     let bytes = files.bytes(node, "a file with a private key in PEM, such as `node.key`", faults)?;
+    files.secret(node);
     let key = PrivateKeyDer::from_pem_slice(&bytes).ok();
     key.or_else(|| node.complain("must hold one private key in PEM", faults))
 }

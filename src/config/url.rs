@@ -8,6 +8,8 @@ use super::credentials::{Login, Password};
 
 const DEFAULT_PORT: u16 = 6379;
 
+const SCHEMES: [&str; 2] = ["redis", "rediss"];
+
 const EXAMPLE: &str = "write `redis://host:port`, such as `redis://127.0.0.1:7001`";
 
 /// What the URL of a node says.
@@ -19,10 +21,38 @@ pub(super) struct Seed {
     pub login: Option<Login>,
 }
 
+/// Why a text is no URL of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// It names several: what would be right depends on where it stands.
+    Several,
+    /// The sentence that says what would be right.
+    Other(String),
+}
+
+impl From<String> for Wrong {
+    fn from(reason: String) -> Self {
+        Self::Other(reason)
+    }
+}
+
 /// Reads a URL, or tells what would be right.
-pub(super) fn seed(text: &str) -> Result<Seed, String> {
+pub(super) fn seed(text: &str) -> Result<Seed, Wrong> {
+    one(text).map_err(|reason| if is_several(text) { Wrong::Several } else { Wrong::Other(reason) })
+}
+
+/// Whether what cannot be read looks like the URLs, or the servers, of several nodes.
+fn is_several(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once("://") else { return false };
+    let separates = |letter: char| letter == ',' || letter == ';' || letter == '|' || letter.is_whitespace();
+    let servers = rest.rsplit_once('@').map_or(rest, |(_, servers)| servers);
+    let is_known = SCHEMES.contains(&scheme.trim_start());
+    is_known && (rest.contains("://") || servers.contains(separates))
+}
+
+fn one(text: &str) -> Result<Seed, String> {
     let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("not the URL of a Redis: {EXAMPLE}"))?;
-    if !["redis", "rediss"].contains(&scheme) {
+    if !SCHEMES.contains(&scheme) {
         return Err(format!("not the URL of a Redis: {EXAMPLE}"));
     }
     let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
@@ -36,8 +66,14 @@ pub(super) fn seed(text: &str) -> Result<Seed, String> {
     Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: scheme == "rediss", login })
 }
 
-/// `user:password` or `:password`, each percent-encoded.
+/// `user:password` or `:password`, each percent-encoded: one that is not may end where another program reads on
+/// (RFC 3986, 3.2.1), and so name another host.
 fn login(text: &str) -> Result<Login, String> {
+    let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:%".contains(&byte);
+    if !text.bytes().all(may_stand) {
+        let right = "must be percent-encoded: `@` as `%40`, `/` as `%2F`, a blank as `%20`";
+        return Err(format!("the user and password in the URL {right}"));
+    }
     let wrong = || "the user and password in the URL must be written `user:password@` or `:password@`, percent-encoded";
     let (user, password) = text.split_once(':').ok_or_else(wrong)?;
     let decoded = |part| percent_decode_str(part).decode_utf8().map(String::from).map_err(|_| wrong());
@@ -107,7 +143,8 @@ mod tests {
             ("rediss://cache", "rediss://cache:6379", None),
             ("redis://me:secret@cache:1", "redis://cache:1", login(Some("me"), "secret")),
             ("rediss://:p%40ss@[::1]:1", "rediss://[::1]:1", login(None, "p@ss")),
-            ("redis://me:a:b@c@cache", "redis://cache:6379", login(Some("me"), "a:b@c")),
+            ("redis://me:a:b%40c@cache", "redis://cache:6379", login(Some("me"), "a:b@c")),
+            ("redis://me:a,b;c@cache", "redis://cache:6379", login(Some("me"), "a,b;c")),
         ];
         for (written, url, login) in cases {
             let read = seed(written).unwrap();
@@ -118,13 +155,32 @@ mod tests {
 
     #[test]
     fn what_is_not_built_is_named() {
-        let refused = seed("redis://c/3").unwrap_err();
+        let refused = one("redis://c/3").unwrap_err();
         assert!(refused.contains("not yet supported"), "{refused}");
         for text in
             ["redis://secret@cache", "redis://u:secret@cache:0", "redis://u:secret%FF@cache", "http://u:secret@c"]
         {
-            let refused = seed(text).unwrap_err();
+            let refused = one(text).unwrap_err();
             assert!(!refused.contains("secret"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn several_servers_in_one_url_are_refused_as_that() {
+        for text in [
+            "redis://u:pw@h1:1,redis://u:pw@h2:2",
+            "redis://h1:1,redis://h2:2",
+            "redis://h1:1,h2:2",
+            "redis://u:pw@h1:1,h2:2",
+            "redis://h1:1;redis://h2:2",
+            "redis://u:pw@h1;h2",
+            "redis://h1 redis://h2",
+            "redis://h1:1\nredis://h2:2",
+            "rediss://u:pw@h1:1 ",
+            " redis://h1,redis://h2",
+            "redis://u:pw@h1:1/0,redis://u:pw@h2:2/0",
+        ] {
+            assert_eq!(seed(text), Err(Wrong::Several), "{text:?}");
         }
     }
 
@@ -147,6 +203,14 @@ mod tests {
             "redis://cache?protocol=resp3",
             "redis://me@cache",
             "redis://me:@cache",
+            "redis://me:a@b@cache",
+            "redis://me:a/b@cache",
+            "redis://me:a?b@cache",
+            "redis://me:a#b@cache",
+            "redis://me:a b@cache",
+            "redis://me:p\u{e4}ss@cache",
+            "redis://me:pw@other@cache:1",
+            "redis://cache\t:1",
         ];
         for text in cases {
             assert!(seed(text).is_err(), "{text}");

@@ -15,6 +15,9 @@ mod bad_input;
 // Nodes that are none, and files that never end: what a command prints and reads of them is bounded.
 mod hostile_answers;
 
+// Files that others may write or read, and reloads that let more callers in, are told.
+mod weak_settings;
+
 // Many checks in one call.
 mod batch;
 

@@ -190,5 +190,6 @@ fn config(shutdown: Shutdown) -> Config {
         access: Access::default(),
         policies,
         files: Vec::new(),
+        warnings: Vec::new(),
     }
 }
