@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::engine::reload::overdue;
 use crate::http::lifecycle::Phase;
-use crate::http::{Front, Lifecycle, Load, Node, Surface};
+use crate::http::{Front, Lifecycle, Load, Node, Refusals, Surface};
 use crate::limit::policy::Durability;
 use crate::limit::slot::Generations;
 use crate::prefilter::Prefilter;
@@ -110,7 +110,14 @@ impl Server {
         let engine = Arc::new(Engine::new(config.policies.clone(), prefilter, store, fallback, clock));
         let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
-        let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing };
+        let node = Node {
+            engine,
+            lifecycle: Lifecycle::default(),
+            load: Load::default(),
+            refusals: Refusals::default(),
+            reloader,
+            tracing,
+        };
         let listeners = Listeners { checks: checks.listen()?, admin: admin.map(Bound::listen).transpose()? };
         Ok(Self { node, listeners, shutdown, limits, workers })
     }
@@ -146,7 +153,7 @@ impl Server {
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, surface| {
             let front = Front::new(node.clone(), surface, reach(&listener));
-            Connections::new(listener, front, node.reloader.clone(), node.load.clone(), workers.clone(), limits)
+            Connections::new(listener, front, &node, workers.clone(), limits)
         };
         let checks = connections(checks, surface);
         let admin = admin.map(|listener| connections(listener, Surface::Admin));

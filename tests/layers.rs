@@ -52,7 +52,17 @@ const MODULES: &[(&str, &[&str])] = &[
     // Parses, asks the engine and renders; the other types are what the engine and a reload hand out.
     (
         "http",
-        &["access", "limit", "engine", "telemetry", "config::Policies", "config::Fault", "config::Place", "reload"],
+        &[
+            "access",
+            "limit",
+            "clock::Clock",
+            "engine",
+            "telemetry",
+            "config::Policies",
+            "config::Fault",
+            "config::Place",
+            "reload",
+        ],
     ),
     // The composition root knows everything but the command line.
     (

@@ -3,7 +3,6 @@
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
-use super::error::Problem;
 use crate::access::{Access, Need, Reach, Refused};
 
 /// What a 401 says about how to be let in.
@@ -22,12 +21,19 @@ fn need(method: &Method, path: &str) -> Option<Need> {
     }
 }
 
+/// Why a call is not made.
+pub(super) enum Stopped {
+    /// 401 without a token that is known, 403 when it is not one for operators, or a page asks without one.
+    Refused(Refused),
+    /// 404: to others than operators, what is not in the table does not exist.
+    NotFound,
+}
+
 /// Whether the caller may make this call.
 ///
 /// # Errors
-/// 401 without a token that is known, 403 when it is not one for operators, or a page asks without one. To others than
-/// operators, what is not in the table does not exist.
-pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Problem> {
+/// Why not.
+pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Stopped> {
     let permit = |need| access.permit(need, reach, || bearer(&request.headers));
     let need = match need(&request.method, request.uri.path()) {
         // What everyone is let in to is not told to pages.
@@ -36,11 +42,11 @@ pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(
     };
     match need {
         Some(Need::Admin) if access.admin.is_empty() && is_of_a_page(&request.headers) => {
-            permit(Need::Admin).and(Err(Refused::Page)).map_err(Problem::refused)
+            permit(Need::Admin).and(Err(Refused::Page)).map_err(Stopped::Refused)
         }
-        Some(need) => permit(need).map_err(Problem::refused),
+        Some(need) => permit(need).map_err(Stopped::Refused),
         None if permit(Need::Admin).is_ok() => Ok(()),
-        None => permit(Need::Check).map_err(Problem::refused).and(Err(Problem::not_found(&request.uri))),
+        None => permit(Need::Check).map_err(Stopped::Refused).and(Err(Stopped::NotFound)),
     }
 }
 

@@ -17,6 +17,7 @@ use futures_util::FutureExt;
 use hyper::body::Incoming;
 use tower_service::Service;
 
+use super::access::Stopped;
 use super::body::Lingering;
 use super::error::Problem;
 use super::lifecycle::Phase;
@@ -37,6 +38,13 @@ pub struct Caller {
     pub address: Option<IpAddr>,
     /// By TLS.
     pub encrypted: bool,
+}
+
+impl Caller {
+    /// Its address, for the log.
+    pub(super) fn shown(&self) -> String {
+        self.address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
+    }
 }
 
 #[derive(Debug)]
@@ -65,7 +73,7 @@ impl Front {
         let version = request.version();
         let node = &self.inner.node;
         let traced = node.tracing.as_ref().and_then(|tracing| trace::begin(tracing, &request, self.caller, &id));
-        let answering = AssertUnwindSafe(self.inner.route(request, has_room)).catch_unwind();
+        let answering = AssertUnwindSafe(self.inner.route(request, self.caller, has_room)).catch_unwind();
         let answered = match &traced {
             None => answering.await,
             Some(traced) => Box::pin(traced.within(answering)).await,
@@ -86,7 +94,7 @@ impl Front {
 }
 
 impl Inner {
-    async fn route(&self, request: Request<Incoming>, has_room: bool) -> Response {
+    async fn route(&self, request: Request<Incoming>, caller: Caller, has_room: bool) -> Response {
         let (head, body) = request.into_parts();
         let admitted = self.node.load.admit(head.uri.path(), &body);
         let heavy = admitted.as_ref().and_then(Admitted::heavy);
@@ -95,8 +103,13 @@ impl Inner {
         if !has_room && admitted.is_counted() {
             return self.node.load.refuse_unread().into_response();
         }
-        if let Err(problem) = access::permit(&self.node.reloader.access(), self.reach, &head) {
-            return problem.into_response();
+        match access::permit(&self.node.reloader.access(), self.reach, &head) {
+            Ok(()) => {}
+            Err(Stopped::NotFound) => return Problem::not_found(&head.uri).into_response(),
+            Err(Stopped::Refused(refused)) => {
+                self.node.refusals.call(refused.into(), caller);
+                return Problem::refused(refused).into_response();
+            }
         }
         if self.is_check(&head) {
             return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);

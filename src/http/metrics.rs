@@ -14,6 +14,8 @@ use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, text};
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
     let mut metrics = node.engine.metrics();
     metrics.shed = node.load.shed_total().into();
+    metrics.refused_calls = node.refusals.calls();
+    metrics.tls_handshakes_failed = node.refusals.handshakes().into();
     metrics.connections_refused = node.load.connections_refused_total().into();
     read_reload(&node.reloader.last(), &mut metrics);
     if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at()) {

@@ -17,6 +17,8 @@ pub mod lifecycle;
 
 mod access;
 
+mod refusals;
+
 pub mod front;
 
 mod request_id;
@@ -69,6 +71,7 @@ mod error;
 
 pub use front::{Caller, Front};
 pub use lifecycle::Lifecycle;
+pub use refusals::Refusals;
 pub use shed::{Load, MAX_UNREAD_BYTES};
 pub(crate) use wakes::quietly;
 
@@ -82,6 +85,7 @@ pub struct Node {
     /// Records requests, where traces are wanted.
     pub tracing: Option<Arc<Tracing>>,
     pub load: Load,
+    pub refusals: Refusals,
     pub reloader: Arc<Reloader>,
 }
 

@@ -27,7 +27,7 @@ use super::patience::Patient;
 use super::tls::handshake;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
-use crate::http::{Caller, Front, Load, quietly};
+use crate::http::{Caller, Front, Load, Node, Refusals, quietly};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::workers::{Kind, Workers};
@@ -59,6 +59,8 @@ pub(super) struct Connections {
     free: Arc<Semaphore>,
     /// Counts those that are refused, and what the others leave unread.
     load: Load,
+    /// Counts handshakes that fail.
+    refused: Refusals,
     /// Of connections that are refused, and of those that cannot be accepted.
     refusals: Limiter,
     failures: Limiter,
@@ -79,14 +81,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streamers {
 }
 
 impl Connections {
-    pub(super) fn new(
-        listener: TcpListener,
-        front: Front,
-        reloader: Arc<Reloader>,
-        load: Load,
-        workers: Workers,
-        limits: Limits,
-    ) -> Self {
+    pub(super) fn new(listener: TcpListener, front: Front, node: &Node, workers: Workers, limits: Limits) -> Self {
         let mut protocol = Builder::new(Streamers(workers.clone()));
         // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
         protocol.http1().header_read_timeout(None);
@@ -101,9 +96,10 @@ impl Connections {
             front,
             protocol: Arc::new(protocol),
             open: OpenConnections(watch::channel(()).0),
-            reloader,
+            reloader: node.reloader.clone(),
             free: Arc::new(Semaphore::new(free)),
-            load,
+            load: node.load.clone(),
+            refused: node.refusals.clone(),
             refusals: Limiter::default(),
             failures: Limiter::default(),
             clock: Clock::system(),
@@ -169,6 +165,7 @@ impl Connections {
             Ok(stream) => stream,
             Err(error) => return tell(Err(error.into())),
         };
+        let refused = self.refused.clone();
         self.workers.spawn(Kind::Connection, async move {
             let stream = match TcpStream::from_std(stream) {
                 Ok(stream) => stream,
@@ -177,7 +174,7 @@ impl Connections {
             match tls {
                 None => conversation.hold(stream).await,
                 // In a box, so that those without stay small: 2.5 KB instead of 10.
-                Some(tls) => Box::pin(conversation.hold_encrypted(&tls, stream)).await,
+                Some(tls) => Box::pin(conversation.hold_encrypted(&tls, stream, caller, &refused)).await,
             }
             drop(permit);
         });
@@ -210,7 +207,7 @@ struct Conversation {
 impl Conversation {
     /// The same as [`Conversation::hold`] over TLS. Until that is agreed on nothing was asked, so the end of the node
     /// waits for it only so long.
-    async fn hold_encrypted(self, tls: &ServerTls, stream: TcpStream) {
+    async fn hold_encrypted(self, tls: &ServerTls, stream: TcpStream, caller: Caller, refused: &Refusals) {
         let mut end = self.end.clone();
         let is_too_late = async {
             // When its sender is gone it is the end as well.
@@ -221,7 +218,7 @@ impl Conversation {
             biased;
             stream = handshake(tls.server.clone(), stream) => match stream {
                 Ok(stream) => self.hold(stream).await,
-                Err(error) => tracing::debug!(%error, "no TLS was agreed on"),
+                Err(error) => refused.handshake(caller, &error),
             },
             () = is_too_late => {}
         }

@@ -12,6 +12,9 @@ mod fuzz;
 // Whatever a caller sends wrong is answered by a problem document, and charges nothing.
 mod bad_input;
 
+// Calls that are refused leave a trace.
+mod refused_calls;
+
 // Nodes that are none, and files that never end: what a command prints and reads of them is bounded.
 mod hostile_answers;
 

@@ -10,7 +10,7 @@ use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Policies, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Lifecycle, Load, Node};
+use tollgate::http::{Lifecycle, Load, Node, Refusals};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Quota, Rule};
@@ -88,7 +88,8 @@ async fn start() -> String {
     let engine = Arc::new(Engine::new(policies, prefilter, full, fallback, Clock::system()));
     let config = built_in(&Overrides::default(), 0).unwrap();
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
-    let node = Node { engine, lifecycle: Lifecycle::default(), load: Load::default(), reloader, tracing: None };
+    let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
+    let node = Node { engine, lifecycle, load: Load::default(), refusals, reloader, tracing: None };
     serve(node).await
 }
 

@@ -37,6 +37,8 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_prefilter_evictions_total", "counter", &[]),
     ("tollgate_fallback_total", "counter", &["mode", "cause"]),
     ("tollgate_shed_total", "counter", &[]),
+    ("tollgate_refused_calls_total", "counter", &["reason"]),
+    ("tollgate_tls_handshakes_failed_total", "counter", &[]),
     ("tollgate_connections_refused_total", "counter", &[]),
     ("tollgate_log_lines_dropped_total", "counter", &[]),
     ("tollgate_config_last_reload_successful", "gauge", &[]),

@@ -76,6 +76,10 @@ metrics! {
         /// Calls that were refused with 503 to bound the node's memory: too many calls in flight, bytes of bodies,
         /// heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",
+        /// Calls that were refused unread: for want of a token, or since they are no right HTTP, by the reason.
+        pub refused_calls: Family<u64> = "tollgate_refused_calls",
+        /// Connections that were closed since no TLS was agreed on.
+        pub tls_handshakes_failed: Family<u64> = "tollgate_tls_handshakes_failed",
         /// Connections that were closed at once because too many were open.
         pub connections_refused: Family<u64> = "tollgate_connections_refused",
         /// Lines of the log that were dropped because nobody read it in time.

@@ -9,7 +9,7 @@ use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Lifecycle, Load, Node};
+use tollgate::http::{Lifecycle, Load, Node, Refusals};
 use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
@@ -113,6 +113,7 @@ async fn start(load_cap: Load) -> String {
     let engine =
         Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
-    let node = Node { engine, lifecycle: Lifecycle::default(), load: load_cap, reloader, tracing: None };
+    let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
+    let node = Node { engine, lifecycle, load: load_cap, refusals, reloader, tracing: None };
     serve(node).await
 }
