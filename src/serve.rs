@@ -34,6 +34,8 @@ mod backlog;
 
 mod connections;
 
+mod framing;
+
 mod greeting;
 
 mod patience;

@@ -35,6 +35,7 @@ pub(super) struct Problem {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    BadRequest,
     MalformedJson,
     InvalidRequest,
     InvalidConfiguration,
@@ -54,9 +55,11 @@ enum Kind {
 }
 
 impl Kind {
-    /// Status, the last part of `type`, and title.
+    /// Status, the last part of `type`, and title; without a name there is no more to say than the status (RFC 9457,
+    /// 4.2.1).
     fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "", "Bad Request"),
             Self::MalformedJson => (StatusCode::BAD_REQUEST, "malformed-json", "The body is not JSON"),
             Self::InvalidRequest => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "invalid-request", "The request says something it may not say")
@@ -90,6 +93,11 @@ impl Kind {
 impl Problem {
     fn new(kind: Kind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), violations: Violations::default(), known: None, faults: Vec::new() }
+    }
+
+    /// 400, and the end of the connection: the request is no right HTTP.
+    pub(super) fn malformed_http(detail: &'static str) -> Self {
+        Self::new(Kind::BadRequest, detail)
     }
 
     /// 400: `detail` says where it stops being JSON.
@@ -295,7 +303,7 @@ impl IntoResponse for Problem {
             Kind::StoreUnavailable | Kind::Overloaded => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
-            Kind::RequestTimeout => {
+            Kind::RequestTimeout | Kind::BadRequest => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -307,8 +315,9 @@ impl IntoResponse for Problem {
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (status, name, title) = self.kind.parts();
+        let kind = if name.is_empty() { "about:blank" } else { "urn:tollgate:problem:" };
         ProblemBody {
-            kind: format_args!("urn:tollgate:problem:{name}"),
+            kind: format_args!("{kind}{name}"),
             title,
             status: status.as_u16(),
             detail: &self.detail,

@@ -21,8 +21,9 @@ use super::access::Stopped;
 use super::body::Lingering;
 use super::error::Problem;
 use super::lifecycle::Phase;
+use super::refusals::Reason;
 use super::shed::Admitted;
-use super::{Node, Surface, access, check, error, request_id, router, trace};
+use super::{Node, Surface, access, check, error, framing, request_id, router, trace};
 use crate::access::Reach;
 
 /// All calls of one listener.
@@ -102,6 +103,10 @@ impl Inner {
         let Some(admitted) = admitted else { return Problem::overloaded().into_response() };
         if !has_room && admitted.is_counted() {
             return self.node.load.refuse_unread().into_response();
+        }
+        if let Some(fault) = framing::fault(&head) {
+            self.node.refusals.call(Reason::MalformedHttp, caller);
+            return Problem::malformed_http(fault).into_response();
         }
         match access::permit(&self.node.reloader.access(), self.reach, &head) {
             Ok(()) => {}

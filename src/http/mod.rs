@@ -17,6 +17,8 @@ pub mod lifecycle;
 
 mod access;
 
+mod framing;
+
 mod refusals;
 
 pub mod front;

@@ -19,14 +19,16 @@ pub(super) enum Reason {
     NeedsAdmin,
     NoAdminTokens,
     Page,
+    MalformedHttp,
 }
 
-const REASONS: [(Reason, &str); 5] = [
+const REASONS: [(Reason, &str); 6] = [
     (Reason::NoToken, "no_token"),
     (Reason::UnknownToken, "unknown_token"),
     (Reason::NeedsAdmin, "needs_admin"),
     (Reason::NoAdminTokens, "no_admin_tokens"),
     (Reason::Page, "page"),
+    (Reason::MalformedHttp, "malformed_http"),
 ];
 
 impl From<Refused> for Reason {

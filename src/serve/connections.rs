@@ -23,6 +23,7 @@ use tokio::time::sleep;
 
 use super::BACKLOG;
 use super::backlog::{Backlog, OpenRequest, is_long};
+use super::framing::Framed;
 use super::patience::Patient;
 use super::tls::handshake;
 use crate::clock::Clock;
@@ -227,7 +228,12 @@ impl Conversation {
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { front, protocol, load, mut end, limits } = self;
         let backlog = Arc::new(Backlog::new(load));
-        let io = TokioIo::new(Patient::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
+        let io = TokioIo::new(Patient::new(
+            Framed::new(stream),
+            limits.request_timeout,
+            limits.idle_timeout,
+            backlog.clone(),
+        ));
         let shared = backlog.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());

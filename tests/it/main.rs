@@ -12,6 +12,9 @@ mod fuzz;
 // Whatever a caller sends wrong is answered by a problem document, and charges nothing.
 mod bad_input;
 
+// Requests that two readers of HTTP understand differently are refused.
+mod framing;
+
 // Calls that are refused leave a trace.
 mod refused_calls;
 

@@ -47,8 +47,8 @@ fn refused_calls_are_counted_by_reason_and_told_with_their_caller() {
     let (token, line) = made.trim_end().split_once('\n').unwrap();
     fs::write(folder.path().join("check.tokens"), line).unwrap();
     let node = node(&folder, "auth: {check_token_files: [check.tokens]}");
-    let reasons = ["no_token", "unknown_token", "needs_admin", "no_admin_tokens", "page"];
-    assert_eq!(reasons.map(|reason| refused(&node, reason)), [0; 5]);
+    let reasons = ["no_token", "unknown_token", "needs_admin", "no_admin_tokens", "page", "malformed_http"];
+    assert_eq!(reasons.map(|reason| refused(&node, reason)), [0; 6]);
     let check = r#"{"policy": "p", "key": "secret-key"}"#;
     for _ in 0..300 {
         assert_eq!(http::call(&node.address, "POST", "/v1/check", None, check).status, 401);
@@ -59,8 +59,9 @@ fn refused_calls_are_counted_by_reason_and_told_with_their_caller() {
     }
     assert_eq!(http::call(&node.address, "GET", "/nothing", Some(token), "").status, 404);
     assert_eq!(http::call(&node.address, "POST", "/v1/check", Some(token), check).status, 200);
-    assert_eq!(reasons.map(|reason| refused(&node, reason)), [300, 3, 0, 300, 0]);
-    for reason in ["no_token", "unknown_token", "no_admin_tokens"] {
+    let _ = http::try_exchange(&node.address, b"GET /health/live HTTP/1.1\r\n\r\n");
+    assert_eq!(reasons.map(|reason| refused(&node, reason)), [300, 3, 0, 300, 0, 1]);
+    for reason in ["no_token", "unknown_token", "no_admin_tokens", "malformed_http"] {
         let told = || lines(&folder, "calls are refused").into_iter().filter(|line| line["fields"]["reason"] == reason);
         wait_until("it is told", || told().count() > 0);
         // One in ten seconds.

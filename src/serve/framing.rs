@@ -1,0 +1,297 @@
+//! Refuses HTTP/1 requests that have both `Content-Length` and `Transfer-Encoding`.
+//!
+//! A proxy that obeys the other field finds a second request in the body of the first (RFC 9112, 6.3
+//! and 11.2). hyper obeys the codings and drops the length, and no caller of hyper sees it.
+//!
+//! So this reader looks at the bytes before hyper does. It reads heads by the line, and skips bodies.
+//! If one head has both fields, the reader overwrites the colon of the second with a byte that no name
+//! may have. hyper then answers 400 and closes, as for any head that it cannot read.
+//!
+//! The reader only ever refuses. If it misreads a malformed request, hyper refuses that request too.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How every HTTP/2 connection begins, as far as no request of HTTP/1 does.
+const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
+
+const LENGTH: &[u8] = b"content-length";
+const CODINGS: &[u8] = b"transfer-encoding";
+
+/// A connection, as hyper is to read it.
+pub(super) struct Framed<S> {
+    stream: S,
+    reader: Reader,
+}
+
+impl<S> Framed<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, reader: Reader::default() }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Framed<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let this = &mut *self;
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+        this.reader.read(&mut buffer.filled_mut()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Framed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Where in the requests of a connection one is.
+#[derive(Debug)]
+struct Reader {
+    part: Part,
+    /// The beginning of the line, and its length so far.
+    start: [u8; CODINGS.len() + 1],
+    length: usize,
+    /// The fields of this head so far.
+    content_length: Option<u64>,
+    has_codings: bool,
+    /// Whether this is the first line of the connection.
+    is_first: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The line of the request, or blank lines before it.
+    Request,
+    /// A field of the head.
+    Field,
+    /// The digits of a content length.
+    Digits,
+    /// A body of which so many bytes are left.
+    Body(u64),
+    /// The line before a chunk.
+    Size,
+    /// A chunk of which so many bytes are left.
+    Chunk(u64),
+    /// The end of the line behind a chunk.
+    ChunkEnd,
+    /// A line behind the last chunk.
+    Trailer,
+    /// It is HTTP/2, or nothing that can be read.
+    Unread,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            part: Part::Request,
+            start: [0; CODINGS.len() + 1],
+            length: 0,
+            content_length: None,
+            has_codings: false,
+            is_first: true,
+        }
+    }
+}
+
+impl Reader {
+    fn read(&mut self, bytes: &mut [u8]) {
+        let mut at = 0;
+        while at < bytes.len() && self.part != Part::Unread {
+            at += match self.part {
+                Part::Body(left) => self.skip(left, bytes.len() - at, Part::Body, Part::Request),
+                Part::Chunk(left) => self.skip(left, bytes.len() - at, Part::Chunk, Part::ChunkEnd),
+                _ => self.line(&mut bytes[at..]),
+            };
+        }
+    }
+
+    /// Passes over what is left of a body or chunk, as far as it is there.
+    fn skip(&mut self, left: u64, there: usize, rest: fn(u64) -> Part, next: Part) -> usize {
+        let passed = usize::try_from(left).unwrap_or(usize::MAX).min(there);
+        let left = left - passed as u64;
+        self.part = if left == 0 { next } else { rest(left) };
+        passed
+    }
+
+    /// Reads on to the end of a line, or as far as it is there.
+    fn line(&mut self, bytes: &mut [u8]) -> usize {
+        let end = memchr::memchr(b'\n', bytes);
+        let upto = end.unwrap_or(bytes.len());
+        if self.part == Part::Field || self.part == Part::Digits {
+            self.field(&mut bytes[..upto]);
+        } else {
+            self.keep(&bytes[..upto]);
+        }
+        match end {
+            None => upto,
+            Some(end) => {
+                self.end_line();
+                end + 1
+            }
+        }
+    }
+
+    /// Keeps the beginning of a line.
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = self.start.len() - self.length;
+        let kept = &bytes[..room.min(bytes.len())];
+        self.start[self.length..self.length + kept.len()].copy_from_slice(kept);
+        self.length += kept.len();
+    }
+
+    /// Reads a part of a field.
+    fn field(&mut self, bytes: &mut [u8]) {
+        if self.part == Part::Digits {
+            return self.digits(bytes);
+        }
+        let known = self.length;
+        // All others begin with other letters.
+        if known == 0 && !matches!(bytes.first(), None | Some(b'c' | b'C' | b't' | b'T' | b'\r')) {
+            self.start[0] = b'x';
+            self.length = self.start.len();
+            return;
+        }
+        if known == self.start.len() {
+            return;
+        }
+        self.keep(bytes);
+        let is = |name: &[u8]| {
+            let begins = self.start[..self.length].get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name));
+            begins && self.start[..self.length].get(name.len()) == Some(&b':')
+        };
+        let (is_length, is_codings) = (is(LENGTH), is(CODINGS));
+        if !is_length && !is_codings {
+            return;
+        }
+        let colon = if is_length { LENGTH.len() } else { CODINGS.len() } - known;
+        if is_length && self.has_codings || is_codings && self.content_length.is_some() {
+            bytes[colon] = 0;
+            self.part = Part::Unread;
+        } else if is_codings {
+            self.has_codings = true;
+            self.length = self.start.len();
+        } else {
+            self.content_length = Some(0);
+            self.part = Part::Digits;
+            self.digits(&bytes[colon + 1..]);
+        }
+    }
+
+    fn digits(&mut self, bytes: &[u8]) {
+        for byte in bytes.iter().filter(|byte| byte.is_ascii_digit()) {
+            let length = self.content_length.unwrap_or(0);
+            self.content_length = Some(length.saturating_mul(10).saturating_add(u64::from(byte - b'0')));
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = self.start[..self.length].trim_ascii_end();
+        let is_blank = line.is_empty();
+        self.part = match self.part {
+            Part::Request if is_blank => Part::Request,
+            Part::Request if self.is_first && line.starts_with(HTTP_2) => Part::Unread,
+            Part::Request => Part::Field,
+            Part::Field if is_blank => {
+                let (length, codings) = (self.content_length.take(), std::mem::take(&mut self.has_codings));
+                match length.filter(|length| *length > 0) {
+                    _ if codings => Part::Size,
+                    Some(length) => Part::Body(length),
+                    None => Part::Request,
+                }
+            }
+            Part::Field | Part::Digits => Part::Field,
+            Part::Size => chunk(line),
+            Part::ChunkEnd => Part::Size,
+            Part::Trailer if is_blank => Part::Request,
+            Part::Trailer => Part::Trailer,
+            part @ (Part::Body(_) | Part::Chunk(_) | Part::Unread) => part,
+        };
+        self.is_first = false;
+        self.length = 0;
+    }
+}
+
+/// The part that follows the line before a chunk.
+fn chunk(line: &[u8]) -> Part {
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let size = std::str::from_utf8(&line[..digits]).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    match size {
+        // Neither does hyper read on.
+        None => Part::Unread,
+        Some(0) => Part::Trailer,
+        Some(size) => Part::Chunk(size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes that hyper gets of `text`, read in pieces of `piece` bytes.
+    fn passed(text: &str, piece: usize) -> String {
+        let mut reader = Reader::default();
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.chunks_mut(piece).for_each(|piece| reader.read(piece));
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn only_a_length_said_in_two_ways_is_made_unreadable() {
+        let long = "x".repeat(40);
+        let plain = format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 40\r\n\r\n{long}");
+        let chunked = "POST /a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n\
+             1a;x=y\r\nTransfer-Encoding: chunked\r\n0\r\nContent-Length: 3\r\n\r\n";
+        let body = "\r\nTransfer-Encoding: x\r\n\r\n";
+        let hidden = format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        for piece in [1, 2, 3, 7, 16, 17, 18, 19, 1000] {
+            for text in [
+                plain.clone(),
+                format!("\r\n\n{plain}{plain}{chunked}{plain}"),
+                format!("{hidden}{chunked}{hidden}{plain}"),
+                format!("GET / HTTP/1.1\nHost: t\n\n{chunked}{chunked}{hidden}"),
+                "POST / HTTP/1.1\r\ncontent-lengths: 1\r\ntransfer-encoding-x: 1\r\ntransfer-encoding: a\r\n\r\n0\r\n\r\n"
+                    .to_owned(),
+                "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nPOST /\r\nContent-Length: 1\r\nTransfer-Encoding: x\r\n\r\n".to_owned(),
+            ] {
+                assert_eq!(passed(&text, piece), text, "{piece}");
+            }
+            for fields in [
+                "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+                "CONTENT-LENGTH:5\nHost: t\ntRANSFER-eNCODING:x\n",
+                "Content-Length: 0\r\nTransfer-Encoding:\r\n",
+            ] {
+                for before in ["", plain.as_str(), chunked, hidden.as_str()] {
+                    let text = format!("{before}POST / HTTP/1.1\r\n{fields}\r\n");
+                    let passed = passed(&text, piece);
+                    assert!(passed.starts_with(before) && passed.matches('\0').count() == 1, "{piece} {passed:?}");
+                }
+            }
+        }
+    }
+}
