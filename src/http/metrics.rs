@@ -12,6 +12,14 @@ use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, text};
 
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
+    // On a thread that may wait: thousands of policies, or open descriptors to count, take tens of milliseconds.
+    match tokio::task::spawn_blocking(move || text(read(&node))).await {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => panicked(Box::new(error)),
+    }
+}
+
+fn read(node: &Node) -> Metrics {
     let mut metrics = node.engine.metrics();
     metrics.shed = node.load.shed_total().into();
     metrics.refused_calls = node.refusals.calls();
@@ -21,11 +29,7 @@ pub(super) async fn metrics(State(node): State<Node>) -> Response {
     if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at()) {
         metrics.tls_certificate_end = seconds(end).into();
     }
-    // On a thread that may wait: to count thousands of open descriptors takes the system tens of milliseconds.
-    match tokio::task::spawn_blocking(move || text(metrics)).await {
-        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(error) => panicked(Box::new(error)),
-    }
+    metrics
 }
 
 fn read_reload(last: &LastReload, metrics: &mut Metrics) {

@@ -1,12 +1,14 @@
 //! `GET /v1/policies`: the policies in force, as resolved.
 
-use axum::Json;
 use axum::extract::State;
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
+use tokio::task::spawn_blocking;
 
 use super::Node;
+use super::error::panicked;
 use super::faults::FaultBody;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
@@ -19,7 +21,13 @@ use crate::limit::time::{Micros, millis_up};
 use crate::reload::LastReload;
 
 pub(super) async fn policies(State(node): State<Node>) -> Response {
-    Json(PoliciesBody::new(&node.engine.policies(), &node.reloader.last())).into_response()
+    let (policies, last) = (node.engine.policies(), node.reloader.last());
+    // Thousands of policies take tens of milliseconds, so a thread for blocking work writes them.
+    let written = spawn_blocking(move || serde_json::to_vec(&PoliciesBody::new(&policies, &last)).unwrap_or_default());
+    match written.await {
+        Ok(body) => ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response(),
+        Err(error) => panicked(Box::new(error)),
+    }
 }
 
 #[derive(Serialize)]

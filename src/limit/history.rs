@@ -30,7 +30,7 @@ pub struct Note {
 }
 
 /// What of a log counts at an instant, not summed up yet; the newest first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Counting {
     /// us.
     pub now: Micros,

@@ -185,16 +185,26 @@ impl SlidingLog {
         self.entries.back().map_or(0, |entry| entry.at + quota.window)
     }
 
-    /// What counts at `now`, and who caused it: copied, so that it can be summed up elsewhere.
-    pub fn counting(&self, quota: &Quota, now: Micros) -> Counting {
-        let counts = |at: Micros| at + quota.window > now;
-        let places = (0..self.entries.len()).rev().take_while(|place| counts(self.entries[*place].at));
-        let charges = places.map(|place| {
-            let Entry { at, sum } = self.entries[place];
-            Charge { at, sum, cost: self.cost(place) }
-        });
-        let notes = self.notes.iter().rev().take_while(|note| counts(note.at)).cloned();
-        Counting { now, charges: charges.take(NEWEST).collect(), notes: notes.collect() }
+    /// Copies up to `most` notes to `told`, older than those it has, and the newest charges at first.
+    /// False at the end. A charge that is refunded between two portions may be missing or not.
+    pub fn tell(&self, quota: &Quota, told: &mut Counting, most: usize) -> bool {
+        let counts = |at: Micros| at + quota.window > told.now;
+        let older = match told.notes.last() {
+            None => {
+                let places = (0..self.entries.len()).rev().take_while(|place| counts(self.entries[*place].at));
+                let charges = places.map(|place| {
+                    let Entry { at, sum } = self.entries[place];
+                    Charge { at, sum, cost: self.cost(place) }
+                });
+                told.charges = charges.take(NEWEST).collect();
+                self.notes.len()
+            }
+            Some(last) => self.notes.partition_point(|note| (note.at, note.sum) < (last.at, last.sum)),
+        };
+        let before = told.notes.len();
+        let notes = self.notes.range(..older).rev().take_while(|note| counts(note.at));
+        told.notes.extend(notes.take(most).cloned());
+        told.notes.len() - before == most
     }
 
     /// How long an entry is kept after it has left, us.
@@ -249,5 +259,39 @@ pub fn max_entries(quota: &Quota) -> u64 {
     match quota.rule {
         Rule::SlidingLog(most) => most.get().into(),
         _ => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU32, NonZeroU64};
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_told_in_portions_while_it_goes_on() {
+        let rule = Rule::SlidingLog(NonZeroU32::new(1000).unwrap());
+        let quota = Quota { name: "1s".into(), limit: NonZeroU64::new(1_000_000).unwrap(), window: 1_000_000, rule };
+        let charge = |log: &mut SlidingLog, number: u64| {
+            // Three at an instant.
+            log.charge(&quota, 1_000_000 + number / 3, 1);
+            log.note(&[Some(&format!("user-{number}").into())]);
+        };
+        let mut log = SlidingLog::default();
+        (0..250).for_each(|number| charge(&mut log, number));
+        let mut told = Counting { now: 1_000_100, ..Counting::default() };
+        let mut portions = 1;
+        while log.tell(&quota, &mut told, 40) {
+            assert_eq!(told.notes.len(), 40 * portions);
+            charge(&mut log, 249 + portions as u64);
+            portions += 1;
+        }
+        assert_eq!((portions, told.charges.len()), (7, NEWEST));
+        let metas: Vec<_> = told.notes.iter().map(|note| note.meta.to_string()).collect();
+        assert_eq!(metas, (0..250).rev().map(|number| format!("user-{number}")).collect::<Vec<_>>());
+        // One that ends with a portion has an empty one behind it.
+        let mut all = Counting { now: 1_000_100, ..Counting::default() };
+        assert!(log.tell(&quota, &mut all, 256) && !log.tell(&quota, &mut all, 256));
+        assert_eq!(all.notes.len(), 256);
     }
 }

@@ -122,11 +122,14 @@ impl MemoryStore {
     /// See [`super::Store::history`].
     pub fn history(&self, subject: &Subject) -> History {
         let quota = &subject.policy.quotas[subject.policy.longest()];
-        let shard = self.shard(subject.fingerprint);
-        let kept = shard.get(&subject.fingerprint);
-        let counting = kept.and_then(|kept| kept.state.counting(quota, self.clock.now()));
-        drop(shard);
-        counting.map(Counting::history).unwrap_or_default()
+        let mut told = Counting { now: self.clock.now(), ..Counting::default() };
+        // The lock is free between two portions, so that checks go on.
+        let portion = |told: &mut Counting| {
+            let shard = self.shard(subject.fingerprint);
+            shard.get(&subject.fingerprint).is_some_and(|kept| kept.state.tell(quota, told))
+        };
+        while portion(&mut told) {}
+        told.history()
     }
 
     /// See [`super::Store::run`].

@@ -24,6 +24,9 @@ mod hostile_answers;
 // Files that others may write or read, and reloads that let more callers in, are told.
 mod weak_settings;
 
+// Long answers keep nobody waiting.
+mod long_answers;
+
 // Many checks in one call.
 mod batch;
 

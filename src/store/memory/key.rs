@@ -18,6 +18,9 @@ use crate::limit::time::Micros;
 use crate::store::Meta;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
 
+/// The most notes of a log that one portion copies under the key's lock, in under a millisecond.
+const PORTION: usize = 2000;
+
 /// What a key used of each quota that it was charged to; almost always that is one, and nothing else.
 #[derive(Debug, Default)]
 pub(super) struct KeyState {
@@ -88,12 +91,12 @@ impl KeyState {
         })
     }
 
-    /// What the log of `quota` counts at `now`, if it is one.
-    pub(super) fn counting(&self, quota: &Quota, now: Micros) -> Option<Counting> {
-        let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window))?;
-        match &held.state {
-            State::SlidingLog(log) => Some(log.counting(quota, now)),
-            _ => None,
+    /// Copies the next portion of the log of `quota`. False at the end, or if it is no log.
+    pub(super) fn tell(&self, quota: &Quota, told: &mut Counting) -> bool {
+        let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window));
+        match held.map(|held| &held.state) {
+            Some(State::SlidingLog(log)) => log.tell(quota, told, PORTION),
+            _ => false,
         }
     }
 
