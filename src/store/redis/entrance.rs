@@ -1,6 +1,8 @@
 //! What a node shows to a server to be let in: a user and password, TLS. Files are read for each connection anew, so
 //! that what they hold can be changed while the node runs.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -17,6 +19,9 @@ use tokio::sync::Semaphore;
 
 use super::server::Address;
 use crate::config::{ClientTls, Credentials, Login, Password};
+
+/// The most bytes of a file of credentials.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// What opens connections to a server.
 ///
@@ -92,8 +97,18 @@ fn system_roots() -> Vec<u8> {
 
 async fn read(path: &Path) -> RedisResult<Vec<u8>> {
     let file = path.to_owned();
-    let bytes = apart(move || std::fs::read(file)).await.unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()));
+    let bytes = apart(move || bounded(&file)).await.unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()));
     bytes.map_err(|error| wrong(path, &format!("cannot be read: {error}")))
+}
+
+/// The file may be another one than the configuration was checked with, and may never end.
+fn bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let length = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if length as u64 > MAX_BYTES {
+        return Err(std::io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(bytes)
 }
 
 /// Does what may wait for a disk on a thread that may wait. One that waits for ever is not given up by its thread, so
