@@ -118,7 +118,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("serde_json", &["http", "cli"]),
     // Certificates are read with the configuration and used by the listeners and by clients.
     ("rustls", &["config", "store", "reload", "serve", "cli"]),
-    ("tokio_rustls", &["serve", "cli"]),
+    ("tokio_rustls", &["store", "serve", "cli"]),
     ("clap", &["cli", "main"]),
     // How metrics and traces leave is known in one place.
     ("prometheus_client", &["telemetry"]),

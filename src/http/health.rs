@@ -45,11 +45,17 @@ struct StoreBody<'a> {
 struct ShardBody<'a> {
     address: &'a str,
     up: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
 }
 
 impl<'a> HealthBody<'a> {
     fn new(node: &Node, health: &'a Health) -> Self {
-        let shard = |shard: &'a ShardHealth| ShardBody { address: &shard.address, up: shard.up };
+        let shard = |shard: &'a ShardHealth| ShardBody {
+            address: &shard.address,
+            up: shard.up,
+            reason: shard.reason.as_deref(),
+        };
         let Health { kind, shards, slots_without_owner, is_full, .. } = health;
         let shards = shards.iter().map(shard).collect();
         let store =

@@ -134,6 +134,8 @@ pub struct ShardHealth {
     /// `host:port`.
     pub address: String,
     pub up: bool,
+    /// Why it is not up: one sentence.
+    pub reason: Option<String>,
 }
 
 /// One primary as its lane knows it, for the metrics.

@@ -103,7 +103,7 @@ impl Done {
     pub fn taken(self) -> Result<Taken, StoreError> {
         match self {
             Self::Taken(taken) => Ok(taken),
-            other => Err(StoreError::Unknown(format!("costs were answered by {other:?}"))),
+            _ => Err(StoreError::Unknown("the answer is to another question".into())),
         }
     }
 

@@ -79,7 +79,7 @@ fn a_wrong_password_is_told_and_tried_again() {
     let store = format!("{{redis: [{}], username: tollgate, password_file: password}}", server.url());
     let node = node(folder.path(), &store);
     assert_eq!((source(&node).as_str(), health(&node).as_str()), ("fallback", "degraded"));
-    wait_until("it is told", || logged(folder.path()).contains("Password authentication failed"));
+    wait_until("it is told", || logged(folder.path()).contains("WRONGPASS"));
     let told = logged(folder.path());
     assert!(!told.contains("wr0ng-one"), "{told}");
     assert!(told.lines().count() < 10, "{told}");
@@ -96,7 +96,7 @@ fn another_reason_why_nobody_answers_is_told_as_well() {
     assert_eq!(source(&node), "fallback");
     wait_until("the first reason is told", || {
         let told = logged(folder.path());
-        told.contains(&format!("127.0.0.1:{port}")) && told.contains("Connection refused")
+        told.contains(&format!("127.0.0.1:{port}")) && told.contains("connection refused")
     });
     let server = Server::start_on(port, &[]);
     let mut connection = server.connection().unwrap();
@@ -104,7 +104,8 @@ fn another_reason_why_nobody_answers_is_told_as_well() {
     // Every 10 s a line may pass.
     wait_until("the new reason is told", || {
         source(&node);
-        logged(folder.path()).matches("Password authentication failed").count() > 1
+        logged(folder.path()).matches("has no password for its default user").count() > 0
+            || logged(folder.path()).matches("WRONGPASS").count() > 0
     });
     let told = logged(folder.path());
     assert!(!told.contains("is known to own slot"), "{told}");

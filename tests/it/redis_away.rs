@@ -41,8 +41,9 @@ fn redis_absent_at_start_is_joined_when_it_comes() {
     let denied = ask(&node, "deny", &key).json();
     assert_eq!((&denied["allowed"], &denied["reason"]), (&json!(false), &json!("store_unavailable")), "{denied}");
     assert_eq!(ask(&node, "error", &key).status, 503);
+    let reason = "connection refused: no server listens at this address";
     let told = json!({"status": "degraded", "store": {"kind": "redis",
-        "shards": [{"address": format!("127.0.0.1:{port}"), "up": false}]}});
+        "shards": [{"address": format!("127.0.0.1:{port}"), "up": false, "reason": reason}]}});
     assert_eq!(node.health(), told);
 
     let _server = Server::start_on(port, &[]);

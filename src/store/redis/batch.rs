@@ -4,12 +4,13 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{Pipeline, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
 use super::ask::{Answer, Refusal, given_up};
 use super::bundle::{self, Bundle, bundles};
+use super::connection::Connection;
+use super::failure::{Failure, Kind, code};
 use super::group::{Group, Outcome};
 use super::metrics::Retry;
 use super::script::By;
@@ -51,7 +52,7 @@ impl Batch {
 
     /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
     /// of the right windows, or among others, is sent again at once.
-    pub async fn exchange(mut self, mut connection: MultiplexedConnection, shard: &Shard) -> Ended {
+    pub async fn exchange(mut self, mut connection: Connection, shard: &Shard) -> Ended {
         let waiting = connection.clone();
         for _ in 0..ROUNDS {
             self.0.retain_mut(Bundle::is_wanted);
@@ -60,13 +61,12 @@ impl Batch {
             }
             let pipeline = self.pipeline(shard);
             let sent = shard.now();
-            let count = pipeline.len();
             self.0.iter().for_each(|bundle| shard.metrics.sent(bundle.checks()));
             let until = self.waits_until(shard, sent);
             let wait = |until| acknowledged(&waiting, shard, until);
             // Each is sent when it is polled first, and the calls are before the other.
             let mut asked = pin!(wait(until));
-            let replies = shard.awaited(connection.send_packed_commands(&pipeline, 0, count), Duration::ZERO);
+            let replies = shard.awaited(connection.send_all(&pipeline), Duration::ZERO);
             let (replies, told) = match select(pin!(replies), asked.as_mut()).await {
                 Either::Left((replies, _)) => (replies, None),
                 Either::Right((told, replies)) => (replies.await, Some(told)),
@@ -80,13 +80,19 @@ impl Batch {
                         return Ended::Silent;
                     }
                     if is_demoted {
-                        self.fail(&Refusal::NotNow("ReadOnly".into()));
+                        self.fail(&Refusal::NotNow("the server is a replica now".into()));
                         return Ended::Demoted;
                     }
                     continue;
                 }
-                Some(Err(error)) => (unknown(&error), Ended::Broken),
-                None => (StoreError::Timeout, Ended::Silent),
+                Some(Err(failure)) => {
+                    self.blame(&failure, shard);
+                    (StoreError::Unknown(failure.to_string()), Ended::Broken)
+                }
+                None => {
+                    self.blame(&Failure::late(), shard);
+                    (StoreError::Timeout, Ended::Silent)
+                }
             };
             let (calls, when) = (self.0.len(), (sent, shard.now()));
             self.0.iter_mut().for_each(|bundle| bundle.called(shard, calls, when, Some(failed.kind())));
@@ -130,15 +136,16 @@ impl Batch {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
-            let error = if let Value::ServerError(error) = &reply { Some(error.code()) } else { None };
-            bundle.called(shard, calls, (sent, received), error);
-            if executes_nothing(&reply) {
-                shard.refuse();
-            }
+            let error = if let Value::ServerError(error) = &reply { Some(error) } else { None };
+            bundle.called(shard, calls, (sent, received), error.map(code));
             if is_no_script(&reply) {
                 shard.metrics.retried(Retry::NoScript);
                 again.push(Bundle { by: By::Source, ..bundle });
                 continue;
+            }
+            let refused = error.map(|error| (Failure::of_reply(error), bundle::executes_nothing(error)));
+            if let Some((failure, _)) = &refused {
+                log_unknown(failure, shard);
             }
             let outcomes = bundle.outcomes(&reply, &shard.address);
             let (mut elsewhen, mut lead) = (SmallVec::new(), bundle.lead);
@@ -151,7 +158,9 @@ impl Batch {
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {
                     Outcome::Answered(answer) => {
-                        shard.accept();
+                        if shard.charging.has_refused() && group.was_written(&answer) {
+                            shard.accept();
+                        }
                         if let Some(time) = answer.at() {
                             shard.learn_offset(time, sent, received);
                         }
@@ -170,7 +179,14 @@ impl Batch {
                         shard.metrics.retried(Retry::Alone);
                         again.push(Bundle::of(group));
                     }
-                    Outcome::Refused(refusal) => group.refuse(&refusal),
+                    Outcome::Refused(refusal) => {
+                        if let Some((failure, is_all)) = &refused
+                            && (*is_all || group.may_charge() && is_by_shard(&refusal, failure))
+                        {
+                            shard.refuse(failure);
+                        }
+                        group.refuse(&refusal);
+                    }
                 }
             }
             if !elsewhen.is_empty() {
@@ -180,6 +196,13 @@ impl Batch {
         }
         self.0 = again;
         charged
+    }
+
+    /// Notes that the charges that are left are not answered.
+    fn blame(&self, failure: &Failure, shard: &Shard) {
+        if self.0.iter().flat_map(|bundle| &bundle.groups).any(Group::may_charge) {
+            shard.refuse(failure);
+        }
     }
 
     /// Tells all that are left.
@@ -199,17 +222,24 @@ fn is_read_only(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if bundle::is_read_only(error))
 }
 
-/// Whether the server says that it executes no calls for now.
-fn executes_nothing(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if bundle::executes_nothing(error))
+/// Whether the shard refuses, and not the value of one key, and leads nowhere else.
+fn is_by_shard(refusal: &Refusal, failure: &Failure) -> bool {
+    match refusal {
+        Refusal::Moved(_) | Refusal::Ask(_) | Refusal::TryAgain => false,
+        Refusal::NotNow(_) | Refusal::Failed(_) => !matches!(failure.kind, Kind::Key | Kind::Moved),
+    }
+}
+
+fn log_unknown(failure: &Failure, shard: &Shard) {
+    if let Some(error) = failure.said()
+        && let Some(suppressed) = shard.refusals.pass(shard.now())
+    {
+        tracing::warn!(shard = %shard.address, error, suppressed, "the shard refuses a call");
+    }
 }
 
 fn is_no_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::NoScript))
-}
-
-fn unknown(error: &RedisError) -> StoreError {
-    StoreError::Unknown(error.to_string())
 }
 
 #[cfg(test)]
@@ -232,8 +262,15 @@ mod tests {
     fn what_was_taken_back_ends_what_is_known_also_when_nobody_waits_for_it() {
         let (clock, generations) = (Clock::system(), Arc::new(Generations::default()));
         let workers = Workers::default();
-        let shared =
-            Shared::new(Credentials::default(), clock, Duration::from_secs(1), generations.clone(), workers, None);
+        let shared = Shared::new(
+            Credentials::default(),
+            "ratelimit",
+            clock,
+            Duration::from_secs(1),
+            generations.clone(),
+            workers,
+            None,
+        );
         let shard = Shard::new(Address { host: "shard".into(), port: 7001 }, Arc::new(shared));
         let settled = |work: Work, reply: Vec<Value>| {
             let (first, verdict) = ask("key");

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::ask::Refusal;
 use super::check;
+use super::failure::Failure;
 use super::group::{COSTS, Group, Outcome};
 use super::script::{By, Call};
 use super::server::Address;
@@ -174,7 +175,7 @@ fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     let redirected = |to: fn(Address) -> Refusal| {
         let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
         Some(match &*named.host {
-            "?" => Refusal::NotNow(format!("redirected to a node without a name: {details}")),
+            "?" => Refusal::NotNow("the server redirects to a node without a name".into()),
             "" => to(Address { host: from.host.clone(), ..named }),
             _ => to(named),
         })
@@ -183,17 +184,12 @@ fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
         Some(ServerErrorKind::Moved) => redirected(Refusal::Moved),
         Some(ServerErrorKind::Ask) => redirected(Refusal::Ask),
         Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
-        _ if executes_nothing(error) => Some(Refusal::NotNow(format!("{} {details}", error.code()))),
-        _ if is_read_only(error) => Some(Refusal::NotNow("ReadOnly".into())),
+        _ if executes_nothing(error) || is_read_only(error) => {
+            Some(Refusal::NotNow(Failure::of_reply(error).to_string()))
+        }
         _ => None,
     };
-    let text = || StoreError::Refused(format!("{} {}", error.code(), without_place(details))).into();
-    refusal.unwrap_or_else(text)
-}
-
-/// What a script ran into, without where in it, which since Redis 7.0 the server adds and says nothing to who asked.
-fn without_place(details: &str) -> &str {
-    details.split_once(" script: ").map_or(details, |(what, _)| what)
+    refusal.unwrap_or_else(|| StoreError::Refused(Failure::of_reply(error).to_string()).into())
 }
 
 /// Whether the server says that it executes no calls for now, whatever they are.
@@ -280,13 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_refuses_is_told_without_the_place_in_the_script() {
+    fn a_refusal_names_its_cause_without_the_place_in_the_script() {
         let error = "OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:12.";
         let told = match outcome(error) {
             Some(Outcome::Refused(Refusal::Failed(error))) => Some(error.to_string()),
             _ => None,
         };
-        assert_eq!(told.as_deref(), Some("refused: OOM command not allowed when used memory > 'maxmemory'."));
+        let sentence = "refused: OOM: the memory of the server is full (maxmemory), so it makes no charges";
+        assert_eq!(told.as_deref(), Some(sentence));
     }
 
     #[test]

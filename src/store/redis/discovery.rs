@@ -6,8 +6,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use redis::Value;
 
+use super::connection::{Attempt, Connection};
+use super::failure::{Failure, Kind as Failed, unless_error};
 use super::lane::Lane;
 use super::server::{self, Address, Info, bounded};
 use super::topology::{Kind, Topology};
@@ -34,7 +36,7 @@ const REFUSED: Duration = Duration::from_millis(250);
 pub struct Watcher {
     topology: Weak<Topology>,
     /// Those that have not failed.
-    connections: HashMap<Address, MultiplexedConnection>,
+    connections: HashMap<Address, Connection>,
     /// Whose turn it is to be asked after a failure or a doubt.
     turn: usize,
     /// Questions in a row that were not answered.
@@ -65,7 +67,7 @@ impl Watcher {
                 Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
                 Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
             };
-            let trouble = asked.as_ref().err().map(|error| Arc::new(format!("{address}: {error}")));
+            let trouble = asked.as_ref().err().map(|error| Arc::new((address.clone(), error.clone())));
             topology.trouble.store(trouble);
             let mut breath = BREATH;
             match &asked {
@@ -77,12 +79,12 @@ impl Watcher {
                 }
                 Err(error) => {
                     self.failures += 1;
-                    let is_strange =
-                        !server::is_told(error) || server::refuses_login(error) || server::has_no_cluster(error);
+                    let is_strange = !error.is_told() || matches!(error.kind, Failed::Login | Failed::NoCluster);
                     self.strangers = if is_strange { self.strangers + 1 } else { 0 };
-                    if !server::is_told(error) {
+                    if !error.is_told() {
                         self.connections.remove(&address);
-                    } else if !self.connections.contains_key(&address) && server::is_refusal(error) {
+                    }
+                    if !self.connections.contains_key(&address) && error.is_refusal() {
                         breath = REFUSED;
                     }
                     let is_new = topology.kind() == Kind::Unknown;
@@ -95,6 +97,7 @@ impl Watcher {
                             true => "no node of the store answers yet; trying on",
                             false => "no node tells which primary owns which slots; what was known is used on",
                         };
+                        let error = error.for_log();
                         tracing::warn!(%address, %error, suppressed, "{what}");
                     }
                 }
@@ -111,11 +114,13 @@ impl Watcher {
         }
     }
 
-    async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> redis::RedisResult<()> {
+    async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> Result<(), Failure> {
         let mut connection = match self.connections.get(address) {
             Some(open) => open.clone(),
             None => {
-                let new = server::connect(address, &topology.shared.credentials, self.patience).await?;
+                let attempt = Attempt::default();
+                let opening = Connection::open(address, &topology.shared.credentials, &attempt);
+                let new = attempt.within(self.patience, opening).await?;
                 self.connections.insert(address.clone(), new.clone());
                 new
             }
@@ -128,25 +133,29 @@ impl Watcher {
             Kind::Cluster => self.strangers >= round(topology),
         };
         if may_be_gone {
-            let info: String = bounded(self.patience, redis::cmd("INFO").query_async(&mut connection)).await?;
+            let info = bounded(self.patience, server::info(&mut connection)).await?;
             kind = Self::learn_single(topology, &Info(&info), address)?;
         }
         if kind == Kind::Cluster {
             let mut both = redis::pipe();
             both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
-            let (info, reply): (String, redis::Value) =
-                bounded(self.patience, both.query_async(&mut connection)).await?;
+            let mut replies = bounded(self.patience, connection.send_all(&both)).await?;
+            let (reply, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
+            let info = server::info_of(info).map_err(|failure| failure.about("CLUSTER"))?;
+            let reply = unless_error(reply).map_err(|failure| failure.about("CLUSTER SLOTS"))?;
             // A node that is cut off from the others believes what was; one that knows nothing else is heard all the
             // same.
             let table = topology.table.load();
             let lane = table.lane(address);
             if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
-                lane.inspect(|lane| lane.shard().refuse());
-                let down = redis::ErrorKind::Server(redis::ServerErrorKind::ClusterDown);
-                return Err((down, "the node says that the cluster is down").into());
+                let down = Failure::new(Failed::NotNow, "CLUSTERDOWN: the node says that the cluster is down");
+                lane.inspect(|lane| lane.shard().refuse(&down));
+                return Err(down);
             }
-            let empty = || redis::RedisError::from((redis::ErrorKind::Client, "the node knows no slots"));
-            let owners = server::owners(&reply, address).filter(|owners| !owners.is_empty()).ok_or_else(empty)?;
+            let owners = server::owners(&reply, address)?;
+            if owners.is_empty() {
+                return Err(Failure::connection("the node knows no owner of any slot"));
+            }
             let ids = server::ids(&reply);
             let is_known = |owner| table.lane(owner).is_some();
             let are_elsewhere = || lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner));
@@ -154,7 +163,7 @@ impl Watcher {
                 // Its own nodes may be back soon, and have all counts.
                 if self.strangers < round(topology) {
                     let sentence = "it belongs to another cluster than the one that is known";
-                    return Err((redis::ErrorKind::Client, sentence).into());
+                    return Err(Failure::connection(sentence));
                 }
                 tracing::warn!(
                     %address,
@@ -162,19 +171,22 @@ impl Watcher {
                      there from now on"
                 );
             }
-            lane.inspect(|lane| lane.shard().accept());
             topology.learn(Kind::Cluster, &owners, ids);
         }
         Ok(())
     }
 
     /// A server that is no cluster owns everything, unless it is a replica: then another seed must.
-    fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> redis::RedisResult<Kind> {
+    fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> Result<Kind, Failure> {
         if info.is_cluster() {
             return Ok(Kind::Cluster);
         }
+        if info.is_sentinel() {
+            return Err(server::sentinel());
+        }
         if info.is_replica() {
-            return Err((redis::ErrorKind::Client, "the seed is a replica; name its primary as well").into());
+            let sentence = "the seed is a replica; name its primary as well";
+            return Err(Failure::connection(sentence));
         }
         if topology.kind() == Kind::Cluster {
             tracing::warn!(%address, "the cluster is gone: this server, which is none, keeps all counts alone from now on");

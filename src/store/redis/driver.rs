@@ -9,12 +9,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-
+use super::connection::{Attempt, Connection};
+use super::failure::Failure;
 use super::inbox::{Inbox, Inlet, Piece, inbox};
 use super::queue::Queue;
 use super::server::{self, bounded};
 use super::shard::Shard;
+use super::traffic::probe;
 use crate::store::StoreError;
 use crate::workers::Kind;
 
@@ -52,7 +53,7 @@ pub struct Driver {
     /// The breaker: whether who asks while there is no connection is told so at once, and does not wait for one.
     is_open: bool,
     /// Why it was opened last.
-    why: String,
+    why: Failure,
     /// What waits to go out; at most [`QUEUE`].
     pub(super) queue: Queue,
     /// How many of those the metrics know of.
@@ -67,7 +68,7 @@ impl Driver {
     /// Starts one, which ends when nobody can ask it any more.
     pub fn start(shard: Arc<Shard>) -> Inlet {
         let (inlet, asks) = inbox(QUEUE);
-        let (why, connect) = (String::new(), CONNECT.0);
+        let (why, connect) = (Failure::late(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
         let workers = shard.workers().clone();
         let driver = Self { asks, shard, is_open: false, why, queue: waiting, noted: 0, connect, pause };
@@ -89,9 +90,10 @@ impl Driver {
                         End::Unwanted => return,
                         End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
                         End::Demoted => tracing::warn!(shard = %self.shard.address, "the server has become a replica"),
-                        End::Silent => self.open_breaker("no answer in time"),
+                        End::Silent => self.open_breaker(&Failure::late()),
                         End::Useless => {
-                            if self.give_up("its connections break at the first call").await {
+                            let why = Failure::connection("the server closes each connection at its first call");
+                            if self.give_up(&why).await {
                                 return;
                             }
                             continue;
@@ -101,11 +103,11 @@ impl Driver {
                 }
                 Err(error) => {
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
-                    self.pause = match server::is_refusal(&error) {
+                    self.pause = match error.is_refusal() {
                         true => (self.pause * 2).min(RECONNECT.1),
                         false => RECONNECT.0,
                     };
-                    if self.give_up(&error.to_string()).await {
+                    if self.give_up(&error).await {
                         return;
                     }
                 }
@@ -114,31 +116,34 @@ impl Driver {
     }
 
     /// Opens the breaker until it is time to try again; true when nobody can ask any more.
-    async fn give_up(&mut self, why: &str) -> bool {
+    async fn give_up(&mut self, why: &Failure) -> bool {
         self.open_breaker(why);
         self.shard.doubt();
         self.refuse(why).await
     }
 
-    fn open_breaker(&mut self, why: &str) {
-        self.queue.refuse(&StoreError::Unreachable(why.to_owned()).into());
+    fn open_breaker(&mut self, failure: &Failure) {
+        self.queue.refuse(&StoreError::Unreachable(failure.to_string()).into());
         self.note_held();
-        why.clone_into(&mut self.why);
+        self.shard.blame(failure);
+        self.why = failure.clone();
         if !std::mem::replace(&mut self.is_open, true) {
+            let why = failure.for_log();
             tracing::warn!(
-                shard = %self.shard.address, why,
+                shard = %self.shard.address, %why,
                 "breaker opened: its checks are answered by the fallback until it answers again"
             );
         }
     }
 
     /// Connects. Who asks meanwhile waits, unless the breaker is open: then a script must have run as well.
-    async fn connect(&mut self) -> redis::RedisResult<MultiplexedConnection> {
+    async fn connect(&mut self) -> Result<Connection, Failure> {
         let (shard, limit, is_open) = (self.shard.clone(), self.connect, self.is_open);
         let connecting = async {
-            let mut connection = bounded(limit, connect(shard.clone(), limit)).await?;
-            if is_open {
-                bounded(shard.patience(), server::run_script(&mut connection)).await?;
+            let attempt = Attempt::default();
+            let mut connection = attempt.within(limit, connect(&shard, &attempt)).await?;
+            if is_open || shard.charging.has_refused() {
+                bounded(shard.patience(), probe(&mut connection, &shard)).await?;
             }
             Ok(connection)
         };
@@ -146,7 +151,7 @@ impl Driver {
         loop {
             tokio::select! {
                 connected = &mut connecting => return connected,
-                Some(asks) = self.asks.recv(), if is_open => refuse(asks, &self.why),
+                Some(asks) = self.asks.recv(), if is_open => refuse(asks, &self.why, &self.shard),
             }
         }
     }
@@ -162,14 +167,14 @@ impl Driver {
 
     /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can
     /// ask any more.
-    async fn refuse(&mut self, why: &str) -> bool {
+    async fn refuse(&mut self, why: &Failure) -> bool {
         let pause = tokio::time::sleep(self.pause);
         tokio::pin!(pause);
         loop {
             tokio::select! {
                 () = &mut pause => return false,
                 asks = self.asks.recv() => match asks {
-                    Some(asks) => refuse(asks, why),
+                    Some(asks) => refuse(asks, why, &self.shard),
                     None => return true,
                 },
             }
@@ -178,8 +183,8 @@ impl Driver {
 }
 
 /// Opens a connection that can take calls, and learns the shard's clock.
-async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<MultiplexedConnection> {
-    let mut connection = server::connect(&shard.address, shard.credentials(), limit).await?;
+async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure> {
+    let mut connection = Connection::open(&shard.address, shard.credentials(), attempt).await?;
     let sent = shard.now();
     let (address, durability, known) = (&shard.address, shard.durability, &shard.looked_over);
     let (time, is_cluster) = server::prepare(&mut connection, address, durability, known).await?;
@@ -189,17 +194,17 @@ async fn connect(shard: Arc<Shard>, limit: Duration) -> redis::RedisResult<Multi
         && let Ok(slots) = server::slots(&mut connection).await
         && shard.is_strange(&server::ids(&slots))
     {
-        return Err((redis::ErrorKind::Client, "another cluster is at its address").into());
-    }
-    // One of a cluster that is down executes what it was asked here all the same.
-    if !is_cluster {
-        shard.accept();
+        return Err(Failure::connection("another cluster is at its address"));
     }
     shard.learn_offset(time, sent, shard.now());
     Ok(connection)
 }
 
-fn refuse(asks: Piece, why: &str) {
+/// Tells who asks that there is no connection, which leaves their charges unanswered.
+fn refuse(asks: Piece, why: &Failure, shard: &Shard) {
+    if asks.iter().any(|ask| ask.matter.may_charge()) {
+        shard.refuse(why);
+    }
     asks.into_iter()
-        .for_each(|ask| ask.answer.send(Err(StoreError::Unreachable(why.to_owned()).into())));
+        .for_each(|ask| ask.answer.send(Err(StoreError::Unreachable(why.to_string()).into())));
 }

@@ -4,101 +4,95 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
-    RedisResult, TlsCertificates,
-};
-
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
+use redis::Cmd;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsConnector;
 
-use super::server::Address;
-use crate::config::{ClientTls, Credentials, Login, Password};
+use super::failure::Failure;
+use crate::config::{ClientTls, Credentials, Password};
 
 /// The most bytes of a file of credentials.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-/// What opens connections to a server.
+/// The command that logs in, if any.
 ///
 /// # Errors
 /// When a file cannot be read. No error holds what a file holds.
-pub(super) async fn client(address: &Address, credentials: &Credentials) -> RedisResult<Client> {
-    let Address { host, port } = address.clone();
-    let target = match credentials.tls {
-        None => ConnectionAddr::Tcp(host, port),
-        Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
-    };
-    let settings = match &credentials.login {
-        Some(login) => settings(login).await?,
-        None => RedisConnectionInfo::default(),
-    };
-    // Without CLIENT SETINFO, which servers before 7.2 do not know and which would be one more command to allow.
-    let info = target
-        .into_connection_info()?
-        .set_tcp_settings(TcpSettings::default().set_nodelay(true))
-        .set_redis_settings(settings.set_skip_set_lib_name());
-    match &credentials.tls {
-        None => Client::open(info),
-        Some(tls) => Client::build_with_tls(info, certificates(tls).await?),
-    }
-}
-
-async fn settings(login: &Login) -> RedisResult<RedisConnectionInfo> {
-    let settings = match &login.password {
-        Password::Text(password) => RedisConnectionInfo::default().set_password(password),
+pub(super) async fn login(credentials: &Credentials) -> Result<Option<Cmd>, Failure> {
+    let Some(login) = &credentials.login else { return Ok(None) };
+    let mut command = redis::cmd("AUTH");
+    command.arg(login.username.as_deref());
+    match &login.password {
+        Password::Text(password) => command.arg(password),
         Password::File(path) => {
             let text = String::from_utf8(read(path).await?);
             let text = text.map_err(|_| wrong(path, "is not UTF-8"))?;
-            RedisConnectionInfo::default().set_password(text.trim_end_matches(['\r', '\n']))
+            command.arg(text.trim_end_matches(['\r', '\n']))
         }
     };
-    Ok(match &login.username {
-        Some(username) => settings.set_username(username),
-        None => settings,
-    })
+    Ok(Some(command))
 }
 
-async fn certificates(tls: &ClientTls) -> RedisResult<TlsCertificates> {
-    let root_cert = match &tls.ca_file {
-        Some(path) => read(path).await?,
+/// Builds the side of this node in TLS.
+///
+/// # Errors
+/// When a file cannot be read or holds no certificate or key.
+pub(super) async fn connector(tls: &ClientTls) -> Result<TlsConnector, Failure> {
+    let roots = match &tls.ca_file {
+        Some(path) => {
+            let (pem, mut roots) = (read(path).await?, RootCertStore::empty());
+            for certificate in certificates(path, &pem)? {
+                roots.add(certificate).map_err(|_| wrong(path, "holds a certificate that cannot be read"))?;
+            }
+            roots
+        }
         None => {
-            let roots = apart(system_roots).await.unwrap_or_default();
+            let roots = apart(system_roots).await.unwrap_or_else(RootCertStore::empty);
             if roots.is_empty() {
-                let right = "name `store.tls.ca_file`".to_owned();
-                return Err((ErrorKind::InvalidClientConfig, "this machine trusts no authority", right).into());
+                return Err(Failure::connection("this machine trusts no authority: name `store.tls.ca_file`"));
             }
             roots
         }
     };
-    let client_tls = match &tls.identity {
+    let unusable = |_| Failure::connection("this node cannot begin TLS with its certificates");
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .with_root_certificates(roots);
+    let config = match &tls.identity {
         Some((certificate, key)) => {
-            Some(ClientTlsConfig { client_cert: read(certificate).await?, client_key: read(key).await? })
+            let chain = certificates(certificate, &read(certificate).await?)?;
+            let key_read = PrivateKeyDer::from_pem_slice(&read(key).await?);
+            let key = key_read.map_err(|_| wrong(key, "holds no private key in PEM"))?;
+            config.with_client_auth_cert(chain, key).map_err(unusable)?
         }
-        None => None,
+        None => config.with_no_client_auth(),
     };
-    Ok(TlsCertificates { client_tls, root_cert: Some(root_cert) })
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The certificates that this system trusts, as PEM; those that cannot be read are left out.
-fn system_roots() -> Vec<u8> {
-    let mut readable = RootCertStore::empty();
-    let certificates = rustls_native_certs::load_native_certs().certs.into_iter();
-    let certificates = certificates.filter(|certificate| readable.add(certificate.clone()).is_ok());
-    let pem = |certificate: CertificateDer<'_>| {
-        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", BASE64_STANDARD.encode(certificate))
-    };
-    certificates.map(pem).collect::<String>().into_bytes()
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    read.map_err(|_| wrong(path, "holds no certificate in PEM"))
 }
 
-async fn read(path: &Path) -> RedisResult<Vec<u8>> {
+/// The authorities that this system trusts; those that cannot be read are left out.
+fn system_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let file = path.to_owned();
     let bytes = apart(move || bounded(&file)).await.unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()));
-    bytes.map_err(|error| wrong(path, &format!("cannot be read: {error}")))
+    bytes.map_err(|error| wrong(path, &format!("cannot be read: {}", error.kind())))
 }
 
 /// The file may be another one than the configuration was checked with, and may never end.
@@ -124,6 +118,6 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     tokio::task::spawn_blocking(work).await.ok()
 }
 
-fn wrong(path: &Path, what: &str) -> RedisError {
-    (ErrorKind::InvalidClientConfig, "a file of the credentials", format!("{} {what}", path.display())).into()
+fn wrong(path: &Path, what: &str) -> Failure {
+    Failure::connection(format!("the file {} of `store` {what}", path.display()))
 }

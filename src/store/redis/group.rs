@@ -5,6 +5,7 @@ use std::sync::Arc;
 use redis::{Cmd, Value};
 
 use super::ask::{Answer, Ask, Matter, Refusal};
+use super::failure::{FOREIGN, FOREIGN_RECORD};
 use super::log::{PORTION, Page};
 use super::script::{By, Call, Reply, read_log};
 use super::sources::Script;
@@ -29,9 +30,6 @@ const SEARCH: usize = 16;
 /// Of what a log holds, so many entries weigh as much as a cost when something is taken back, which may move half of
 /// them: of 100,000 that took 0.2 s.
 const MOVED: usize = 10;
-
-/// Why nothing is decided by what another program wrote, or something broke.
-const FOREIGN: &str = "what is kept of the key is no count of this program; a reset (DELETE /v1/usage) ends it";
 
 /// Asks of one key under one policy, which are decided together.
 pub struct Group {
@@ -117,6 +115,7 @@ impl Outcome {
             Reply::NotCovered { time } => Self::Elsewhen(time),
             Reply::Undecided => Self::Again,
             Reply::Foreign => Self::Refused(StoreError::Refused(FOREIGN.into()).into()),
+            Reply::ForeignRecord => Self::Refused(StoreError::Refused(FOREIGN_RECORD.into()).into()),
             Reply::Malformed => malformed(),
         }
     }
@@ -180,6 +179,22 @@ impl Group {
             asks.into_iter().for_each(|ask| self.push(ask));
         }
         !self.asks.is_empty()
+    }
+
+    /// Whether anything may be charged for it.
+    pub fn may_charge(&self) -> bool {
+        self.asks.iter().any(|ask| ask.matter.may_charge())
+    }
+
+    /// Whether the server has written for it, that was answered so.
+    pub fn was_written(&self, answer: &Answer) -> bool {
+        let Answer::Done(done) = answer else { return false };
+        match done {
+            Done::Refunded(_, given) => *given > 0,
+            Done::Charged(charged) => !charged.replayed,
+            Done::Taken(_) | Done::Reserved(..) => self.may_charge() && done.is_charge(),
+            Done::Reused => false,
+        }
     }
 
     /// The script by which it may share a call with others, if any: nothing is sent behind ASKING but one key.
@@ -259,7 +274,11 @@ impl Group {
     pub fn outcome(&self, reply: &Value) -> Outcome {
         match &self.asks[0].matter {
             Matter::Work { work, .. } => Outcome::of(self.call(work).reply(reply)),
-            Matter::Page(_) => Page::read(reply).map_or_else(malformed, |page| Outcome::Answered(Answer::Page(page))),
+            Matter::Page(_) => {
+                // It only reads, so nothing was charged.
+                let corrupt = || Outcome::Refused(StoreError::Refused(FOREIGN.into()).into());
+                Page::read(reply).map_or_else(corrupt, |page| Outcome::Answered(Answer::Page(page)))
+            }
         }
     }
 

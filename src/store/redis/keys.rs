@@ -4,7 +4,7 @@
 //! Everything of one key lies in one hash slot, since only the part in braces is hashed. A key is written so
 //! that it can neither end the braces early nor be read as another key: `{`, `}`, `%` and control bytes become
 //! `%XX`, and a key of more than 128 bytes becomes `%h` and 128 bits of BLAKE3 of it in hex, a form that no
-//! escaped key has.
+//! escaped key has. `{<prefix>:%p<number>:}probe` shows whether a server writes.
 
 use std::fmt::{self, Write};
 
@@ -96,6 +96,13 @@ pub fn slot(prefix: &str, key: &str) -> u16 {
     let mut sum = Checksum(0);
     write_hashed(&mut sum, prefix, key);
     sum.0 % SLOTS
+}
+
+/// A key in `slot` that shows whether a server writes. No key of a caller has its form.
+pub fn probe(prefix: &str, slot: u16) -> Option<String> {
+    let start = crc16(crc16(0, prefix.as_bytes()), b":%p");
+    let is_there = |number: &u32| crc16(start, format!("{number}:").as_bytes()) % SLOTS == slot;
+    (0..1 << 20).find(is_there).map(|number| format!("{{{prefix}:%p{number}:}}probe"))
 }
 
 /// The CRC16 of what is written to it.
@@ -217,6 +224,16 @@ mod tests {
         let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
         assert_eq!(tag.log("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");
         assert_eq!(tag.metas("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:metas");
+    }
+
+    #[test]
+    fn each_slot_has_a_key_for_probes() {
+        for slot in 0..SLOTS {
+            let key = probe("ratelimit", slot).unwrap();
+            let tag = key.strip_prefix('{').and_then(|rest| rest.split_once('}')).unwrap().0;
+            assert_eq!(crc16(0, tag.as_bytes()) % SLOTS, slot, "{key}");
+            assert!(key.starts_with("{ratelimit:%p") && key.ends_with(":}probe"), "{key}");
+        }
     }
 
     #[test]

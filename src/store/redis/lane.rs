@@ -135,8 +135,15 @@ mod tests {
     #[test]
     fn a_lane_is_driven_while_both_of_its_drivers_are_there() {
         let (clock, timeout) = (Clock::system(), Duration::from_secs(1));
-        let shared =
-            Arc::new(Shared::new(Credentials::default(), clock, timeout, Arc::default(), Workers::default(), None));
+        let shared = Arc::new(Shared::new(
+            Credentials::default(),
+            "ratelimit",
+            clock,
+            timeout,
+            Arc::default(),
+            Workers::default(),
+            None,
+        ));
         let shard = Arc::new(Shard::new(Address { host: "shard".into(), port: 7001 }, shared));
         let ((inlet, asks), (durable, durable_asks)) = (inbox(1), inbox(1));
         let lane = Lane(Arc::new(Entry { inlet, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }));

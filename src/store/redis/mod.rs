@@ -46,9 +46,15 @@ mod ask;
 
 mod shared;
 
+mod failure;
+
 mod entrance;
 
 mod resolver;
+
+mod connection;
+
+mod charging;
 
 mod patience;
 
@@ -131,7 +137,8 @@ impl RedisStore {
         hand: Option<Arc<AtomicU64>>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let shared = Shared::new(config.credentials.clone(), clock, timeout, generations, workers, hand);
+        let shared =
+            Shared::new(config.credentials.clone(), &config.key_prefix, clock, timeout, generations, workers, hand);
         let topology = Topology::open(seeds, Arc::new(shared));
         Ok(Self { topology, key_prefix: config.key_prefix.clone(), moving: Arc::default() })
     }

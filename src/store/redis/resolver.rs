@@ -12,9 +12,9 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use redis::io::AsyncDNSResolver;
-use redis::{ErrorKind, RedisError, RedisFuture, RedisResult};
 use tokio::sync::{Notify, watch};
+
+use super::failure::Failure;
 
 /// How long a lookup may take. What it found waits as long for somebody who asks.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -63,23 +63,28 @@ impl Resolver {
         Self(Arc::new(Names { lookup, limit, kept, known: Mutex::default() }))
     }
 
-    /// The addresses of `host`; a lookup that this begins goes on when it is dropped.
-    async fn addresses(&self, host: &str) -> RedisResult<Arc<[SocketAddr]>> {
+    /// The addresses of `host` with this port; a lookup that this begins goes on when it is dropped.
+    ///
+    /// # Errors
+    /// When the name is not known, or its name server does not answer.
+    pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
         if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok([SocketAddr::new(address, 0)].into());
+            return Ok(vec![SocketAddr::new(address, port)]);
         }
         let name = self.name(host);
         let mut found = name.found.clone();
         let found = found.wait_for(Option::is_some).await.ok().and_then(|found| found.clone());
         name.had.notify_one();
         match found {
-            Some(Ok(addresses)) if addresses.is_empty() => {
-                Err((ErrorKind::InvalidClientConfig, "No address found for host").into())
+            Some(Ok(addresses)) if !addresses.is_empty() => {
+                let mut addresses = addresses.to_vec();
+                addresses.iter_mut().for_each(|address| address.set_port(port));
+                Ok(addresses)
             }
-            Some(Ok(addresses)) => Ok(addresses),
-            // An error cannot be cloned.
-            Some(Err(error)) => Err(io::Error::new(error.kind(), error.to_string()).into()),
-            None => Err(RedisError::from((ErrorKind::Io, "the lookup of the name was given up"))),
+            Some(Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                Err(Failure::connection("the name server does not answer in time"))
+            }
+            _ => Err(Failure::connection("the name server knows no address of this host")),
         }
     }
 
@@ -96,20 +101,6 @@ impl Resolver {
         let known = Known { names: self.0.clone(), host: host.to_owned() };
         tokio::spawn(known.look_up(sender, name.clone()));
         name
-    }
-}
-
-impl AsyncDNSResolver for Resolver {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        host: &'b str,
-        port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        Box::pin(async move {
-            let mut addresses = self.addresses(host).await?.to_vec();
-            addresses.iter_mut().for_each(|address| address.set_port(port));
-            Ok(Box::new(addresses.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
-        })
     }
 }
 
@@ -179,12 +170,12 @@ mod tests {
         (Resolver::new(Box::new(lookup), limit, kept), go, begun)
     }
 
-    async fn resolve(resolver: &Resolver, host: &str) -> RedisResult<Vec<SocketAddr>> {
-        Ok(resolver.resolve(host, 7001).await?.collect())
+    async fn resolve(resolver: &Resolver, host: &str) -> Result<Vec<SocketAddr>, Failure> {
+        resolver.resolve(host, 7001).await
     }
 
     /// One attempt to connect, which is over long before the lookup.
-    async fn attempt(resolver: &Resolver, host: &str) -> Option<RedisResult<Vec<SocketAddr>>> {
+    async fn attempt(resolver: &Resolver, host: &str) -> Option<Result<Vec<SocketAddr>, Failure>> {
         tokio::time::timeout(MOMENT, resolve(resolver, host)).await.ok()
     }
 
@@ -251,7 +242,7 @@ mod tests {
             assert!(attempt(&resolver, "no such name").await.is_none());
             go.notify_one();
             let error = resolve(&resolver, "no such name").await.unwrap_err();
-            assert!(error.to_string().contains("invalid IP address syntax"), "{error}");
+            assert!(error.to_string().contains("knows no address"), "{error}");
             while !resolver.0.known().is_empty() {
                 tokio::task::yield_now().await;
             }
@@ -259,7 +250,7 @@ mod tests {
         }
         let (resolver, _go, begun) = slow(MOMENT, LONG);
         let error = resolve(&resolver, "192.0.2.1+192.0.2.2").await.unwrap_err();
-        assert!(error.to_string().contains("did not answer in time"), "{error}");
+        assert!(error.to_string().contains("does not answer in time"), "{error}");
         assert_eq!(begun.load(Ordering::SeqCst), 1);
     }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::ask::{Answer, Ask, Matter, Refusal, Return, given_up};
+use super::charging::REFUSES;
 use super::keys::Tag;
 use super::lane::Lane;
 use super::metrics::Retry;
 use super::moving::can_do_without_metas;
 use super::patience::Patience;
 use super::server::Address;
-use super::shard::REFUSES;
 use super::{RedisStore, StoreError, Subject};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
@@ -61,7 +61,7 @@ impl RedisStore {
         let slot = target.slot;
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
-                Some(address) => self.topology.lane(address),
+                Some(address) => self.topology.lane(address).ok_or_else(too_many_nodes)?,
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
@@ -119,7 +119,7 @@ impl RedisStore {
                 if can_do_without_metas(&target.subject.policy, matter) {
                     self.moving.note(slot, self.topology.clock().now());
                 } else {
-                    patience.pause("TRYAGAIN".into()).await?;
+                    patience.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
                 }
             }
             Refusal::NotNow(why) => {
@@ -151,6 +151,10 @@ impl RedisStore {
         };
         self.topology.owner(slot).ok_or_else(unknown)
     }
+}
+
+fn too_many_nodes() -> StoreError {
+    StoreError::Refused("the servers name more nodes than a cluster has".into())
 }
 
 /// How a question goes on.

@@ -65,6 +65,8 @@ pub enum Reply {
     Undecided,
     /// What is at the key is nobody's count; nothing was charged.
     Foreign,
+    /// The record of the id is corrupt; nothing was charged.
+    ForeignRecord,
     /// Not what the script answers.
     Malformed,
 }
@@ -150,7 +152,9 @@ impl<'a> Call<'a> {
         if let (Work::Once { cost, .. }, Value::Array(values)) = (self.work, value)
             && let [Value::BulkString(word), rest @ ..] = &values[..]
         {
-            return amend::charged(self.policy, word, *cost, rest).map(Reply::Done);
+            let charged = amend::charged(self.policy, word, *cost, rest).map(Reply::Done);
+            // Another program may have written it.
+            return charged.or_else(|| (word == b"replayed").then_some(Reply::ForeignRecord));
         }
         let (time, rest) = opened(value)?;
         if rest.is_empty() {

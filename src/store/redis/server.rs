@@ -1,22 +1,37 @@
 //! One server: its address, a connection to it, and what is checked before it is trusted with counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult, Value};
+use redis::{ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisResult, Value};
 
-use super::{entrance, resolver, sources};
-use crate::config::Credentials;
+use super::connection::Connection;
+use super::failure::{Failure, Kind, cleaned, unless_error};
+use super::sources;
 use crate::limit::policy::Durability;
+use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 /// The oldest server that is known to work.
 const OLDEST: (u32, u32) = (6, 2);
+
+/// The longest name of a host, in bytes.
+const MAX_HOST: usize = 255;
+
+/// TIME is before this, us: the scripts compute with doubles, which are exact below it.
+const MAX_TIME: Micros = 1 << 53;
+
+/// The most primaries of a cluster. Redis recommends at most 1000 nodes.
+pub const MAX_PRIMARIES: usize = 1000;
+
+/// The most bytes of the id of a node. Those of Redis have 40.
+const MAX_ID: usize = 128;
+
+/// The most ids that are kept.
+const MAX_IDS: usize = 10_000;
 
 /// Host and port of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,7 +45,8 @@ impl Address {
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        Some(Self { host: host.to_owned(), port: port.parse().ok()? })
+        (host.is_empty() || host == "?" || is_host(host))
+            .then_some(Self { host: host.to_owned(), port: port.parse().ok()? })
     }
 
     /// The address in a URL such as `redis://127.0.0.1:7001`.
@@ -46,6 +62,12 @@ impl Address {
             _ => Err((ErrorKind::InvalidClientConfig, "must be redis://host:port").into()),
         }
     }
+}
+
+/// Whether a server may name a host so: others could disturb a log, or be no host at all.
+fn is_host(text: &str) -> bool {
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%');
+    (1..=MAX_HOST).contains(&text.len()) && text.bytes().all(is_usual)
 }
 
 impl fmt::Display for Address {
@@ -67,100 +89,119 @@ pub struct LookedOver {
     is_volatile: AtomicBool,
 }
 
-/// Opens a connection and logs in, or fails within `timeout`. Its calls have no time limit of their own.
-///
-/// # Errors
-/// When the server does not answer, or not in time, or does not let us in.
-pub async fn connect(
-    address: &Address,
-    credentials: &Credentials,
-    timeout: Duration,
-) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(timeout))
-        .set_response_timeout(None)
-        .set_dns_resolver(resolver::system());
-    let connecting = async {
-        let client = entrance::client(address, credentials).await?;
-        client.get_multiplexed_async_connection_with_config(&config).await
-    };
-    bounded(timeout, connecting).await
-}
-
-/// Loads the scripts, looks the server over and asks its TIME, us, and whether it is one of a cluster.
+/// Loads the scripts, looks the server over and asks its TIME, us, and whether it is one of a cluster. A user without
+/// SCRIPT LOAD has its scripts sent by EVAL.
 ///
 /// # Errors
 /// When it does not answer as a server that can take calls, and when it is a replica. (One of a cluster sends callers
 /// on.)
 pub async fn prepare(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     address: &Address,
     durability: Durability,
     known: &LookedOver,
-) -> RedisResult<(Micros, bool)> {
+) -> Result<(Micros, bool), Failure> {
     let mut pipeline = redis::pipe();
     for source in sources::wanted() {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(source).ignore();
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
     }
     pipeline.cmd("INFO").cmd("TIME");
-    let (info, (seconds, micros)): (String, (u64, u64)) = pipeline.query_async(connection).await?;
+    let mut replies = connection.send_all(&pipeline).await?;
+    let (time, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
+    let info = info_of(info)?;
     let info = Info(&info);
-    if info.is_replica() && !info.is_cluster() {
-        return Err((ErrorKind::Client, "it is a replica, which counts nothing").into());
+    if info.is_sentinel() {
+        return Err(sentinel());
     }
+    if info.is_replica() && !info.is_cluster() {
+        return Err(Failure::connection("the server is a replica, which counts nothing"));
+    }
+    let time = time_of(time)?;
     match durability {
         Durability::Primary => look_over(&info, address, known),
         Durability::Replica => look_over_persistence(&info, address, known),
     }
-    Ok((seconds * MICROS_PER_SECOND + micros, info.is_cluster()))
+    Ok((time, info.is_cluster()))
+}
+
+/// Why a Sentinel is of no use.
+pub fn sentinel() -> Failure {
+    Failure::new(
+        Kind::NotRedis,
+        "a Sentinel is at this address, which keeps no counts: name the primary that it watches",
+    )
+}
+
+/// The text of INFO.
+///
+/// # Errors
+/// When the server does not answer, or refuses to.
+pub async fn info(connection: &mut Connection) -> Result<String, Failure> {
+    info_of(connection.send(&redis::cmd("INFO")).await?)
+}
+
+/// The text that a server answers to INFO or CLUSTER INFO.
+///
+/// # Errors
+/// When it is an error, or something else.
+pub fn info_of(reply: Value) -> Result<String, Failure> {
+    match unless_error(reply).map_err(|failure| failure.about("INFO"))? {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => Ok(text),
+        _ => Err(Failure::unfit("INFO")),
+    }
 }
 
 /// The server's TIME, us.
 ///
 /// # Errors
 /// When it does not answer.
-pub async fn time(connection: &mut MultiplexedConnection) -> RedisResult<Micros> {
-    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
-    Ok(seconds * MICROS_PER_SECOND + micros)
+pub async fn time(connection: &mut Connection) -> Result<Micros, Failure> {
+    time_of(connection.send(&redis::cmd("TIME")).await?)
+}
+
+fn time_of(reply: Value) -> Result<Micros, Failure> {
+    let number = |value: &Value| text(value).and_then(|text| text.parse::<u64>().ok());
+    let Value::Array(parts) = unless_error(reply).map_err(|failure| failure.about("TIME"))? else {
+        return Err(Failure::unfit("TIME"));
+    };
+    let time = match &parts[..] {
+        [seconds, micros] => number(seconds).zip(number(micros)),
+        _ => None,
+    };
+    let micros = |(seconds, micros): (u64, u64)| seconds.checked_mul(MICROS_PER_SECOND)?.checked_add(micros);
+    time.and_then(micros).filter(|time| *time < MAX_TIME).ok_or_else(|| Failure::unfit("TIME"))
 }
 
 /// What it answers to CLUSTER SLOTS.
 ///
 /// # Errors
 /// When it does not answer, or refuses to.
-pub async fn slots(connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-    redis::cmd("CLUSTER").arg("SLOTS").query_async(connection).await
+pub async fn slots(connection: &mut Connection) -> Result<Value, Failure> {
+    connection.ask(redis::cmd("CLUSTER").arg("SLOTS")).await
 }
 
-/// Has it run a script that does nothing, by its hash as checks are. A server that holds up scripts, as CLIENT PAUSE
-/// has it do, holds this up as well, and a proxy that knows no EVALSHA breaks the connection.
+/// Writes a key that ends by itself, if there is a name for one, by a script as checks do. A server that holds up
+/// scripts, as CLIENT PAUSE has it do, holds this up as well, and a proxy that knows no EVALSHA breaks the connection.
 ///
 /// # Errors
-/// When it does not answer, or runs no scripts.
-pub async fn run_script(connection: &mut MultiplexedConnection) -> RedisResult<()> {
-    const NOTHING: &str = "return 1";
-    let mut run = redis::pipe();
-    run.cmd("SCRIPT").arg("LOAD").arg(NOTHING).ignore();
-    run.cmd("EVALSHA").arg(redis::Script::new(NOTHING).get_hash()).arg(0).ignore();
-    run.query_async(connection).await
-}
-
-/// Whether the connection is known to have ended. Nothing is sent: a question that is given up at once goes out no
-/// more, and what it is handed to is gone when the connection is.
-pub fn has_ended(connection: &mut MultiplexedConnection) -> bool {
-    connection
-        .send_packed_command(&redis::cmd("TIME"))
-        .now_or_never()
-        .is_some_and(|handed| handed.is_err())
+/// When it does not answer, runs no scripts or does not write.
+pub async fn probe(connection: &mut Connection, key: Option<&str>) -> Result<(), Failure> {
+    const WRITE: &str = "if KEYS[1] then redis.call('SET', KEYS[1], '', 'PX', 1000) end return 1";
+    let keys = key.map_or(0, |_| 1);
+    let call = |name: &str, script: &str| redis::cmd(name).arg(script).arg(keys).arg(key).to_owned();
+    let reply = connection.send(&call("EVALSHA", redis::Script::new(WRITE).get_hash())).await?;
+    let is_unknown = matches!(&reply, Value::ServerError(error) if error.code() == "NOSCRIPT");
+    let reply = if is_unknown { connection.send(&call("EVAL", WRITE)).await? } else { reply };
+    unless_error(reply).map(drop)
 }
 
 /// Bounds a call to a server by `timeout`.
 ///
 /// # Errors
 /// When it fails or takes longer.
-pub async fn bounded<T>(timeout: Duration, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let late = |_| RedisError::from((ErrorKind::Io, "no answer in time"));
-    tokio::time::timeout(timeout, call).await.map_err(late)?
+pub async fn bounded<T>(timeout: Duration, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| Err(Failure::late()))
 }
 
 /// The answer to INFO.
@@ -174,6 +215,10 @@ impl Info<'_> {
 
     pub fn is_cluster(&self) -> bool {
         self.field("cluster_enabled") == Some("1")
+    }
+
+    pub fn is_sentinel(&self) -> bool {
+        self.field("redis_mode") == Some("sentinel")
     }
 
     pub fn is_replica(&self) -> bool {
@@ -191,11 +236,11 @@ impl Info<'_> {
 /// # Errors
 /// When it does not answer.
 pub async fn look_over_eviction(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     address: &Address,
     known: &LookedOver,
-) -> RedisResult<()> {
-    let info: String = redis::cmd("INFO").arg("memory").query_async(connection).await?;
+) -> Result<(), Failure> {
+    let info = info_of(connection.send(redis::cmd("INFO").arg("memory")).await?)?;
     warn_of_eviction(&Info(&info), address, known);
     Ok(())
 }
@@ -203,9 +248,9 @@ pub async fn look_over_eviction(
 /// Once for each change, of whichever connection it is noticed first. True when it has warned.
 fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &LookedOver) -> bool {
     let Some(policy) = info.field("maxmemory_policy") else { return false };
+    let policy = cleaned(policy, 50);
     let mut known = known.eviction.lock().unwrap_or_else(PoisonError::into_inner);
     let evicts = policy != "noeviction" && *known != policy;
-    policy.clone_into(&mut known);
     if evicts {
         tracing::warn!(
             shard = %address, maxmemory_policy = policy,
@@ -213,6 +258,7 @@ fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &LookedOver) -> b
              set maxmemory-policy noeviction"
         );
     }
+    *known = policy;
     evicts
 }
 
@@ -239,8 +285,14 @@ fn look_over_persistence(info: &Info<'_>, address: &Address, known: &LookedOver)
 
 /// The owner of each range of slots, from CLUSTER SLOTS (which every version has): `(first, last, primary)`. Ranges
 /// whose owner has no address are left out.
-pub fn owners(reply: &Value, asked: &Address) -> Option<Vec<(u16, u16, Address)>> {
-    let Value::Array(ranges) = reply else { return None };
+///
+/// # Errors
+/// When a server says what no cluster can be: more ranges than slots, ranges that overlap, or too many primaries.
+pub fn owners(reply: &Value, asked: &Address) -> Result<Vec<(u16, u16, Address)>, Failure> {
+    let Value::Array(ranges) = reply else { return Err(Failure::unfit("CLUSTER SLOTS")) };
+    if ranges.len() > usize::from(SLOTS) {
+        return Err(wrong_slots("names more ranges than there are slots"));
+    }
     let range = |range: &Value| {
         let Value::Array(parts) = range else { return None };
         let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else { return None };
@@ -251,12 +303,31 @@ pub fn owners(reply: &Value, asked: &Address) -> Option<Vec<(u16, u16, Address)>
             None | Some("") => Some(&*asked.host),
             // A node that has not told its name; beside it stands where it is.
             Some("?") => ip(more),
-            named => named,
+            named => named.filter(|host| is_host(host)),
         };
-        Some(host.filter(|_| port > 0).map(|host| (first, last, Address { host: host.to_owned(), port })))
+        let address = host.filter(|_| port > 0).map(|host| Address { host: host.to_owned(), port });
+        Some((first, last, address))
     };
     let ranges: Option<Vec<_>> = ranges.iter().map(range).collect();
-    Some(ranges?.into_iter().flatten().collect())
+    let ranges = ranges.ok_or_else(|| Failure::unfit("CLUSTER SLOTS"))?;
+    let mut is_owned = vec![false; usize::from(SLOTS)];
+    for (first, last, _) in &ranges {
+        let slots = is_owned.get_mut(usize::from(*first)..=usize::from(*last)).filter(|slots| !slots.is_empty());
+        let slots = slots.ok_or_else(|| wrong_slots("names a slot that there is not"))?;
+        if slots.iter_mut().any(|is_owned| std::mem::replace(is_owned, true)) {
+            return Err(wrong_slots("names two owners of one slot"));
+        }
+    }
+    let owners: Vec<_> =
+        ranges.into_iter().filter_map(|(first, last, address)| Some((first, last, address?))).collect();
+    if owners.iter().map(|(.., address)| address).collect::<HashSet<_>>().len() > MAX_PRIMARIES {
+        return Err(wrong_slots("names more than 1000 primaries"));
+    }
+    Ok(owners)
+}
+
+fn wrong_slots(what: &str) -> Failure {
+    Failure::new(Kind::NotRedis, format!("the server's answer to CLUSTER SLOTS {what}"))
 }
 
 /// The ids of all nodes that CLUSTER SLOTS tells of, primaries and replicas: what a node is, wherever it is.
@@ -265,11 +336,15 @@ pub fn ids(reply: &Value) -> BTreeSet<String> {
     let parts = ranges
         .iter()
         .filter_map(|range| if let Value::Array(parts) = range { parts.get(2..) } else { None });
-    let id = |node: &Value| {
-        let Value::Array(node) = node else { return None };
-        node.get(2).and_then(text).filter(|id| !id.is_empty()).map(str::to_owned)
-    };
-    parts.flatten().filter_map(id).collect()
+    let mut ids = BTreeSet::new();
+    for node in parts.flatten() {
+        let Value::Array(node) = node else { continue };
+        let id = node.get(2).and_then(text).filter(|id| (1..=MAX_ID).contains(&id.len()));
+        if let Some(id) = id.filter(|id| ids.len() < MAX_IDS && !ids.contains(*id)) {
+            ids.insert(id.to_owned());
+        }
+    }
+    ids
 }
 
 fn text(value: &Value) -> Option<&str> {
@@ -285,31 +360,7 @@ fn ip(more: &[Value]) -> Option<&str> {
     let (members, _) = members.as_chunks::<2>();
     members
         .iter()
-        .find_map(|[name, value]| text(value).filter(|ip| text(name) == Some("ip") && !ip.is_empty()))
-}
-
-/// Whether the server said what is wrong, so that the connection is sound. (What is wrong of what it told is another
-/// matter: its address may lead to another one by now.)
-pub fn is_told(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::AuthenticationFailed | ErrorKind::Extension)
-}
-
-/// Whether the server does not let us in or do what we must, which mostly takes a person to change.
-pub fn is_refusal(error: &RedisError) -> bool {
-    refuses_login(error) || error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoPerm)
-}
-
-/// Whether the server does not let us in.
-pub fn refuses_login(error: &RedisError) -> bool {
-    // It refuses each command of a pipeline.
-    let first = error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.code().to_owned()));
-    error.kind() == ErrorKind::AuthenticationFailed
-        || matches!(error.code().or(first.as_deref()), Some("WRONGPASS" | "NOAUTH" | "DENIED"))
-}
-
-/// Whether the server is part of no cluster, as it says.
-pub fn has_no_cluster(error: &RedisError) -> bool {
-    error.to_string().contains("cluster support disabled")
+        .find_map(|[name, value]| text(value).filter(|ip| text(name) == Some("ip") && is_host(ip)))
 }
 
 #[cfg(test)]
@@ -325,7 +376,7 @@ mod tests {
         let asked = Address { host: "asked".into(), port: 7001 };
         let slots = |primary: Vec<Value>| {
             let range = Value::Array(vec![Value::Int(0), Value::Int(9), Value::Array(primary)]);
-            owners(&Value::Array(vec![range]), &asked)
+            owners(&Value::Array(vec![range]), &asked).ok()
         };
         let members = || Value::Array(vec![bulk("hostname"), bulk("x"), bulk("ip"), bulk("127.0.0.2")]);
         let at = |host: &str| Some(vec![(0, 9, Address { host: host.into(), port: 7001 })]);

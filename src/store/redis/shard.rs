@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::RedisResult;
+use arc_swap::ArcSwapOption;
 
+use super::charging::Charging;
 use super::check::Declared;
+use super::failure::Failure;
 use super::metrics::ShardMetrics;
 use super::server::{Address, LookedOver};
 use super::shared::Shared;
@@ -25,9 +27,6 @@ use crate::workers::Workers;
 /// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
 const PARTED: Micros = MICROS_PER_SECOND;
 
-/// A server that has refused all that it was asked for so long is not up, us. Most failovers take less.
-pub const REFUSES: Micros = MICROS_PER_SECOND;
-
 /// A primary as its lane knows it. Written by the driver, read by whoever asks.
 #[derive(Debug)]
 pub struct Shard {
@@ -35,9 +34,10 @@ pub struct Shard {
     shared: Arc<Shared>,
     /// Whether there is a connection, and the server answers.
     connected: AtomicBool,
-    /// Since when it has executed nothing that it was asked, since its cluster is down or it is loading its data, us by
-    /// this node's clock; 0: it executes what it is asked.
-    refusing: Arc<AtomicU64>,
+    /// Why there is no connection.
+    away: ArcSwapOption<Failure>,
+    /// Whether it makes the charges that it is asked for.
+    pub charging: Arc<Charging>,
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
     /// When it last answered anything, us by this node's clock.
@@ -52,6 +52,8 @@ pub struct Shard {
     pub looked_over: Arc<LookedOver>,
     /// Of a WAIT that it refuses.
     pub complaints: Limiter,
+    /// Limits the lines about errors that are not known.
+    pub refusals: Limiter,
 }
 
 impl Shard {
@@ -64,7 +66,8 @@ impl Shard {
             address,
             shared,
             connected,
-            refusing: Arc::default(),
+            away: ArcSwapOption::empty(),
+            charging: Arc::default(),
             offset,
             heard,
             cluster,
@@ -73,19 +76,30 @@ impl Shard {
             metrics,
             looked_over: Arc::default(),
             complaints: Limiter::default(),
+            refusals: Limiter::default(),
         }
     }
 
     /// The same for a policy that waits for a replica; both count together, and warn once.
     pub fn durable_twin(&self) -> Self {
         let twin = Self::new(self.address.clone(), self.shared.clone());
-        let (metrics, looked_over, refusing) = (self.metrics.clone(), self.looked_over.clone(), self.refusing.clone());
-        Self { durability: Durability::Replica, metrics, looked_over, refusing, ..twin }
+        let (metrics, looked_over, charging) = (self.metrics.clone(), self.looked_over.clone(), self.charging.clone());
+        Self { durability: Durability::Replica, metrics, looked_over, charging, ..twin }
     }
 
-    /// Whether it is connected and executes what it is asked.
+    /// Whether it is connected and makes the charges that it is asked for.
     pub fn is_up(&self) -> bool {
         self.is_connected() && !self.is_refusing()
+    }
+
+    /// Why it is not up; nothing while it is.
+    pub fn reason(&self) -> Option<String> {
+        let why = match (self.is_connected(), self.is_refusing()) {
+            (true, false) => return None,
+            (true, true) => self.charging.why(),
+            (false, _) => self.away.load_full(),
+        };
+        Some(why.map_or_else(|| "there is no connection yet".to_owned(), |why| why.to_string()))
     }
 
     /// Whether there is a connection, and the server answers.
@@ -97,28 +111,56 @@ impl Shard {
         self.connected.store(connected, Ordering::Relaxed);
     }
 
-    /// Whether it is connected and has refused nothing since it executed something.
+    /// Notes why there is no connection.
+    pub fn blame(&self, why: &Failure) {
+        self.away.store(Some(Arc::new(why.clone())));
+    }
+
+    /// Whether it is connected, and nothing that it refused hints at another owner of its slots.
     pub fn is_well(&self) -> bool {
-        self.is_connected() && self.refusing.load(Ordering::Relaxed) == 0
+        self.is_connected() && !self.charging.may_be_elsewhere()
     }
 
-    /// Whether it has executed nothing for longer than a failover takes.
+    /// Whether it has made no charge for longer than a failover takes.
     pub fn is_refusing(&self) -> bool {
-        let since = self.refusing.load(Ordering::Relaxed);
-        since > 0 && self.now() >= since + REFUSES
+        self.charging.has_refused() && self.charging.is_refusing(self.now())
     }
 
-    /// Notes that it executed nothing of what it was asked, or says that it would not.
-    pub fn refuse(&self) {
-        // Whoever is first has it.
-        let _ = self.refusing.compare_exchange(0, self.now().max(1), Ordering::Relaxed, Ordering::Relaxed);
+    /// Notes that it did not make a charge, or says that it would not.
+    pub fn refuse(&self, why: &Failure) {
+        self.charging.refuse(why, self.now());
     }
 
-    /// Notes that it executed something, or says that it would.
+    /// Notes that it has made a charge.
     pub fn accept(&self) {
-        if self.refusing.load(Ordering::Relaxed) > 0 {
-            self.refusing.store(0, Ordering::Relaxed);
+        if self.charging.accept() {
+            self.log_up();
         }
+    }
+
+    /// Notes that a probe has written.
+    pub fn accept_probe(&self) {
+        if self.charging.accept_probe() {
+            self.log_up();
+        }
+    }
+
+    fn log_up(&self) {
+        tracing::info!(shard = %self.address, "the shard is up: it makes charges again");
+    }
+
+    /// Logs, once, that it is down.
+    pub fn log_down(&self) {
+        if self.charging.must_be_logged() {
+            let why = self.charging.why();
+            let reason = why.as_ref().map(|why| why.for_log()).unwrap_or_default();
+            tracing::warn!(shard = %self.address, %reason, "the shard is down: it makes no charges");
+        }
+    }
+
+    /// The key that its probes write.
+    pub fn probe(&self) -> Option<Arc<str>> {
+        self.charging.probe(&self.shared.prefix)
     }
 
     pub fn set_cluster(&self, cluster: bool) {
@@ -180,9 +222,9 @@ impl Shard {
     /// too long. One that is only slow is not given up while it answers what was asked before.
     pub async fn awaited<T>(
         &self,
-        answer: impl Future<Output = RedisResult<T>>,
+        answer: impl Future<Output = Result<T, Failure>>,
         longer: Duration,
-    ) -> Option<RedisResult<T>> {
+    ) -> Option<Result<T, Failure>> {
         let (mut answer, most) = (pin!(answer), self.patience() + longer);
         let mut left = most;
         loop {

@@ -23,6 +23,8 @@ pub struct Shared {
     pub workers: Workers,
     /// How the servers let this node in.
     pub credentials: Credentials,
+    /// What the names of keys begin with.
+    pub prefix: Box<str>,
     /// How long an answer may take before its connection is given up, us; a reload changes it.
     overdue: AtomicU64,
     /// What is known of keys by the TIME of their shard.
@@ -40,6 +42,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(
         credentials: Credentials,
+        prefix: &str,
         clock: Clock,
         overdue: Duration,
         generations: Arc<Generations>,
@@ -47,9 +50,9 @@ impl Shared {
         hand: Option<Arc<AtomicU64>>,
     ) -> Self {
         let (checks_per_call, doubt, none) = (checks_per_call(), Notify::new(), AtomicU64::new(0));
-        let ids = ArcSwap::default();
+        let (ids, prefix) = (ArcSwap::default(), prefix.into());
         let shared =
-            Self { clock, workers, credentials, overdue: none, generations, checks_per_call, ids, doubt, hand };
+            Self { clock, workers, credentials, prefix, overdue: none, generations, checks_per_call, ids, doubt, hand };
         shared.set_overdue(overdue);
         shared
     }

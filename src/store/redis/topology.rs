@@ -11,8 +11,9 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
 use super::discovery::Watcher;
+use super::failure::{Failure, MOST_TEXT, cleaned};
 use super::lane::Lane;
-use super::server::Address;
+use super::server::{Address, MAX_PRIMARIES};
 use super::shared::Shared;
 use crate::clock::Clock;
 use crate::limit::slot::SLOTS;
@@ -45,8 +46,8 @@ pub struct Topology {
     pub(super) known: watch::Sender<bool>,
     /// When a node told it last, us by this node's clock.
     learned: AtomicU64,
-    /// Why the node that was asked last did not tell it.
-    pub(super) trouble: ArcSwapOption<String>,
+    /// The node that was asked last, and why it did not tell it.
+    pub(super) trouble: ArcSwapOption<(Address, Failure)>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -59,6 +60,9 @@ pub(super) struct Table {
 }
 
 const NOBODY: u16 = u16::MAX;
+
+/// The most lanes: redirections name nodes beside the primaries.
+const MAX_LANES: usize = 2 * MAX_PRIMARIES;
 
 impl Table {
     fn owner(&self, slot: u16) -> Option<&Lane> {
@@ -78,6 +82,11 @@ impl Table {
             }
         }
         self.lanes.iter().zip(owns).filter_map(|(lane, owns)| owns.then_some(lane))
+    }
+
+    /// Whether there may be a lane towards `address`.
+    fn has_room(&self, address: &Address) -> bool {
+        self.lanes.len() < MAX_LANES || self.lane(address).is_some()
     }
 
     /// The lane towards `address` and its place; `open` opens it if there is none, since a node has one lane.
@@ -139,16 +148,19 @@ impl Topology {
         self.table.load().owner(slot).cloned()
     }
 
-    /// The lane towards a node that a redirection names, whether it owns slots or not.
-    pub fn lane(&self, address: &Address) -> Lane {
+    /// The lane towards a node that a redirection names, whether it owns slots or not; none when there are too many.
+    pub fn lane(&self, address: &Address) -> Option<Lane> {
         if let Some(lane) = self.table.load().lane(address) {
-            return lane.clone();
+            return Some(lane.clone());
         }
         let _writing = self.lock();
         let mut table = Table::clone(&self.table.load());
+        if !table.has_room(address) {
+            return None;
+        }
         let lane = table.place(address, || self.open_lane(address)).1.clone();
         self.table.store(Arc::new(table));
-        lane
+        Some(lane)
     }
 
     /// Takes a server's word that the slot lives at `address` now.
@@ -164,7 +176,11 @@ impl Topology {
             return;
         }
         let mut table = Table::clone(&self.table.load());
-        let (place, _) = table.place(address, || self.open_lane(address));
+        if !table.has_room(address) {
+            return;
+        }
+        let (place, lane) = table.place(address, || self.open_lane(address));
+        lane.shard().charging.own(slot);
         if let Some(owner) = table.owners.get_mut(usize::from(slot)) {
             *owner = place;
         }
@@ -175,9 +191,8 @@ impl Topology {
     /// Why nobody is known to own a slot.
     pub fn nobody(&self, slot: u16) -> String {
         let trouble = self.trouble.load();
-        trouble
-            .as_ref()
-            .map_or_else(|| format!("no node is known to own slot {slot}"), |why| why.to_string())
+        let known = trouble.as_ref().map(|why| cleaned(&format!("{}: {}", why.0, why.1), MOST_TEXT));
+        known.unwrap_or_else(|| format!("no node is known to own slot {slot}"))
     }
 
     /// Has the topology asked for soon.
@@ -187,7 +202,10 @@ impl Topology {
 
     /// The primaries and whether they can be reached.
     pub fn shards(&self) -> Vec<ShardHealth> {
-        self.owners(|lane| ShardHealth { address: lane.address().to_string(), up: lane.is_up() })
+        self.owners(|lane| {
+            let reason = lane.shard().reason();
+            ShardHealth { address: lane.address().to_string(), up: reason.is_none(), reason }
+        })
     }
 
     /// How many slots no primary owns.
@@ -221,7 +239,13 @@ impl Topology {
 
     /// The seeds, none of which has answered yet.
     pub fn unknown_shards(&self) -> Vec<ShardHealth> {
-        self.seeds.iter().map(|seed| ShardHealth { address: seed.to_string(), up: false }).collect()
+        let trouble = self.trouble.load();
+        let reason = |seed: &Address| {
+            let known = trouble.as_ref().filter(|known| known.0 == *seed);
+            known.map_or_else(|| "no answer has come from this seed yet".to_owned(), |known| known.1.to_string())
+        };
+        let shard = |seed: &Address| ShardHealth { address: seed.to_string(), up: false, reason: Some(reason(seed)) };
+        self.seeds.iter().map(shard).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
@@ -240,6 +264,7 @@ impl Topology {
         self.shared.know(ids);
         let old = self.table.load_full();
         let mut table = Table { kind, lanes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)] };
+        let mut owned = BTreeSet::new();
         for (first, last, address) in ranges {
             let kept = || {
                 old.lane(address)
@@ -247,7 +272,10 @@ impl Topology {
                     .cloned()
                     .unwrap_or_else(|| self.open_lane(address))
             };
-            let (place, _) = table.place(address, kept);
+            let (place, lane) = table.place(address, kept);
+            if owned.insert(place) {
+                lane.shard().charging.own(*first);
+            }
             for slot in *first..=(*last).min(SLOTS - 1) {
                 table.owners[usize::from(slot)] = place;
             }

@@ -11,15 +11,17 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::MultiplexedConnection;
 
 use super::batch::{Batch, Ended};
+use super::connection::Connection;
 use super::driver::{Driver, End, QUEUE};
+use super::failure::{Failure, Kind};
 use super::inbox::Piece;
 use super::server::{self, bounded};
 use super::shard::Shard;
 use crate::deadline::within;
 use crate::limit::key::Fingerprint;
+use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 
 /// Asks that are taken in at once, but for the rest of the last piece.
@@ -46,6 +48,9 @@ const FRESH: Micros = MICROS_PER_MILLI;
 /// How long a lane may be idle before the server must show that it is there.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// How often a shard that is down is probed.
+const PROBE: Duration = Duration::from_secs(1);
+
 /// How often a server is asked whether it evicts meanwhile.
 const EVICTION: Duration = Duration::from_secs(60);
 
@@ -71,11 +76,12 @@ impl Gathering {
 
 impl Driver {
     /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
-    pub(super) async fn serve(&mut self, mut connection: MultiplexedConnection) -> End {
+    pub(super) async fn serve(&mut self, mut connection: Connection) -> End {
         let (shard, connected) = (self.shard.clone(), self.shard.now());
         let (mut under_way, at_once) = (FuturesUnordered::new(), UNDER_WAY[shard.durability as usize]);
         let mut gathering = Gathering::default();
         let mut looking = Box::pin(look_over_eviction(connection.clone(), &shard));
+        let mut probing = Box::pin(probe_while_down(connection.clone(), &shard));
         // On the connection before, they waited for calls that are under way no more.
         self.queue.release_all();
         loop {
@@ -83,7 +89,7 @@ impl Driver {
             let is_due = under_way.len() < at_once && self.queue.ready() > 0;
             if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
                 // What is under way would tell.
-                if idle && !shard.heard_since(shard.now() - FRESH) && server::has_ended(&mut connection) {
+                if idle && !shard.heard_since(shard.now() - FRESH) && connection.has_ended() {
                     return broken(&shard, connected);
                 }
                 if let Some(batch) = self.next_batch(room) {
@@ -120,6 +126,7 @@ impl Driver {
                     }
                 }
                 () = &mut looking => {}
+                () = &mut probing => {}
             }
         }
     }
@@ -145,7 +152,7 @@ impl Driver {
     }
 
     /// How the connection has ended, unless the server still tells its TIME.
-    async fn look(&self, connection: &mut MultiplexedConnection) -> Option<End> {
+    async fn look(&self, connection: &mut Connection) -> Option<End> {
         let sent = self.shard.now();
         match within(self.shard.clock(), self.shard.patience(), server::time(connection)).await {
             Some(Ok(time)) => {
@@ -170,13 +177,41 @@ struct Carried {
     keys: Vec<Fingerprint>,
 }
 
-async fn carry(batch: Batch, connection: MultiplexedConnection, shard: &Shard) -> Carried {
+async fn carry(batch: Batch, connection: Connection, shard: &Shard) -> Carried {
     let keys = batch.keys();
     Carried { ended: batch.exchange(connection, shard).await, keys }
 }
 
+/// Probes the shard while it is connected and makes no charges. Does not end. One lane of a shard is enough.
+async fn probe_while_down(mut connection: Connection, shard: &Shard) {
+    loop {
+        tokio::time::sleep(PROBE).await;
+        if shard.durability == Durability::Primary && shard.is_refusing() {
+            shard.log_down();
+            // Whether it answers at all is for others to say.
+            let _ = bounded(shard.patience(), probe(&mut connection, shard)).await;
+        }
+    }
+}
+
+/// Asks the server to write, and notes whether it does.
+///
+/// # Errors
+/// When it does not answer.
+pub(super) async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Failure> {
+    let key = shard.probe();
+    match server::probe(connection, key.as_deref()).await {
+        Ok(()) if key.is_some() => shard.accept_probe(),
+        Ok(()) => {}
+        Err(failure) if failure.kind == Kind::Moved => shard.doubt(),
+        Err(failure) if failure.is_told() => shard.charging.explain(&failure),
+        Err(failure) => return Err(failure),
+    }
+    Ok(())
+}
+
 /// Warns when the server is told to evict while the connection lasts. Does not end.
-async fn look_over_eviction(mut connection: MultiplexedConnection, shard: &Shard) {
+async fn look_over_eviction(mut connection: Connection, shard: &Shard) {
     loop {
         tokio::time::sleep(EVICTION).await;
         // Whether it answers is for others to say.

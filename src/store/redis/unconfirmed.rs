@@ -7,10 +7,11 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{ServerError, Value};
 
 use super::ask::{Answer, Ask};
+use super::connection::Connection;
+use super::failure::Failure;
 use super::shard::Shard;
 use crate::limit::time::Micros;
 use crate::store::StoreError;
@@ -58,7 +59,7 @@ pub enum Told {
 
 /// How many replicas have acknowledged what was charged before on the connection, after a slice of the time until
 /// `until` (us) at most; 0 at once where nobody waits. That the server refuses to tell is logged.
-pub async fn acknowledged(connection: &MultiplexedConnection, shard: &Shard, until: Option<Micros>) -> Told {
+pub async fn acknowledged(connection: &Connection, shard: &Shard, until: Option<Micros>) -> Told {
     let Some(until) = until else { return Told::Replicas(0) };
     let slice = Duration::from_micros(until.saturating_sub(shard.now())).min(shard.overdue());
     // 0 would mean for ever.
@@ -66,7 +67,7 @@ pub async fn acknowledged(connection: &MultiplexedConnection, shard: &Shard, unt
     let mut command = redis::cmd("WAIT");
     command.arg(1).arg(millis);
     let mut connection = connection.clone();
-    match shard.awaited(connection.send_packed_command(&command), slice).await {
+    match shard.awaited(connection.send(&command), slice).await {
         Some(Ok(Value::Int(count))) => Told::Replicas(u64::try_from(count).unwrap_or(0)),
         Some(Ok(Value::ServerError(error))) => {
             complain(&error, shard);
@@ -79,9 +80,10 @@ pub async fn acknowledged(connection: &MultiplexedConnection, shard: &Shard, unt
 
 fn complain(error: &ServerError, shard: &Shard) {
     if let Some(suppressed) = shard.complaints.pass(shard.now()) {
-        let error = format!("{} {}", error.code(), error.details().unwrap_or_default());
+        let failure = Failure::of_reply(error);
+        let error = failure.for_log();
         tracing::warn!(
-            shard = %shard.address, error, suppressed,
+            shard = %shard.address, %error, suppressed,
             "the server refuses WAIT: what `durability: replica` charges there is not acknowledged"
         );
     }

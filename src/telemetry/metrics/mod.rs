@@ -52,7 +52,7 @@ metrics! {
         pub store_retries: Family<u64> = "tollgate_store_retries",
         /// Checks that wait to be sent to a shard.
         pub lane_queue_depth: Family<f64> = "tollgate_lane_queue_depth",
-        /// 1 if there is a connection to the shard and it answers, else 0: also where it refuses what it is asked.
+        /// 1 if there is a connection to the shard and it makes charges, else 0. `GET /health/ready` has the reason.
         pub shard_up: Family<f64> = "tollgate_shard_up",
         /// Slots of the cluster that no primary owns: their keys are answered by `on_store_failure`.
         pub slots_without_owner: Family<f64> = "tollgate_slots_without_owner",
