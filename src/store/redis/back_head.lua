@@ -28,8 +28,7 @@ elseif how == 'charge' then
   cost, made = tonumber(argument()), tonumber(argument())
 else
   record_key = table.remove(KEYS)
-  local written = redis.call('GET', record_key)
-  record = written and cmsgpack.unpack(written)
+  record = record_of(record_key)
   for q = tonumber(argument()), 1, -1 do
     local name = argument()
     for r = 4, record and #record or 0, 8 do

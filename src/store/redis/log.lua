@@ -5,7 +5,8 @@
 --
 -- ARGV  the costs, in order, as runs: cost, how many times, meta (empty: none)
 --
--- Reply {TIME, units, entries, latest ...}  what of each quota counted before, and its latest instant: every cost was
+-- Reply {TIME, ''}            when what is there is corrupt: nothing was charged
+--       {TIME, units, entries, latest ...}  what of each quota counted before, and its latest instant: every cost was
 --                                admitted, and each fits once more
 --       {TIME, units, entries, latest ..., cost, instant of each quota ...}
 --                                the same, and for cost 1 and each other cost when it will fit, if nothing more is
@@ -58,8 +59,9 @@ local function append(log, charges, units)
   return names, ttl
 end
 
--- Adds who caused the charges; for each, up to two that have left go.
-local function note(log, charges, names, ttl)
+-- Adds who caused the charges; for each, up to two that have left go: `old` are the first that are there. The charge is
+-- made by now, so nothing here may raise an error.
+local function note(log, charges, names, ttl, old)
   local key, noted, name = KEYS[quotas + 1], {}, 0
   for _, charge in ipairs(charges) do
     for _ = 1, charge.times do
@@ -73,16 +75,16 @@ local function note(log, charges, names, ttl)
     return
   end
   local gone = 0
-  for _, old in ipairs(redis.call('LRANGE', key, 0, 2 * #noted - 1)) do
-    if struct.unpack('>I8', old) + log.window + log.slack <= now then
+  for place = 1, math.min(#old, 2 * #noted) do
+    if struct.unpack('>I8', old[place]) + log.window + log.slack <= now then
       gone = gone + 1
     end
   end
   if gone > 0 then
-    redis.call('LTRIM', key, gone, -1)
+    redis.pcall('LTRIM', key, gone, -1)
   end
-  redis.call('RPUSH', key, unpack(noted))
-  redis.call('PEXPIRE', key, ttl)
+  redis.pcall('RPUSH', key, unpack(noted))
+  redis.pcall('PEXPIRE', key, ttl)
 end
 
 -- When a cost fits: when enough units, and enough entries, have left. 0 if that is now or never.
@@ -98,12 +100,15 @@ local function fits_at(log, cost)
       return (sum - log.gone) % WHOLE >= excess
     end))
   end
-  return place >= log.live and pair(log, place) + log.window or 0
+  return place >= log.live and math.min(pair(log, place) + log.window, EXACT) or 0
 end
 
 local logs, reply = {}, {now}
 for q = 1, quotas do
   local log = open(q)
+  if not log then
+    return {now, ''}
+  end
   logs[q] = log
   reply[#reply + 1] = log.units
   reply[#reply + 1] = log.entries
@@ -136,12 +141,29 @@ for r = runs, #ARGV - 2, 3 do
   end
 end
 
+-- The notes are read before anything is charged: another program may have written there.
+local old_notes = {}
+if count > 0 and metas_of > 0 then
+  local noted = 0
+  for _, charge in ipairs(charges) do
+    noted = noted + (charge.meta ~= '' and charge.times or 0)
+  end
+  if noted > 0 then
+    old_notes = redis.call('LRANGE', KEYS[quotas + 1], 0, 2 * noted - 1)
+  end
+  for _, old in ipairs(old_notes) do
+    if #old < 24 then
+      return {now, ''}
+    end
+  end
+end
+
 for q = 1, quotas do
   local log = logs[q]
   if count > 0 then
     local names, ttl = append(log, charges, units)
     if q == metas_of then
-      note(log, charges, names, ttl)
+      note(log, charges, names, ttl, old_notes)
     end
   end
   tell = tell or log.units + dearest > log.limit or log.entries >= log.most

@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::keys::Tag;
-use super::script::{Call, unsigned};
+use super::script::{Call, EXACT, unsigned};
 use crate::limit::digest::LogDigest;
 use crate::limit::history::{Charge, Note};
 use crate::limit::log::{SlidingLog, max_entries};
@@ -102,8 +102,10 @@ impl Page {
             Charge { at, sum, cost: sum.wrapping_sub(before) & SUMS }
         };
         let charges = pairs.windows(2).rev().map(charge).collect();
-        let notes = metas.iter().rev().map(note).collect::<Option<_>>()?;
-        Some(Self { at: unsigned(time)?, charges, notes })
+        let notes = metas.iter().rev().map(note).collect::<Option<Vec<Note>>>()?;
+        let instants = pairs.iter().map(|(at, _)| *at).chain(notes.iter().map(|note| note.at));
+        let is_sound = instants.max().is_none_or(|latest| latest <= EXACT);
+        is_sound.then_some(Self { at: unsigned(time)?, charges, notes })
     }
 
     /// Whether older metas may follow.

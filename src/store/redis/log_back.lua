@@ -4,9 +4,14 @@
 -- whichever are fewer. Mostly few are: what is taken as a cost comes from the oldest entries that count, and a charge
 -- is mostly one of the latest, or one of the oldest. Entries that cost nothing any more go.
 
+-- A reset deletes also what is corrupt.
+
 local state_keys, logs = KEYS, {}
-for q = 1, quotas do
+for q = 1, how == 'reset' and 0 or quotas do
   logs[q] = open(q)
+  if not logs[q] then
+    return {now, ''}
+  end
 end
 
 -- All costs that count, up to an entry that counts.
@@ -161,7 +166,8 @@ local function take_back(q)
   end
   local latest = #all > PAIR and struct.unpack('>I8', all, #all - PAIR + 1) or 0
   if q == metas_of then
-    note_less(log, KEYS[quotas + 1], place, kept, given, dead)
+    -- Where the notes are corrupt, the refund is made all the same.
+    pcall(note_less, log, KEYS[quotas + 1], place, kept, given, dead)
   end
   if latest + log.window + log.slack <= now then
     redis.call('DEL', log.key)
@@ -173,7 +179,7 @@ end
 
 local function add_states(reply)
   for q = 1, quotas do
-    local log = open(q)
+    local log = open(q) or {units = 0, entries = 0, latest = 0}
     reply[#reply + 1] = log.units
     reply[#reply + 1] = log.entries
     reply[#reply + 1] = log.latest

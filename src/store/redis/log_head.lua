@@ -30,6 +30,8 @@
 -- floor(a / b) for such a and b, and a % 2^52.
 
 local PAIR, WHOLE, FULL = 16, 4503599627370496, 4000000000000000
+-- Instants are exact below; no log has more bytes: 1,048,576 pairs.
+local EXACT, MOST_BYTES = 9007199254740992, 16777216
 local HEAD, HEAD_ENDS = 65 * PAIR, '1039'
 
 local quotas = tonumber(ARGV[1])
@@ -67,6 +69,7 @@ local function first(low, high, holds)
   return low
 end
 
+-- The log of a quota; nil where another program wrote there, or something broke.
 local function open(q)
   local log = {key = KEYS[q]}
   for at, name in ipairs({'window', 'limit', 'most', 'slack'}) do
@@ -77,6 +80,9 @@ local function open(q)
   log.exists = log.size > 0
   if not log.exists then
     log.head, log.size = string.rep('\0', PAIR), PAIR
+  end
+  if log.size % PAIR ~= 0 or log.size > MOST_BYTES then
+    return nil
   end
   log.count = log.size / PAIR - 1
   log.latest, log.sum = pair(log, log.count)
@@ -89,6 +95,9 @@ local function open(q)
   log.mark = pair(log, 0)
   local _, gone = pair(log, log.live - 1)
   log.gone = gone
+  if log.latest > EXACT or log.mark > EXACT or log.sum >= WHOLE or gone >= WHOLE then
+    return nil
+  end
   log.units = (log.sum - gone) % WHOLE
   log.entries = log.count - log.live + 1
   return log

@@ -5,6 +5,7 @@
 --       [now]  instead of TIME, us; tests only
 --
 -- Reply {TIME, the newest 100 entries and the pair before them, metas}
+--       {TIME}  when the metas are corrupt
 --
 -- The metas come in portions, so that no call holds up the others for long.
 
@@ -14,4 +15,10 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 local last = -1000 * tonumber(ARGV[1]) - 1
-return {now, redis.call('GETRANGE', KEYS[1], -101 * 16, -1), redis.call('LRANGE', KEYS[2], last - 999, last)}
+local metas = redis.call('LRANGE', KEYS[2], last - 999, last)
+for _, meta in ipairs(metas) do
+  if #meta < 24 or #meta > 1048 then
+    return {now}
+  end
+end
+return {now, redis.call('GETRANGE', KEYS[1], -101 * 16, -1), metas}

@@ -14,9 +14,8 @@ local life, about = table.remove(ARGV), {}
 for i = tonumber(table.remove(ARGV)), 1, -1 do
   about[i] = table.remove(ARGV)
 end
-local written = redis.call('GET', record_key)
-if written then
-  local record = cmsgpack.unpack(written)
+local record = record_of(record_key)
+if record then
   if is_durable then
     -- WAIT is about what this connection wrote, and another one may have written the record.
     redis.call('PEXPIRE', record_key, math.max(1, redis.call('PTTL', record_key)))

@@ -13,8 +13,8 @@ macro_rules! scripts {
     (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*], check: [$($check:literal),*]) => {
         [
             concat!(include_str!("hold_head.lua"), $(include_str!($take),)* $(include_str!($noted),)* include_str!("hold.lua")),
-            concat!(include_str!("once_head.lua"), $(include_str!($take),)* $(include_str!($noted),)* include_str!("once.lua")),
-            concat!(include_str!("back_head.lua"), $(include_str!($back),)* include_str!("back.lua")),
+            concat!(include_str!("record.lua"), include_str!("once_head.lua"), $(include_str!($take),)* $(include_str!($noted),)* include_str!("once.lua")),
+            concat!(include_str!("record.lua"), include_str!("back_head.lua"), $(include_str!($back),)* include_str!("back.lua")),
             concat!($(include_str!($check),)* "return reply\n"),
         ]
     };

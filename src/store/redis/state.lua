@@ -11,13 +11,16 @@ local function life_until(instant, now)
   return string.format('%.0f', math.ceil((instant + EDGE - now) / 1000))
 end
 
--- What is at a key: a String, false where there is nothing, or an error. What is no String is nobody's count, as one of
--- no length is.
+-- No state is longer: 32 columns of 129 wide sums have 34,121 bytes.
+local MOST_BYTES = 65536
+
+-- What is at a key: a String, false where there is nothing, or an error. A value that is no String, or too long a one,
+-- is corrupt, as a String of no length is.
 local function state_of(key)
   local state = redis.pcall('GET', key)
-  if type(state) == 'table' and string.sub(state.err, 1, 9) == 'WRONGTYPE' then
-    return ''
+  if type(state) == 'table' then
+    return string.sub(state.err, 1, 9) == 'WRONGTYPE' and '' or state
   end
-  return state
+  return state and #state <= MOST_BYTES and state or state and ''
 end
 

@@ -39,7 +39,7 @@ pub(super) fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<
 fn windows(policy: &Policy, time: Micros, values: &[Value]) -> Option<States> {
     let state = match values {
         [Value::Nil] => None,
-        [Value::BulkString(bytes)] => Some(WindowState::read(bytes)?),
+        [Value::BulkString(bytes)] => Some(WindowState::read(bytes, policy.quotas.len())?),
         _ => return None,
     };
     let history = |quota: &Quota| state.as_ref().map_or_else(SlidingWindow::default, |state| state.of(quota, time));
@@ -49,15 +49,15 @@ fn windows(policy: &Policy, time: Micros, values: &[Value]) -> Option<States> {
 fn pairs(policy: &Policy, values: &[Value]) -> Option<States> {
     let pairs = match values {
         [Value::Int(0)] => Pairs::new(),
-        [Value::BulkString(bytes)] => Pair::read(bytes)?,
+        [Value::BulkString(bytes)] => Pair::read(bytes, policy.quotas.len())?,
         _ => return None,
     };
     let state = |quota: &Quota| {
         let kind = pair_kind(quota);
         let pair = pairs.iter().find(|pair| pair.kind == kind);
-        pair.map_or_else(|| Some(State::new(quota)), |pair| pair.state(quota))
+        pair.map_or_else(|| State::new(quota), |pair| pair.state(quota))
     };
-    policy.quotas.iter().map(state).collect()
+    Some(policy.quotas.iter().map(state).collect())
 }
 
 /// What tells the columns of quotas apart: `window_state.lua` says how.
@@ -81,27 +81,24 @@ struct Column<'a> {
 }
 
 impl<'a> WindowState<'a> {
-    fn read(bytes: &'a [u8]) -> Option<Self> {
+    /// The first `own` columns must be sound, where a script found them as it left them. It did not read those behind.
+    fn read(bytes: &'a [u8], own: usize) -> Option<Self> {
         let (mark, rest) = bytes.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first()?;
         let (heads, mut sums) = rest.split_at_checked(usize::from(*count) * COLUMN)?;
         let mut columns = Vec::with_capacity(usize::from(*count));
         for head in heads.chunks_exact(COLUMN) {
-            let (numbers, places) = head.as_chunks::<8>();
-            let [kind, first, last, total] = *numbers else { return None };
-            let [kind, first, last, total] = [kind, first, last, total].map(u64::from_be_bytes);
-            let places = usize::from(u16::from_be_bytes(places.try_into().ok()?));
-            let own;
-            (own, sums) = sums.split_at_checked(places * width(kind))?;
-            let reached = last.checked_sub(first)?;
-            let is_told = places == KEPT || usize::try_from(reached).is_ok_and(|reached| reached <= places);
-            if !is_told || places > KEPT || last > EXACT || total > EXACT {
-                return None;
-            }
-            columns.push(Column { kind, first, last, total, sums: own });
+            let Some((column, rest)) = Column::read(head, sums) else {
+                if columns.len() < own {
+                    return None;
+                }
+                break;
+            };
+            columns.push(column);
+            sums = rest;
         }
-        let mark = Micros::from_be_bytes(*mark);
-        (sums.is_empty() && mark <= EXACT).then_some(Self { mark, columns })
+        let (mark, is_whole) = (Micros::from_be_bytes(*mark), sums.is_empty() || usize::from(*count) > own);
+        (is_whole && mark <= EXACT).then_some(Self { mark, columns })
     }
 
     /// The history of one quota at `time` (us). What lies further ahead than a window was written by a clock that has
@@ -118,7 +115,20 @@ impl<'a> WindowState<'a> {
     }
 }
 
-impl Column<'_> {
+impl<'a> Column<'a> {
+    /// One column with its sums, and the sums behind them.
+    fn read(head: &[u8], sums: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (numbers, places) = head.as_chunks::<8>();
+        let [kind, first, last, total] = *numbers else { return None };
+        let [kind, first, last, total] = [kind, first, last, total].map(u64::from_be_bytes);
+        let places = usize::from(u16::from_be_bytes(places.try_into().ok()?));
+        let (sums, rest) = sums.split_at_checked(places * width(kind))?;
+        let reached = last.checked_sub(first)?;
+        let is_told = places == KEPT || usize::try_from(reached).is_ok_and(|reached| reached <= places);
+        let is_sound = is_told && places <= KEPT && last <= EXACT && total <= EXACT;
+        is_sound.then_some((Self { kind, first, last, total, sums }, rest))
+    }
+
     /// What each bucket holds from the first whose sum and that before it are kept.
     fn buckets(&self) -> impl Iterator<Item = Bucket> {
         let oldest = self.first.max((self.last + 1).saturating_sub(KEPT as u64));
@@ -185,8 +195,9 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The columns of a String.
-    fn read(bytes: &'a [u8]) -> Option<Pairs<'a>> {
+    /// The columns of a String. The first `own` must be sound, where a script found them as it left them; it did not
+    /// read those behind.
+    fn read(bytes: &'a [u8], own: usize) -> Option<Pairs<'a>> {
         let (_till, rest) = bytes.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first()?;
         let count = usize::from(*count);
@@ -197,33 +208,35 @@ impl<'a> Pair<'a> {
             let (kind, length) = rest.as_chunks::<8>();
             let ([first, second], [a, b]) = (numbers.as_chunks::<8>().0, kind) else { return None };
             let [first, second, a, b] = [first, second, a, b].map(|bytes| u64::from_be_bytes(*bytes));
-            let tail;
-            (tail, tails) = tails.split_at_checked(u16::from_be_bytes(length.try_into().ok()?).into())?;
-            if first.max(second) > EXACT {
-                return None;
-            }
+            let tail = tails.split_at_checked(u16::from_be_bytes(length.try_into().ok()?).into());
+            let Some((tail, rest)) = tail.filter(|_| first.max(second) <= EXACT) else {
+                if pairs.len() < own {
+                    return None;
+                }
+                break;
+            };
+            tails = rest;
             pairs.push(Self { kind: [a, b], numbers: [first, second], tail });
         }
-        tails.is_empty().then_some(pairs)
+        (tails.is_empty() || count > own).then_some(pairs)
     }
 
-    fn state(&self, quota: &Quota) -> Option<State> {
+    /// A script looks at the length of a tail alone. It says what may be taken back, so what is none says nothing.
+    fn state(&self, quota: &Quota) -> State {
         let [first, second] = self.numbers;
-        let (numbers, []) = self.tail.as_chunks::<8>() else { return None };
+        let (numbers, _) = self.tail.as_chunks::<8>();
         let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
-        if numbers.iter().any(|number| *number > EXACT) {
-            return None;
-        }
-        Some(match quota.rule {
+        let is_sound = numbers.iter().all(|number| *number <= EXACT);
+        match quota.rule {
             Rule::TokenBucket(_) => {
-                let ledger = if numbers.is_empty() { None } else { Some(Box::new(ledger(&numbers)?)) };
+                let ledger = if is_sound { ledger(&numbers).map(Box::new) } else { None };
                 State::TokenBucket(TokenBucket { at: first, debt: second, ledger })
             }
             _ => {
-                let mark = numbers.first().copied().unwrap_or(0);
+                let mark = numbers.first().copied().filter(|_| is_sound).unwrap_or(0);
                 State::FixedWindow(FixedWindow { start: first, count: second, mark })
             }
-        })
+        }
     }
 }
 

@@ -1,0 +1,23 @@
+-- The record of an id, as `once.lua` writes it: cost, instant, 1 where it was taken back, and eight
+-- values for each quota, of which the first two are names. Nil where there is none. A corrupt
+-- record ends the call, before anything is written.
+local function record_of(key)
+  local written = redis.pcall('GET', key)
+  if type(written) == 'table' and string.sub(written.err, 1, 9) ~= 'WRONGTYPE' then
+    written = redis.call('GET', key)
+  end
+  if not written then
+    return nil
+  end
+  local is_read, record = pcall(cmsgpack.unpack, written)
+  local is_record = is_read and type(record) == 'table' and #record >= 3 and (#record - 3) % 8 == 0
+  for place = 1, is_record and #record or 0 do
+    local is_name = place > 3 and (place - 4) % 8 < 2
+    is_record = is_record and type(record[place]) == (is_name and 'string' or 'number')
+  end
+  if not is_record then
+    error('foreign record')
+  end
+  return record
+end
+
