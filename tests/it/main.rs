@@ -66,6 +66,15 @@ mod cli;
 // Redis absent or frozen: answers all the same, and the store again when it is back.
 mod redis_away;
 
+// Health reports why a shard makes no charges, and a failure to connect names its cause.
+mod redis_health;
+
+// Servers that send what no Redis sends: endless answers, long errors, slots that overlap.
+mod redis_hostile;
+
+// What another program writes at Tollgate's keys is rejected for that key alone, and a reset ends it.
+mod corrupt_keys;
+
 // A Redis that asks who one is: users, passwords that change, TLS.
 mod redis_auth;
 
