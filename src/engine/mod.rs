@@ -86,6 +86,8 @@ pub struct Engine {
 
 impl Engine {
     pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
+        let tally = Tally::default();
+        tally.know(policies.by_name.keys().map(String::as_str));
         let engine = Self {
             policies: ArcSwap::from_pointee(policies),
             inline: InlinePolicies::default(),
@@ -95,7 +97,7 @@ impl Engine {
             fallback,
             histories: history::turns(),
             wholes: watch::Sender::default(),
-            tally: Tally::default(),
+            tally,
             clock,
         };
         engine.divide_stores();

@@ -36,6 +36,7 @@ impl Engine {
         changes.removed = old.by_name.keys().filter(|name| !policies.by_name.contains_key(*name)).cloned().collect();
         self.store.set_overdue(overdue(&policies));
         let policies = Arc::new(policies);
+        self.tally.know(policies.by_name.keys().map(String::as_str));
         self.policies.store(policies.clone());
         self.divide_stores();
         self.tally.drop_gone(|name| policies.by_name.contains_key(name));

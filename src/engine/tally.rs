@@ -42,8 +42,8 @@ impl Outcome {
 /// The counters of an engine.
 #[derive(Debug)]
 pub struct Tally {
-    /// By name, from the first check on; those of a policy that is gone are kept, in case it comes back, unless they
-    /// are more than [`GONE`].
+    /// By name, of all configured policies, since to add one copies the map. Those of a policy that is
+    /// gone are kept, in case it comes back, unless they are more than [`GONE`].
     policies: ArcSwap<BTreeMap<String, Arc<PolicyTally>>>,
     /// us, by source.
     durations: [Histogram; Source::ALL.len()],
