@@ -244,3 +244,22 @@ fn wrong_arguments_are_explained() {
         assert!(told.contains(expected), "{arguments:?}: {told}");
     }
 }
+
+/// A character is as wide as `bench-table` assumes. A text starts at `x`; with the anchor `end` it
+/// ends there.
+#[test]
+fn plot_cuts_no_label() {
+    let plot = include_str!("../../docs/bench.svg");
+    let number =
+        |text: &str, before: &str| -> Option<f64> { text.split_once(before)?.1.split('"').next()?.parse().ok() };
+    let width = number(plot, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"").unwrap();
+    let texts: Vec<_> = plot.lines().flat_map(|line| line.split("<text ").skip(1)).collect();
+    assert!(texts.len() > 20, "misread: {texts:?}");
+    for text in texts {
+        let (x, label) = (number(text, "x=\"").unwrap(), text.split(['>', '<']).nth(1).unwrap());
+        let size = number(text, "font-size=\"").unwrap_or(12.0);
+        let long = label.chars().count() as f64 * 7.5 * size / 12.0;
+        let (from, to) = if text.contains("\"end\"") { (x - long, x) } else { (x, x + long) };
+        assert!(from >= 0.0 && to <= width, "`{label}` reaches from {from} to {to} of {width}");
+    }
+}
