@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use tollgate::cli::{Cli, run};
+use tollgate::cli::{parse, run};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    run(Cli::of_process())
+    run(parse())
 }

@@ -9,7 +9,7 @@ const TOKEN_BYTES: u64 = 64 * 1024;
 
 /// Not a flag of its own: everyone on the machine can read those.
 #[derive(Debug, clap::Args)]
-pub(super) struct Bearer {
+pub struct Bearer {
     /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is one.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -18,7 +18,7 @@ pub(super) struct Bearer {
 impl Bearer {
     /// # Errors
     /// When the file cannot be read, or what is there can be no token.
-    pub(super) fn token(&self) -> Result<Option<String>, String> {
+    pub fn token(&self) -> Result<Option<String>, String> {
         let text = match &self.token_file {
             Some(file) => {
                 let bytes = bounded::read(file, TOKEN_BYTES)?;

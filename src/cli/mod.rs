@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::builder::Resettable;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 mod serve;
 
@@ -22,7 +22,7 @@ mod health;
 
 mod token;
 
-mod bearer;
+pub mod bearer;
 
 mod bench;
 
@@ -34,7 +34,7 @@ mod bounded;
 
 mod shown;
 
-mod target;
+pub mod target;
 
 mod tls;
 
@@ -67,19 +67,19 @@ enum Command {
     Health(health::Args),
     /// Make tokens for callers.
     Token(token::Args),
-    /// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some or all not, 2 no run.
+    /// Put load on a running node, by the program `tollgate-bench`.
+    #[command(hide = true)]
     Bench(bench::Args),
     /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
     Replay(replay::Args),
 }
 
-impl Cli {
-    /// Reads the command line of this process; where it is wrong, that is said and the process ends. A variable that is
-    /// set to nothing is taken for one that is not set, as where a template had nothing to fill in.
-    pub fn of_process() -> Self {
-        let matches = with_variables(Self::command()).try_get_matches();
-        matches.and_then(|matches| Self::from_arg_matches(&matches)).unwrap_or_else(|told| exit(&told))
-    }
+/// Parses the command line of this process. An error is printed and ends the process.
+///
+/// An empty variable counts as unset: templates leave variables empty that they have nothing for.
+pub fn parse<P: Parser>() -> P {
+    let matches = with_variables(P::command()).try_get_matches();
+    matches.and_then(|matches| P::from_arg_matches(&matches)).unwrap_or_else(|told| exit(&told))
 }
 
 /// Ends the process with what clap tells in place of a command: the help, the version, or what is wrong.
@@ -125,7 +125,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Policies(args) => policies::run(&args),
         Command::Health(args) => health::run(&args),
         Command::Token(args) => token::run(&args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(&args),
         Command::Replay(args) => replay::run(&args),
     }
 }
@@ -149,7 +149,7 @@ fn fail(reason: &str, code: u8) -> ExitCode {
 ///
 /// # Errors
 /// When it cannot be written, for instance to a disk that is full.
-fn print(text: &str) -> Result<(), String> {
+pub fn print(text: &str) -> Result<(), String> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     written(out.write_all(shown::lines(text).as_bytes()).and_then(|()| out.flush()))

@@ -10,16 +10,16 @@ const FORM: &str = "--url: write http://host:port or https://host:port";
 
 /// The service to ask.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
+pub struct Target {
     /// Whether by TLS.
-    pub(super) encrypted: bool,
+    pub encrypted: bool,
     /// Without the brackets of an IPv6 address.
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub host: String,
+    pub port: u16,
     /// As the field `Host` writes it.
-    pub(super) authority: String,
+    pub authority: String,
     /// Comes before every path; without a slash at its end.
-    pub(super) path: String,
+    pub path: String,
 }
 
 /// What cannot be read is not repeated: it may hold a password.

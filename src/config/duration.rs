@@ -12,7 +12,7 @@ use super::raw::Node;
 use super::scalar::{digits, excerpt};
 
 /// The span that `text` writes, in us (one too long for that is as long as can be), or what is wrong with it.
-pub(crate) fn parse(text: &str) -> Result<Micros, String> {
+pub fn parse(text: &str) -> Result<Micros, String> {
     let (count, unit) = parts(text);
     let known = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, length)| *length);
     match (digits(count), known, calendar_unit(unit)) {

@@ -70,7 +70,7 @@ use crate::access::Access;
 use crate::limit::policy::Policy;
 
 pub use credentials::{ClientTls, Credentials, Login, Password};
-pub(crate) use duration::parse as span;
+pub use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use files::Watched;
 pub use resolve::{built_in, load};

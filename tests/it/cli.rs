@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::harness::tls::Authority;
@@ -491,4 +492,26 @@ fn an_address_in_use_is_told() {
     let node = Node::start();
     let (code, _, reason) = run(&["serve", "--listen", &node.address], "");
     assert!(code == 1 && reason.contains("cannot listen on"), "{code} {reason}");
+}
+
+/// The programs are links, so that no test writes what another one starts.
+#[test]
+fn bench_runs_the_load_generator_beside_it_or_on_path_or_names_it() {
+    let folder = tempfile::tempdir_in(Path::new(TOLLGATE).parent().unwrap()).unwrap();
+    let path = folder.path().join("path");
+    std::fs::create_dir(&path).unwrap();
+    let tollgate = folder.path().join("tollgate");
+    std::fs::hard_link(TOLLGATE, &tollgate).unwrap();
+    let bench = || {
+        let output = Command::new(&tollgate).args(["bench", "--url", "there"]).env("PATH", &path).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, out, reason) = bench();
+    assert!(code == Some(2) && out.is_empty(), "{code:?} {out} {reason}");
+    assert!(reason.starts_with("tollgate: the load generator is the program tollgate-bench"), "{reason}");
+    std::os::unix::fs::symlink("/bin/echo", path.join("tollgate-bench")).unwrap();
+    assert_eq!(bench(), (Some(0), "--url there\n".into(), String::new()));
+    std::os::unix::fs::symlink("/bin/false", folder.path().join("tollgate-bench")).unwrap();
+    assert_eq!(bench(), (Some(1), String::new(), String::new()));
 }

@@ -93,9 +93,6 @@ mod discovery;
 // One fault of a cluster after the other under load: always answered, never twice, never over.
 mod faults;
 
-// The load generator: exact counts, a steady rate, failures by their reason.
-mod bench;
-
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 

@@ -297,10 +297,6 @@ fn the_commands_show_their_token() {
     };
     assert_eq!(run(&["check", "p", "k"], None), Some(2));
     assert_eq!(run(&["check", "p", "k"], Some(&token)), Some(0));
-    let bench = ["bench", "--policy", "p", "--checks", "2", "-c", "1", "--cost", "0"];
-    assert_eq!((run(&bench, None), run(&bench, Some(&token))), (Some(1), Some(0)));
-    assert_eq!(run(&[&bench[..], &["--token-file", mine.to_str().unwrap()]].concat(), None), Some(0));
-    assert_eq!(run(&bench, Some("två ord")), Some(2));
     assert_eq!(run(&["policies", "--token-file", mine.to_str().unwrap()], None), Some(0));
     let mut hashing = Command::new(TOLLGATE)
         .args(["token", "hash"])

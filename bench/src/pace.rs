@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
 
-use crate::limit::time::Micros;
+use tollgate::limit::time::Micros;
 
 use super::alarm::Alarm;
-use super::run::{Shared, Timing};
+use super::shared::{Shared, Timing};
 
 /// The shortest nap, us. What falls due meanwhile goes out with the next answer, or at its end: to set a timer for each
 /// call costs more than the call, above all in a virtual machine, and the load would take from the server what it is to

@@ -1,15 +1,18 @@
 //! One HTTP/1.1 connection that is kept: one request at a time, an answer with a Content-Length.
 
 use std::io;
+use std::time::Duration;
 
 use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::cli::client::TIMEOUT;
-use crate::cli::target::Target;
+use tollgate::cli::target::Target;
 
 use super::scan::Failure;
+
+/// The longest wait for a connection.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest head of an answer, bytes.
 const MAX_HEAD: usize = 64 * 1024;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::limit::time::Micros;
+use tollgate::limit::time::Micros;
 
 #[cfg(target_os = "linux")]
 mod precise {

@@ -3,7 +3,7 @@
 //! W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions",
 //! ACM TOMACS 6 (1996). Names are those of the paper: h(x) = 1/x^s, H its integral.
 
-use super::keys::Random;
+use super::random::Random;
 
 /// k from 1 to `count` in proportion to 1/k^exponent.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,10 +1,10 @@
 //! Watches a run: shows how far it is, and sees to it that it ends.
 
-use crate::limit::time::Micros;
+use tollgate::limit::time::Micros;
 
 use super::plan::Plan;
 use super::progress::Progress;
-use super::run::{Shared, Timing};
+use super::shared::{Shared, Timing};
 use super::tally::Tally;
 
 /// How long the last answers are waited for, and how long a run without any answer goes on, us.

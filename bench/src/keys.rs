@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::random::Random;
 use super::zipf::Zipf;
 
 /// The most keys.
@@ -71,33 +72,6 @@ fn key_count(text: &str) -> Result<u64, String> {
 fn steepness(text: &str) -> Result<f64, String> {
     let exponent = text.parse().ok().filter(|exponent| (0.01..=10.0).contains(exponent));
     exponent.ok_or_else(|| format!("`{text}` is no exponent: it must be from 0.01 to 10"))
-}
-
-/// SplitMix64 (Steele, Lea and Flood 2014): not for secrets.
-#[derive(Debug, Clone)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to below 1.
-    pub(super) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,10 @@
 
 use std::sync::LazyLock;
 
-use hyper::StatusCode;
 use memchr::memmem::{Finder, find};
 use serde_json::Value;
 
-use crate::cli::client::Answer;
-use crate::config::visible;
+use tollgate::config::visible;
 
 use super::dialect::{Dialect, Service};
 
@@ -111,12 +109,22 @@ fn refusal(body: &[u8]) -> Failure {
 }
 
 /// What a problem document says, or the first one of a batch.
-pub(super) fn complaint(status: u16, body: &[u8]) -> Option<String> {
+pub(super) fn complaint(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let problem = body.pointer("/results/0/error").unwrap_or(&body);
-    problem["detail"].as_str()?;
-    let answer = Answer { status: StatusCode::from_u16(status).ok()?, body: problem.to_string().into() };
-    Some(visible(&answer.failure()))
+    let detail = problem["detail"].as_str()?;
+    let violations =
+        texts(&problem["violations"], |it| Some(format!("{} {}", it["pointer"].as_str()?, it["detail"].as_str()?)));
+    let known = texts(&problem["known"], |name| name.as_str().map(str::to_owned));
+    Some(visible(&match () {
+        () if !violations.is_empty() => violations.join("; "),
+        () if !known.is_empty() => format!("{detail}: there are {}", known.join(", ")),
+        () => detail.to_owned(),
+    }))
+}
+
+fn texts(list: &Value, text: impl Fn(&Value) -> Option<String>) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(text).collect()
 }
 
 /// A `status` for each quota; when under the limit some versions leave it out. Its JSON varies in blanks.

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::limit::time::Micros;
-use crate::limit::time::span_text;
+use tollgate::limit::time::Micros;
+use tollgate::limit::time::span_text;
 
 use super::dialect::Dialect;
 use super::plan::Plan;

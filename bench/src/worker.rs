@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cli::target::Target;
+use tollgate::cli::target::Target;
 
 use super::connection::Connection;
 use super::crew::{Crew, Turn};
-use super::keys::Random;
+use super::random::Random;
 use super::scan::{Failure, Verdicts, verdicts};
 use super::template::Template;
 
@@ -63,7 +63,7 @@ impl Worker {
         let kept = answer.kept;
         let verdicts = verdicts(&crew.plan.dialect, answer.status, answer.body);
         if let Err(Failure::Status(_)) = verdicts {
-            crew.note_complaint(answer.status, answer.body);
+            crew.note_complaint(answer.body);
         }
         self.connection = kept.then_some(connection);
         verdicts

@@ -1,7 +1,7 @@
 //! What was asked for, as the run uses it.
 
-use crate::cli::target::Target;
-use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use tollgate::cli::target::Target;
+use tollgate::limit::time::{MICROS_PER_SECOND, Micros};
 
 use super::args::Args;
 use super::dialect::{Dialect, Subject};

@@ -4,7 +4,7 @@
 //! one to charge them all. What it lacks is inherent: it asks first and charges afterwards, so callers that ask at
 //! the same time are all let through; and counters of whole seconds are coarse.
 //!
-//! `cargo run --release --example by_hand -- 127.0.0.1:7080 redis://127.0.0.1:6379 1000/10 5000/60`
+//! `cargo run --release -p tollgate-bench --example by_hand -- 127.0.0.1:7080 redis://127.0.0.1:6379 1000/10 5000/60`
 //!
 //! After the address and the URL come the quotas, `LIMIT/SECONDS`. A cluster is detected.
 

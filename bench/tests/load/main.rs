@@ -1,4 +1,6 @@
-//! The load generator: it counts exactly, keeps its rate, and says so when it is asked for what cannot be.
+//! The load generator as a program: it counts exactly, keeps its rate, and explains wrong arguments.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -7,15 +9,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::proxy::Proxy;
-use crate::harness::{Node, TOLLGATE, http, unique, wait_until};
+mod node;
+
+#[allow(dead_code, reason = "the stories of the node use the rest")]
+#[path = "../../../tests/it/harness/proxy.rs"]
+mod proxy;
+
+use node::Node;
+use proxy::Proxy;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate-bench");
 
 fn bench(url: &str, arguments: &[&str]) -> Output {
-    Command::new(TOLLGATE)
-        .args(["bench", "--url", url])
-        .args(arguments)
-        .output()
-        .expect("the program starts")
+    Command::new(PROGRAM).args(["--url", url]).args(arguments).output().expect("the program starts")
 }
 
 /// Runs it with `--json` and returns the report.
@@ -37,9 +43,7 @@ fn one_of_three(run: impl Fn() -> Value, is_right: impl Fn(&Value) -> bool) {
 #[test]
 fn a_closed_loop_asks_exactly_as_often_as_told() {
     let node = Node::start();
-    let prefix = unique("bench-");
-    let arguments =
-        ["--checks", "1500", "-c", "50", "--keys", "one", "--policy", "default", "--key-prefix", prefix.as_str()];
+    let arguments = ["--checks", "1500", "-c", "50", "--keys", "one", "--policy", "default"];
     let report = report(&node.url(), &arguments);
     assert_eq!((&report["checks"], &report["failed"]), (&json!(1500), &json!(0)), "{report}");
     // The policy allows 1000 in any second, 5000 in ten; the run takes less than five.
@@ -53,13 +57,10 @@ fn a_closed_loop_asks_exactly_as_often_as_told() {
 #[test]
 fn what_it_counts_is_what_the_node_charged() {
     let node = Node::start();
-    let prefix = unique("bench-");
     let arguments = ["-n", "40", "--threads", "2", "-c", "4", "--keys", "one", "--cost", "3", "--policy", "api-key"];
-    let report = report(&node.url(), &[&arguments[..], &["--key-prefix", &prefix]].concat());
+    let report = report(&node.url(), &arguments);
     assert_eq!((&report["allowed"], &report["denied"]), (&json!(40), &json!(0)), "{report}");
-    let peek = json!({"policy": "api-key", "key": format!("{prefix}0"), "cost": 0});
-    let peek = node.post("/v1/check", &peek).json();
-    assert_eq!(peek["remaining"], 600 - 120, "{peek}");
+    assert_eq!(node.remaining("api-key", "bench-0"), 600 - 120);
 }
 
 #[test]
@@ -204,16 +205,17 @@ async fn a_connection_is_not_waited_for_longer_than_a_call() {
 #[test]
 fn an_interrupt_ends_it_with_a_report() {
     let node = Node::start();
-    let mut process = Command::new(TOLLGATE)
-        .args(["bench", "--url", &node.url(), "-d", "1h", "--keys", "one", "--warmup", "0s", "-c", "2", "--json"])
+    let mut process = Command::new(PROGRAM)
+        .args(["--url", &node.url(), "-d", "1h", "--keys", "one", "--warmup", "0s", "-c", "2", "--json"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let key = json!({"policy": "default", "key": "bench-0", "cost": 0}).to_string();
-    wait_until("the load has begun", || {
-        let answer = http::post(&node.address, "/v1/check", &key);
-        answer.json()["remaining"].as_u64() < Some(1000)
+    // Up to thirty seconds.
+    let has_begun = (0..3000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        node.remaining("default", "bench-0") < 1000
     });
+    assert!(has_begun, "no load within 30 s");
     rustix::process::kill_process(rustix::process::Pid::from_child(&process), rustix::process::Signal::INT).unwrap();
     let report: Value = serde_json::from_reader(process.stdout.take().unwrap()).unwrap();
     assert!(process.wait().unwrap().success() && report["note"] == "interrupted", "{report}");
@@ -245,11 +247,31 @@ fn wrong_arguments_are_explained() {
     }
 }
 
-/// A character is as wide as `bench-table` assumes. A text starts at `x`; with the anchor `end` it
+#[test]
+fn token_of_file_or_variable_opens_a_node() {
+    let token = "bench-token-0123456789abcdef";
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("tokens", "sha256:55aa0586ae8cf4fd70162ddfcda5246cacc189e6eb1effff3dad7d93a86571f1\n");
+    write("mine", &format!("{token}\n"));
+    write("node.yaml", "auth: {check_token_files: [tokens]}\npolicies: {p: {quotas: [5 per 1h]}}\n");
+    let (node, mine) = (Node::with_config(Some(folder.path().join("node.yaml"))), folder.path().join("mine"));
+    let run = |arguments: &[&str], variable: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["--policy", "p", "--checks", "2", "-c", "1", "--cost", "0"]).args(arguments);
+        command.env("TOLLGATE_URL", node.url()).env("TOLLGATE_TOKEN", variable);
+        command.output().unwrap().status.code()
+    };
+    assert_eq!((run(&[], ""), run(&[], token)), (Some(1), Some(0)));
+    assert_eq!(run(&["--token-file", mine.to_str().unwrap()], ""), Some(0));
+    assert_eq!(run(&[], "två ord"), Some(2));
+}
+
+/// A character is as wide as `bench/table` assumes. A text starts at `x`; with the anchor `end` it
 /// ends there.
 #[test]
 fn plot_cuts_no_label() {
-    let plot = include_str!("../../docs/bench.svg");
+    let plot = include_str!("../../../docs/bench.svg");
     let number =
         |text: &str, before: &str| -> Option<f64> { text.split_once(before)?.1.split('"').next()?.parse().ok() };
     let width = number(plot, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"").unwrap();

@@ -6,13 +6,13 @@ use futures_util::future::try_join_all;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::limit::time::Micros;
+use tollgate::limit::time::Micros;
 
-use super::keys::Random;
 use super::pace::Schedule;
 use super::plan::Plan;
-use super::run::{Shared, Timing};
+use super::random::Random;
 use super::scan::{Failure, Verdicts};
+use super::shared::{Shared, Timing};
 use super::tally::Tally;
 use super::worker::Worker;
 
@@ -171,8 +171,8 @@ impl Crew {
     }
 
     /// See [`Shared::note_complaint`].
-    pub(super) fn note_complaint(&self, status: u16, body: &[u8]) {
-        self.shared.note_complaint(status, body);
+    pub(super) fn note_complaint(&self, body: &[u8]) {
+        self.shared.note_complaint(body);
     }
 
     /// Notes that a call has no answer and is not waited for any longer.

@@ -1,7 +1,7 @@
 //! The yardstick of the benchmarks: a bare axum handler that parses the JSON of a check and answers a fixed text as
 //! long as the denial of a pre-filter. No service on the same HTTP stack can be faster.
 //!
-//! `cargo run --release --example echo -- 127.0.0.1:7080`
+//! `cargo run --release -p tollgate-bench --example echo -- 127.0.0.1:7080`
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};

@@ -1,6 +1,6 @@
 //! A request that is rendered once: each time only the numbers of the keys are written into it.
 
-use crate::cli::target::Target;
+use tollgate::cli::target::Target;
 
 use super::dialect::{Dialect, HOLE, Subject};
 

@@ -2,10 +2,10 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::limit::time::Micros;
+use tollgate::limit::time::Micros;
 
 use super::plan::Plan;
-use super::run::{Shared, Timing};
+use super::shared::{Shared, Timing};
 
 #[derive(Debug)]
 pub(super) struct Progress {

@@ -1,8 +1,9 @@
 //! The yardstick of latency: Tollgate's own script call through one connection, with no service around it, at a
 //! constant rate. `scripts/bench` asks it at the rate at which it asks the service.
 //!
-//! `cargo run --release --example bare_evalsha -- redis://127.0.0.1:6379 10000 5` calls 10,000 times a second for 5 s,
-//! for 1000 keys in turn, and prints how long the answers took from the instant at which each call was due, as JSON.
+//! `cargo run --release -p tollgate-bench --example bare_evalsha -- redis://127.0.0.1:6379 10000 5`
+//! calls 10,000 times a second for 5 s, for 1000 keys in turn. It prints as JSON how long the answers
+//! took, from the instant at which each call was due.
 
 #![allow(clippy::disallowed_methods, reason = "an example reads the clock itself")]
 

@@ -1,18 +1,23 @@
-//! The arguments of `tollgate bench`, as written.
+//! The arguments, as written.
 
-use crate::cli::bearer::Bearer;
-use crate::config;
-use crate::limit::quota::MAX_UNITS;
-use crate::limit::time::Micros;
+use tollgate::cli::bearer::Bearer;
+use tollgate::config;
+use tollgate::limit::quota::MAX_UNITS;
+use tollgate::limit::time::Micros;
 
 use super::dialect::{PeerQuota, Service};
 use super::keys::Keys;
 
-#[derive(Debug, clap::Args)]
-#[command(after_help = "A closed loop finds the highest rate, an open one (--rate) the latency at a given rate:\n  \
-    tollgate bench --policy per-user --keys zipf:100000 --concurrency 256\n  \
-    tollgate bench --policy per-user --keys zipf:100000 --rate 5000 --duration 30s")]
-pub(in crate::cli) struct Args {
+/// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some or all not, 2 no run.
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "tollgate-bench",
+    version,
+    after_help = "A closed loop finds the highest rate, an open one (--rate) the latency at a given rate:\n  \
+    tollgate-bench --policy per-user --keys zipf:100000 --concurrency 256\n  \
+    tollgate-bench --policy per-user --keys zipf:100000 --rate 5000 --duration 30s"
+)]
+pub(super) struct Args {
     /// The node to ask, `http://host:port`, without TLS; give several to spread the load over them.
     #[arg(
         long = "url",
@@ -40,7 +45,7 @@ pub(in crate::cli) struct Args {
     /// Load that comes first and is not counted; 1s, or none if --checks is given.
     #[arg(long, value_name = "SPAN", value_parser = config::span)]
     pub(super) warmup: Option<Micros>,
-    /// Which keys: one, uniform:N, or zipf:N[:S] (key k is asked for in proportion to 1/k^S; S is 1 if left out).
+    /// Which keys: one, uniform:N, zipf:N or zipf:N:S (key k is asked for in proportion to 1/k^S; S is 1 if left out).
     #[arg(long, value_name = "KEYS", default_value = "uniform:1000")]
     pub(super) keys: Keys,
     /// What keys begin with; a number follows.

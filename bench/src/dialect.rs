@@ -8,9 +8,9 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use crate::config;
-use crate::limit::quota::MAX_UNITS;
-use crate::limit::time::Micros;
+use tollgate::config;
+use tollgate::limit::quota::MAX_UNITS;
+use tollgate::limit::time::Micros;
 
 /// Stands in a body where the number of a key goes. JSON never contains it as such.
 pub(super) const HOLE: char = '\u{FFFF}';

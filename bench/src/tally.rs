@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-use crate::limit::time::Micros;
+use tollgate::limit::time::Micros;
 
 use super::scan::{Failure, Verdicts};
 

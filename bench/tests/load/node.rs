@@ -1,0 +1,77 @@
+//! A node in this process, so that these tests need no other program.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tollgate::clock::unix_micros;
+use tollgate::config::{Overrides, Setup};
+use tollgate::serve::Server;
+
+/// A node with an embedded store. It ends when it is dropped.
+pub(crate) struct Node {
+    /// `127.0.0.1:port`.
+    pub(crate) address: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Starts a node with the built-in policies.
+    pub(crate) fn start() -> Self {
+        Self::with_config(None)
+    }
+
+    /// Starts a node with this configuration file.
+    pub(crate) fn with_config(file: Option<PathBuf>) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (sender, address) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listen = Some("127.0.0.1:0".into());
+                let setup = Setup { file, overrides: Overrides { listen, ..Overrides::default() } };
+                let config = setup.load(unix_micros()).unwrap();
+                let server = Server::open(setup, config).await.unwrap();
+                sender.send(server.address().unwrap().to_string()).unwrap();
+                server.run(async { drop(stopped.await) }).await;
+            });
+            runtime.shutdown_background();
+        });
+        Self { address: address.recv().expect("the node starts"), stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Units that `key` may still spend under `policy`.
+    pub(crate) fn remaining(&self, policy: &str, key: &str) -> u64 {
+        let body = json!({"policy": policy, "key": key, "cost": 0}).to_string();
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "POST /v1/check HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
+        let body: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error} in {answer}"));
+        body["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // A panic in its thread has been printed already.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
