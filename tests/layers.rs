@@ -131,6 +131,19 @@ const CRATES: &[(&str, &[&str])] = &[
 const PURE: &str = "jiff::Timestamp jiff::civil jiff::tz smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
     std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::sync std::time::Duration";
 
+/// All that the load generator imports of the product: units, the clock, and the URL and token of a node.
+const OF_BENCH: &[&str] = &[
+    "cli::bearer",
+    "cli::parse",
+    "cli::print",
+    "cli::target",
+    "clock::Clock",
+    "config::span",
+    "config::visible",
+    "limit::quota::MAX_UNITS",
+    "limit::time",
+];
+
 /// What rustfmt lets code have, in columns.
 const MAX_WIDTH: usize = 120;
 
@@ -152,6 +165,23 @@ fn no_circle_can_arise() {
     for (place, (module, allowed)) in MODULES.iter().enumerate() {
         let above = |import: &&str| MODULES[..place].iter().any(|(name, _)| import.split("::").next() == Some(name));
         assert!(allowed.iter().all(above), "{module} imports something that is not above it");
+    }
+}
+
+#[test]
+fn load_generator_imports_units_and_modules_above_only() {
+    let main = fs::read_to_string("bench/src/main.rs").unwrap();
+    let modules: Vec<_> = main.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+    let mut files = Vec::new();
+    files_in(Path::new("bench/src"), &["rs"], &mut files);
+    assert_eq!(modules.len() + 1, files.len(), "misread: {modules:?}");
+    let found: Vec<_> = files
+        .iter()
+        .flat_map(|file| faults_of_bench(file, &fs::read_to_string(file).unwrap(), &modules))
+        .collect();
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+    for planted in ["use super::run::run;", "use tollgate::http::Front;", "use crate::keys::Keys;"] {
+        assert_eq!(faults_of_bench(Path::new("bench/src/zipf.rs"), planted, &modules).len(), 1, "{planted}");
     }
 }
 
@@ -246,6 +276,24 @@ fn faults(file: &Path, code: &str, dependencies: &[String]) -> Vec<String> {
     };
     let fault = |path: String| format!("{}: {} may not use {path}", file.display(), place);
     paths(code).into_iter().filter(forbidden).map(fault).collect()
+}
+
+/// Paths in a module of the load generator that lead to other modules than those above it, or far into the product.
+fn faults_of_bench(file: &Path, code: &str, modules: &[&str]) -> Vec<String> {
+    let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let above = modules.iter().position(|module| *module == name).unwrap_or(modules.len());
+    let is_forbidden = |path: &String| {
+        if let Some(import) = path.strip_prefix("tollgate::") {
+            return !within(import, OF_BENCH);
+        }
+        let inside = path.trim_start_matches("super::").trim_start_matches("crate::");
+        inside.len() < path.len() && modules[above..].iter().any(|module| *module != name && within(inside, &[module]))
+    };
+    paths(code)
+        .into_iter()
+        .filter(is_forbidden)
+        .map(|path| format!("{}: {path}", file.display()))
+        .collect()
 }
 
 /// The path from the crate's root, of a path into the crate.

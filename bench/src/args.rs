@@ -1,7 +1,7 @@
 //! The arguments, as written.
 
 use tollgate::cli::bearer::Bearer;
-use tollgate::config;
+use tollgate::config::span;
 use tollgate::limit::quota::MAX_UNITS;
 use tollgate::limit::time::Micros;
 
@@ -37,18 +37,18 @@ pub(super) struct Args {
     #[arg(long, short = 'r', value_name = "R", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(super) rate: Option<u64>,
     /// How long to run after the warm-up; 10s unless --checks is given.
-    #[arg(long, short = 'd', value_name = "SPAN", value_parser = config::span)]
+    #[arg(long, short = 'd', value_name = "SPAN", value_parser = span)]
     pub(super) duration: Option<Micros>,
     /// Ends after so many checks.
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) checks: Option<u64>,
     /// Load that comes first and is not counted; 1s, or none if --checks is given.
-    #[arg(long, value_name = "SPAN", value_parser = config::span)]
+    #[arg(long, value_name = "SPAN", value_parser = span)]
     pub(super) warmup: Option<Micros>,
     /// Which keys: one, uniform:N, zipf:N or zipf:N:S (key k is asked for in proportion to 1/k^S; S is 1 if left out).
     #[arg(long, value_name = "KEYS", default_value = "uniform:1000")]
     pub(super) keys: Keys,
-    /// What keys begin with; a number follows.
+    /// The text before the number of each key.
     #[arg(long, value_name = "TEXT", default_value = "bench-")]
     pub(super) key_prefix: String,
     /// The policy to ask for; a peer's namespace, limit name or domain.

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use tollgate::cli::target::Target;
 
-use super::scan::Failure;
+use super::response::Failure;
 
 /// The longest wait for a connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub(super) struct Answer<'a> {
     pub(super) kept: bool,
 }
 
-/// What the head of an answer says.
+/// The head of an answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -102,7 +102,7 @@ fn head(bytes: &[u8]) -> Result<Option<Head>, Failure> {
     let (status, mut kept) = status_line(lines.next().unwrap_or_default()).ok_or(Failure::Malformed)?;
     let mut body = if status == 204 || status == 304 { Some(0) } else { None };
     for line in lines {
-        // Of all fields only these begin like this.
+        // Only the fields that matter begin with these letters.
         if !matches!(line.first(), Some(b'c' | b'C' | b't' | b'T')) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What is asked and how an answer is told: this service, and the HTTP interfaces of its peers.
+//! The requests of Tollgate, and of the HTTP interfaces of its peers.
 //!
 //! The shapes of the peers are those of throttlecrab-server 0.4 (`POST /throttle`), limitador-server 2
 //! (`POST /check_and_report`, 429 is a denial), gubernator 2 (`POST /v1/GetRateLimits`) and envoyproxy/ratelimit
@@ -8,12 +8,12 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use tollgate::config;
+use tollgate::config::span;
 use tollgate::limit::quota::MAX_UNITS;
 use tollgate::limit::time::Micros;
 
 /// Stands in a body where the number of a key goes. JSON never contains it as such.
-pub(super) const HOLE: char = '\u{FFFF}';
+pub(super) const PLACEHOLDER: char = '\u{FFFF}';
 
 /// A rate limiter that is not this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -39,7 +39,7 @@ pub(super) struct PeerQuota {
     window: Micros,
 }
 
-/// What every check says beside its key.
+/// The members of each check beside its key.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
     pub(super) policy: String,
@@ -67,12 +67,12 @@ impl Dialect {
         }
     }
 
-    /// The body of a call, with a hole for the number of each key.
+    /// The body of a call, with a placeholder for the number of each key.
     ///
     /// # Errors
     /// When the peer cannot be asked for this.
     pub(super) fn body(&self, subject: &Subject) -> Result<String, String> {
-        let key = format!("{}{HOLE}", subject.key_prefix);
+        let key = format!("{}{PLACEHOLDER}", subject.key_prefix);
         let Subject { policy, cost, .. } = subject;
         let body = match self {
             Self::Tollgate { batch } => {
@@ -126,7 +126,7 @@ impl FromStr for PeerQuota {
         let (limit, window) = text.split_once(" per ").ok_or("write `LIMIT per SPAN`, such as `1000 per 10s`")?;
         let limit = limit.trim().parse().ok().filter(|limit| (1..=MAX_UNITS).contains(limit));
         let limit = limit.ok_or_else(|| format!("the limit must be from 1 to {MAX_UNITS}"))?;
-        Ok(Self { limit, window: config::span(window.trim())? })
+        Ok(Self { limit, window: span(window.trim())? })
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
 
     fn body(dialect: &Dialect) -> String {
         let subject = Subject { policy: "p".into(), key_prefix: "k\"-".into(), cost: 2 };
-        dialect.body(&subject).unwrap().replace(HOLE, "7")
+        dialect.body(&subject).unwrap().replace(PLACEHOLDER, "7")
     }
 
     #[test]

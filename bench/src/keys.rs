@@ -48,7 +48,7 @@ impl FromStr for Keys {
             ["one"] => Ok(Self::One),
             ["uniform", count] => Ok(Self::Uniform(key_count(count)?)),
             ["zipf", count] => Ok(Self::Zipf(Zipf::new(key_count(count)?, 1.0))),
-            ["zipf", count, exponent] => Ok(Self::Zipf(Zipf::new(key_count(count)?, steepness(exponent)?))),
+            ["zipf", count, steepness] => Ok(Self::Zipf(Zipf::new(key_count(count)?, exponent(steepness)?))),
             _ => Err("write `one`, `uniform:N`, `zipf:N` or `zipf:N:S`, such as `zipf:100000:1.1`".into()),
         }
     }
@@ -69,7 +69,7 @@ fn key_count(text: &str) -> Result<u64, String> {
     count.ok_or_else(|| format!("`{text}` is no number of keys: it must be from 1 to {MAX_KEYS}"))
 }
 
-fn steepness(text: &str) -> Result<f64, String> {
+fn exponent(text: &str) -> Result<f64, String> {
     let exponent = text.parse().ok().filter(|exponent| (0.01..=10.0).contains(exponent));
     exponent.ok_or_else(|| format!("`{text}` is no exponent: it must be from 0.01 to 10"))
 }

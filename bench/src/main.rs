@@ -1,57 +1,68 @@
 //! `tollgate-bench`: a load generator for Tollgate, and for other rate limiters.
 //!
-//! In a closed loop each connection asks again as soon as it has its answer: it finds the highest rate. In an open loop
-//! (`--rate`) checks fall due at a constant rate, answered or not, and latency counts from the instant at which a check
-//! was due: a pause of the service is seen by every check that it delays, as callers would see it. Those that were not
-//! yet sent or not yet answered at the end count with what they had waited until then.
+//! In a closed loop each connection sends its next call after each answer. This finds the highest
+//! rate. In an open loop (`--rate`) checks fall due at a constant rate, answered or not. Latency
+//! counts from the instant at which a check was due. So each check that a pause of the service
+//! delays shows the pause, as callers would see it. At the end, a check that was not sent or not
+//! answered counts with its wait until then.
 //!
-//! The generator shares a machine with what it measures, so it is frugal: a request is a rendered template in which
-//! only the digits of the key change, and an answer is searched, not parsed.
+//! The generator shares a machine with the measured service, so it is frugal. A request is a
+//! rendered template in which only the digits of the key change. An answer is searched, not parsed.
 //!
-//! `plan.rs` is what was asked for, `run.rs` the run, `crew.rs` one thread of it and `worker.rs` one connection.
+//! The modules are declared in reading order; each imports only modules above it:
+//!
+//! | | |
+//! |---|---|
+//! | keys | [`random`], [`zipf`], [`keys`] |
+//! | requests and answers | [`dialect`], [`template`], [`response`], [`connection`] |
+//! | arguments, as written and as used | [`args`], [`plan`] |
+//! | counts, and the turns of calls | [`tally`], [`shared`], [`timer`], [`schedule`], [`turns`] |
+//! | a connection, a thread, the run | [`client`], [`worker`], [`progress`], [`watch`], [`report`], [`run`] |
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use args::Args;
 
-mod args;
-
-mod plan;
-
-mod run;
-
-mod shared;
-
-mod watch;
-
-mod crew;
-
-mod worker;
-
-mod pace;
-
-mod alarm;
-
-mod keys;
-
 mod random;
 
 mod zipf;
 
-mod dialect;
+mod keys;
 
-mod scan;
+mod dialect;
 
 mod template;
 
+mod response;
+
 mod connection;
+
+mod args;
+
+mod plan;
 
 mod tally;
 
-mod report;
+mod shared;
+
+mod timer;
+
+mod schedule;
+
+mod turns;
+
+mod client;
+
+mod worker;
 
 mod progress;
+
+mod watch;
+
+mod report;
+
+mod run;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,4 +1,4 @@
-//! What came of a run, for people and for programs.
+//! The report of a run, for people and for programs.
 
 use std::fmt::Write;
 
@@ -9,24 +9,24 @@ use tollgate::limit::time::span_text;
 
 use super::dialect::Dialect;
 use super::plan::Plan;
-use super::scan::SOURCES;
+use super::response::SOURCES;
 use super::tally::Tally;
 use super::watch::INTERRUPTED;
 
-/// Percentiles that are told.
+/// Reported percentiles.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 #[derive(Debug)]
 pub(super) struct Report {
-    /// What was run, as the arguments would write it.
+    /// The arguments of the run.
     settings: Map<String, Value>,
     tally: Tally,
     /// For how long checks were counted, us.
     took: Micros,
     /// Why it ended before its time.
     note: Option<&'static str>,
-    /// What the first answer said that was a failure.
-    complaint: Option<String>,
+    /// The text of the first failure that has one.
+    first_failure: Option<String>,
 }
 
 impl Report {
@@ -35,9 +35,9 @@ impl Report {
         tally: Tally,
         took: Micros,
         note: Option<&'static str>,
-        complaint: Option<String>,
+        first_failure: Option<String>,
     ) -> Self {
-        Self { settings: settings(plan), tally, took, note, complaint }
+        Self { settings: settings(plan), tally, took, note, first_failure }
     }
 
     /// Whether all went well: something was answered, nothing failed, and only a person may have ended it early.
@@ -77,7 +77,7 @@ impl Report {
             "sources": SOURCES.into_iter().zip(self.tally.verdicts.by.map(Value::from))
                 .map(|(name, checks)| (name.to_owned(), checks)).collect::<Map<_, _>>(),
             "failures": failures.collect::<Map<_, _>>(),
-            "first_failure": self.complaint,
+            "first_failure": self.first_failure,
             "latency_us": spans,
             "note": self.note,
         });
@@ -102,8 +102,8 @@ impl Report {
         for (failure, checks) in &self.tally.failures {
             line(&mut text, format_args!("failed: {checks} by {}", failure.name()));
         }
-        if let Some(complaint) = &self.complaint {
-            line(&mut text, format_args!("the first failure: {complaint}"));
+        if let Some(first_failure) = &self.first_failure {
+            line(&mut text, format_args!("the first failure: {first_failure}"));
         }
         if *behind > 0 {
             line(

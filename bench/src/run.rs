@@ -9,12 +9,12 @@ use tokio::time::MissedTickBehavior;
 
 use tollgate::limit::time::Micros;
 
-use super::crew::{Hired, hire};
 use super::plan::Plan;
 use super::report::Report;
 use super::shared::{Shared, Timing};
 use super::tally::Tally;
 use super::watch::Watch;
+use super::worker::{WorkerHandle, spawn};
 
 const TICK: Duration = Duration::from_millis(100);
 
@@ -24,24 +24,24 @@ const TICK: Duration = Duration::from_millis(100);
 /// When it cannot even begin.
 pub(super) fn run(plan: Plan) -> Result<Report, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| error.to_string())?.block_on(lead(Arc::new(plan)))
+    runtime.map_err(|error| error.to_string())?.block_on(run_loop(Arc::new(plan)))
 }
 
-async fn lead(plan: Arc<Plan>) -> Result<Report, String> {
+async fn run_loop(plan: Arc<Plan>) -> Result<Report, String> {
     let shared = Arc::new(Shared::new(plan.checks.unwrap_or(u64::MAX)));
-    let mut hired = Vec::new();
+    let mut workers = Vec::new();
     for number in 0..plan.threads {
-        hired.push(hire(number, plan.clone(), shared.clone())?);
+        workers.push(spawn(number, plan.clone(), shared.clone())?);
     }
-    for crew in &mut hired {
-        (&mut crew.ready).await.map_err(|_| "a thread failed".to_owned())??;
+    for worker in &mut workers {
+        (&mut worker.ready).await.map_err(|_| "a thread failed".to_owned())??;
     }
     let mut signal = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
     let started = shared.clock.now();
     let counted_from = started.saturating_add(plan.warmup);
     let until = plan.duration.map_or(Micros::MAX, |duration| counted_from.saturating_add(duration));
     let timing = Timing { started, counted_from, until };
-    let tallies = hired.into_iter().map(|Hired { begin, tally, .. }| {
+    let tallies = workers.into_iter().map(|WorkerHandle { begin, tally, .. }| {
         let _ = begin.send(timing);
         async { tally.await.map_err(|_| "a thread failed".to_owned())? }
     });
@@ -60,6 +60,6 @@ async fn lead(plan: Arc<Plan>) -> Result<Report, String> {
     let mut tally = Tally::new()?;
     tallies.into_iter().for_each(|other| tally.merge(other));
     let end = watch.end(&tally);
-    let complaint = shared.complaint();
-    Ok(Report::new(&plan, tally, end.at.saturating_sub(counted_from), end.note, complaint))
+    let first_failure = shared.first_failure();
+    Ok(Report::new(&plan, tally, end.at.saturating_sub(counted_from), end.note, first_failure))
 }

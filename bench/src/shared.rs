@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tollgate::clock::Clock;
 use tollgate::limit::time::Micros;
 
-use super::scan::complaint;
+use super::response::problem_text;
 
 /// State of all threads.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Shared {
     answered: AtomicU64,
     abandoned: watch::Sender<bool>,
     /// The text of the first failure that has one.
-    complaint: OnceLock<String>,
+    first_failure: OnceLock<String>,
 }
 
 /// The instants of a run.
@@ -42,7 +42,7 @@ impl Shared {
             left: AtomicU64::new(checks),
             answered: AtomicU64::new(0),
             abandoned: watch::Sender::new(false),
-            complaint: OnceLock::new(),
+            first_failure: OnceLock::new(),
         }
     }
 
@@ -71,18 +71,18 @@ impl Shared {
     }
 
     /// Keeps what a failure says, if it is the first that says anything.
-    pub(super) fn note_complaint(&self, body: &[u8]) {
-        if self.complaint.get().is_none()
-            && let Some(complaint) = complaint(body)
+    pub(super) fn note_failure(&self, body: &[u8]) {
+        if self.first_failure.get().is_none()
+            && let Some(first_failure) = problem_text(body)
         {
             // Another thread may have been faster.
-            let _ = self.complaint.set(complaint);
+            let _ = self.first_failure.set(first_failure);
         }
     }
 
     /// The first failure that has a text.
-    pub(super) fn complaint(&self) -> Option<String> {
-        self.complaint.get().cloned()
+    pub(super) fn first_failure(&self) -> Option<String> {
+        self.first_failure.get().cloned()
     }
 
     /// No more calls; what is under way is waited for.
@@ -114,8 +114,8 @@ mod tests {
     fn the_first_failure_that_says_anything_is_told() {
         let shared = Shared::new(1);
         for body in ["", "<html>", r#"{"status": 502}"#, r#"{"detail": "first"}"#, r#"{"detail": "second"}"#] {
-            shared.note_complaint(body.as_bytes());
+            shared.note_failure(body.as_bytes());
         }
-        assert_eq!(shared.complaint().as_deref(), Some("first"));
+        assert_eq!(shared.first_failure().as_deref(), Some("first"));
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted. Nothing of the warm-up is.
+//! The counts of a run, without the warm-up.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use tollgate::limit::time::Micros;
 
-use super::scan::{Failure, Verdicts};
+use super::response::{Failure, Verdicts};
 
 /// The longest latency that is told apart: an hour, us.
 const LONGEST: u64 = 3_600_000_000;
@@ -53,18 +53,18 @@ impl Tally {
 
     /// Notes that a call of `checks` that counts from `from` was sent and not answered until `now`, the end: it would
     /// have waited for longer than that, and a percentile without it would hide the pause that it waited for.
-    pub(super) fn give_up(&mut self, from: Micros, now: Micros, checks: u64) {
+    pub(super) fn record_unanswered(&mut self, from: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(from).max(1));
         self.fail(Failure::Unanswered, checks);
     }
 
     /// The same of one that was due at `due` and not yet sent.
-    pub(super) fn leave_behind(&mut self, due: Micros, now: Micros, checks: u64) {
+    pub(super) fn record_unsent(&mut self, due: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(due).max(1));
         self.behind += checks;
     }
 
-    /// What another thread counted.
+    /// Adds the counts of another thread.
     pub(super) fn merge(&mut self, other: Self) {
         // Both have the same bounds.
         let _ = self.latency.add(&other.latency);

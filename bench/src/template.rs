@@ -2,13 +2,13 @@
 
 use tollgate::cli::target::Target;
 
-use super::dialect::{Dialect, HOLE, Subject};
+use super::dialect::{Dialect, PLACEHOLDER, Subject};
 
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     bytes: Vec<u8>,
     /// Where each key's number begins.
-    holes: Vec<usize>,
+    placeholders: Vec<usize>,
     /// All numbers are as long as the longest, so that the length of the body never changes.
     digits: usize,
 }
@@ -24,8 +24,9 @@ impl Template {
         token: Option<&str>,
     ) -> Result<Self, String> {
         let digits = keys.saturating_sub(1).to_string().len();
-        let body = dialect.body(subject)?.replace(HOLE, &HOLE.to_string().repeat(digits));
-        let length = body.chars().map(|letter| if letter == HOLE { 1 } else { letter.len_utf8() }).sum::<usize>();
+        let body = dialect.body(subject)?.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
+        let length =
+            body.chars().map(|letter| if letter == PLACEHOLDER { 1 } else { letter.len_utf8() }).sum::<usize>();
         let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
             "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
@@ -33,13 +34,13 @@ impl Template {
             dialect.path(),
             target.authority,
         );
-        let (mut bytes, mut holes) = (head.into_bytes(), Vec::new());
+        let (mut bytes, mut placeholders) = (head.into_bytes(), Vec::new());
         let mut letters = [0; 4];
         let mut open = 0;
         for letter in body.chars() {
-            if letter == HOLE {
+            if letter == PLACEHOLDER {
                 if open % digits == 0 {
-                    holes.push(bytes.len());
+                    placeholders.push(bytes.len());
                 }
                 open += 1;
                 bytes.push(b'0');
@@ -47,14 +48,14 @@ impl Template {
                 bytes.extend_from_slice(letter.encode_utf8(&mut letters).as_bytes());
             }
         }
-        Ok(Self { bytes, holes, digits })
+        Ok(Self { bytes, placeholders, digits })
     }
 
     /// The request about the keys that `pick` gives.
     pub(super) fn render(&mut self, mut pick: impl FnMut() -> u64) -> &[u8] {
-        for hole in &self.holes {
+        for placeholder in &self.placeholders {
             let mut rest = pick();
-            for digit in self.bytes[*hole..hole + self.digits].iter_mut().rev() {
+            for digit in self.bytes[*placeholder..placeholder + self.digits].iter_mut().rev() {
                 *digit = b'0' + (rest % 10) as u8;
                 rest /= 10;
             }

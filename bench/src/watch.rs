@@ -8,7 +8,7 @@ use super::shared::{Shared, Timing};
 use super::tally::Tally;
 
 /// How long the last answers are waited for, and how long a run without any answer goes on, us.
-const PATIENCE: Micros = 5_000_000;
+const MAX_SILENCE: Micros = 5_000_000;
 
 /// The note of a run that a person ended.
 pub(super) const INTERRUPTED: &str = "interrupted";
@@ -49,10 +49,10 @@ impl<'a> Watch<'a> {
         }
         if self.shared.is_stopped() || now >= self.timing.until {
             let since = *self.over.get_or_insert(now);
-            if now - since > PATIENCE {
+            if now - since > MAX_SILENCE {
                 self.shared.abandon();
             }
-        } else if now.saturating_sub(self.answered.1) > PATIENCE + 2 * self.plan.interval() {
+        } else if now.saturating_sub(self.answered.1) > MAX_SILENCE + 2 * self.plan.interval() {
             self.end_early("no answer for 5 seconds: ended early");
             self.shared.abandon();
         }
@@ -73,7 +73,7 @@ impl<'a> Watch<'a> {
         self.shared.stop();
     }
 
-    /// What there is to say at the end.
+    /// Ends the run; when and why.
     pub(super) fn end(mut self, tally: &Tally) -> End {
         self.progress.end();
         let now = self.shared.clock.now();

@@ -1,94 +1,104 @@
-//! One connection: asks whenever it is its turn, and connects again when it must.
+//! One thread of the generator: its runtime, its share of the connections, and their turns.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tollgate::cli::target::Target;
+use futures_util::future::try_join_all;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
-use super::connection::Connection;
-use super::crew::{Crew, Turn};
+use super::client::Client;
+use super::plan::Plan;
 use super::random::Random;
-use super::scan::{Failure, Verdicts, verdicts};
-use super::template::Template;
+use super::schedule::Schedule;
+use super::shared::{Shared, Timing};
+use super::tally::Tally;
+use super::turns::Turns;
 
-/// So many broken connections in a row, and it gives up.
-const MAX_BROKEN: u32 = 10;
-
+/// A started thread.
 #[derive(Debug)]
-pub(super) struct Worker {
-    target: Target,
-    connection: Option<Connection>,
-    template: Template,
-    random: Random,
+pub(super) struct WorkerHandle {
+    /// Reports when all its connections are open.
+    pub(super) ready: oneshot::Receiver<Result<(), String>>,
+    /// Lets it begin.
+    pub(super) begin: oneshot::Sender<Timing>,
+    /// Arrives at the end.
+    pub(super) tally: oneshot::Receiver<Result<Tally, String>>,
 }
 
-impl Worker {
-    /// Connects.
-    ///
-    /// # Errors
-    /// When nobody is there, in the words for a person.
-    pub(super) async fn start(target: Target, template: Template, random: Random) -> Result<Self, String> {
-        let connection = Connection::open(&target).await.map_err(|error| format!("{target}: {error}"))?;
-        Ok(Self { target, connection: Some(connection), template, random })
-    }
-
-    pub(super) async fn run(mut self, crew: Arc<Crew>) {
-        let mut broken = 0;
-        while let Some(turn) = crew.turn().await {
-            let call = Call { crew: &crew, turn: Some(turn) };
-            let outcome = self.ask(&crew).await;
-            let lost = matches!(outcome, Err(Failure::Broken(_) | Failure::Closed));
-            call.end(outcome);
-            broken = if lost { broken + 1 } else { 0 };
-            if broken == MAX_BROKEN {
-                return;
-            }
-            if broken > 0 {
-                // 10, 20, 40 ... ms, about 5 s in all.
-                tokio::time::sleep(Duration::from_millis(5 << broken)).await;
-            }
-        }
-    }
-
-    async fn ask(&mut self, crew: &Crew) -> Result<Verdicts, Failure> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let opened = Connection::open(&self.target).await;
-                opened.map_err(|error| Failure::Broken(error.kind().to_string()))?
-            }
+/// Starts thread `number`, which connects and then waits.
+///
+/// # Errors
+/// When the system gives no thread.
+pub(super) fn spawn(number: u32, plan: Arc<Plan>, shared: Arc<Shared>) -> Result<WorkerHandle, String> {
+    let (ready_sender, ready) = oneshot::channel();
+    let (begin, begun) = oneshot::channel();
+    let (tally_sender, tally) = oneshot::channel();
+    let work = async move {
+        let clients = match connect(number, &plan).await {
+            Ok(clients) => clients,
+            Err(reason) => return drop(ready_sender.send(Err(reason))),
         };
-        let (keys, random) = (&crew.plan.keys, &mut self.random);
-        let answer = connection.exchange(self.template.render(|| keys.pick(random))).await?;
-        let kept = answer.kept;
-        let verdicts = verdicts(&crew.plan.dialect, answer.status, answer.body);
-        if let Err(Failure::Status(_)) = verdicts {
-            crew.note_complaint(answer.body);
+        let _ = ready_sender.send(Ok(()));
+        if let Ok(timing) = begun.await {
+            let _ = tally_sender.send(run_loop(number, clients, plan, shared, timing).await);
         }
-        self.connection = kept.then_some(connection);
-        verdicts
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let thread = std::thread::Builder::new().name(format!("bench-{number}"));
+    thread.spawn(move || runtime.block_on(work)).map_err(|error| error.to_string())?;
+    Ok(WorkerHandle { ready, begin, tally })
+}
+
+async fn connect(number: u32, plan: &Plan) -> Result<Vec<Client>, String> {
+    let mine = (number..plan.connections).step_by(plan.threads as usize);
+    let start = |place: u32| async move {
+        let target = &plan.targets[place as usize % plan.targets.len()];
+        // Seeds far apart give sequences that have nothing in common.
+        let seed = plan.seed.wrapping_add(u64::from(place)).wrapping_mul(0xD134_2543_DE82_EF95);
+        Client::start(target.clone(), plan.template(target)?, Random::new(seed)).await
+    };
+    try_join_all(mine.map(start)).await
+}
+
+/// Sends calls until the run is done or abandoned.
+async fn run_loop(
+    number: u32,
+    clients: Vec<Client>,
+    plan: Arc<Plan>,
+    shared: Arc<Shared>,
+    timing: Timing,
+) -> Result<Tally, String> {
+    let per_call = plan.dialect.checks_per_call();
+    let schedule = |rate| Schedule::new(rate, per_call, (number, plan.threads), timing);
+    let turns = Arc::new(Turns::new(plan.clone(), shared.clone(), timing, plan.rate.map(schedule))?);
+    let mut tasks = JoinSet::new();
+    clients.into_iter().for_each(|client| drop(tasks.spawn(client.run(turns.clone()))));
+    let working = async { while tasks.join_next().await.is_some() {} };
+    tokio::select! {
+        () = working => {}
+        released = release(turns.schedule(), &shared) => return Err(released),
+        () = shared.abandoned() => {}
     }
-}
-
-/// A call that goes out. One that is dropped before its end was not waited for any longer.
-struct Call<'a> {
-    crew: &'a Crew,
-    /// None once it is recorded.
-    turn: Option<Turn>,
-}
-
-impl Call<'_> {
-    fn end(mut self, outcome: Result<Verdicts, Failure>) {
-        if let Some(turn) = self.turn.take() {
-            self.crew.record(turn, outcome);
-        }
+    // Calls under way count as unanswered.
+    tasks.shutdown().await;
+    let mut tally = turns.take_tally()?;
+    // Nothing is missing after the last of a fixed number of checks.
+    let schedule = turns.schedule().filter(|_| !shared.is_claimed(per_call));
+    let now = shared.clock.now();
+    for due in schedule.into_iter().flat_map(|schedule| schedule.behind(timing.counted_from)) {
+        tally.record_unsent(due, now, per_call);
     }
+    Ok(tally)
 }
 
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        if let Some(turn) = self.turn.take() {
-            self.crew.give_up(turn);
-        }
+/// Returns only when the timer fails.
+async fn release(schedule: Option<&Schedule>, shared: &Shared) -> String {
+    match schedule {
+        Some(schedule) => match schedule.release(shared).await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => format!("no timer: {error}"),
+        },
+        None => std::future::pending().await,
     }
 }

@@ -41,7 +41,7 @@ fn one_of_three(run: impl Fn() -> Value, is_right: impl Fn(&Value) -> bool) {
 }
 
 #[test]
-fn a_closed_loop_asks_exactly_as_often_as_told() {
+fn closed_loop_sends_exactly_the_given_checks() {
     let node = Node::start();
     let arguments = ["--checks", "1500", "-c", "50", "--keys", "one", "--policy", "default"];
     let report = report(&node.url(), &arguments);
@@ -55,7 +55,7 @@ fn a_closed_loop_asks_exactly_as_often_as_told() {
 }
 
 #[test]
-fn what_it_counts_is_what_the_node_charged() {
+fn allowed_checks_are_what_the_node_charged() {
     let node = Node::start();
     let arguments = ["-n", "40", "--threads", "2", "-c", "4", "--keys", "one", "--cost", "3", "--policy", "api-key"];
     let report = report(&node.url(), &arguments);
@@ -64,7 +64,7 @@ fn what_it_counts_is_what_the_node_charged() {
 }
 
 #[test]
-fn an_open_loop_keeps_its_rate() {
+fn open_loop_keeps_its_rate() {
     let node = Node::start();
     let run = || report(&node.url(), &["--rate", "500", "-d", "1s", "--warmup", "100ms", "--keys", "zipf:100000:1.2"]);
     one_of_three(run, |report| {
@@ -90,32 +90,33 @@ fn report_of_trouble(arguments: &[&str], trouble: impl FnOnce(&Proxy)) -> Value 
     })
 }
 
-/// Half of the checks fall due while the service pauses, and most of those are never sent: percentiles tell of them
-/// all the same.
+/// Half of the checks fall due during the pause, and most of them are never sent. The percentiles
+/// include them.
 #[test]
-fn an_open_loop_tells_of_a_pause_that_lasts_to_its_end() {
+fn open_loop_latency_includes_a_pause_until_the_end() {
     let run = || report_of_trouble(&["--rate", "40", "-c", "1"], |proxy| proxy.delay(700));
     one_of_three(run, |report| {
         report["behind"].as_u64().unwrap() > 24 && report["latency_us"]["p90"].as_u64().unwrap() > 300_000
     });
 }
 
-/// With connections enough each check is sent, and half of them are never answered: percentiles tell of those as well.
+/// With enough connections each check is sent, and half of them are never answered. The percentiles
+/// include them.
 #[test]
-fn an_open_loop_tells_of_calls_that_were_never_answered() {
+fn open_loop_latency_includes_unanswered_calls() {
     let run = || report_of_trouble(&["--rate", "20", "-c", "60"], Proxy::fall_silent);
     one_of_three(run, |report| {
         let unanswered = report["failures"]["no answer before the end"].as_u64().unwrap_or(0);
         assert_eq!(report["failed"], unanswered, "{report}");
         // The last answers are waited for for 5 s.
-        let is_told = report["latency_us"]["p99"].as_u64().unwrap() > 4_000_000;
-        unanswered > 12 && report["checks"] == 60 && is_told
+        let is_counted = report["latency_us"]["p99"].as_u64().unwrap() > 4_000_000;
+        unanswered > 12 && report["checks"] == 60 && is_counted
     });
 }
 
-/// What falls due after the last check that was to be asked is not behind.
+/// Nothing is behind after the last of a fixed number of checks.
 #[test]
-fn an_open_loop_of_so_many_checks_ends_with_the_last() {
+fn open_loop_of_n_checks_ends_with_the_last() {
     let node = Node::start();
     for batch in ["1", "10"] {
         let report = report(&node.url(), &["--rate", "200", "--checks", "40", "-c", "2", "--batch", batch]);
@@ -124,7 +125,7 @@ fn an_open_loop_of_so_many_checks_ends_with_the_last() {
 }
 
 #[test]
-fn a_batch_counts_each_of_its_checks() {
+fn batch_counts_each_check() {
     let node = Node::start();
     let report = report(&node.url(), &["--checks", "900", "--batch", "100", "-c", "3"]);
     assert_eq!((&report["allowed"], &report["sources"]["store"]), (&json!(900), &json!(900)), "{report}");
@@ -155,7 +156,7 @@ fn failures_are_counted_by_their_reason() {
 }
 
 #[test]
-fn a_closed_connection_is_a_failure_and_is_opened_again() {
+fn closed_connection_counts_as_failure_and_reopens() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     // Every connection gets one answer; it closes on the second request.
@@ -178,9 +179,9 @@ fn a_closed_connection_is_a_failure_and_is_opened_again() {
     assert_eq!((&report["allowed"], &report["failed"]), (&json!(3), &json!(3)), "{report}");
 }
 
-/// It accepts connections, as the system does for it, and says nothing: also the warm-up has no answer.
+/// The system accepts the connections, and nothing answers: not even the warm-up has an answer.
 #[test]
-fn a_run_without_any_answer_has_failed() {
+fn run_without_answers_fails() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let output = bench(&url, &["-d", "1s", "-c", "2"]);
@@ -188,12 +189,12 @@ fn a_run_without_any_answer_has_failed() {
 }
 
 #[tokio::test]
-async fn a_connection_is_not_waited_for_longer_than_a_call() {
+async fn connect_times_out_after_five_seconds() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    // Whoever comes when so many wait is not answered by the system.
+    // The backlog is full, so the system accepts no further connection.
     let waiting: Vec<_> = (0..2).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
     let output = tokio::task::spawn_blocking(move || bench(&format!("http://{address}"), &["-n", "1", "-c", "1"]));
     let output = output.await.unwrap();
@@ -203,7 +204,7 @@ async fn a_connection_is_not_waited_for_longer_than_a_call() {
 }
 
 #[test]
-fn an_interrupt_ends_it_with_a_report() {
+fn interrupt_ends_with_a_report() {
     let node = Node::start();
     let mut process = Command::new(PROGRAM)
         .args(["--url", &node.url(), "-d", "1h", "--keys", "one", "--warmup", "0s", "-c", "2", "--json"])
@@ -242,8 +243,8 @@ fn wrong_arguments_are_explained() {
         (&["--url", "https://localhost"], "there is no TLS"),
         (&["-n", "1"], "Connection refused"),
     ] {
-        let told = reason(arguments);
-        assert!(told.contains(expected), "{arguments:?}: {told}");
+        let printed = reason(arguments);
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
     }
 }
 

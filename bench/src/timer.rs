@@ -17,9 +17,9 @@ mod precise {
 
     /// A timer of the kernel in the runtime's own poll.
     #[derive(Debug)]
-    pub(in super::super) struct Alarm(AsyncFd<OwnedFd>);
+    pub(in super::super) struct Timer(AsyncFd<OwnedFd>);
 
-    impl Alarm {
+    impl Timer {
         /// Needs a runtime around it.
         #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd is what makes `new` sound")]
         pub(in super::super) fn new() -> io::Result<Self> {
@@ -27,7 +27,7 @@ mod precise {
             Ok(Self(AsyncFd::new(timer)?))
         }
 
-        pub(in super::super) async fn after(&self, span: Micros) -> io::Result<()> {
+        pub(in super::super) async fn sleep(&self, span: Micros) -> io::Result<()> {
             let span = span.max(1);
             let value = Timespec { tv_sec: (span / 1_000_000) as i64, tv_nsec: (span % 1_000_000 * 1000) as i64 };
             let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
@@ -49,18 +49,18 @@ mod precise {
 
     /// The runtime's timer.
     #[derive(Debug)]
-    pub(in super::super) struct Alarm;
+    pub(in super::super) struct Timer;
 
-    impl Alarm {
+    impl Timer {
         pub(in super::super) fn new() -> io::Result<Self> {
             Ok(Self)
         }
 
-        pub(in super::super) async fn after(&self, span: Micros) -> io::Result<()> {
+        pub(in super::super) async fn sleep(&self, span: Micros) -> io::Result<()> {
             tokio::time::sleep(Duration::from_micros(span)).await;
             Ok(())
         }
     }
 }
 
-pub(super) use precise::Alarm;
+pub(super) use precise::Timer;

@@ -6,8 +6,8 @@ use tokio::sync::Semaphore;
 
 use tollgate::limit::time::Micros;
 
-use super::alarm::Alarm;
 use super::shared::{Shared, Timing};
+use super::timer::Timer;
 
 /// The shortest nap, us. What falls due meanwhile goes out with the next answer, or at its end: to set a timer for each
 /// call costs more than the call, above all in a virtual machine, and the load would take from the server what it is to
@@ -50,7 +50,7 @@ impl Schedule {
 
     /// Hands calls out as they fall due, until the end or until told to stop.
     pub(super) async fn release(&self, shared: &Shared) -> std::io::Result<()> {
-        let alarm = Alarm::new()?;
+        let timer = Timer::new()?;
         loop {
             let now = shared.clock.now();
             let next = self.release_due(now);
@@ -61,7 +61,7 @@ impl Schedule {
                 return Ok(());
             }
             let wait = next.min(self.until).saturating_sub(shared.clock.now());
-            alarm.after(wait.clamp(SHORTEST_NAP, LONGEST_NAP)).await?;
+            timer.sleep(wait.clamp(SHORTEST_NAP, LONGEST_NAP)).await?;
         }
     }
 
@@ -94,6 +94,8 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -125,14 +127,17 @@ mod tests {
         assert_eq!(schedule.behind(0).collect::<Vec<_>>(), [1000, 1100, 1200]);
     }
 
+    /// Connections are tasks of their own, as in a run.
     #[tokio::test]
-    async fn who_waits_at_the_end_takes_what_has_just_fallen_due() {
+    async fn waiting_connections_take_the_last_calls_that_fall_due() {
         let shared = Shared::new(u64::MAX);
         let started = shared.clock.now();
         let timing = Timing { started, counted_from: started, until: started + 1950 };
-        let schedule = Schedule::new(10_000, 1, (0, 1), timing);
-        let take = async { while schedule.turn().await.is_some() {} };
-        tokio::join!(take, async { schedule.release(&shared).await.unwrap() });
+        let schedule = Arc::new(Schedule::new(10_000, 1, (0, 1), timing));
+        let waiting = schedule.clone();
+        let waiting = tokio::spawn(async move { while waiting.turn().await.is_some() {} });
+        schedule.release(&shared).await.unwrap();
+        waiting.await.unwrap();
         assert_eq!((schedule.behind(0).count(), schedule.sent.load(Ordering::Relaxed)), (0, 20));
     }
 }

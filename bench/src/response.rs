@@ -1,4 +1,5 @@
-//! What an answer says, by a search of its bytes: parsing it would cost more than the service's own work.
+//! The meaning of an answer, by a search of its bytes: to parse it would cost more than the
+//! service's own work.
 //!
 //! Inside of a JSON string a quote is always escaped, so what is looked for cannot come from a key.
 
@@ -11,10 +12,10 @@ use tollgate::config::visible;
 
 use super::dialect::{Dialect, Service};
 
-/// Who decided, as far as it matters here.
+/// The values of `source` that are counted.
 pub(super) const SOURCES: [&str; 4] = ["store", "prefilter", "fallback", "list"];
 
-/// What one call was answered.
+/// The decisions in the answer to one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Verdicts {
     pub(super) allowed: u64,
@@ -108,8 +109,8 @@ fn refusal(body: &[u8]) -> Failure {
     status.map_or(Failure::Malformed, Failure::Status)
 }
 
-/// What a problem document says, or the first one of a batch.
-pub(super) fn complaint(body: &[u8]) -> Option<String> {
+/// The text of a problem document, or of the first one in a batch.
+pub(super) fn problem_text(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let problem = body.pointer("/results/0/error").unwrap_or(&body);
     let detail = problem["detail"].as_str()?;

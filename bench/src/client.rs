@@ -1,0 +1,94 @@
+//! One connection: it sends a call at each of its turns, and reconnects after a failure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::cli::target::Target;
+
+use super::connection::Connection;
+use super::random::Random;
+use super::response::{Failure, Verdicts, verdicts};
+use super::template::Template;
+use super::turns::{Turn, Turns};
+
+/// Broken connections in a row after which it ends.
+const MAX_BROKEN: u32 = 10;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    target: Target,
+    connection: Option<Connection>,
+    template: Template,
+    random: Random,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nothing listens there, in words for a person.
+    pub(super) async fn start(target: Target, template: Template, random: Random) -> Result<Self, String> {
+        let connection = Connection::open(&target).await.map_err(|error| format!("{target}: {error}"))?;
+        Ok(Self { target, connection: Some(connection), template, random })
+    }
+
+    pub(super) async fn run(mut self, turns: Arc<Turns>) {
+        let mut broken = 0;
+        while let Some(turn) = turns.next().await {
+            let call = Call { turns: &turns, turn: Some(turn) };
+            let outcome = self.ask(&turns).await;
+            let lost = matches!(outcome, Err(Failure::Broken(_) | Failure::Closed));
+            call.end(outcome);
+            broken = if lost { broken + 1 } else { 0 };
+            if broken == MAX_BROKEN {
+                return;
+            }
+            if broken > 0 {
+                // 10, 20, 40 ... ms, about 5 s in all.
+                tokio::time::sleep(Duration::from_millis(5 << broken)).await;
+            }
+        }
+    }
+
+    async fn ask(&mut self, turns: &Turns) -> Result<Verdicts, Failure> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let opened = Connection::open(&self.target).await;
+                opened.map_err(|error| Failure::Broken(error.kind().to_string()))?
+            }
+        };
+        let (keys, random) = (&turns.plan.keys, &mut self.random);
+        let answer = connection.exchange(self.template.render(|| keys.pick(random))).await?;
+        let kept = answer.kept;
+        let verdicts = verdicts(&turns.plan.dialect, answer.status, answer.body);
+        if let Err(Failure::Status(_)) = verdicts {
+            turns.note_failure(answer.body);
+        }
+        self.connection = kept.then_some(connection);
+        verdicts
+    }
+}
+
+/// A call under way. A call that is dropped before its end counts as unanswered.
+struct Call<'a> {
+    turns: &'a Turns,
+    /// None once it is recorded.
+    turn: Option<Turn>,
+}
+
+impl Call<'_> {
+    fn end(mut self, outcome: Result<Verdicts, Failure>) {
+        if let Some(turn) = self.turn.take() {
+            self.turns.record(turn, outcome);
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            self.turns.record_unanswered(turn);
+        }
+    }
+}
