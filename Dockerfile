@@ -1,7 +1,7 @@
 # The image of Tollgate.
 #
 #   docker build -t tollgate:local --build-arg TOLLGATE_REVISION=$(git rev-parse --short HEAD) .     builds it from source
-#   docker build -t tollgate:local --target prebuilt --build-arg BINARY=target/release/tollgate .      takes that binary instead
+#   docker build -t tollgate:local --target prebuilt --build-arg BINARY=target/dist/tollgate .         takes that binary instead
 #
 # It listens where the configuration says; the default is loopback, which nobody outside of the container reaches.
 
@@ -28,9 +28,9 @@ FROM ${RUST_IMAGE} AS builder
 ARG TOLLGATE_REVISION
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --bin tollgate
+RUN cargo build --profile dist --locked --bin tollgate
 
 FROM base AS runtime
 # The authorities that are trusted where `rediss://` names none; the slim image has no list of them, the builder needs one.
 COPY --from=builder /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=builder /src/target/release/tollgate /usr/local/bin/tollgate
+COPY --from=builder /src/target/dist/tollgate /usr/local/bin/tollgate
