@@ -182,7 +182,7 @@ mod tests {
     /// Of the other flags `tollgate COMMAND --help` tells.
     #[test]
     fn every_flag_of_serve_and_of_who_asks_a_node_is_in_the_document() {
-        let document = include_str!("../../docs/CONFIGURATION.md");
+        let document = include_str!("../../docs/configuration.md");
         let rows: Vec<&str> = document.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()).collect();
         for command in
             [serve::Args::augment_args(clap::Command::new("")), client::Node::augment_args(clap::Command::new(""))]
@@ -191,7 +191,7 @@ mod tests {
             assert!(flags.len() > 3, "misread: {flags:?}");
             for flag in flags {
                 let is_told = |row: &&str| row.contains(&format!("`--{flag} "));
-                assert!(rows.iter().any(is_told), "docs/CONFIGURATION.md has no row for --{flag}");
+                assert!(rows.iter().any(is_told), "docs/configuration.md has no row for --{flag}");
             }
         }
     }

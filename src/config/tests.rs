@@ -305,7 +305,7 @@ fn the_version_tells_what_lists_say_and_not_where() {
     }
 }
 
-/// The constants that know the members of a mapping, and how the rows of those in `docs/CONFIGURATION.md` begin.
+/// The constants that know the members of a mapping, and how the rows of those in `docs/configuration.md` begin.
 const SECTIONS: [(&str, &str); 13] = [
     ("resolve::ROOT", ""),
     ("store::SHAPE", "store."),
@@ -329,7 +329,7 @@ const TOLD_WITHIN: [(&str, &str); 4] =
 /// Each member that the readers know has its row.
 #[test]
 fn every_setting_is_in_the_document() {
-    let document = include_str!("../../docs/CONFIGURATION.md");
+    let document = include_str!("../../docs/configuration.md");
     let rows: Vec<(&str, &str)> =
         document.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |")).collect();
     let has_row = |setting: &str| {
@@ -350,12 +350,12 @@ fn every_setting_is_in_the_document() {
         };
         untold.extend(members.into_iter().filter(|member| !is_told(member)).map(|member| format!("{shape} {member}")));
     }
-    assert!(untold.is_empty(), "docs/CONFIGURATION.md has no row for {untold:?}");
+    assert!(untold.is_empty(), "docs/configuration.md has no row for {untold:?}");
 }
 
 #[test]
 fn every_variable_is_in_the_document() {
-    let document = include_str!("../../docs/CONFIGURATION.md");
+    let document = include_str!("../../docs/configuration.md");
     let mut found = BTreeSet::new();
     for (_, source) in sources("src") {
         let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -364,7 +364,7 @@ fn every_variable_is_in_the_document() {
     }
     assert!(found.len() > 8 && found.contains("TOLLGATE_KEY_HASH_SECRET"), "misread: {found:?}");
     let untold: Vec<_> = found.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
-    assert!(untold.is_empty(), "docs/CONFIGURATION.md says nothing of {untold:?}");
+    assert!(untold.is_empty(), "docs/configuration.md says nothing of {untold:?}");
 }
 
 /// Each [`section::Shape`] by its file and name, with the members that it knows.

@@ -1,4 +1,4 @@
-//! The user that docs/SECURITY.md describes may do all that a node does, and nothing else.
+//! The user that docs/security.md describes may do all that a node does, and nothing else.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;
@@ -23,7 +23,7 @@ const POLICIES: &str = "
 
 /// The rules of the line `user tollgate on #HASH KEYS RULES...` in the document, without name and hash.
 fn rules() -> Vec<&'static str> {
-    let document = include_str!("../../docs/SECURITY.md");
+    let document = include_str!("../../docs/security.md");
     let line = document.lines().find(|line| line.starts_with("user tollgate on ")).unwrap();
     line.split(' ').skip(4).collect()
 }
