@@ -193,7 +193,7 @@ impl Failure {
         } else if has("user executing the script can't") {
             known(
                 Kind::Rights,
-                "the user of this node lacks a right that the scripts need; docs/SECURITY.md lists them all",
+                "the user of this node lacks a right that the scripts need; docs/security.md lists them all",
             )
         } else if has("not allowed from script") {
             known(
@@ -218,12 +218,12 @@ impl Failure {
     fn without_right(details: &str) -> Self {
         let sentence = match quoted(details) {
             Some(command) => format!(
-                "NOPERM: the user of this node may not call {command}; docs/SECURITY.md lists the rights that it needs"
+                "NOPERM: the user of this node may not call {command}; docs/security.md lists the rights that it needs"
             ),
             None if details.contains(" key") => {
                 "NOPERM: the user of this node may not access keys that begin with {<key_prefix>:".into()
             }
-            None => "NOPERM: the user of this node lacks a right; docs/SECURITY.md lists those that it needs".into(),
+            None => "NOPERM: the user of this node lacks a right; docs/security.md lists those that it needs".into(),
         };
         Self::new(Kind::Rights, sentence)
     }
