@@ -56,6 +56,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "access",
             "limit",
             "clock::Clock",
+            "workers::cores",
             "engine",
             "telemetry",
             "config::Policies",

@@ -360,7 +360,6 @@ fn help_names_variables_and_not_what_they_hold() {
         (&["serve", "--help"][..], "TOLLGATE_STORE"),
         (&["serve", "-h"], "TOLLGATE_STORE"),
         (&["help", "serve"], "TOLLGATE_STORE"),
-        (&["help", "bench"], "TOLLGATE_URL"),
         (&["check", "--help"], "TOLLGATE_URL"),
         (&["health", "-h"], "TOLLGATE_KEY_FILE"),
     ] {
