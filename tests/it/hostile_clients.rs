@@ -84,6 +84,34 @@ enum Transport {
     Http2,
 }
 
+/// The longest waits of a caller that behaves, and the resident memory of the node meanwhile, KiB.
+struct Probe {
+    p50: Duration,
+    p99: Duration,
+    longest: Duration,
+    resident: u64,
+}
+
+impl Probe {
+    /// Checks 20 times a second for `span`.
+    #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+    fn run(node: &Node, span: Duration) -> Self {
+        let (mut waits, mut resident) = (Vec::new(), 0);
+        let started = Instant::now();
+        while started.elapsed() < span {
+            let asked = Instant::now();
+            let answer = http::post(&node.address, "/v1/check", br#"{"policy":"p","key":"probe"}"#);
+            assert_eq!(answer.status, 200);
+            waits.push(asked.elapsed());
+            resident = resident.max(resident_kib(node.pid()));
+            std::thread::sleep(Duration::from_millis(50).saturating_sub(asked.elapsed()));
+        }
+        waits.sort();
+        let at = |percent: usize| waits[(waits.len() * percent / 100).min(waits.len() - 1)];
+        Self { p50: at(50), p99: at(99), longest: at(100), resident }
+    }
+}
+
 /// One attack: a node, many connections that send the same request, and a caller that behaves.
 fn attack(transport: Transport, method: &'static str, path: &'static str, body: String) {
     let connections = setting("TOLLGATE_HOSTILE_CONNECTIONS", 150);
@@ -107,27 +135,12 @@ fn attack(transport: Transport, method: &'static str, path: &'static str, body: 
         };
         attackers.spawn_on(client, runtime.handle());
     }
-    let (mut waits, mut resident) = (Vec::new(), 0);
-    let started = Instant::now();
-    while started.elapsed() < span {
-        let asked = Instant::now();
-        let answer = http::post(&node.address, "/v1/check", br#"{"policy":"p","key":"probe"}"#);
-        assert_eq!(answer.status, 200);
-        waits.push(asked.elapsed());
-        resident = resident.max(resident_kib(node.pid()));
-        std::thread::sleep(Duration::from_millis(50).saturating_sub(asked.elapsed()));
-    }
-    waits.sort();
-    let p99 = waits[waits.len() * 99 / 100];
+    let Probe { p50, p99, longest, resident } = Probe::run(&node, span);
     let metrics = node.metrics();
     let shed = metrics.lines().find_map(|line| line.strip_prefix("tollgate_shed_total ")).unwrap();
     let sent = sent.load(Ordering::Relaxed);
-    println!(
-        "{path}: {sent} sent, {shed} shed, {} MiB, p50 {:?}, p99 {p99:?}, longest {:?}",
-        resident / 1024,
-        waits[waits.len() / 2],
-        waits[waits.len() - 1]
-    );
+    let resident_mib = resident / 1024;
+    println!("{path}: {sent} sent, {shed} shed, {resident_mib} MiB, p50 {p50:?}, p99 {p99:?}, longest {longest:?}");
     drop(attackers);
     runtime.shutdown_background();
     let max_wait = std::env::var_os("TOLLGATE_HOSTILE_CONNECTIONS").map_or(MAX_WAIT, |_| Duration::from_millis(250));

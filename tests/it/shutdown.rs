@@ -120,7 +120,6 @@ fn shutdown_answers_every_connection_in_the_accept_queue() {
 
 /// On a busy machine each pause outlasts `CLOSE_GRACE`, and a worker reads its sockets only after it.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the test starves the process for a while")]
 fn shutdown_of_a_starved_process_answers_every_connection() {
     let node = Node::start();
     let clients = queue_requests(&node, 200);
