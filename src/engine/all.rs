@@ -1,15 +1,17 @@
-//! `/v1/check/all`: several keys, all charged or none.
+//! `/v1/check/all`: charges several keys, or none.
 //!
-//! What is asked is summed per policy and key, and reserved key by key in one order, which is the same on every
-//! node: of two calls with the same keys one is first at the first of them, so one of them is allowed. After the
-//! first no, what was reserved is given back, and the rest is only looked at, so that each gets a verdict of its own.
+//! The engine sums costs per policy and key. It reserves key by key, in an order that all nodes
+//! share. So of two calls with the same keys, one reserves the first key first and is allowed.
+//! After the first denial, the engine gives the earlier reservations back. It only peeks at the
+//! later keys, so that each check gets its own verdict.
 //!
-//! A reservation is a charge, so nothing needs confirming: a node that dies half-way leaves charges that admit less,
-//! never more. It marks its key for twice the longest timeout. Reserving ends within that timeout and giving back
-//! within the same again, so nobody learns what the give-back of a reservation would contradict; but where this
-//! process gets no CPU, both last longer by as much as its timers were late, and by what `deadline.rs` adds for that.
-//! Then other nodes may know a denial that has ended, for as long as their pre-filters believe one. A reservation
-//! whose fate is unknown is not given back: it may never have been made.
+//! A reservation is a charge, so no call confirms it. A node that dies midway leaves charges that
+//! admit less, never more. A reservation marks its key for twice the longest timeout. Reserving
+//! ends within that timeout, and giving back within the same time again. So no pre-filter learns a
+//! denial that a give-back would contradict. If this process gets no CPU, both phases last longer.
+//! The excess is the delay of its timers plus the margin of `deadline.rs`. Other nodes may then
+//! know a denial that has ended, for as long as their pre-filters believe it. The engine does not
+//! give back a reservation whose fate is unknown, since the store may never have made it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,37 +31,38 @@ use crate::limit::time::{Micros, micros};
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces;
 
-/// The answer to several checks at once.
+/// The answer to a multi-key call.
 #[derive(Debug, Clone)]
 pub struct All {
-    /// One per check, in order: each one's own verdict; charged only if all are allowed.
+    /// One decision per check, in order. All checks are charged if all are allowed; otherwise none
+    /// is.
     pub decisions: Vec<Decision>,
 }
 
 impl All {
-    /// Whether nothing is denied.
+    /// Whether no check is denied.
     pub fn allowed(&self) -> bool {
         self.decisions.iter().all(|decision| decision.allowed)
     }
 
-    /// The longest wait of those that are denied; [`Wait::NONE`] when none is.
+    /// The longest wait of the denied checks; [`Wait::NONE`] if none is denied.
     pub fn retry_after(&self) -> Wait {
         let denied = self.decisions.iter().filter(|decision| !decision.allowed);
         denied.map(|decision| decision.retry_after).max().unwrap_or(Wait::NONE)
     }
 }
 
-/// Which check refuses the whole call, and why.
+/// The check that rejects the whole call, and the error.
 pub type Refusal = (usize, CheckError);
 
-/// What is asked of one key under one policy.
+/// The checks of one key under one policy.
 #[derive(Debug)]
 struct Part {
     subject: Subject,
     cost: u64,
-    /// Who causes it, where the policy keeps that: the first that is told.
+    /// The first meta among the checks, if the policy stores metas.
     metas: SmallVec<[Meta; 1]>,
-    /// The checks that it stands for.
+    /// The checks that this part combines.
     places: Vec<Place>,
 }
 
@@ -67,18 +70,18 @@ struct Part {
 #[derive(Debug)]
 struct Place {
     number: usize,
-    /// Its own; 0 only looks.
+    /// The check's own cost; 0 only peeks.
     cost: u64,
-    /// Its own: the same quotas may have other names there, or another order.
+    /// The check's own policy: it may name or order the same quotas differently.
     policy: Arc<Policy>,
 }
 
 impl Engine {
-    /// Charges all of `checks` or none, within twice the longest of their policies' timeouts. What was begun is
-    /// ended although the caller may have gone.
+    /// Charges all of `checks` or none, within twice the longest timeout of their policies. A call
+    /// runs to its end even if the caller leaves.
     ///
     /// # Errors
-    /// The checks that are wrong, or the first one without a decision, whose policy's mode is `error`.
+    /// Every invalid check, or the first check without a decision under mode `error`.
     pub async fn check_all(self: &Arc<Self>, checks: &[Check]) -> Result<All, Vec<Refusal>> {
         let since = self.clock.now();
         let mut parts = self.parts(checks)?;
@@ -87,7 +90,7 @@ impl Engine {
         tokio::spawn(traces::carried(call.answer(since))).await.unwrap_or_else(|_| Err(vec![(0, lost())]))
     }
 
-    /// Waits until no [`Engine::check_all`] is under way, of callers who have gone either.
+    /// Waits until no [`Engine::check_all`] is running, including calls whose callers have left.
     pub async fn has_ended(&self) {
         self.wholes.closed().await;
     }
@@ -115,7 +118,7 @@ impl Engine {
 
 impl Part {
     fn add(&mut self, check: &Check, place: Place) {
-        // What is over every limit stays so, and never overflows.
+        // A sum above every limit stays above it, and the cap prevents overflow.
         self.cost = (self.cost + check.cost).min(MAX_UNITS + 1);
         self.places.push(place);
         self.metas.iter_mut().filter(|meta| meta.is_none()).for_each(|meta| meta.clone_from(&check.meta));
@@ -125,12 +128,12 @@ impl Part {
         &self.subject.policy
     }
 
-    /// Whether one of its checks only looks.
+    /// Whether one of its checks only peeks.
     fn looks(&self) -> bool {
         self.places.iter().any(|place| place.cost == 0)
     }
 
-    /// Runs what asks for it, with a span of its own in a trace.
+    /// Runs a call for this part, with its own span in a trace.
     async fn traced<T>(
         &self,
         asking: impl Future<Output = Result<T, CheckError>>,
@@ -142,7 +145,8 @@ impl Part {
         traces::part(self.places.len()).within(pin!(asking), answer).await
     }
 
-    /// What a decision on it says to one of its checks: a look is not denied by counters, whatever is asked beside it.
+    /// The decision for one of the part's checks. Counters never deny a peek, whatever the other
+    /// checks cost.
     fn told_to(&self, place: &Place, decision: &Decision) -> Decision {
         let charged = if decision.charged > 0 { place.cost } else { 0 };
         let mut own = Decision { cost: place.cost, charged, ..decision.told_by(self.policy(), &place.policy) };
@@ -153,13 +157,13 @@ impl Part {
     }
 }
 
-/// A decision as its policy tells it: one that only watches denies nothing.
+/// Applies shadow mode: a shadow policy denies nothing.
 fn as_told(mut decision: Decision) -> Decision {
     decision.shadow();
     decision
 }
 
-/// The decisions on as many parts, unless there is none on one of them: the first such is told.
+/// The decisions on the parts, or the first failure among them.
 fn each(parts: &[Part], answers: Vec<Answer>) -> Result<Vec<Decision>, Failure<'_>> {
     parts.iter().zip(answers).map(|(part, answer)| answer.map_err(|error| (part, error))).collect()
 }
@@ -169,23 +173,23 @@ fn order(subject: &Subject) -> (&str, &str) {
     (subject.policy.counters(), &subject.key)
 }
 
-/// An answer, and of a reservation that was made what is needed to give it back.
+/// A decision, and the receipt of a reservation if one was made.
 type Reserved = (Decision, Option<Receipt>);
 
-/// Which part has no decision, and why.
+/// The part without a decision, and the error.
 type Failure<'a> = (&'a Part, CheckError);
 
-/// A call under way, which outlives its caller.
+/// A running call, which outlives its caller.
 struct Call {
     engine: Arc<Engine>,
     parts: Vec<Part>,
-    /// The end of the node waits for it.
+    /// Shutdown waits until this receiver is dropped.
     _open: watch::Receiver<()>,
 }
 
 impl Call {
-    /// Each check's own decision, counted for checks that began at `since` (us). When there is none on one of them, the
-    /// call has no other answer than that.
+    /// Returns each check's own decision, counted from `since` (us). A part without a decision
+    /// fails the whole call.
     async fn answer(self, since: Micros) -> Result<All, Vec<Refusal>> {
         match self.decide().await {
             Ok(decisions) => Ok(self.tell(&decisions, since)),
@@ -197,7 +201,7 @@ impl Call {
         }
     }
 
-    /// What the decisions on the parts say to each check.
+    /// Turns the decisions on the parts into one decision per check.
     fn tell(&self, decisions: &[Decision], since: Micros) -> All {
         let mut told = Vec::new();
         for (part, decision) in self.parts.iter().zip(decisions) {
@@ -209,7 +213,7 @@ impl Call {
         All { decisions: told.into_iter().map(|(_, decision)| decision).collect() }
     }
 
-    /// A decision on each part, in order.
+    /// Returns a decision on each part, in order.
     async fn decide(&self) -> Result<Vec<Decision>, Failure<'_>> {
         if let [part] = self.parts.as_slice() {
             return each(&self.parts, vec![self.ask_alone(part).await]);
@@ -243,8 +247,8 @@ impl Call {
         part.traced(asking, |decision| decision).await
     }
 
-    /// What needs no store: the word of a list, and a denial that the pre-filter knows. Such a denial knows one quota,
-    /// which says nothing to a look beside it: it is told what is left of all.
+    /// Answers without the store: by a list, or by a known denial. A known denial covers only one
+    /// quota. A peek needs the state of all quotas, so the store answers a part with a peek.
     fn known(&self, part: &Part) -> Option<Decision> {
         let Part { subject, cost, .. } = part;
         if let Some(listed) = part.policy().options.listed {
@@ -258,7 +262,7 @@ impl Call {
         Some(as_told(Decision::by_prefilter(part.policy().clone(), *cost, denial)))
     }
 
-    /// Reserves in order, up to the first no.
+    /// Reserves in order, up to the first denial or error.
     async fn reserve(&self) -> (Vec<Reserved>, Option<Answer>) {
         let longest = self.parts.iter().map(|part| part.subject.policy.timeout).max().unwrap_or_default();
         let hold = Work::hold(longest);
@@ -290,7 +294,8 @@ impl Call {
         }
     }
 
-    /// Gives back what was reserved before the no, and looks at what comes after it, unless the call fails in any case.
+    /// Gives back the reservations before the denial, and peeks at the parts after it. An error
+    /// fails the call in any case, so it skips the peeks.
     async fn unwind(&self, reserved: Vec<Reserved>, no: Answer) -> Result<Vec<Decision>, Failure<'_>> {
         let (before, from) = self.parts.split_at(reserved.len());
         let giving = before
@@ -304,7 +309,7 @@ impl Call {
         Ok(given.into_iter().chain(told).collect())
     }
 
-    /// The verdict stays; the charge goes.
+    /// Refunds the charge and keeps the verdict.
     async fn give_back(&self, part: &Part, decision: Decision, receipt: Option<Receipt>) -> Decision {
         let Part { subject, cost, .. } = part;
         match receipt {

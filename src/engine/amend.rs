@@ -1,5 +1,6 @@
-//! Safe retries and refunds. What takes something back ends what the pre-filter knows of the key's slot, when the
-//! store has answered or is given up: until then an answer may be on its way that was decided before.
+//! Safe retries and refunds. A refund or reset ends the pre-filter's knowledge of the key's slot.
+//! It does so after the store's answer or the deadline, since an answer decided earlier may arrive
+//! until then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +15,20 @@ use crate::prefilter::Prefilter;
 use crate::store::{Charged, Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
 
-/// How long to wait before a reservation is given back once more: at first, and at most.
+/// The first and the longest pause before a give-back is retried.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(25));
 
-/// What to take back.
+/// The object of a refund.
 #[derive(Debug, Clone)]
 pub enum Given {
-    /// So many units, 0 to 10^15, from the oldest charge upward.
+    /// This many units, 0 to 10^15, from the oldest charge upward.
     Cost(u64),
     /// The charge of the check with this id, 1 to 64 bytes.
     Id(Arc<str>),
 }
 
-/// What was taken back, units, and what a check of cost 0 would say after that: its list, if one answers for the key.
+/// The refunded units, and the decision on a check of cost 0 after the refund. If a list answers
+/// for the key, it makes that decision.
 #[derive(Debug, Clone)]
 pub struct Amended {
     pub refunded: u64,
@@ -34,12 +36,12 @@ pub struct Amended {
 }
 
 impl Engine {
-    /// Takes back what `given` says from one key under one policy: also from one that a list answers for, which may
-    /// have been charged before it was listed.
+    /// Refunds `given` to one key under one policy. The key may be on a list, since it may have
+    /// been charged before.
     ///
     /// # Errors
-    /// When the policy is not known, the key is not of its type, or the store does not answer: then it may have
-    /// been done.
+    /// If the policy is unknown or the key does not match its type. Also if the store does not
+    /// answer; the refund may then have been made.
     pub async fn refund(&self, policy: &str, key: &str, given: Given) -> Result<Amended, CheckError> {
         let work = match given {
             Given::Cost(cost) => Work::Refund(cost),
@@ -48,7 +50,8 @@ impl Engine {
         self.amend_told(policy, key, work).await
     }
 
-    /// Forgets what now counts of one key under one policy, as [`Engine::refund`] takes it back.
+    /// Drops all current counts of one key under one policy. Keys on a list are treated as in
+    /// [`Engine::refund`].
     ///
     /// # Errors
     /// As [`Engine::refund`].
@@ -56,8 +59,8 @@ impl Engine {
         Ok(self.amend_told(policy, key, Work::Reset).await?.decision)
     }
 
-    /// Its decision is counted and traced as that of a check of cost 0, which it is. Where there is none, nobody fell
-    /// back to anything: no policy says what is told then.
+    /// Counts and traces the decision as a check of cost 0. A failure has no fallback, since no
+    /// policy sets an answer for it.
     async fn amend_told(&self, policy: &str, key: &str, work: Work) -> Result<Amended, CheckError> {
         let (subject, listed) = self.counted(policy, key)?;
         let since = self.clock.now();
@@ -76,7 +79,7 @@ impl Engine {
         amended
     }
 
-    /// A key under the quotas that count it, and what a list says of it.
+    /// The subject that counts a key, and the answer of a list for it.
     fn counted(&self, policy: &str, key: &str) -> Result<(Subject, Option<Listed>), CheckError> {
         let policies = self.policies.load();
         let policy = configured(&policies, policy)?;
@@ -85,8 +88,7 @@ impl Engine {
         Ok((subject, policy.for_key(&normalised, key).options.listed))
     }
 
-    /// Decides the only cost that is asked, with an id. The pre-filter is not asked, since the id may have been
-    /// charged.
+    /// Decides one cost with an id. It skips the pre-filter, since the id may already be charged.
     pub(super) async fn ask_once(&self, asked: Asked<'_>, id: &Arc<str>, cost: u64) -> Answer {
         let Asked { subject, .. } = asked;
         let since = self.clock.now();
@@ -103,12 +105,13 @@ impl Engine {
         match self.run(subject, work.clone(), metas, left).await {
             Ok(Done::Charged(charged)) => {
                 let Charged { policy, verdict, replayed, refunded } = *charged;
-                // It was not asked, and is wrong: another node took something back.
+                // The store charged, so this known denial is wrong. Another node took a charge
+                // back.
                 if !replayed && self.known(subject, cost, self.clock.now()).is_some() {
                     self.prefilter.forget(self.store.slot(subject));
                 }
                 let decision = Decision::by_store(policy, verdict);
-                // A retry cannot vouch for a charge that was taken back.
+                // A retry cannot vouch for a refunded charge.
                 let charged = if refunded { 0 } else { decision.charged };
                 Ok(Decision { charged, replayed, refunded, ..decision })
             }
@@ -119,15 +122,16 @@ impl Engine {
         }
     }
 
-    /// Gives a reservation back within the policy's timeout, and says so in the log where it stays. It is tried again
-    /// only where it was certainly not done: twice, it would take what others have charged.
+    /// Gives a reservation back within the policy's timeout, and logs a failure. It retries only if
+    /// the store certainly did nothing. A second give-back would take back charges of others.
     pub(super) async fn give_back(&self, subject: &Subject, receipt: &Receipt) -> Result<Amended, CheckError> {
         let (until, mut pause) = (self.clock.now() + micros(subject.policy.timeout), PAUSE.0);
         let left = || Duration::from_micros(until.saturating_sub(self.clock.now()));
         loop {
             let given = self.amend_within(subject, Work::GiveBack(receipt.clone()), left()).await;
             let Err(CheckError::StoreUnavailable(error)) = &given else { return given };
-            // What is cut off right after it was asked would be told as a time-out, and not for its reason.
+            // A retry cut off right after its start would report a timeout instead of the real
+            // reason.
             if !error.is_unexecuted() || left() <= pause + PAUSE.1 {
                 self.tell_not_given_back(subject, error);
                 return given;
@@ -147,7 +151,7 @@ impl Engine {
         }
     }
 
-    /// Has the store take something back from a key that is counted.
+    /// Runs a refund or reset of a counted key in the store.
     async fn amend(&self, subject: &Subject, work: Work) -> Result<Amended, CheckError> {
         let amended = self.amend_within(subject, work, subject.policy.timeout).await;
         if let Err(CheckError::StoreUnavailable(error)) = &amended {
@@ -164,7 +168,7 @@ impl Engine {
     }
 
     async fn amend_within(&self, subject: &Subject, work: Work, left: Duration) -> Result<Amended, CheckError> {
-        // Also when the caller leaves before the answer.
+        // Also ends the knowledge if the caller leaves before the answer.
         let forgetting = Forgetting { prefilter: &self.prefilter, slot: self.store.slot(subject) };
         let done = self.run(subject, work, &[], left).await;
         drop(forgetting);
@@ -177,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Has the store do it, within the time `left`.
+    /// Runs `work` in the store within the time `left`.
     pub(super) async fn run(
         &self,
         subject: &Subject,
@@ -190,7 +194,7 @@ impl Engine {
     }
 }
 
-/// Ends what the pre-filter knows, when it is dropped.
+/// Ends the pre-filter's knowledge of a slot on drop.
 struct Forgetting<'a> {
     prefilter: &'a Prefilter,
     slot: u16,

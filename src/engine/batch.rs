@@ -1,8 +1,8 @@
-//! Many checks at once, each decided by itself.
+//! Batches: many checks at once, each decided separately.
 //!
-//! Most keys of a batch have one check each. Those are asked for together, with one timer for all, since what each
-//! would keep by itself while it waits costs more than its decision. Several checks for one key are decided in order,
-//! key by key.
+//! Most keys of a batch have one check. The engine sends those checks together with one timer,
+//! since separate futures cost more than the decisions. It decides several checks of one key in
+//! order.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -20,10 +20,10 @@ use crate::prefilter::Question;
 use crate::store::{StoreError, Subject, Wanted};
 use crate::telemetry::traces::{self, Answered};
 
-/// Where a key's checks are in the batch, in order.
+/// The places of a key's checks in the batch, in order.
 type Places = SmallVec<[usize; 2]>;
 
-/// The only check for its key, at a place in the batch.
+/// The only check of its key, at a place in the batch.
 struct Single<'a> {
     place: usize,
     subject: &'a Subject,
@@ -31,10 +31,11 @@ struct Single<'a> {
 }
 
 impl Engine {
-    /// Decides each check by itself, those for one key in order; the answers are in the order of the checks.
+    /// Decides each check separately, and the checks of one key in order. Answers are in the order
+    /// of the checks.
     pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
         let subjects: Vec<_> = checks.iter().map(|check| self.subject(check)).collect();
-        // In a trace each has its spans, which it gets by being asked for by itself.
+        // A traced check needs its own span, so it is not sent with others.
         let is_recorded = traces::is_recorded();
         let (mut singles, mut others) = (Vec::with_capacity(checks.len()), Vec::new());
         for places in by_key(&subjects) {
@@ -51,7 +52,7 @@ impl Engine {
             let answers = self.ask_key(&subjects, checks, &places).await;
             (places, answers)
         });
-        // Where nothing is waited for, one after the other costs less than all at once.
+        // The embedded store never waits, so sequential calls cost less than joined futures.
         let asked = if self.store.waits() {
             join(self.ask_singles(singles, &mut answers), join_all(others)).await.1
         } else {
@@ -76,7 +77,7 @@ impl Engine {
             .collect()
     }
 
-    /// Checks of as many keys; each is answered within its policy's timeout.
+    /// Decides checks of different keys, each within its policy's timeout.
     async fn ask_singles(&self, singles: Vec<Single<'_>>, answers: &mut [Option<Answer>]) {
         let now = self.clock.now();
         let mut open = Vec::with_capacity(singles.len());
@@ -95,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Asks the store for checks with the same timeout.
+    /// Sends checks with the same timeout to the store.
     async fn ask_store_each(&self, singles: &[Single<'_>], now: Micros) -> Vec<(usize, Answer)> {
         let timeout = singles[0].subject.policy.timeout;
         let question = |single: &Single<'_>| self.prefilter.question(self.store.slot(single.subject), now);
@@ -120,10 +121,10 @@ impl Engine {
         answer
     }
 
-    /// A batch's checks of one key, which are at `places`, in order; they share one timeout.
+    /// Decides a batch's checks of one key, at `places`, in order. They share one timeout.
     async fn ask_key(&self, subjects: &[Result<Subject, CheckError>], checks: &[Check], places: &[usize]) -> Answers {
         let (mut answers, since) = (Answers::new(), self.clock.now());
-        // Equal but for the names of their quotas, policies share a counter, though not their answers.
+        // Policies that differ only in quota names share a counter, but not their answers.
         for run in places.chunk_by(|a, b| same_policy(&subjects[*a], &subjects[*b])) {
             let asked: Vec<&Check> = run.iter().map(|place| &checks[*place]).collect();
             match &subjects[run[0]] {
@@ -134,13 +135,12 @@ impl Engine {
         answers
     }
 
-    /// A batch's checks of one key and policy; in a trace they have a span of their own.
+    /// Decides a batch's checks of one key and policy, with their own span in a trace.
     async fn ask_part(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
         let tell = |answers: &Answers| {
             let told = |(check, answer): (&&Check, &Answer)| told(subject, check.cost, answer.as_ref());
             let latest = || checks.iter().zip(answers).rev();
-            // Of several for one key the last one that went wrong tells most, or else the last: those before it were
-            // decided first.
+            // The span shows the last failure, or else the last answer.
             if let Some(last) = latest().next() {
                 traces::answered(|| latest().map(told).find(Answered::went_wrong).unwrap_or_else(|| told(last)));
             }
@@ -156,7 +156,7 @@ impl Single<'_> {
     }
 }
 
-/// The checks that can be asked, by key.
+/// The places of valid checks, grouped by key.
 fn by_key(subjects: &[Result<Subject, CheckError>]) -> Vec<Places> {
     let mut keys: Vec<Places> = Vec::with_capacity(subjects.len());
     let mut known: HashMap<Fingerprint, usize, FingerprintState> = HashMap::default();

@@ -1,4 +1,4 @@
-//! The answer to a check, whoever gave it.
+//! The answer to a check, from any source.
 
 use std::sync::Arc;
 
@@ -11,32 +11,33 @@ use crate::limit::time::Micros;
 use crate::prefilter::Denial;
 use crate::store::{Done, StoreError};
 
-/// The answer.
+/// The answer to a check.
 #[derive(Debug, Clone)]
 pub struct Decision {
-    /// The policy that decided; under the fallback `local` its limits are this node's share.
+    /// The policy that decided. Under the fallback `local`, its limits are this node's share.
     pub policy: Arc<Policy>,
     pub cost: u64,
     pub allowed: bool,
-    /// What this answer vouches that the store was charged.
+    /// The units that this answer guarantees as charged to the store.
     pub charged: u64,
     /// [`Wait::NONE`] when allowed.
     pub retry_after: Wait,
-    /// The quota that decides, unless no counter was asked.
+    /// The quota that decides; none if no counter decided.
     pub binding: Option<Binding>,
-    /// Each quota in the policy's order; empty when not asked.
+    /// Each quota in the policy's order; empty if no counter decided.
     pub quotas: QuotaStates,
     pub source: Source,
     pub reason: Reason,
     pub fallback: Option<Fallback>,
-    /// Whether it was made before, for an earlier check with the same id.
+    /// Whether this repeats the decision on an earlier check with the same id.
     pub replayed: bool,
-    /// Whether what was charged then has been taken back since.
+    /// Whether that earlier charge has been refunded since.
     pub refunded: bool,
 }
 
 impl Decision {
-    /// A denial for good that no counter made and that charges nothing: what `source` decides otherwise it says itself.
+    /// A permanent denial without a counter or a charge. Constructors for a `source` override the
+    /// rest.
     pub(super) fn uncounted(policy: Arc<Policy>, cost: u64, source: Source, reason: Reason) -> Self {
         Self {
             policy,
@@ -54,7 +55,7 @@ impl Decision {
         }
     }
 
-    /// What the store decided.
+    /// The decision for a verdict of the store.
     pub fn by_store(policy: Arc<Policy>, verdict: Verdict) -> Self {
         let reason = match (verdict.allowed, verdict.retry_after) {
             (true, _) => Reason::Ok,
@@ -71,25 +72,25 @@ impl Decision {
         }
     }
 
-    /// Has the quota at that place at the top.
+    /// Makes the quota at that place the binding one.
     pub fn bind(&mut self, quota: usize) {
         self.binding = binding(&self.quotas, quota);
     }
 
-    /// The same in the words of `own`, which shares its counters with `asked`, whose decision it is: the quotas by
-    /// their names there, in their order.
+    /// The same decision in terms of `own`, whose counters `asked` shares. `asked` is the policy of
+    /// this decision. The result has the names and the order of `own`'s quotas.
     pub fn told_by(&self, asked: &Arc<Policy>, own: &Arc<Policy>) -> Self {
         let mut told = self.clone();
         if Arc::ptr_eq(asked, own) {
             return told;
         }
         let order: Option<Vec<usize>> = own.quotas.iter().map(|quota| place_of(quota, &asked.quotas)).collect();
-        // Of different quotas one reload came between: then those that decided are told.
+        // If a reload has changed the quotas meanwhile, the decision keeps the quotas that decided.
         let Some(order) = order.filter(|order| order.len() == asked.quotas.len()) else { return told };
         told.policy = if Arc::ptr_eq(&self.policy, asked) {
             own.clone()
         } else {
-            // A node's share of it.
+            // This node's share of the policy.
             let by = &self.policy.quotas;
             let named =
                 own.quotas.iter().zip(&order).map(|(own, at)| Quota { name: own.name.clone(), ..by[*at].clone() });
@@ -102,7 +103,7 @@ impl Decision {
         told
     }
 
-    /// What a list says.
+    /// The answer of a list.
     pub fn by_list(policy: Arc<Policy>, listed: Listed, cost: u64) -> Self {
         let (allowed, retry_after, reason) = match listed {
             Listed::Allow => (true, Wait::NONE, Reason::AllowListed),
@@ -111,14 +112,15 @@ impl Decision {
         Self { allowed, retry_after, ..Self::uncounted(policy, cost, Source::List, reason) }
     }
 
-    /// Turns a denial into a permission that says what it was, where its policy only watches.
+    /// Turns a denial into an allowed decision with reason `shadow`, if the policy is in shadow
+    /// mode.
     pub fn shadow(&mut self) {
         if self.policy.options.shadow && !self.allowed {
             (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Shadow);
         }
     }
 
-    /// Whether counters decided: the store's, those that the pre-filter knows, or this node's share of them.
+    /// Whether counters decided: the store's, a known denial, or this node's share.
     fn is_by_counters(&self) -> bool {
         match self.source {
             Source::Store | Source::Prefilter => true,
@@ -127,8 +129,8 @@ impl Decision {
         }
     }
 
-    /// What a look is told where a cost of the same key was denied, also by a policy that only watches: counters allow
-    /// cost 0 always. The quota with the least remaining is at the top, the first of equals.
+    /// Turns a counter's denial, real or shadowed, into the answer to a peek. Counters always allow
+    /// cost 0. The quota with the least remaining becomes binding; the first wins a tie.
     pub fn only_look(&mut self) {
         if self.is_by_counters() && (!self.allowed || self.reason == Reason::Shadow) {
             (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Ok);
@@ -138,7 +140,7 @@ impl Decision {
         }
     }
 
-    /// What was known without asking.
+    /// A known denial of the pre-filter.
     pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
         let Denial { retry_after, quota, remaining, reset_after } = denial;
         Self {
@@ -149,10 +151,10 @@ impl Decision {
     }
 }
 
-/// The quota at the top of an answer.
+/// The binding quota of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
-    /// Its place in the policy.
+    /// The quota's place in the policy.
     pub quota: usize,
     pub remaining: u64,
     /// us.
@@ -164,13 +166,13 @@ fn binding(quotas: &QuotaStates, quota: usize) -> Option<Binding> {
     Some(Binding { quota, remaining: state.remaining, reset_after: state.reset_after })
 }
 
-/// Where among `quotas` the same is counted, whatever its name.
+/// The place in `quotas` of a quota that counts the same, under any name.
 fn place_of(quota: &Quota, quotas: &[Quota]) -> Option<usize> {
     let counted = |quota: &Quota| (quota.limit, quota.window, quota.rule);
     quotas.iter().position(|other| counted(other) == counted(quota))
 }
 
-/// Who decided.
+/// The source of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     Store,
@@ -193,14 +195,14 @@ impl Source {
     }
 }
 
-/// Why.
+/// The reason of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     Ok,
     OverLimit,
     CostExceedsLimit,
     StoreUnavailable,
-    /// It would have been denied, and was not charged.
+    /// The check would have been denied; it was not charged.
     Shadow,
     AllowListed,
     DenyListed,
@@ -231,7 +233,7 @@ impl Reason {
     }
 }
 
-/// How it was answered without the store.
+/// How a check was answered without the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fallback {
     pub mode: OnStoreFailure,
@@ -245,7 +247,7 @@ pub enum Cause {
     BreakerOpen,
     QueueFull,
     Refused,
-    /// The charge was made, but a failover could still forget it.
+    /// The charge was made, but a failover may still lose it.
     NoReplicaAck,
 }
 
@@ -282,17 +284,17 @@ pub enum CheckError {
     StoreUnavailable(StoreError),
 }
 
-/// The only verdict.
+/// The verdict of a call with one cost.
 pub(super) fn first(taken: Taken) -> Result<Verdict, CheckError> {
     taken.ruling.verdicts.into_iter().next().ok_or_else(lost)
 }
 
-/// Each kind of work has its kinds of answer.
+/// The error for an answer of the wrong kind.
 pub(super) fn unfit(done: &Done) -> CheckError {
     CheckError::StoreUnavailable(StoreError::Unknown(format!("the work was answered by {done:?}")))
 }
 
-/// The failure of what has no answer.
+/// The error for a missing answer.
 pub(super) fn lost() -> CheckError {
     CheckError::StoreUnavailable(StoreError::Timeout)
 }

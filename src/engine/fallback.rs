@@ -1,4 +1,4 @@
-//! What answers when the store does not: the policy's `on_store_failure`.
+//! The fallback: the policy's `on_store_failure` answers if the store does not.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::store::{Charged, Done, MemoryStore, StoreError, Subject, Taken, Work};
 
-/// When to ask again after a denial for want of a store.
+/// The wait after a denial for lack of a store.
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
 
-/// What is answered to work without the store, and of a reservation that was made what is needed to give it back.
+/// The fallback's decisions, and the receipt of a reservation if one was made.
 pub type Instead = (SmallVec<[Decision; 1]>, Option<Receipt>);
 
-/// The embedded store that stands in for Redis, with this node's share of each limit.
+/// The embedded store that replaces Redis, with this node's share of each limit.
 ///
-/// It shares no counts with the store: what it admits comes on top, at most the shares of all nodes.
+/// It shares no counts with the store. Its admissions add to the store's, by at most the shares of
+/// all nodes.
 #[derive(Debug)]
 pub struct FallbackStore {
     memory: MemoryStore,
@@ -33,12 +34,11 @@ impl FallbackStore {
         Self { memory, expected_nodes }
     }
 
-    /// Answers what `work` asks for the reason that `error` gives: a decision for each cost, in order, and of a
-    /// reservation that was made what is needed to give it back. Retries of what this node's share was charged for by
-    /// an id are answered alike.
+    /// Answers `work` after `error`: one decision per cost, in order, and the receipt of a
+    /// reservation. A retry of an id that charged this node's share gets the same answer.
     ///
     /// # Errors
-    /// When the policy's mode is `error`, or the id stands for a charge of another cost.
+    /// If the policy's mode is `error`, or the id belongs to a charge of another cost.
     pub fn answer(&self, subject: &Subject, work: &Work, error: &StoreError) -> Result<Instead, CheckError> {
         let mode = subject.policy.on_store_failure;
         let fallback = Fallback { mode, cause: cause(error) };
@@ -47,17 +47,18 @@ impl FallbackStore {
             Ok((work.asked().iter().map(decision).collect(), None))
         };
         match mode {
-            // Where it is full as well, admitting unseen would be over the share.
+            // If this store is full as well, it denies: an uncounted admission would exceed the
+            // share.
             OnStoreFailure::Local => self.local(subject, work, fallback)?.map_or_else(|| blind(false), Ok),
             OnStoreFailure::Allow => blind(true),
             OnStoreFailure::Deny => blind(false),
-            // What only watches refuses nobody.
+            // A shadow policy never rejects a check.
             OnStoreFailure::Error if subject.policy.options.shadow => blind(false),
             OnStoreFailure::Error => Err(CheckError::StoreUnavailable(error.clone())),
         }
     }
 
-    /// On this node's share, unless it is full.
+    /// Decides by this node's share, unless its store is full.
     fn local(&self, subject: &Subject, work: &Work, fallback: Fallback) -> Result<Option<Instead>, CheckError> {
         let share = self.share(subject);
         let decisions = |taken: Taken| {
@@ -77,9 +78,10 @@ impl FallbackStore {
         }
     }
 
-    /// Takes back a charge of this node's share: the verdict stays, what is left is counted without it.
+    /// Takes back a charge of this node's share. The verdict stays, and the quotas no longer
+    /// include the charge.
     pub fn give_back(&self, subject: &Subject, mut decision: Decision, receipt: Receipt) -> Decision {
-        // Giving back takes no place that a full store would refuse.
+        // A give-back needs no place, so a full store does not reject it.
         if let Ok(Done::Refunded(taken, _)) = self.memory.run(&self.share(subject), &Work::GiveBack(receipt), &[])
             && let Ok(after) = first(taken)
         {
@@ -99,12 +101,12 @@ impl FallbackStore {
         &self.memory
     }
 
-    /// Has its clock follow the wall clock; true when it was moved forward.
+    /// Lets its clock follow the wall clock. Returns true if the clock moved forward.
     pub fn follow(&self) -> bool {
         self.memory.follow()
     }
 
-    /// Drops what says nothing any more.
+    /// Drops expired state.
     pub fn sweep(&self) {
         self.memory.sweep();
     }
@@ -122,7 +124,7 @@ fn local_decision(share: &Arc<Policy>, subject: &Subject, verdict: Verdict, fall
     if decision.retry_after == Wait::Never {
         decision.reason = Reason::OverLimit;
         if subject.policy.quotas.iter().all(|quota| decision.cost <= quota.limit.get()) {
-            // The cost fits the limit, though not this node's share of it: the store may be back by then.
+            // The cost fits the limit, but not this node's share. The store may be back by then.
             let exceeded = share.quotas.iter().enumerate().filter(|(_, quota)| decision.cost > quota.limit.get());
             let longest = exceeded.max_by_key(|(_, quota)| quota.window);
             decision.retry_after = Wait::For(longest.map_or(MICROS_PER_SECOND, |(_, quota)| quota.window));
@@ -144,7 +146,7 @@ fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallba
 }
 
 impl CheckError {
-    /// Why the store gave no decision, where that is why there is none.
+    /// The fallback of a failed check, if the store's failure is the cause.
     pub fn fallback(&self) -> Option<Fallback> {
         match self {
             Self::StoreUnavailable(error) => Some(Fallback { mode: OnStoreFailure::Error, cause: cause(error) }),

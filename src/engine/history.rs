@@ -1,4 +1,4 @@
-//! What sliding logs tell people, for as many callers at once as there is memory for.
+//! Histories of sliding logs, read for as many callers at once as memory allows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,20 @@ use super::{Check, CheckError, Decision, Engine, History, Source};
 use crate::deadline::within;
 use crate::limit::time::{Micros, micros};
 
-/// Logs read at a time. Each is held until it is summed up: about 3 MB of 10,000 entries with metas, 31 MB of the
-/// longest log there may be.
+/// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
+/// 10,000 entries with metas takes about 3 MB. The longest log takes 31 MB.
 pub(super) const AT_ONCE: usize = 8;
 
-/// How long a turn is waited for at most.
+/// Maximum wait for a turn.
 const TURN: Duration = Duration::from_secs(2);
 
-/// How long a log is read at most, where the policy's timeout is not longer: people wait for it.
+/// Maximum time to read a log, unless the policy's timeout is longer. A person waits for the
+/// result.
 const READING: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// What a check says, and what the sliding log of its key tells people, as far as it can be read within `limit`
-    /// over all.
+    /// Decides a check, and reads the history of its key's sliding log. The history contains as
+    /// much as the store returns within `limit` in total.
     ///
     /// # Errors
     /// As [`Engine::check`].
@@ -33,7 +34,7 @@ impl Engine {
     ) -> Result<(Decision, Option<History>), CheckError> {
         let until = self.clock.now() + micros(limit);
         let decision = self.check(check).await?;
-        // Without the store there is nothing to tell, and no point in waiting again.
+        // Without the store there is no history, and a second wait is pointless.
         let history = match decision.source {
             Source::Store => self.history(check, until).await,
             _ => None,
@@ -41,8 +42,9 @@ impl Engine {
         Ok((decision, history))
     }
 
-    /// What a log tells until an instant (us), if the policy keeps one and the store tells in time: who gets no turn
-    /// within the policy's timeout, at most 2 s, is told nothing.
+    /// The history of a key's log, read until an instant (us). Returns none if the policy stores no
+    /// metas or the store fails. Also returns none without a turn within the policy's timeout, at
+    /// most 2 s.
     async fn history(self: &Arc<Self>, check: &Check, until: Micros) -> Option<History> {
         let subject = self.subject(check).ok()?;
         if !subject.policy.keeps_metas() {
@@ -61,14 +63,14 @@ impl Engine {
         if self.store.waits() {
             return telling.await;
         }
-        // The embedded store sums up by itself, for milliseconds where the log is long: not on a thread that answers
-        // others, and on to the end, since its turn is over only then.
+        // The embedded store sums up a long log in milliseconds of CPU time. A blocking thread
+        // keeps other answers going. The task runs to its end, since its turn ends only then.
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || runtime.block_on(telling)).await.ok()?
     }
 }
 
-/// Turns for all that may be told at once.
+/// Turns for all concurrent readers.
 pub(super) fn turns() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(AT_ONCE))
 }
@@ -131,7 +133,7 @@ mod tests {
         turns.pop();
         let told = waiting.await.unwrap();
         assert_eq!((told.entries.len(), told.top_metas[0].cost), (1, 3));
-        // Its turn is over, and is the next one's.
+        // The reader's turn has ended, so the next one gets it.
         assert!(engine.history(&log, Micros::MAX).await.is_some());
     }
 

@@ -1,5 +1,5 @@
-//! Policies with the quotas of a request, each made once: what asks under equal quotas shares its calls and what
-//! the pre-filter knows, which both are kept by the policy's address.
+//! Policies with the quotas of a request, each built once. Store calls and known denials depend on
+//! the policy's address. So checks with equal quotas share both.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::CheckError;
 use crate::config::inline::{self, Written};
 use crate::limit::policy::Policy;
 
-/// Kept at most; one that is made again only has to be learned anew.
+/// Maximum number of cached policies. An evicted policy only loses its known denials.
 const MAX_POLICIES: u64 = 10_000;
 
-/// Made from the configured policy at an address, with quotas that read so. An entry holds the policy that it was
-/// made from, so that its address is not another one's as long as the entry is there.
+/// Keyed by the address of the configured policy and the text of the quotas. An entry owns its
+/// configured policy, so no other policy gets that address meanwhile.
 #[derive(Debug)]
 pub(super) struct InlinePolicies(Cache<(usize, String), Arc<Made>>);
 
@@ -31,10 +31,10 @@ impl Default for InlinePolicies {
 }
 
 impl InlinePolicies {
-    /// `policy` with the quotas of a request.
+    /// Returns `policy` with the quotas of a request.
     ///
     /// # Errors
-    /// When the policy takes none, or they are wrong.
+    /// If the policy accepts no quotas, or the quotas are invalid.
     pub(super) fn policy(&self, policy: &Arc<Policy>, written: &[Written]) -> Result<Arc<Policy>, CheckError> {
         if !policy.options.inline {
             return Err(CheckError::UnwantedQuotas);
@@ -45,7 +45,7 @@ impl InlinePolicies {
         Ok(self.0.get_with(name, make).policy.clone())
     }
 
-    /// Lets go of what was made from policies that are not in force any more, and may be large.
+    /// Drops entries built from policies no longer in force, which may be large.
     pub(super) fn keep(&self, is_in_force: impl Fn(&Arc<Policy>) -> bool) {
         for (name, made) in &self.0 {
             if !is_in_force(&made.from) {

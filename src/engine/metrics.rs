@@ -1,4 +1,4 @@
-//! The metrics of an engine and its store, read when somebody asks: what is not there has no series.
+//! Metrics of an engine and its store, computed on request. Absent parts have no series.
 
 use super::Engine;
 use crate::store::{MemoryStore, ShardReading};
@@ -6,7 +6,7 @@ use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{Labels, Metrics};
 
 impl Engine {
-    /// All that is counted, and the state of what is there now.
+    /// All counters and current gauges.
     #[expect(clippy::cast_precision_loss, reason = "sizes and instants in us are far below 2^53")]
     pub fn metrics(&self) -> Metrics {
         let tally = &self.tally;
@@ -22,7 +22,7 @@ impl Engine {
         metrics
     }
 
-    /// Reads the embedded store: the store itself, or beside Redis the one behind `local`.
+    /// Reads the embedded store: the store itself, or the `local` fallback beside Redis.
     #[expect(clippy::cast_precision_loss, reason = "keys are far fewer than 2^53")]
     fn read_embedded(&self, metrics: &mut Metrics) {
         let embedded = self.embedded();
@@ -36,7 +36,7 @@ impl Engine {
         self.store.embedded().unwrap_or(self.fallback.memory())
     }
 
-    /// Keys and ids that the embedded store holds at most.
+    /// Maximum number of keys and ids in the embedded store.
     pub fn max_keys(&self) -> usize {
         self.embedded().max_keys()
     }

@@ -1,5 +1,6 @@
-//! The story of a check: its policy is found, the pre-filter may know that it is denied, the store decides,
-//! the fallback answers when the store does not, and the pre-filter learns.
+//! The path of a check. The engine finds the policy, and the pre-filter may know a denial.
+//! Otherwise the store decides, or the fallback if the store fails. The pre-filter learns from the
+//! store's answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,18 +57,18 @@ pub struct Check {
     pub policy: String,
     /// 1 to 1024 bytes, as the caller wrote it.
     pub key: String,
-    /// 0 to 10^15 units; 0 only looks.
+    /// 0 to 10^15 units; 0 only peeks.
     pub cost: u64,
-    /// Who causes it, 1 to 256 bytes; kept by sliding logs.
+    /// The cause of the charge, 1 to 256 bytes. Sliding logs store it.
     pub meta: Meta,
-    /// Makes a retry safe, 1 to 64 bytes: once a check with it was charged, it is answered alike, and one of another
-    /// cost, which 0 is as well, is refused.
+    /// Makes a retry safe, 1 to 64 bytes. After a charge, later checks with the same id get the
+    /// same answer. A check with another cost, 0 included, is rejected.
     pub id: Option<Arc<str>>,
-    /// The quotas that it brings along, for policies that take them.
+    /// The check's own quotas, for policies that accept them.
     pub quotas: Option<Vec<Written>>,
 }
 
-/// Answers checks. One per node, shared by all listeners.
+/// Answers checks. Each node has one engine, and all listeners share it.
 #[derive(Debug)]
 pub struct Engine {
     policies: ArcSwap<Policies>,
@@ -76,9 +77,9 @@ pub struct Engine {
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
-    /// Turns to be told what a log says.
+    /// Turns to read the history of a log.
     histories: Arc<Semaphore>,
-    /// Calls of several keys that have not ended, each of which has a receiver.
+    /// Running multi-key calls. Each has a receiver.
     wholes: watch::Sender<()>,
     tally: Tally,
     clock: Clock,
@@ -107,7 +108,8 @@ impl Engine {
     /// Decides one check, within the policy's timeout whatever the store does.
     ///
     /// # Errors
-    /// When the policy is not known, the key is not of its type, or its mode is `error` and the store failed.
+    /// If the policy is unknown, the key does not match its type, or the store fails under mode
+    /// `error`.
     pub async fn check(&self, check: &Check) -> Answer {
         let subject = self.subject(check)?;
         let answer = if is_plain(&subject, check) {
@@ -124,15 +126,15 @@ impl Engine {
         self.policies.load_full()
     }
 
-    /// Which parts of the store are up.
+    /// The state of the store's parts.
     pub fn health(&self) -> Health {
         self.store.health()
     }
 
-    /// Frees what says nothing any more, and has the clocks of embedded stores follow the wall clock; called from time
-    /// to time.
+    /// Drops expired state, and lets the clocks of embedded stores follow the wall clock. Called
+    /// periodically.
     pub fn sweep(&self) {
-        // Both have one clock, which whoever asks first moves.
+        // Both stores share one clock, and the first call moves it.
         if self.store.follow() | self.fallback.follow() {
             self.prefilter.forget_all();
         }
@@ -148,22 +150,22 @@ impl Engine {
         let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
         let policy = match &own {
             None => policy.for_key(&key, &check.key),
-            // Quotas of its own beat an override, but no list.
+            // A check's own quotas beat an override, but not a `deny` or `allow` list.
             Some(own) => policy.listed(&key, &check.key).unwrap_or(own),
         };
         Ok(self.under(policy, &key))
     }
 
-    /// A key, as normalised, under a policy.
+    /// The subject for a normalised key under a policy.
     fn under(&self, policy: &Arc<Policy>, key: &str) -> Subject {
         let fingerprint = self.fingerprinter.fingerprint(policy.counters(), key);
         Subject { policy: policy.clone(), key: key.into(), fingerprint }
     }
 
-    /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us) on. Those without an
-    /// id that stand side by side are one question, as each with one is. They are asked one right behind the other,
-    /// which the store decides in that order; only a run that it might not waits for those before it, and is waited
-    /// for.
+    /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us).
+    /// Adjacent checks without an id form a run, and each check with an id is a run. The engine
+    /// sends runs back to back, and the store decides them in that order. A run that the store
+    /// might reorder waits for earlier runs, and later runs wait for it.
     async fn ask_each(&self, subject: &Subject, checks: &[&Check], since: Micros) -> Answers {
         let (mut answers, until) = (Answers::new(), since + micros(subject.policy.timeout));
         let runs: SmallVec<[&[&Check]; 1]> =
@@ -180,7 +182,7 @@ impl Engine {
         answers
     }
 
-    /// Asks for one check with an id, or for those side by side that have none, until `until` (us).
+    /// Decides a run until `until` (us): one check with an id, or adjacent checks without one.
     async fn ask_run(&self, subject: &Subject, run: &[&Check], until: Micros) -> Answers {
         let (costs, metas) = (costs(run), metas(subject, run.iter().copied()));
         let asked = Asked { subject, costs: &costs, metas: &metas, until };
@@ -193,8 +195,8 @@ impl Engine {
         answers
     }
 
-    /// Whether a run might be decided before or behind what is asked of its key with it: one that is asked in parts,
-    /// and one that only looks where charges have a connection of their own.
+    /// Whether the store might reorder a run among other runs of its key. That applies to a run
+    /// split into several calls. It also applies to peeks, if charges use their own connection.
     fn is_apart(&self, subject: &Subject, run: &[&Check]) -> bool {
         let policy = &subject.policy;
         let looks = || run.iter().any(|check| check.cost == 0 && check.id.is_none());
@@ -202,8 +204,8 @@ impl Engine {
             || self.store.first_part(policy, &costs(run)) < run.len()
     }
 
-    /// The same as [`Engine::ask_run`] for one cost. Nearly all checks are such, and lists of one thing cost as much as
-    /// a denial that is known.
+    /// Like [`Engine::ask_run`], for one cost. Nearly all checks have one cost, and lists of one
+    /// element cost as much as a known denial.
     async fn ask_one(&self, subject: &Subject, check: &Check) -> Answer {
         let now = self.clock.now();
         let answer = match self.known(subject, check.cost, now) {
@@ -217,13 +219,13 @@ impl Engine {
         self.finish(subject, answer, now)
     }
 
-    /// The answer, if it is a denial that the pre-filter knows at `now` (us).
+    /// The answer, if the pre-filter knows a denial at `now` (us).
     fn known(&self, subject: &Subject, cost: u64, now: Micros) -> Option<Answer> {
         let denial = self.prefilter.denial(subject.fingerprint, &subject.policy, cost, now)?;
         Some(Ok(Decision::by_prefilter(subject.policy.clone(), cost, denial)))
     }
 
-    /// What is answered and counted of a check that began at `since` (us).
+    /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us).
     fn finish(&self, subject: &Subject, mut answer: Answer, since: Micros) -> Answer {
         answer.iter_mut().for_each(Decision::shadow);
         self.note_answers(subject, std::slice::from_ref(&answer), since);
@@ -235,7 +237,7 @@ impl Engine {
         self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
     }
 
-    /// Decides what is asked from `now` (us) on: one answer each, not counted.
+    /// Decides `asked` from `now` (us) on. Returns one uncounted answer per cost.
     async fn decide(&self, asked: Asked<'_>, now: Micros) -> Answers {
         let Asked { subject: Subject { policy, .. }, costs, .. } = asked;
         let mut answers: Answers = match policy.options.listed {
@@ -246,8 +248,8 @@ impl Engine {
         answers
     }
 
-    /// By the counters. Those that are known to be denied are not asked, which changes nothing for the others,
-    /// since a denial charges nothing.
+    /// Decides by the counters. The store does not see costs with a known denial. That does not
+    /// affect the other costs, since a denial charges nothing.
     async fn ask_counters(&self, asked: Asked<'_>, now: Micros) -> Answers {
         let Asked { subject, costs, metas, .. } = asked;
         let mut answers: SmallVec<[Option<Answer>; 1]> =
@@ -271,7 +273,8 @@ impl Engine {
         answers.into_iter().flatten().collect()
     }
 
-    /// In parts where the store would take long over all: each is answered by itself, within the time for all.
+    /// Splits the costs into several calls if one would occupy the store too long. All calls share
+    /// the deadline, and each has its own answer.
     async fn ask_in_parts(&self, asked: Asked<'_>, now: Micros) -> Answers {
         let (mut answers, mut rest, mut sent) = (Answers::new(), asked, now);
         while !rest.costs.is_empty() {
@@ -282,7 +285,7 @@ impl Engine {
         answers
     }
 
-    /// Asks the store at the instant `sent`, us.
+    /// Calls the store at the instant `sent`, us.
     async fn ask_store(&self, asked: Asked<'_>, sent: Micros) -> Answers {
         let Asked { subject, costs, metas, .. } = asked;
         let question = self.prefilter.question(self.store.slot(subject), sent);
@@ -290,8 +293,8 @@ impl Engine {
         self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 
-    /// What the store's answer to a question comes to, which has just come: it is learned from, and the fallback
-    /// answers where there is none.
+    /// Turns a store reply that has just arrived into answers. The pre-filter learns from it. The
+    /// fallback answers after an error.
     fn learn_or_fall_back(
         &self,
         subject: &Subject,
@@ -312,7 +315,7 @@ impl Engine {
         }
     }
 
-    /// What is answered without the store; the log says why.
+    /// Returns the fallback's answer, and logs the error.
     ///
     /// # Errors
     /// As [`FallbackStore::answer`].
@@ -330,48 +333,48 @@ impl Engine {
     }
 }
 
-/// What is asked of one subject.
+/// The costs to decide for one subject.
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
     subject: &'a Subject,
-    /// In order; units.
+    /// Units, in order.
     costs: &'a [u64],
-    /// As [`Store::take`] has them.
+    /// As for [`Store::take`].
     metas: &'a [Meta],
-    /// When there must be answers, us.
+    /// The deadline for answers, us.
     until: Micros,
 }
 
 impl Asked<'_> {
-    /// The first `costs` of it, and the rest.
+    /// The first `costs` costs, and the rest.
     fn split_at(self, costs: usize) -> (Self, Self) {
         let (first, rest) = self.costs.split_at(costs);
         let (noted, not_yet) = self.metas.split_at(costs.min(self.metas.len()));
         (Self { costs: first, metas: noted, ..self }, Self { costs: rest, metas: not_yet, ..self })
     }
 
-    /// The time that is left at `now` (us).
+    /// The time left at `now` (us).
     fn left(&self, now: Micros) -> Duration {
         Duration::from_micros(self.until.saturating_sub(now))
     }
 }
 
-/// The policy of that name.
+/// The configured policy of that name.
 fn configured<'a>(policies: &'a Policies, name: &str) -> Result<&'a Arc<Policy>, CheckError> {
     policies.by_name.get(name).ok_or_else(|| CheckError::UnknownPolicy(name.to_owned()))
 }
 
-/// Whether nothing but counters is asked for a check, as nearly always.
+/// Whether only counters decide the check, as for nearly all checks.
 fn is_plain(subject: &Subject, check: &Check) -> bool {
     check.id.is_none() && subject.policy.options.listed.is_none()
 }
 
-/// The answer to one check; that there is one for each is the contract of what asks.
+/// The answer to one check. The callee guarantees one answer per check.
 fn one(mut answers: Answers) -> Answer {
     answers.pop().unwrap_or_else(|| Err(lost()))
 }
 
-/// What a trace tells of an answer.
+/// The trace attributes of an answer.
 fn told<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckError>) -> Answered<'a> {
     let (policy, key) = (&*subject.policy.name, &*subject.key);
     let names = |Fallback { mode, cause }: Fallback| (mode.name(), cause.name());
@@ -396,12 +399,12 @@ fn costs(checks: &[&Check]) -> SmallVec<[u64; 1]> {
     checks.iter().map(|check| check.cost).collect()
 }
 
-/// The metas of checks of one subject, one each, where its policy keeps them.
+/// The metas of one subject's checks, one each, if its policy stores them.
 fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
     if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
 }
 
-/// What a check comes to.
+/// The result of a check.
 pub type Answer = Result<Decision, CheckError>;
 
 /// One answer per cost, in order.

@@ -1,4 +1,4 @@
-//! The policies in force are replaced whole.
+//! Replaces all policies in force at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::Engine;
 use crate::config::Policies;
 
-/// Bounds of how long an answer of the store may take before its connection is given up.
+/// Bounds of the response timeout, after which the lane gives up its connection.
 const OVERDUE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// What a reload did to the policies, by name.
+/// The changes of a reload, by policy name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     pub added: Vec<String>,
@@ -18,11 +18,11 @@ pub struct Changes {
 }
 
 impl Engine {
-    /// Puts `policies` into force at once; checks under way end by those they began with. Counts go on, since
-    /// no limit is part of what they are kept under.
+    /// Puts `policies` into force at once. Running checks end under their old policies. Counts
+    /// continue, since the counters' keys contain no limit.
     ///
-    /// A policy that says what it said before stays the same object, so that what is known of its keys stays
-    /// known. One that changed becomes another object, and by that everything that was known or asked is void.
+    /// An unchanged policy stays the same object, so its known denials stay valid. A changed policy
+    /// is a new object, which invalidates known denials and open questions.
     pub fn replace(&self, mut policies: Policies) -> Changes {
         let old = self.policies.load_full();
         let mut changes = Changes::default();
@@ -45,7 +45,7 @@ impl Engine {
         changes
     }
 
-    /// Gives each policy in force its share of the embedded stores.
+    /// Divides the embedded stores among the policies in force.
     pub(super) fn divide_stores(&self) {
         let policies = self.policies();
         let names = || policies.by_name.keys().map(String::as_str);
@@ -56,8 +56,8 @@ impl Engine {
     }
 }
 
-/// When a connection to the store is given up for want of an answer: when no policy would wait for it any more.
-/// A very patient policy does not keep the others waiting for one that is dead.
+/// The response timeout of store connections: the longest timeout of any policy, within bounds. The
+/// upper bound limits how long a dead connection blocks the other policies.
 pub fn overdue(policies: &Policies) -> Duration {
     policies.longest_timeout().clamp(OVERDUE.0, OVERDUE.1)
 }

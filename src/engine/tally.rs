@@ -1,7 +1,7 @@
-//! What was answered, counted by policy, outcome, source and reason, and how long it took.
+//! Counts of answers by policy, outcome, source and reason, and their durations.
 //!
-//! A label is never taken from a caller: the policies are those that were found in the configuration, the rest are
-//! this program's own words.
+//! No label comes from a caller. Policy names come from the configuration, and all other labels
+//! from this program.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::store::StoreError;
 use crate::telemetry::instrument::{Count, Histogram, SPANS};
 use crate::telemetry::limiter::Limiter;
 
-/// Of so many policies that are gone the counts are kept: about 13 MB.
+/// Maximum number of removed policies whose counts stay, about 13 MB.
 const GONE: usize = 20_000;
 
-/// What a check came to.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Allowed,
     Denied,
-    /// No decision: the store failed, and the policy says `error`.
+    /// No decision: the store failed under mode `error`.
     Error,
 }
 
@@ -42,17 +42,17 @@ impl Outcome {
 /// The counters of an engine.
 #[derive(Debug)]
 pub struct Tally {
-    /// By name, of all configured policies, since to add one copies the map. Those of a policy that is
-    /// gone are kept, in case it comes back, unless they are more than [`GONE`].
+    /// By name. All configured policies are added at once, since each addition copies the map.
+    /// Counts of a removed policy stay in case it returns, up to [`GONE`] policies.
     policies: ArcSwap<BTreeMap<String, Arc<PolicyTally>>>,
     /// us, by source.
     durations: [Histogram; Source::ALL.len()],
     fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],
-    /// By what answers instead, and by kind of failure.
+    /// Log limiters for store failures, by `on_store_failure` and kind of failure.
     complaints: [[Limiter; StoreError::KINDS.len()]; OnStoreFailure::ALL.len()],
-    /// Of reservations that stay charged.
+    /// Log limiter for reservations that stay charged.
     pub not_given_back: Limiter,
-    /// Of refunds and resets that failed.
+    /// Log limiter for failed refunds and resets.
     pub not_amended: Limiter,
     pub prefilter_denials: Count,
 }
@@ -101,8 +101,9 @@ impl Tally {
         }
     }
 
-    /// Whether the log says so at `now` (us), and how many like it went unsaid: a fault that lasts fails every check.
-    /// Who is refused is not left unsaid for those who are answered by something else.
+    /// Returns the number of suppressed failures if the log may report this one at `now` (us). A
+    /// lasting fault fails every check. Each mode has its own limiter, so failures with a fallback
+    /// do not suppress rejected checks.
     pub fn complain(&self, mode: OnStoreFailure, error: &StoreError, now: Micros) -> Option<u64> {
         self.complaints[mode as usize][error.place()].pass(now)
     }
@@ -120,7 +121,7 @@ impl Tally {
         })
     }
 
-    /// Of a configured policy.
+    /// The counters of a configured policy.
     pub fn policy(&self, name: &str) -> Arc<PolicyTally> {
         if let Some(tally) = self.policies.load().get(name) {
             return tally.clone();
@@ -129,7 +130,7 @@ impl Tally {
         self.policies.load().get(name).cloned().unwrap_or_default()
     }
 
-    /// Makes room for these policies at once: one by one each would copy those that are known.
+    /// Adds these policies at once, since each addition copies the known ones.
     pub fn know<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) {
         let known = self.policies.load();
         if names.clone().into_iter().all(|name| known.contains_key(name)) {
@@ -144,7 +145,7 @@ impl Tally {
         });
     }
 
-    /// Drops the counts of policies that are gone when there are too many of them.
+    /// Drops the counts of removed policies if there are too many.
     pub fn drop_gone(&self, is_there: impl Fn(&str) -> bool) {
         if self.policies.load().keys().filter(|name| !is_there(name)).count() <= GONE {
             return;
@@ -157,7 +158,7 @@ impl Tally {
 }
 
 impl PolicyTally {
-    /// What was counted, and zeros for what every policy comes to sooner or later.
+    /// All nonzero counts, and zeros for the series that every policy eventually has.
     pub fn series(&self) -> Vec<(Outcome, Source, Reason, u64)> {
         let usual = [
             (Outcome::Allowed, Source::Store, Reason::Ok),

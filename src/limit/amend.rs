@@ -1,37 +1,38 @@
-//! What can be done to the counts of one key beside taking and looking: reserve, give back, refund.
+//! Changes to the counts of one key besides charge and peek: reserve, give back, refund.
 //!
-//! A reservation is a charge that also marks the states it is in: until the mark is over, it may be taken back, so
-//! what is denied meanwhile may be open a moment later, and nobody learns from it. Giving back is the refund of
-//! exactly one charge. Nothing here ever makes a count negative or a state anew.
+//! A reservation is a charge that also marks its states. Until the mark expires the charge may be
+//! taken back. So a cost denied meanwhile may fit a moment later, and the pre-filter does not learn
+//! from it. A give-back refunds exactly one charge. No function here makes a count negative or a
+//! state new.
 
 use super::decision::{Ruling, decide};
 use super::policy::Policy;
 use super::state::State;
 use super::time::Micros;
 
-/// A charge as it must be known to be taken back.
+/// The data that a refund of one charge needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// The instant at which it was made, by the clock of the store, us.
+    /// When the store made the charge, by its clock, us.
     pub at: Micros,
     /// Units, at least 1.
     pub cost: u64,
-    /// One per quota; of a quota that it was not charged to, nothing.
+    /// One per quota; none for a quota that the charge did not affect.
     pub entries: Vec<Option<Entry>>,
 }
 
-/// Where the charge stands in the state of one quota. Of windows the instant says enough; this is all 0.
-/// Of a log the number is the instant at which it was noted.
+/// The position of the charge in the state of one quota. For windows the instant suffices, and the
+/// entry is all 0. For a log the number is the recorded instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number among those that can be taken back (`ledger.rs`).
+    /// The charge's number among the refundable charges (`ledger.rs`).
     pub number: u64,
-    /// The debt right after it, fractions.
+    /// The debt right after the charge, plus the ledger's `shift`, in fractions.
     pub debt: u64,
 }
 
-/// Charges `cost` if it fits, so that it can be taken back. Where `mark` (us) is not 0, it is a reservation until
-/// then. Without a charge there is no receipt.
+/// Charges `cost` if it fits, and makes it refundable. A nonzero `mark` (us) makes it a reservation
+/// until then. Without a charge there is no receipt.
 pub fn charge(
     policy: &Policy,
     states: &mut [State],
@@ -47,7 +48,8 @@ pub fn charge(
     (ruling, receipt)
 }
 
-/// Takes back what of `receipt` still counts; the largest amount in any quota, units.
+/// Takes back the part of `receipt` that still counts. Returns the largest amount of any quota,
+/// units.
 pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &Receipt) -> u64 {
     let quotas = states.iter_mut().zip(&policy.quotas).zip(&receipt.entries);
     let given = quotas.filter_map(|((state, quota), entry)| {
@@ -57,13 +59,14 @@ pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &R
     given.max().unwrap_or(0)
 }
 
-/// Takes back `cost` units of each quota from the oldest charge upward; the largest amount in any quota, units.
+/// Takes back `cost` units from each quota, the oldest charge first. Returns the largest amount of
+/// any quota, units.
 pub fn refund(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> u64 {
     let quotas = states.iter_mut().zip(&policy.quotas);
     quotas.map(|(state, quota)| state.refund(quota, now, cost)).max().unwrap_or(0)
 }
 
-/// Whether a reservation may be open in any of the states at `now`.
+/// Whether any state may contain an open reservation at `now`.
 pub fn is_tentative(policy: &Policy, states: &[State], now: Micros) -> bool {
     states.iter().zip(&policy.quotas).any(|(state, quota)| state.is_marked(quota, now))
 }

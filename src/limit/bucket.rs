@@ -1,12 +1,12 @@
 //! The token bucket, as the generic cell rate algorithm (ITU-T I.371, annex A) in integers.
 //!
-//! Instead of a level, the debt is kept: how long the bucket takes to be full again. A charge adds the time that
-//! its units take to refill; a cost fits if the debt then does not exceed that of an empty bucket. In any
-//! interval t at most burst + rate x t is admitted.
+//! The state is a debt, not a level: the time until the bucket is full again. A charge adds the
+//! time in which its units refill. A cost fits if the new debt does not exceed the debt of an empty
+//! bucket. Any interval t admits at most burst + rate x t.
 //!
-//! One unit refills in per / units us, which is seldom an integer. So the debt is counted in fractions of
-//! 1 / units us, where both a microsecond (`units` of them) and a unit (`per` of them) are whole, after the two
-//! have been divided by what they share. Nothing is ever rounded, so nothing drifts.
+//! One unit refills in per / units us, which is seldom an integer. So the debt counts fractions of
+//! 1 / units us. A microsecond is `units` fractions, and a unit is `per` fractions. Both are
+//! divided by their greatest common divisor. No step rounds, so the bucket never drifts.
 
 use std::num::NonZeroU64;
 
@@ -15,19 +15,20 @@ use super::ledger::Ledger;
 use super::quota::{Quota, Rate, Rule};
 use super::time::{Micros, Wait};
 
-/// The largest debt, in fractions: below 2^53, so that it is exact in the doubles of Lua as well.
+/// The largest debt, in fractions. It is below 2^53, so Lua's doubles represent it exactly.
 pub const MAX_DEBT: u64 = 1 << 52;
 
-/// What one key owes: `debt` fractions at the instant `at`, us, and less by `units` every us.
+/// The debt of one key: `debt` fractions at the instant `at` (us). Each us repays `repaid` of its
+/// [`Terms`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     pub at: Micros,
     pub debt: u64,
-    /// Of charges that can be taken back; most buckets have none.
+    /// Record of refundable charges. Most buckets have none.
     pub ledger: Option<Box<Ledger>>,
 }
 
-/// A rate in lowest terms: a us repays `repaid` fractions, a unit costs `price` of them.
+/// A rate in lowest terms: each us repays `repaid` fractions, and a unit costs `price` fractions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     pub repaid: u64,
@@ -41,7 +42,8 @@ impl Terms {
         Self { repaid: rate.units.get() / shared, price: rate.per / shared }
     }
 
-    /// Those of a token bucket's quota; of any other, as if its limit refilled evenly over its window.
+    /// The terms of a token bucket's quota. Any other quota counts as a limit that refills evenly
+    /// over its window.
     pub fn of_quota(quota: &Quota) -> Self {
         match quota.rule {
             Rule::TokenBucket(rate) => Self::of(rate),
@@ -49,19 +51,19 @@ impl Terms {
         }
     }
 
-    /// The debt of an empty bucket that holds `burst`, if it can be counted exactly.
+    /// The debt of an empty bucket that holds `burst`. Returns none if it cannot be exact.
     pub fn capacity(self, burst: NonZeroU64) -> Option<u64> {
         burst.get().checked_mul(self.price).filter(|debt| *debt <= MAX_DEBT)
     }
 
-    /// How long until an empty bucket of `burst` is full, us, rounded up.
+    /// Time until an empty bucket of `burst` is full, us, rounded up.
     pub fn fill_time(self, burst: NonZeroU64) -> Option<Micros> {
         Some(self.capacity(burst)?.div_ceil(self.repaid))
     }
 }
 
 impl TokenBucket {
-    /// What is owed at `now`. To a clock that stepped back, what was repaid since then is still owed.
+    /// The debt at `now`. If the clock stepped back, it includes the debt repaid since `now`.
     fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
         match now.checked_sub(self.at) {
             _ if self.debt == 0 => 0,
@@ -70,14 +72,14 @@ impl TokenBucket {
         }
     }
 
-    /// Whole units that are in the bucket at `now`.
+    /// Whole units in the bucket at `now`.
     pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
         let terms = Terms::of_quota(quota);
         let capacity = quota.limit.get().saturating_mul(terms.price);
         capacity.saturating_sub(self.debt_at(terms, now)) / terms.price
     }
 
-    /// Takes an admitted cost.
+    /// Charges an admitted cost.
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
         let terms = Terms::of_quota(quota);
         let owed = self.debt_at(terms, now);
@@ -85,23 +87,25 @@ impl TokenBucket {
         (self.at, self.debt) = (now, owed + cost * terms.price);
     }
 
-    /// A full bucket owes nothing of any charge. (One of this very instant may have been taken back just now.)
+    /// Drops the ledger of a full bucket, since no charge owes anything then. It stays if its
+    /// latest charge has this very instant, since a refund may just have cleared that charge.
     fn kept_ledger(&mut self, owed: u64, now: Micros) -> Option<Box<Ledger>> {
         self.ledger.take().filter(|ledger| owed > 0 || ledger.last >= now)
     }
 
-    /// Notes that the charge made last, at `now`, can be taken back.
+    /// Makes the latest charge, made at `now`, refundable.
     pub fn note(&mut self, now: Micros, mark: Micros) -> Entry {
         let ledger = self.ledger.get_or_insert_default();
         ledger.mark = ledger.mark.max(mark);
         Entry { number: ledger.number(now), debt: self.debt + ledger.shift }
     }
 
-    /// Takes back what has not been repaid since of the charge of `cost` made at `at`; units, rounded up.
+    /// Takes back the unpaid part of the charge of `cost` made at `at`. Returns units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
         let terms = Terms::of_quota(quota);
         let Some(ledger) = self.ledger.as_deref().filter(|ledger| entry.number >= ledger.born) else { return 0 };
-        // Where nothing is given, it does not move: a clock may step back.
+        // Works on a copy, since the ledger must not move without a refund: the clock may step
+        // back.
         let mut ledger = ledger.clone();
         ledger.pass(terms, now);
         let since = Self { at, debt: entry.debt, ledger: None };
@@ -112,7 +116,7 @@ impl TokenBucket {
         })
     }
 
-    /// Takes back up to `cost` of what is owed; units, rounded up.
+    /// Takes back up to `cost` of the debt. Returns units, rounded up.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
         let terms = Terms::of_quota(quota);
         self.take_back(terms, now, cost.saturating_mul(terms.price), Ledger::cut_oldest)
@@ -120,7 +124,8 @@ impl TokenBucket {
 
     fn take_back(&mut self, terms: Terms, now: Micros, debt: u64, cut: impl FnOnce(&mut Ledger, u64)) -> u64 {
         let owed = self.debt_at(terms, now);
-        // To a clock that stepped back far, more is owed than a debt can be: then it stays written as of its instant.
+        // If the clock stepped far back, the debt may exceed its maximum. The state then keeps its
+        // instant.
         let (at, rests) = if owed > MAX_DEBT { (self.at, self.debt) } else { (now, owed) };
         let given = debt.min(rests);
         if given > 0 {
@@ -135,18 +140,18 @@ impl TokenBucket {
         given.div_ceil(terms.price)
     }
 
-    /// Whether a reservation may be open in what is owed.
+    /// Whether the debt may contain an open reservation.
     pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
         let marked = self.ledger.as_ref().is_some_and(|ledger| ledger.mark > now);
         marked && self.debt_at(Terms::of_quota(quota), now) > 0
     }
 
-    /// Whether it says nothing.
+    /// Whether it equals the state of a key without charges.
     pub fn is_empty(&self) -> bool {
         self.debt == 0 && self.ledger.is_none()
     }
 
-    /// How long from `now` until `cost` is in the bucket, if nothing more is charged.
+    /// Time from `now` until the bucket holds `cost` without further charges.
     pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
         let limit = quota.limit.get();
         if cost > limit {
@@ -157,13 +162,13 @@ impl TokenBucket {
         Wait::For(owed.saturating_sub(bearable).div_ceil(terms.repaid))
     }
 
-    /// How long from `now` until the bucket is full, us.
+    /// Time from `now` until the bucket is full, us.
     pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
         let terms = Terms::of_quota(quota);
         self.debt_at(terms, now).div_ceil(terms.repaid)
     }
 
-    /// The instant from which this says nothing.
+    /// The instant from which the bucket is full.
     pub fn expires_at(&self, quota: &Quota) -> Micros {
         self.at + self.debt.div_ceil(Terms::of_quota(quota).repaid)
     }
@@ -190,7 +195,7 @@ mod tests {
 
     #[test]
     fn an_odd_rate_does_not_drift() {
-        // 7 per 3 s for an hour, taken as soon as it is there: exactly 8400 and the burst.
+        // 7 per 3 s for an hour, charged as soon as possible: exactly 8400 plus the burst.
         let quota = quota(7, 7, 3_000_000);
         let (mut bucket, mut now, mut taken) = (TokenBucket::default(), 1_790_000_000_000_000, 0);
         let end = now + 3_600_000_000;

@@ -1,12 +1,13 @@
-//! Windows by the calendar: the days, weeks, months and years of a time zone.
+//! Calendar windows: the days, weeks, months and years of a time zone.
 //!
-//! A date begins with the first instant at which clocks there show it or a later one. That is midnight, or where
-//! midnight is skipped the instant after the gap, or where it is repeated the first of the two. A window lasts
-//! until the date begins with which the next one starts. So windows follow each other without a gap or an overlap,
-//! whatever clocks there do: a day has 23, 24 or 25 hours, or more; a date that is skipped altogether has no window;
-//! and after clocks were put back across midnight, what repeats the end of the old date is in the window of the new.
+//! A date begins with the first instant at which local clocks show it or a later date. Usually that
+//! is midnight. If clocks skip midnight, it is the instant after the gap. If clocks repeat
+//! midnight, it is the first of the two. A window ends where the next window's first date begins.
+//! So windows never overlap or leave a gap, whatever the clocks do. A day has 23, 24, 25 or more
+//! hours. A skipped date has no window. If clocks step back across midnight, the repeated end of
+//! the old date belongs to the new window.
 //!
-//! Pure: the rules of the zones are part of the program.
+//! The module is pure: the program contains the zone rules.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -18,7 +19,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 
 use super::time::{MICROS_PER_SECOND, Micros};
 
-/// The zone of whoever names none.
+/// The default zone.
 pub const UTC: &str = "UTC";
 
 /// A unit of the calendar. Weeks start on Monday.
@@ -31,7 +32,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As durations write it: `d`, `w`, `mo`, `y`.
+    /// The suffix in durations: `d`, `w`, `mo`, `y`.
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Day => "d",
@@ -41,7 +42,7 @@ impl Unit {
         }
     }
 
-    /// The length that stands for all of them where one number is told, us: 1, 7, 30 or 365 days of 24 hours.
+    /// The nominal length for places that show one number, us: 1, 7, 30 or 365 days of 24 hours.
     pub fn nominal(self) -> Micros {
         let days = match self {
             Self::Day => 1,
@@ -73,7 +74,7 @@ impl Unit {
     }
 }
 
-/// An interval of time: from `start` until just before `end`, us.
+/// A time interval: from `start` until just before `end`, us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub start: Micros,
@@ -88,24 +89,24 @@ impl Span {
 
 /// The windows of one unit in one time zone.
 ///
-/// There are few of them, and each is kept for the life of the process: so it is a plain value wherever it is named,
-/// and a window is worked out once for all keys.
+/// The process keeps each of the few calendars for its whole life. So a calendar is a plain value,
+/// and all keys share one computed window.
 #[derive(Clone, Copy)]
 pub struct Calendar(&'static Windows);
 
 struct Windows {
     unit: Unit,
-    /// As the IANA database writes it.
+    /// As the IANA database spells it.
     name: String,
     zone: TimeZone,
     recent: Recent,
 }
 
 impl Calendar {
-    /// That of a zone by its IANA name in its exact spelling; none when there is no such zone.
+    /// Finds a zone by the exact spelling of its IANA name. Returns none if there is no such zone.
     pub fn new(unit: Unit, zone: &str) -> Option<Self> {
         static ALL: Mutex<Vec<Calendar>> = Mutex::new(Vec::new());
-        // Whoever panicked with the lock held left the list whole.
+        // A thread that panics under the lock leaves the list intact.
         let mut all = ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let known = all.iter().find(|calendar| calendar.unit() == unit && calendar.zone() == zone);
         if let Some(known) = known {
@@ -127,8 +128,8 @@ impl Calendar {
         &self.0.name
     }
 
-    /// The window that holds `instant`. One that began before the epoch begins with it; after the year 9999, where
-    /// the calendar ends, windows are as long as the unit's nominal length.
+    /// The window that contains `instant`. A window that began before the epoch starts at the
+    /// epoch. The calendar ends after the year 9999; later windows have the unit's nominal length.
     pub fn window(self, instant: Micros) -> Span {
         if let Some(window) = self.0.recent.find(instant) {
             return window;
@@ -145,7 +146,7 @@ impl Windows {
     fn work_out(&self, instant: Micros) -> Option<Span> {
         let instant = Timestamp::from_microsecond(i64::try_from(instant).ok()?).ok()?;
         let mut first = self.unit.first(self.zone.to_datetime(instant).date())?;
-        // One step usually; another one past a date that is skipped, or that clocks show again.
+        // Usually one step. A skipped or repeated date needs one more.
         loop {
             let next = self.unit.next(first)?;
             let end = self.begins(next)?;
@@ -162,7 +163,8 @@ impl Windows {
         match midnight.offset() {
             AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(midnight.datetime()).ok(),
             AmbiguousOffset::Fold { before, .. } => before.to_timestamp(midnight.datetime()).ok(),
-            // Read by the offset from before the gap, midnight comes after it, at a time that clocks do show.
+            // With the offset before the gap, midnight maps to a time after the gap, which clocks
+            // do show.
             AmbiguousOffset::Gap { before, .. } => {
                 let after = before.to_timestamp(midnight.datetime()).ok()?;
                 let shown = after.as_second() + 1;
@@ -181,12 +183,13 @@ fn micros(instant: Timestamp) -> Micros {
     u64::try_from(instant.as_microsecond()).unwrap_or(0)
 }
 
-/// Some windows that were asked for lately. Each is one number, so that no reader ever sees half of one: offsets
-/// are whole seconds, so it is the start in seconds, above the length in seconds.
+/// Recently used windows. Each window is one number, so that no reader sees half of one. The high
+/// bits store the start in seconds and the low bits the length in seconds. Zone offsets are whole
+/// seconds.
 #[derive(Default)]
 struct Recent([AtomicU64; 4]);
 
-/// Bits of the length: four years.
+/// Bits of the length: four years in seconds.
 const LENGTH_BITS: u32 = 27;
 
 impl Recent {
@@ -197,7 +200,7 @@ impl Recent {
             .find(|window| window.contains(instant))
     }
 
-    /// Windows that follow each other mostly have places of their own.
+    /// Consecutive windows mostly occupy different places.
     fn note(&self, window: Span, nominal: Micros) {
         let Some(packed) = packed(window) else { return };
         let place = (window.start / nominal) as usize % self.0.len();
@@ -232,7 +235,7 @@ impl fmt::Debug for Calendar {
 }
 
 impl fmt::Display for Calendar {
-    /// `1d-Europe/Berlin`: unique for the unit and the zone, without a blank.
+    /// Formats as `1d-Europe/Berlin`: unique for the unit and the zone, without a blank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "1{}-{}", self.unit().symbol(), self.zone())
     }

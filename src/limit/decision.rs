@@ -1,4 +1,4 @@
-//! From counts to verdicts: several quotas at once, all or nothing, a list of costs in order.
+//! Turns counts into verdicts: all quotas or none, for a list of costs in order.
 
 use smallvec::SmallVec;
 
@@ -9,37 +9,37 @@ use super::time::Micros;
 pub use super::time::Wait;
 use super::window::{Grid, reset_after_charge};
 
-/// One quota as a verdict leaves it.
+/// One quota after a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaState {
-    /// Units that would still be admitted; 0 where more counts than a limit that was lowered.
+    /// Units that remain; 0 if the count exceeds a lowered limit.
     pub remaining: u64,
-    /// Until the quota is whole again with no more traffic, us.
+    /// Time until the quota is full again without further traffic, us.
     pub reset_after: Micros,
 }
 
-/// The states of a policy's quotas, in its order.
+/// The states of a policy's quotas, in the policy's order.
 pub type QuotaStates = SmallVec<[QuotaState; 3]>;
 
-/// What the store says to one cost.
+/// The store's verdict on one cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub cost: u64,
     pub allowed: bool,
-    /// For a denial: when this cost will be admitted, given everything that its call charged.
+    /// For a denial: time until this cost fits, after everything that its call charged.
     pub retry_after: Wait,
-    /// When the same cost would be admitted if it were asked once more right after its call, and the quota in
-    /// which it fits last; for the pre-filter.
+    /// For the pre-filter: the wait if the same cost were checked again right after its call. The
+    /// other field is the quota in which the cost fits last.
     pub again_after: Wait,
     pub again_binding: usize,
-    /// The quota that decides: of a denial the one that is open last, otherwise the one with the least
-    /// remaining; the first of equals.
+    /// The quota that decides. A denial names the quota that opens last. Otherwise it is the quota
+    /// with the least remaining. The first wins a tie.
     pub binding: usize,
     pub quotas: QuotaStates,
 }
 
 impl Verdict {
-    /// An allowed one from what it left of each quota.
+    /// An allowed verdict, from the state after the charge.
     pub fn of_charge(cost: u64, quotas: QuotaStates) -> Self {
         let binding = binding(&quotas);
         Self {
@@ -54,48 +54,50 @@ impl Verdict {
     }
 }
 
-/// The quota with the least remaining, the first of equals.
+/// The quota with the least remaining; the first wins a tie.
 fn binding(quotas: &QuotaStates) -> usize {
     quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining).map_or(0, |(index, _)| index)
 }
 
-/// What the store says to a list of costs.
+/// The store's verdicts on a list of costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
-    /// One per cost, in order.
+    /// One verdict per cost, in order.
     pub verdicts: Vec<Verdict>,
-    /// Where a cost of 1 would not be admitted.
+    /// Present if a cost of 1 does not fit.
     pub closed: Option<Closed>,
 }
 
-/// Nothing at all will be admitted for a while. Until then every `again_after` is final, whatever others ask.
+/// A period in which no cost fits. Until its end every `again_after` is final, whatever other
+/// callers do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
-    /// For how long, us; more than 0.
+    /// Length of the period, us; more than 0.
     pub span: Micros,
-    /// What each quota has left until then, after the whole list.
+    /// The state of each quota until then, after the whole list.
     pub left: QuotaStates,
 }
 
-/// What a call to a store brought.
+/// The result of a call to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     pub ruling: Ruling,
-    /// The instant of the decision by the clock of the store, us: replies of one shard are ordered by it.
+    /// Decision time by the store's clock, us. It orders the replies of one shard.
     pub at: Micros,
-    /// A reservation may be open on the key: what is denied now may be open a moment later.
+    /// A reservation may be open on the key, so a denied cost may fit a moment later.
     pub tentative: bool,
 }
 
-/// What each quota of a policy has left at one instant; costs are admitted against it in order.
+/// The capacity left in each quota of a policy at one instant. Costs are admitted against it in
+/// order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Room(SmallVec<[Left; 3]>);
 
-/// What one quota has left.
+/// The capacity left in one quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Left {
     units: u64,
-    /// Charges of any cost.
+    /// Charges of any cost that still fit.
     charges: u64,
 }
 
@@ -123,12 +125,12 @@ impl Room {
         Self(states.iter().zip(&policy.quotas).map(left).collect())
     }
 
-    /// Whether `cost` fits into every quota: cost 0 always does.
+    /// Whether `cost` fits into every quota. Cost 0 always fits.
     fn admits(&self, cost: u64) -> bool {
         self.0.iter().all(|left| left.admits(cost))
     }
 
-    /// Takes `cost` from every quota, or from none.
+    /// Charges `cost` to every quota, or to none.
     fn admit(&mut self, cost: u64) -> bool {
         let fits = self.admits(cost);
         if fits {
@@ -138,9 +140,10 @@ impl Room {
     }
 }
 
-/// Decides `costs` in order against the states of one key, one per quota, and charges what it admits.
+/// Decides `costs` in order against the states of one key, one per quota. Charges the allowed
+/// costs.
 ///
-/// This is the whole of a store's decision; the scripts in Redis decide the same by the same sums.
+/// This function is a store's whole decision. The Redis scripts apply the same arithmetic.
 pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64]) -> Ruling {
     let quotas = &policy.quotas;
     let mut room = Room::of(policy, states, now);
@@ -155,8 +158,8 @@ pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64])
     ruling(policy, states, now, verdicts)
 }
 
-/// What `cost` would be told, charging nothing: one that fits is told what is left, as cost 0 is. The states are never
-/// copied, since a log may be long.
+/// Decides `cost` without charging it. An allowed cost reports what remains, as cost 0 does. The
+/// function never copies the states, since a log may be long.
 pub fn look(policy: &Policy, states: &[State], now: Micros, cost: u64) -> Ruling {
     let room = Room::of(policy, states, now);
     let allowed = room.admits(cost);
@@ -166,8 +169,8 @@ pub fn look(policy: &Policy, states: &[State], now: Micros, cost: u64) -> Ruling
     ruling
 }
 
-/// Waits are told from the state after the whole list, since that is what the next caller meets. Where the checks of
-/// one key go out in several calls, as in a batch some do, those behind this one are such callers too.
+/// Computes waits from the state after the whole list, since the next caller meets that state. A
+/// batch may split the checks of one key into several calls. The later calls are next callers too.
 fn ruling(policy: &Policy, states: &[State], now: Micros, mut verdicts: Vec<Verdict>) -> Ruling {
     for verdict in &mut verdicts {
         let (last, wait) = open_last(policy, states, now, verdict.cost);
@@ -184,14 +187,14 @@ fn ruling(policy: &Policy, states: &[State], now: Micros, mut verdicts: Vec<Verd
     Ruling { verdicts, closed }
 }
 
-/// When each quota is whole again, from `now` on, us.
+/// Time from `now` until each quota is full again, us.
 fn resets(policy: &Policy, states: &[State], now: Micros) -> impl Iterator<Item = Micros> {
     states.iter().zip(&policy.quotas).map(move |(state, quota)| state.reset_after(quota, now))
 }
 
-/// The ruling on `costs` of sliding windows when all of them were admitted at `now` on top of `counted`, none
-/// is a peek, and the dearest of them would be admitted once more: then the sums tell everything. None when that is
-/// not so.
+/// The ruling on `costs` of sliding windows at `now`, on top of the sums in `counted`. The sums
+/// suffice if every cost is admitted, none is a peek, and the largest would fit once more. Returns
+/// none if a cost is a peek or does not fit.
 pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Option<Ruling> {
     let left = |(quota, counted): (&Quota, &u64)| Left {
         units: quota.limit.get().saturating_sub(*counted),
@@ -213,7 +216,7 @@ fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = M
     Verdict { allowed, ..Verdict::of_charge(cost, quotas) }
 }
 
-/// The quota in which `cost` fits last, the first of equals, and when. Cost 0 always fits.
+/// The quota in which `cost` fits last, and its wait. The first wins a tie. Cost 0 always fits.
 fn open_last(policy: &Policy, states: &[State], now: Micros, cost: u64) -> (usize, Wait) {
     let mut last = (0, Wait::NONE);
     if cost > 0 {

@@ -1,4 +1,5 @@
-//! What the script of Redis tells of a sliding log: enough for the decision, instead of a log of any length.
+//! The digest of a sliding log that the Redis script returns. A decision needs only this, not the
+//! log.
 
 use smallvec::SmallVec;
 
@@ -6,24 +7,24 @@ use super::log::max_entries;
 use super::quota::Quota;
 use super::time::{Micros, Wait};
 
-/// A log as a call found it, and when costs will fit as the call left it.
+/// A log as a call found it, and when costs fit after that call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogDigest {
     /// Units that count.
     pub counted: u64,
     /// Entries that count.
     pub entries: u64,
-    /// The instant of the latest entry, us; 0 where there is none.
+    /// Instant of the latest entry, us; 0 without entries.
     pub latest: Micros,
-    /// Until when a reservation in it may be taken back, us.
+    /// Until when a reservation in the log may be refunded, us.
     pub mark: Micros,
-    /// For some costs, the instant at which they fit after the call's own charges. Of any other it is known that it
-    /// fits at once.
+    /// The instants at which some costs fit, after the call's own charges. Any other cost fits at
+    /// once.
     pub fits_at: SmallVec<[(u64, Micros); 2]>,
 }
 
 impl LogDigest {
-    /// As for a log that is at hand; so are the others.
+    /// As the method of `SlidingLog`; the methods below follow it too.
     pub fn remaining(&self, quota: &Quota) -> u64 {
         quota.limit.get().saturating_sub(self.counted)
     }
@@ -38,7 +39,7 @@ impl LogDigest {
         self.latest = self.latest.max(now);
     }
 
-    /// The instant at which the charge made last was noted, us.
+    /// Instant recorded for the latest charge, us.
     pub fn noted_at(&self) -> Micros {
         self.latest
     }

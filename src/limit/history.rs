@@ -1,26 +1,26 @@
-//! What a sliding log tells people: its newest entries, and who caused most.
+//! The readable part of a sliding log: its newest entries, and the metas with the highest cost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::time::Micros;
 
-/// Entries told at most.
+/// Maximum number of reported entries.
 pub const NEWEST: usize = 100;
 
-/// Metas told at most.
+/// Maximum number of reported metas.
 const TOP: usize = 10;
 
-/// A charge as a log keeps it; its instant and sum together are its name.
+/// A charge in a log. Its instant and sum together identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
     pub at: Micros,
-    /// The running sum of the log with this charge.
+    /// The running sum of the log, this charge included.
     pub sum: u64,
     pub cost: u64,
 }
 
-/// Who caused a charge.
+/// The meta of a charge: its cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     pub at: Micros,
@@ -29,7 +29,7 @@ pub struct Note {
     pub meta: Arc<str>,
 }
 
-/// What of a log counts at an instant, not summed up yet; the newest first.
+/// The entries of a log that count at an instant, newest first and not yet summed.
 #[derive(Debug, Default)]
 pub struct Counting {
     /// us.
@@ -40,33 +40,33 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// What it tells people.
+    /// Sums up the entries.
     pub fn history(self) -> History {
         History::new(self.now, self.charges.into_iter(), self.notes.into_iter())
     }
 }
 
-/// What counts now.
+/// The entries that count now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    /// The newest first, up to [`NEWEST`].
+    /// Newest first, up to [`NEWEST`].
     pub entries: Vec<Entry>,
-    /// Of all that counts: the dearest first, up to ten.
+    /// Over all entries that count: the highest cost first, up to ten.
     pub top_metas: Vec<TopMeta>,
-    /// Not all that counts could be read in time: `top_metas` is not known, and empty.
+    /// True if the read ran out of time. `top_metas` is then unknown, and empty.
     pub is_cut_short: bool,
 }
 
 /// One charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// us; 0 where the clock stepped back.
+    /// us; 0 if the clock stepped back.
     pub age: Micros,
     pub cost: u64,
     pub meta: Option<Arc<str>>,
 }
 
-/// What one meta caused.
+/// The charges of one meta.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopMeta {
     pub meta: Arc<str>,
@@ -75,7 +75,8 @@ pub struct TopMeta {
 }
 
 impl History {
-    /// From what counts at `now`, both the newest first.
+    /// Builds a history from the entries that count at `now`. Both iterators yield the newest
+    /// first.
     pub fn new(now: Micros, charges: impl Iterator<Item = Charge>, notes: impl Iterator<Item = Note>) -> Self {
         let notes: Vec<Note> = notes.collect();
         let mut told = notes.iter().peekable();
@@ -87,7 +88,7 @@ impl History {
         Self { entries, top_metas: top_metas(&notes), is_cut_short: false }
     }
 
-    /// The same where only the newest could be read.
+    /// The same history, for a read that returned only the newest entries.
     #[must_use]
     pub fn cut_short(self) -> Self {
         Self { top_metas: Vec::new(), is_cut_short: true, ..self }

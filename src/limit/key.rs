@@ -1,4 +1,4 @@
-//! The partition key: whom a quota is for, brought to one spelling.
+//! The partition key in its one normalised spelling.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
@@ -6,30 +6,30 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::slot::SLOTS;
 
-/// The longest key a check may name, in bytes.
+/// Maximum length of a key in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// How a policy reads its keys.
+/// How a policy interprets its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyType {
-    /// Counted as it is written.
+    /// Counted as written.
     #[default]
     Text,
-    /// An IP address. IPv4-mapped IPv6 counts as IPv4; an IPv6 address counts as its network
-    /// of `ipv6_prefix` bits (1 to 128), since one host commonly owns 2^64 addresses.
+    /// An IP address. IPv4-mapped IPv6 counts as IPv4. An IPv6 address counts as its network of
+    /// `ipv6_prefix` bits (1 to 128), since one host commonly owns 2^64 addresses.
     Ip { ipv6_prefix: u8 },
 }
 
-/// Why a key cannot be counted; the message says what would be right.
+/// Why a key cannot be counted; the message states the right form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be an IP address such as 203.0.113.7 or 2001:db8::1")]
 pub struct NotAnAddress;
 
 impl KeyType {
-    /// The one spelling under which `key` is counted.
+    /// Returns the spelling under which `key` is counted.
     ///
     /// # Errors
-    /// When the policy's keys are addresses and `key` is none.
+    /// If the policy's keys are addresses and `key` is not one.
     pub fn normalise(self, key: &str) -> Result<Cow<'_, str>, NotAnAddress> {
         match self {
             Self::Text => Ok(Cow::Borrowed(key)),
@@ -47,15 +47,15 @@ fn network(address: Ipv6Addr, prefix: u8) -> String {
     format!("{}/{prefix}", Ipv6Addr::from_bits(address.to_bits() & mask))
 }
 
-/// 128 bits that stand for a policy's name and a normalised key in this process's own maps.
+/// 128 bits that identify a policy name and a normalised key in this process's maps.
 ///
-/// Both halves are SipHash under random keys of their own, drawn at the start: nobody outside can search for
-/// two keys that collide, and 10^7 keys by chance do with probability 10^-25.
+/// Each half is SipHash under its own random key, drawn at the start. So outsiders cannot search
+/// for colliding keys. The chance of any collision among 10^7 keys is 10^-25.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u64; 2]);
 
 impl Fingerprint {
-    /// A slot for stores that have none of their own, 0 to 16,383.
+    /// A slot for stores without slots of their own, 0 to 16,383.
     pub fn slot(self) -> u16 {
         (self.0[1] % u64::from(SLOTS)) as u16
     }
@@ -67,7 +67,7 @@ impl Hash for Fingerprint {
     }
 }
 
-/// Makes fingerprints; those of two instances do not compare.
+/// Makes fingerprints. Fingerprints of two instances are not comparable.
 #[derive(Debug, Clone, Default)]
 pub struct Fingerprinter(RandomState, RandomState);
 
@@ -77,7 +77,7 @@ impl Fingerprinter {
     }
 }
 
-/// For maps keyed by [`Fingerprint`], which is a good hash already.
+/// For maps keyed by [`Fingerprint`], which is already a good hash.
 pub type FingerprintState = BuildHasherDefault<FingerprintHasher>;
 
 /// Passes the first half of a [`Fingerprint`] through.

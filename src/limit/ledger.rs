@@ -1,57 +1,63 @@
-//! What a token bucket remembers so that a charge can be taken back exactly.
+//! The record that lets a token bucket refund a charge exactly.
 //!
-//! Debts are repaid oldest first. So think of them as a line: each charge adds its debt at the end, and a front that
-//! moves by what is repaid comes along it. What is right of the front is owed. A charge that is taken back leaves a
-//! hole of what was still owed of it, and the front skips holes: those who come behind it are repaid sooner. Holes with
-//! nothing owed between them are one, and one at the end is no more than a shorter line. So as many are kept as there
-//! are runs of charges that were not taken back between some that were.
+//! A bucket repays debts oldest first. The debts form a line, and each charge adds its debt at the
+//! end. The front moves along the line as debt is repaid. The bucket owes everything after the
+//! front. A refunded charge leaves a hole as large as its unpaid debt. The front skips holes, so
+//! charges after a hole are repaid sooner. Holes with no debt between them merge. A hole at the end
+//! only shortens the line. So there is at most one hole per run of refunded charges between other
+//! charges.
 //!
-//! A place on the line is told from where the front would be at an instant if it had never skipped anything. `shift` is
-//! all that it skipped or will, so a charge that ends the line ends at the debt after it and `shift`; that, and the
-//! instant, is what its [`Entry`](super::amend::Entry) keeps. Before `shift` grows too large it begins anew, and of
-//! charges from before that `rebased` is to be taken. When that happens again, what was charged before the first time
-//! counts as repaid. It is, if the front has since skipped as much as the bucket holds: a bucket of which 33 fit into
-//! `MAX_SHIFT` is sure of that, since `shift` also has the holes, which are at most 32 times as much. From a larger one
-//! less may be taken back of what was charged long before.
+//! A position on the line is where a front that never skips would be at an instant. `shift` sums
+//! all debt that the front has skipped or will skip. A charge at the end of the line ends at the
+//! debt after it plus `shift`. Its [`Entry`](super::amend::Entry) stores that sum, with the
+//! instant. `shift` restarts before it grows too large, and `rebased` corrects the positions of
+//! earlier charges. At the next restart, charges from before the first one count as repaid.
 //!
-//! Charges that can be taken back are numbered by the instant of the store, or one more than the last number. `born` is
-//! the first number since the bucket was last full: a charge from before that is repaid, whatever its instant says.
+//! This is exact if the front has since skipped as much as the bucket holds. A bucket of which 33
+//! fit into `MAX_SHIFT` guarantees that. Its holes, which `shift` includes, hold at most 32 times
+//! its capacity. A larger bucket may refund less of an old charge.
+//!
+//! The number of a refundable charge is the store's instant, or the last number plus one. `born` is
+//! the first number since the bucket was last full. Earlier charges are repaid, whatever their
+//! instants.
 
 use smallvec::SmallVec;
 
 use super::bucket::Terms;
 use super::time::Micros;
 
-/// Holes remembered at most; beyond that the two with the least owed between them become one, in the place of the
-/// first. Of what lies between them as much less can be taken back, and nothing more of anything.
+/// Maximum number of holes. Beyond it, the two holes with the least debt between them merge at the
+/// place of the first. A refund of the debt between them then returns that much less, and no refund
+/// returns more.
 const HOLES: usize = 32;
 
-/// The most that `shift` is, fractions: with the largest debt on top it is still exact in the doubles of Lua.
+/// Maximum of `shift`, in fractions. With the largest debt added, Lua's doubles still represent it
+/// exactly.
 const MAX_SHIFT: u64 = 1 << 52;
 
-/// Of one key and one quota. Debts are in the fractions of `bucket.rs`.
+/// The ledger of one key and one quota. Debts are in the fractions of `bucket.rs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Until when a reservation may be taken back, us.
+    /// Until when a reservation may be refunded, us.
     pub mark: Micros,
     pub born: u64,
     pub last: u64,
-    /// The instant at which the holes lay as they are told, us.
+    /// The instant to which the positions of the holes refer, us.
     pub at: Micros,
-    /// All that was skipped since `turned`, and all holes.
+    /// All debt skipped since `turned`, plus all holes.
     pub shift: u64,
-    /// The first number since `shift` began anew.
+    /// The first number since `shift` restarted.
     pub turned: u64,
-    /// What had been skipped then, since it had begun anew before.
+    /// The amount that the restart subtracted from `shift`.
     pub rebased: u64,
-    /// In order; none at the front, none at the end.
+    /// In order; none at the front or the end.
     pub holes: SmallVec<[Hole; 0]>,
 }
 
-/// What was taken back from the line.
+/// Refunded debt on the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hole {
-    /// What is owed before it.
+    /// Debt owed before the hole.
     pub behind: u64,
     pub debt: u64,
 }
@@ -66,38 +72,38 @@ impl Ledger {
         self.last
     }
 
-    /// Moves the front to where it is at `now`. It never goes back.
+    /// Moves the front to its place at `now`. The front never moves back.
     pub fn pass(&mut self, terms: Terms, now: Micros) {
         let repaid = terms.repaid.saturating_mul(now.saturating_sub(self.at));
         self.at = self.at.max(now);
         self.advance(repaid);
     }
 
-    /// Moves the front by so much that is owed; it skips the holes that it comes to.
+    /// Moves the front by an amount of owed debt. The front skips each hole that it reaches.
     fn advance(&mut self, by: u64) {
         self.holes.retain(|hole| hole.behind > by);
         self.holes.iter_mut().for_each(|hole| hole.behind -= by);
     }
 
-    /// From the front to the end of the charge `number`, which is at `place` if the front never skips anything; the
-    /// holes between them are part of the way.
+    /// Distance from the front to the end of charge `number`, holes included. `place` is that end
+    /// for a front that never skips.
     pub fn distance(&self, number: u64, place: u64) -> u64 {
         let rebased = if number < self.turned { self.rebased } else { 0 };
         place.saturating_sub(self.skipped() + rebased)
     }
 
-    /// Since `turned`.
+    /// The debt skipped since `turned`.
     fn skipped(&self) -> u64 {
         self.shift - self.holes.iter().map(|hole| hole.debt).sum::<u64>()
     }
 
-    /// Takes `debt` out of the line, `distance` from the front.
+    /// Removes `debt` from the line at `distance` from the front.
     pub fn cut(&mut self, distance: u64, debt: u64) {
         let (mut place, mut skipped, mut behind) = (0, 0, 0);
         while let Some(hole) = self.holes.get(place).filter(|hole| hole.behind + skipped < distance) {
             (place, skipped, behind) = (place + 1, skipped + hole.debt, hole.behind);
         }
-        // Where two were made one, it may lie in a hole.
+        // After a merge of two holes this place may lie inside a hole.
         behind = behind.max(distance.saturating_sub(skipped));
         self.holes
             .iter_mut()
@@ -109,13 +115,13 @@ impl Ledger {
         self.advance(0);
     }
 
-    /// Takes `debt` from what is owed longest.
+    /// Removes `debt` from the oldest debt.
     pub fn cut_oldest(&mut self, debt: u64) {
         self.advance(debt);
         self.skip(debt);
     }
 
-    /// Ends the line at `owed`: a hole there is no hole.
+    /// Ends the line at `owed` and drops the holes there.
     pub fn end(&mut self, owed: u64) {
         while let Some(hole) = self.holes.last().copied().filter(|hole| hole.behind >= owed) {
             self.holes.pop();
@@ -135,7 +141,8 @@ impl Ledger {
         }
     }
 
-    /// Makes one of holes with nothing owed between them, and of those with the least where there are too many.
+    /// Merges holes with no debt between them. Above the limit, merges the pair with the least debt
+    /// between them.
     fn join(&mut self) {
         let gap = |pair: &[Hole]| pair[1].behind - pair[0].behind;
         while let Some((place, gap)) = self.holes.windows(2).map(gap).enumerate().min_by_key(|(_, gap)| *gap)

@@ -1,7 +1,7 @@
-//! What a policy says of certain keys: denied, allowed, or counted by other quotas.
+//! Lists of a policy: keys that it denies, allows, or counts by other quotas.
 //!
-//! Each entry stands for a policy that was made when the configuration was read, so that all checks of its keys
-//! share one. Deny beats allow beats override.
+//! Each entry refers to a policy built when the configuration is read. All checks of the entry's
+//! keys share that policy. Deny beats allow, and allow beats override.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ pub struct Lists {
     pub overrides: Matches<Entry>,
 }
 
-/// What is said of the keys of one entry. Where it is written makes none different.
+/// An entry of a list. Equality ignores the line.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// By which they are answered.
+    /// The policy that answers for the entry's keys.
     pub policy: Arc<Policy>,
-    /// The line of the configuration, from 1.
+    /// Line in the configuration, from 1.
     pub line: usize,
 }
 
@@ -33,7 +33,7 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// Which list.
+/// The kind of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum List {
     Deny,
@@ -50,7 +50,8 @@ pub struct Found<'a> {
 }
 
 impl Lists {
-    /// The entry that decides for a key: `key` is normalised, `written` what the caller wrote.
+    /// Finds the entry that decides for a key. `key` is normalised; `written` is the caller's
+    /// spelling.
     pub fn find<'a>(&'a self, key: &str, written: &str) -> Option<Found<'a>> {
         let lists = [(List::Deny, &self.deny), (List::Allow, &self.allow), (List::Override, &self.overrides)];
         lists.into_iter().find_map(|(list, matches)| {
@@ -61,7 +62,7 @@ impl Lists {
 }
 
 impl List {
-    /// The name in the configuration, of one entry.
+    /// The name of one entry in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Deny => "deny",

@@ -1,15 +1,18 @@
-//! The sliding log: at most `limit` units in any interval as long as the window, exactly, since every charge is kept.
+//! The sliding log: exactly at most `limit` units in any interval as long as the window. It stores
+//! every charge.
 //!
-//! A charge at T counts in [T, T + W). Each entry holds its instant and the running sum of all costs up to it, so any
-//! part of the log is one subtraction, and both the first entry that counts and the one whose leaving makes room are
-//! found by bisection. Charges of one instant are entries of their own.
+//! A charge at T counts in [T, T + W). Each entry stores its instant and the running sum of all
+//! costs up to it. So the cost of any range is one subtraction. Bisection finds the first entry
+//! that counts, and the entry that makes room when it leaves. Charges at the same instant are
+//! separate entries.
 //!
-//! A log holds at most `max_entries` that count; when it is full nothing is admitted until one has left.
+//! At most `max_entries` entries may count. A full log admits nothing until one has left.
 //!
-//! **A clock that steps back** finds entries that lie ahead of it. They count, and a charge is noted at the instant
-//! of the latest entry, so that instants stay in order. It then counts for longer than a window, by as much as the
-//! clock stepped back, and never for less: no interval of the clock holds more than the limit. What has left is kept
-//! for a while ([`SlidingLog::slack`]), since to such a clock it has not left yet.
+//! **A clock that steps back** finds entries ahead of it. They count. A new charge gets the instant
+//! of the latest entry, so that instants stay in order. It then counts longer than a window, by the
+//! size of the step, and never shorter. So no interval of the clock exceeds the limit. The log
+//! keeps expired entries for a while ([`SlidingLog::slack`]), since they still count for a clock
+//! that steps back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,48 +21,48 @@ use super::history::{Charge, Counting, NEWEST, Note};
 use super::quota::{Quota, Rule};
 use super::time::{MICROS_PER_MILLI, Micros, Wait};
 
-/// The most entries that a log may be allowed to hold.
+/// Maximum of the configurable number of entries.
 pub const MAX_ENTRIES: u32 = 100_000;
 
-/// What a log may hold when its policy does not say.
+/// Default maximum number of entries.
 pub const DEFAULT_ENTRIES: u32 = 10_000;
 
-/// How far a clock may step back and still find what it needs, us; at most the window.
+/// How far a clock may step back and still find its entries, us; at most the window.
 const SLACK: Micros = 250 * MICROS_PER_MILLI;
 
 /// One charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     at: Micros,
-    /// Of all costs up to this one. It wraps, which no difference of two entries of one log notices: a log holds a few
-    /// windows at most, and each at most 10^15.
+    /// The sum of all costs up to this entry. It wraps, which does not affect differences within a
+    /// log. A log covers a few windows at most, each at most 10^15.
     sum: u64,
 }
 
-/// What one key used of one quota: its charges, oldest first.
+/// The use of one quota by one key: its charges, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingLog {
     entries: VecDeque<Entry>,
     /// The sum before the first entry.
     before: u64,
-    /// Who caused a charge, for those that tell; in the order of the entries.
+    /// Causes of the charges that have one, in the order of the entries.
     notes: VecDeque<Note>,
-    /// Until when a reservation may be taken back, us.
+    /// Until when a reservation may be refunded, us.
     mark: Micros,
 }
 
 impl SlidingLog {
-    /// Units that are left at `now`, if a charge can be noted.
+    /// Units left at `now`, if the log has room for an entry.
     pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
         quota.limit.get().saturating_sub(self.total() - self.total_before(self.first(quota, now)))
     }
 
-    /// Charges that can still be noted at `now`.
+    /// Charges that the log has room for at `now`.
     pub fn charges_left(&self, quota: &Quota, now: Micros) -> u64 {
         max_entries(quota).saturating_sub(self.live(quota, now))
     }
 
-    /// Notes an admitted cost, and forgets what can no longer matter.
+    /// Appends an admitted cost, and drops entries that can no longer count.
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
         self.forget(quota, now);
         let at = now.max(self.entries.back().map_or(0, |entry| entry.at));
@@ -67,7 +70,7 @@ impl SlidingLog {
         self.entries.push_back(Entry { at, sum });
     }
 
-    /// Notes who caused the latest charges, the last one last.
+    /// Records the metas of the latest charges, the latest last.
     pub fn note(&mut self, metas: &[Option<&Arc<str>>]) {
         let from = self.entries.len().saturating_sub(metas.len());
         for (place, meta) in (from..self.entries.len()).zip(metas) {
@@ -78,20 +81,21 @@ impl SlidingLog {
         }
     }
 
-    /// Marks the log: a reservation in it may be taken back until `mark`. Tells when the charge made last
-    /// was noted, us.
+    /// Marks the log: a reservation in it may be refunded until `mark`. Returns the instant
+    /// recorded for the latest charge, us.
     pub fn mark(&mut self, mark: Micros) -> Micros {
         self.mark = self.mark.max(mark);
         self.entries.back().map_or(0, |entry| entry.at)
     }
 
-    /// Whether a reservation may be open in what counts at `now`.
+    /// Whether the entries that count at `now` may contain an open reservation.
     pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
         self.mark > now && self.live(quota, now) > 0
     }
 
-    /// Takes back a charge that was noted at `at`, if it still counts. Of those of one instant it takes one that costs
-    /// as much, since they cannot be told apart; if that is gone, what there is.
+    /// Takes back a charge recorded at `at`, if it still counts. Charges at one instant are
+    /// indistinguishable, so it prefers one of equal cost. Without one, it takes back as much as
+    /// that instant still holds.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
         let from = self.entries.partition_point(|entry| entry.at < at).max(self.first(quota, now));
         let past = self.entries.partition_point(|entry| entry.at <= at).max(from);
@@ -104,8 +108,8 @@ impl SlidingLog {
         self.forget_after(quota, now, given)
     }
 
-    /// Takes back up to `cost` of what counts at `now`, the oldest first. Who caused what has left is
-    /// forgotten by that.
+    /// Takes back up to `cost` of the count at `now`, the oldest first. It also drops the notes of
+    /// expired entries.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
         let first = self.first(quota, now);
         let given = cost.min(self.total() - self.total_before(first));
@@ -118,7 +122,7 @@ impl SlidingLog {
         self.forget_after(quota, now, given)
     }
 
-    /// What changes nothing forgets nothing, for a clock that steps back.
+    /// Drops old entries only after a change, since the clock may step back.
     fn forget_after(&mut self, quota: &Quota, now: Micros, given: u64) -> u64 {
         if given > 0 {
             self.forget(quota, now);
@@ -126,11 +130,12 @@ impl SlidingLog {
         given
     }
 
-    /// Removes the entries from `place` on that cost no more than `given` together, and the notes of them; what the
-    /// next one costs is noted as that much less as is missing. Tells the places of the first entry and the first
-    /// note behind them.
+    /// Removes the entries from `place` on that together cost at most `given`, with their notes.
+    /// The note of the next entry is reduced by the rest. Returns the places of the first entry and
+    /// the first note after the removed ones.
     ///
-    /// The sums on one side of them have to move: those before up, or those behind down by `given`.
+    /// The caller must correct the sums on one side by `given`: raise those before, or lower those
+    /// after.
     fn cut(&mut self, place: usize, given: u64) -> (usize, usize) {
         let below = self.total_before(place);
         let kept = self.entries.partition_point(|entry| self.total_of(entry) <= below + given);
@@ -152,8 +157,8 @@ impl SlidingLog {
         (place, from)
     }
 
-    /// How long from `now` until `cost` fits, if nothing more is charged: until enough units, and enough entries, of
-    /// the oldest have left.
+    /// Time from `now` until `cost` fits without further charges. Enough of the oldest units and
+    /// entries must leave.
     pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
         let limit = quota.limit.get();
         if cost > limit {
@@ -170,23 +175,24 @@ impl SlidingLog {
         leaving.map_or(Wait::NONE, |entry| Wait::For(entry.at + quota.window - now))
     }
 
-    /// How long from `now` until nothing counts any more, us.
+    /// Time from `now` until no entry counts, us.
     pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
         self.expires_at(quota).saturating_sub(now)
     }
 
-    /// Whether nothing is kept.
+    /// Whether the log is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The instant from which nothing counts.
+    /// The instant from which no entry counts.
     pub fn expires_at(&self, quota: &Quota) -> Micros {
         self.entries.back().map_or(0, |entry| entry.at + quota.window)
     }
 
-    /// Copies up to `most` notes to `told`, older than those it has, and the newest charges at first.
-    /// False at the end. A charge that is refunded between two portions may be missing or not.
+    /// Copies up to `most` further notes to `told`, newest first. The first call also copies the
+    /// newest charges. Returns false at the end. The copy may miss a charge that is refunded
+    /// between two calls.
     pub fn tell(&self, quota: &Quota, told: &mut Counting, most: usize) -> bool {
         let counts = |at: Micros| at + quota.window > told.now;
         let older = match told.notes.last() {
@@ -207,7 +213,7 @@ impl SlidingLog {
         told.notes.len() - before == most
     }
 
-    /// How long an entry is kept after it has left, us.
+    /// How long the log keeps an expired entry, us.
     pub fn slack(window: Micros) -> Micros {
         SLACK.min(window)
     }
@@ -229,7 +235,7 @@ impl SlidingLog {
         place.checked_sub(1).map_or(0, |last| self.total_of(&self.entries[last]))
     }
 
-    /// Of everything that is kept, up to and with the entry.
+    /// The cost of all stored entries up to and including this one.
     fn total_of(&self, entry: &Entry) -> u64 {
         entry.sum.wrapping_sub(self.before)
     }
@@ -254,7 +260,7 @@ impl SlidingLog {
     }
 }
 
-/// How many entries a log of this quota may hold.
+/// The maximum number of entries in a log of this quota.
 pub fn max_entries(quota: &Quota) -> u64 {
     match quota.rule {
         Rule::SlidingLog(most) => most.get().into(),
@@ -273,7 +279,7 @@ mod tests {
         let rule = Rule::SlidingLog(NonZeroU32::new(1000).unwrap());
         let quota = Quota { name: "1s".into(), limit: NonZeroU64::new(1_000_000).unwrap(), window: 1_000_000, rule };
         let charge = |log: &mut SlidingLog, number: u64| {
-            // Three at an instant.
+            // Three charges per instant.
             log.charge(&quota, 1_000_000 + number / 3, 1);
             log.note(&[Some(&format!("user-{number}").into())]);
         };
@@ -289,7 +295,7 @@ mod tests {
         assert_eq!((portions, told.charges.len()), (7, NEWEST));
         let metas: Vec<_> = told.notes.iter().map(|note| note.meta.to_string()).collect();
         assert_eq!(metas, (0..250).rev().map(|number| format!("user-{number}")).collect::<Vec<_>>());
-        // One that ends with a portion has an empty one behind it.
+        // A full last portion is followed by an empty one.
         let mut all = Counting { now: 1_000_100, ..Counting::default() };
         assert!(log.tell(&quota, &mut all, 256) && !log.tell(&quota, &mut all, 256));
         assert_eq!(all.notes.len(), 256);

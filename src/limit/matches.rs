@@ -1,8 +1,9 @@
-//! What is said of some keys: exact ones, those that begin in a certain way, addresses of a network.
+//! Patterns for keys: exact keys, prefixes, and networks of addresses.
 //!
-//! A lookup takes one step for exact keys and one for each length at which a prefix or a network ends, however
-//! many entries there are. An exact key is found before anything else, then the smallest network, then the
-//! longest prefix: a network is told from an address as a whole, a prefix from its first letters.
+//! A lookup takes one step for exact keys and one step per distinct prefix or network length. The
+//! number of entries does not matter. An exact key wins, then the smallest network, then the
+//! longest prefix. A network matches a whole address, so it precedes a prefix, which matches only
+//! first letters.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -12,14 +13,14 @@ use std::net::IpAddr;
 
 use super::network::Network;
 
-/// Which keys an entry is for.
+/// The keys that an entry matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pattern<'a> {
-    /// This key, as normalised.
+    /// This normalised key.
     Key(&'a str),
-    /// Keys that begin with this text, as normalised.
+    /// Normalised keys that begin with this text.
     Prefix(&'a str),
-    /// Keys that are addresses of this network.
+    /// Addresses of this network.
     Network(Network),
 }
 
@@ -27,13 +28,13 @@ pub enum Pattern<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matches<T> {
     keys: HashMap<Box<str>, T>,
-    /// By their length in bytes, the longest first.
+    /// By length in bytes, the longest first.
     prefixes: BTreeMap<Reverse<usize>, HashMap<Box<str>, T>>,
-    /// Likewise, by their length in bits: those of IPv4, then those of IPv6.
+    /// By length in bits, the longest first: IPv4, then IPv6.
     networks: [BTreeMap<Reverse<u8>, HashMap<Network, T>>; 2],
 }
 
-/// How many entries there are of each kind.
+/// Entries of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub keys: usize,
@@ -48,7 +49,7 @@ impl<T> Default for Matches<T> {
 }
 
 impl<T> Matches<T> {
-    /// Adds an entry; the one that was there before for the same pattern is returned.
+    /// Adds an entry and returns the previous entry for the same pattern.
     pub fn insert(&mut self, pattern: Pattern<'_>, value: T) -> Option<T> {
         match pattern {
             Pattern::Key(key) => self.keys.insert(key.into(), value),
@@ -60,7 +61,7 @@ impl<T> Matches<T> {
         }
     }
 
-    /// The entry for a key: `key` is normalised, `written` what the caller wrote.
+    /// Finds the entry for a key. `key` is normalised; `written` is the caller's spelling.
     pub fn find<'a>(&'a self, key: &str, written: &str) -> Option<(Pattern<'a>, &'a T)> {
         self.keys
             .get_key_value(key)
@@ -88,7 +89,7 @@ impl<T> Matches<T> {
         })
     }
 
-    /// All entries, in no order.
+    /// All entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Pattern<'_>, &T)> {
         let keys = self.keys.iter().map(|(key, value)| (Pattern::Key(key), value));
         let prefixes = self.prefixes.values().flatten().map(|(text, value)| (Pattern::Prefix(text), value));
@@ -122,7 +123,7 @@ fn changed<K: Eq + Hash, T, U>(entries: HashMap<K, T>, change: impl Fn(T) -> U) 
 }
 
 impl Pattern<'_> {
-    /// What the configuration calls its kind.
+    /// The configuration's name for this kind.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Key(_) => "key",

@@ -1,5 +1,5 @@
-//! The pure core: what a policy is and how it decides. No async, no I/O, no clock, no serialisation; time is
-//! a parameter and everything is integer arithmetic.
+//! The pure core: policies and how they decide. It has no async, I/O, clock or serialisation. Time
+//! is a parameter, and all arithmetic is in integers.
 
 pub mod time;
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// All addresses that begin with the same bits. IPv4-mapped IPv6 counts as IPv4; other than that, a network of
-/// one family holds no address of the other.
+/// All addresses that begin with the same bits. IPv4-mapped IPv6 counts as IPv4. Otherwise a
+/// network contains addresses of one family only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network {
     /// The first address.
@@ -14,7 +14,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// The network of `length` bits in which `address` lies; none if the family has fewer bits.
+    /// The network of `length` bits that contains `address`. Returns none if the family has fewer
+    /// bits.
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let mapped = length.checked_sub(96).zip(v4_mapped(address));
         let (address, length) = mapped.map_or((address, length), |(length, address)| (address.into(), length));
@@ -31,7 +32,7 @@ impl Network {
         Some(Self { address, length })
     }
 
-    /// The network of `length` bits around it; itself if it is no smaller.
+    /// The surrounding network of `length` bits; itself if that is no larger.
     pub fn widened(self, length: u8) -> Self {
         Self::new(self.address, length.min(self.length)).unwrap_or(self)
     }

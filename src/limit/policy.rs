@@ -11,7 +11,7 @@ use super::quota::Quota;
 /// How a policy counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
-    /// See [`super::quota::Rule`], as for the others.
+    /// [`super::quota::Rule`] describes each of these.
     SlidingWindow,
     FixedWindow,
     TokenBucket,
@@ -30,17 +30,17 @@ impl Algorithm {
     }
 }
 
-/// What answers a check when the store cannot, or not in time.
+/// The answer to a check when the store fails or is too late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnStoreFailure {
     /// This node's embedded store decides, with its share of each limit.
     #[default]
     Local,
-    /// Allowed, and not charged.
+    /// The check is allowed and not charged.
     Allow,
-    /// Denied, with a retry_after of one second.
+    /// The check is denied, with a retry_after of one second.
     Deny,
-    /// Refused: 503.
+    /// The request fails with status 503.
     Error,
 }
 
@@ -58,13 +58,13 @@ impl OnStoreFailure {
     }
 }
 
-/// Where a charge must be before the check that made it is answered.
+/// Where a charge must be stored before its check is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// On the primary: a failover may forget it.
+    /// On the primary. A failover may lose the charge.
     #[default]
     Primary,
-    /// On a replica as well: an allowed check waits for its acknowledgement.
+    /// On a replica as well. An allowed check waits for the acknowledgement.
     Replica,
 }
 
@@ -78,38 +78,39 @@ impl Durability {
     }
 }
 
-/// A named rule. Its name and its quotas' windows identify its counters: a changed limit keeps its counts.
+/// A named rule. Its name and its quotas' windows identify its counters, so a changed limit keeps
+/// the counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// `[A-Za-z0-9_.-]`, 1 to 64 bytes.
     pub name: String,
     pub algorithm: Algorithm,
-    /// At least one, of different windows and names, as configured (1 to 8).
+    /// 1 to 8 quotas of different windows and names, in configured order.
     pub quotas: Vec<Quota>,
-    /// How a key is brought to its one spelling before it is counted.
+    /// How keys are normalised before they are counted.
     pub key_type: KeyType,
     pub on_store_failure: OnStoreFailure,
-    /// How long a check waits for the store: the policy's own `timeout` or else `store.timeout`.
+    /// How long a check waits for the store: the policy's own `timeout`, or else `store.timeout`.
     pub timeout: Duration,
     pub options: Options,
 }
 
-/// What a policy does besides counting; nothing by default.
+/// Optional behaviour of a policy; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Where a charge must be before an allowed check is answered.
+    /// Where a charge must be stored before an allowed check is answered.
     pub durability: Durability,
-    /// Decide and count, but always allow.
+    /// Decides and counts, but always allows.
     pub shadow: bool,
-    /// A check may bring quotas of its own.
+    /// Accepts checks with their own quotas.
     pub inline: bool,
-    /// Of windows by the clock: whose days count in the quotas that a check brings.
+    /// Time zone of the clock windows in the quotas that a check brings.
     pub zone: Option<&'static str>,
-    /// What is said of certain keys; absent when nothing is.
+    /// The policy's lists; absent without entries.
     pub lists: Option<Arc<Lists>>,
-    /// Of the policy that an entry of `deny` or `allow` stands for: its answer. Nothing is counted.
+    /// The answer of a `deny` or `allow` entry's policy, which counts nothing.
     pub listed: Option<Listed>,
-    /// Of a policy with the quotas of a request: under which name its counters are kept.
+    /// For a policy with the quotas of a request: the name under which its counters are stored.
     pub counters: Option<Box<str>>,
 }
 
@@ -121,40 +122,41 @@ pub enum Listed {
 }
 
 impl Policy {
-    /// One that counts keys as they are written, and has no options. What answers without the store is the default.
+    /// A policy without options that counts keys as written, with the default `on_store_failure`.
     pub fn new(name: impl Into<String>, algorithm: Algorithm, quotas: Vec<Quota>, timeout: Duration) -> Self {
         let (key_type, on_store_failure, options) = Default::default();
         Self { name: name.into(), algorithm, quotas, key_type, on_store_failure, timeout, options }
     }
 
-    /// The policy as it applies to a key: `key` is normalised, `written` what the caller wrote.
+    /// The policy that applies to a key. `key` is normalised; `written` is the caller's spelling.
     pub fn for_key<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> &'a Arc<Self> {
         let Some(lists) = &self.options.lists else { return self };
         lists.find(key, written).map_or(self, |found| &found.entry.policy)
     }
 
-    /// The policy of the list that answers for a key, if one does; as for [`Policy::for_key`].
+    /// The policy of the list that answers for a key, if any. Arguments as for [`Policy::for_key`].
     pub fn listed<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> Option<&'a Arc<Self>> {
         Some(self.for_key(key, written)).filter(|policy| policy.options.listed.is_some())
     }
 
-    /// The policy that counts a key, whether or not a list answers for it; as for [`Policy::for_key`].
+    /// The policy that counts a key, whether or not a list answers for it. Arguments as for
+    /// [`Policy::for_key`].
     pub fn counting<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> &'a Arc<Self> {
         let lists = self.options.lists.as_ref();
         lists.and_then(|lists| lists.overrides.find(key, written)).map_or(self, |(_, entry)| &entry.policy)
     }
 
-    /// The name under which the counters are kept: a policy with the quotas of a request has counters of its own.
+    /// The name under which the counters are stored. Quotas of a request have their own counters.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)
     }
 
-    /// Whether who caused a charge is kept.
+    /// Whether the policy stores the metas of charges.
     pub fn keeps_metas(&self) -> bool {
         self.algorithm == Algorithm::SlidingLog
     }
 
-    /// The place of the quota with the longest window: its log is the one that keeps metas.
+    /// The place of the quota with the longest window, whose log stores the metas.
     pub fn longest(&self) -> usize {
         let windows = self.quotas.iter().enumerate();
         windows.max_by_key(|(_, quota)| quota.window).map_or(0, |(place, _)| place)

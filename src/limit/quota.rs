@@ -7,10 +7,10 @@ use super::bucket::Terms;
 use super::calendar::Calendar;
 use super::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, span_text};
 
-/// The most quotas of a policy, an override or a check.
+/// Maximum number of quotas of a policy, an override or a check.
 pub const MAX_QUOTAS: usize = 8;
 
-/// The largest limit and the largest cost, in units. Sums of two stay far below 2^53.
+/// The largest limit and the largest cost, in units. The sum of two stays far below 2^53.
 pub const MAX_UNITS: u64 = 1_000_000_000_000_000;
 
 /// The shortest window: 100 ms, in us.
@@ -27,54 +27,55 @@ const HOUR: Micros = 3600 * MICROS_PER_SECOND;
 /// At most `limit` units in any `window` (IETF draft ratelimit-headers: `q` and `w`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quota {
-    /// What responses and header fields call it: `[A-Za-z0-9_.-]`, unique in its policy.
+    /// The name in responses and header fields: `[A-Za-z0-9_.-]`, unique in its policy.
     pub name: String,
     /// Units, 1 to [`MAX_UNITS`].
     pub limit: NonZeroU64,
-    /// Microseconds, a multiple of 1 ms, [`MIN_WINDOW`] to [`MAX_WINDOW`]; of a token bucket the time in which
-    /// an empty one fills, rounded up; of a window by the calendar the nominal length, since each has its own.
+    /// Microseconds, a multiple of 1 ms, [`MIN_WINDOW`] to [`MAX_WINDOW`]. For a token bucket: the
+    /// time to fill an empty bucket, rounded up. For a calendar window: the nominal length, since
+    /// real lengths vary.
     pub window: Micros,
-    /// How it counts.
+    /// The algorithm and its parameters.
     pub rule: Rule,
 }
 
-/// How a quota counts: the algorithm of its policy with what that needs to know.
+/// How a quota counts: its policy's algorithm with that algorithm's parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rule {
-    /// At most the limit in any interval as long as the window (`window.rs`).
+    /// Admits at most the limit in any interval as long as the window (`window.rs`).
     #[default]
     SlidingWindow,
-    /// At most the limit in each window; windows follow each other as the anchor says (`fixed.rs`).
+    /// Admits at most the limit in each window. The anchor sets where windows begin (`fixed.rs`).
     FixedWindow(Anchor),
-    /// At most the limit at once, and the rate in the long run (`bucket.rs`).
+    /// Admits at most the limit at once, and the rate in the long run (`bucket.rs`).
     TokenBucket(Rate),
-    /// At most the limit in any interval as long as the window, exactly; the log of a key holds at most that many
-    /// charges (`log.rs`).
+    /// Admits exactly at most the limit in any interval as long as the window (`log.rs`). The value
+    /// is the maximum number of charges in a key's log.
     SlidingLog(NonZeroU32),
 }
 
 /// Where fixed windows begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
-    /// At the multiples of the window since the Unix epoch: a window of a day is a day in UTC.
+    /// At multiples of the window since the Unix epoch: a window of a day is a day in UTC.
     Clock,
-    /// With the first charged check after the previous window has ended.
+    /// At the first charged check after the previous window has ended.
     FirstHit,
-    /// With each day, week, month or year of a time zone.
+    /// At each day, week, month or year of a time zone.
     Calendar(Calendar),
 }
 
-/// How fast a token bucket refills: `units` in each `per` us, evenly.
+/// The refill rate of a token bucket: `units` in each `per` us, evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// 1 to [`MAX_UNITS`].
     pub units: NonZeroU64,
-    /// As a window.
+    /// us, with the bounds of a window.
     pub per: Micros,
 }
 
 impl Anchor {
-    /// The name in the configuration; a calendar is by the clock as well.
+    /// The name in the configuration. A calendar is a kind of `clock`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Clock | Self::Calendar(_) => "clock",
@@ -82,7 +83,7 @@ impl Anchor {
         }
     }
 
-    /// The time zone of a calendar, by its IANA name.
+    /// The IANA name of a calendar's time zone.
     pub fn zone(self) -> Option<&'static str> {
         match self {
             Self::Calendar(calendar) => Some(calendar.zone()),
@@ -92,7 +93,7 @@ impl Anchor {
 }
 
 impl Quota {
-    /// Of a fixed window.
+    /// The anchor of a fixed window.
     pub fn anchor(&self) -> Option<Anchor> {
         match self.rule {
             Rule::FixedWindow(anchor) => Some(anchor),
@@ -100,8 +101,9 @@ impl Quota {
         }
     }
 
-    /// The share of one of `nodes`: the limit divided, rounded down, at least 1; and the rate divided, at least one
-    /// unit in its span. The window of a token bucket is how long that takes to fill.
+    /// The share of one of `nodes`. It divides the limit, rounded down, at least 1. It divides the
+    /// rate, at least one unit in its span. A token bucket's window becomes the time to fill the
+    /// share.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
         let limit = divided(self.limit, nodes);
         let (rule, window) = match self.rule {
@@ -118,9 +120,10 @@ impl Quota {
 impl Rate {
     /// The share of one of `nodes` for a bucket of `burst`.
     ///
-    /// As many units in a longer span, which leaves what the two have in common, so that a bucket that could be counted
-    /// exactly still can. Where that cannot be, because of a small burst, and where it would be less than one unit in
-    /// the span, the units are divided, rounded down, at least 1.
+    /// Normally the span grows and the units stay the same. The common divisor survives, so an
+    /// exact bucket stays exact. Two cases divide the units instead, rounded down, at least 1.
+    /// Either the longer span cannot be exact, or it would refill less than one unit per original
+    /// span.
     fn share(self, nodes: NonZeroU64, burst: NonZeroU64) -> Self {
         let longer = self.per.checked_mul(nodes.get()).map(|per| Self { per, ..self });
         longer
@@ -135,8 +138,8 @@ fn divided(units: NonZeroU64, nodes: NonZeroU64) -> NonZeroU64 {
 }
 
 impl fmt::Display for Quota {
-    /// In words, for people: `5 per 1mo`; of a token bucket `10 per 1s, burst 20`. Several days by the clock are told
-    /// in hours, as they are written.
+    /// Formats for people: `5 per 1mo`, or `10 per 1s, burst 20` for a token bucket. Several days
+    /// of clock windows appear in hours, as in the configuration.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rule {
             Rule::TokenBucket(Rate { units, per }) => {
@@ -189,7 +192,7 @@ mod tests {
     fn a_share_of_a_token_bucket_can_be_counted_exactly() {
         let of = |value: u64| NonZeroU64::new(value).unwrap();
         let cases = [
-            // burst, rate, nodes; what the share refills in how long
+            // burst, rate, nodes; refilled units and span of the share
             ((5_000_000_000, (10_000_000_000, DAY), 3), (10_000_000_000, 3 * DAY)),
             ((5, (10, 1_000_000), 3), (10, 3_000_000)),
             ((5, (2, 1_000_000), 3), (1, 1_000_000)),

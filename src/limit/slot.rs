@@ -1,4 +1,4 @@
-//! Hash slots, as the unit in which knowledge about keys becomes stale.
+//! Hash slots: the unit in which knowledge about keys becomes stale.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,17 +7,17 @@ use super::time::Micros;
 /// Slots of a Redis Cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// One generation counter per slot. Knowledge carries the generation that was current when its question was
-/// sent, and holds only while that is still current. The counters live outside of any cache, so that an
-/// evicted entry's late reply meets them too.
+/// One generation counter per slot. Knowledge carries the generation that was current when its
+/// question was sent. It is valid while that generation is current. The counters are outside every
+/// cache, so they also invalidate late replies for evicted entries.
 #[derive(Debug)]
 pub struct Generations(Box<[Slot]>);
 
 #[derive(Debug, Default)]
 struct Slot {
     generation: AtomicU32,
-    /// The shard's TIME of the latest decision that allowed a cost, us. It stands for answers that have no entry
-    /// to be noted in; knowledge that it wrongly holds back is only asked for again.
+    /// The shard's TIME of the latest decision that allowed a cost, us. It covers answers without a
+    /// cache entry. If it rejects valid knowledge, the next check only asks the store again.
     allowed_at: AtomicU64,
 }
 
@@ -33,19 +33,19 @@ impl Generations {
         self.slot(slot).generation.load(Ordering::SeqCst)
     }
 
-    /// Makes everything that is known of the slot's keys, or asked and not yet answered, stale. A new owner
-    /// has a clock of its own, so nothing is compared with the former one's.
+    /// Makes all knowledge and all open questions about the slot's keys stale. A new owner has its
+    /// own clock, so the method drops the former owner's time.
     pub fn raise(&self, slot: u16) {
         self.slot(slot).generation.fetch_add(1, Ordering::SeqCst);
         self.slot(slot).allowed_at.store(0, Ordering::SeqCst);
     }
 
-    /// Notes that a decision at `at` (the shard's TIME, us) allowed a cost.
+    /// Records that a decision at `at` (the shard's TIME, us) allowed a cost.
     pub fn allowed(&self, slot: u16, at: Micros) {
         self.slot(slot).allowed_at.fetch_max(at, Ordering::SeqCst);
     }
 
-    /// When the latest such decision was, us; 0 when none is known.
+    /// Time of the latest decision that allowed a cost, us; 0 if unknown.
     pub fn allowed_at(&self, slot: u16) -> Micros {
         self.slot(slot).allowed_at.load(Ordering::SeqCst)
     }

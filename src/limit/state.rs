@@ -1,4 +1,4 @@
-//! What a key used of one quota, whatever the algorithm: one variant each, all asked alike.
+//! The use of one quota by one key: one variant per algorithm, all with the same methods.
 
 use super::amend::Entry;
 use super::bucket::TokenBucket;
@@ -9,20 +9,20 @@ use super::quota::{Quota, Rule};
 use super::time::{Micros, Wait};
 use super::window::{Grid, SlidingWindow};
 
-/// The state of a quota for one key. All times are us by the clock of whoever decides.
+/// The state of a quota for one key. All times are us by the deciding clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     SlidingWindow(SlidingWindow),
     FixedWindow(FixedWindow),
     TokenBucket(TokenBucket),
-    /// In a box, as the next: the other algorithms' keys stay small.
+    /// Boxed, like the next variant, so that keys of other algorithms stay small.
     SlidingLog(Box<SlidingLog>),
-    /// Of a log that is kept elsewhere.
+    /// The digest of a log in Redis.
     LogDigest(Box<LogDigest>),
 }
 
 impl State {
-    /// That of a key which was never charged.
+    /// The state of a key without charges.
     pub fn new(quota: &Quota) -> Self {
         match quota.rule {
             Rule::SlidingWindow => Self::SlidingWindow(SlidingWindow::default()),
@@ -32,7 +32,7 @@ impl State {
         }
     }
 
-    /// Units that would be admitted at `now`; 0 where more counts than a limit that was lowered.
+    /// Units that remain at `now`; 0 if the count exceeds a lowered limit.
     pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
         match self {
             Self::SlidingWindow(window) => {
@@ -45,7 +45,7 @@ impl State {
         }
     }
 
-    /// Charges that can still be made at `now`, whatever they cost: a log is bounded.
+    /// Charges of any cost that still fit at `now`. Only a log is bounded.
     pub fn charges_left(&self, quota: &Quota, now: Micros) -> u64 {
         match self {
             Self::SlidingLog(log) => log.charges_left(quota, now),
@@ -65,8 +65,8 @@ impl State {
         }
     }
 
-    /// Notes that the charge made last, at `now`, can be taken back; and where `mark` is not 0, that it may be until
-    /// then, us.
+    /// Makes the latest charge, made at `now`, refundable. A nonzero `mark` opens a reservation
+    /// until that instant, us.
     pub fn note(&mut self, now: Micros, mark: Micros) -> Entry {
         match self {
             Self::SlidingWindow(window) => window.mark(mark),
@@ -78,19 +78,20 @@ impl State {
         Entry::default()
     }
 
-    /// Takes back what still counts at `now` of the charge of `cost` made at `at`; units.
+    /// Takes back the part that still counts at `now` of the charge of `cost` made at `at`. Returns
+    /// units.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
         match self {
             Self::SlidingWindow(window) => window.give_back(Grid::new(quota.window), now, at, cost),
             Self::FixedWindow(window) => window.give_back(quota, now, at, cost),
             Self::TokenBucket(bucket) => bucket.give_back(quota, now, at, cost, entry),
             Self::SlidingLog(log) => log.give_back(quota, now, entry.number, cost),
-            // The log itself is elsewhere.
+            // Redis stores the log itself.
             Self::LogDigest(_) => 0,
         }
     }
 
-    /// Takes back up to `cost` of what counts at `now`, the oldest first; units.
+    /// Takes back up to `cost` of the count at `now`, the oldest first. Returns units.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
         match self {
             Self::SlidingWindow(window) => window.refund(Grid::new(quota.window), now, cost),
@@ -101,7 +102,7 @@ impl State {
         }
     }
 
-    /// Whether a reservation may be open in what counts at `now`.
+    /// Whether the count at `now` may contain an open reservation.
     pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
         match self {
             Self::SlidingWindow(window) => window.is_marked(now),
@@ -112,7 +113,7 @@ impl State {
         }
     }
 
-    /// How long from `now` until `cost`, at least 1, fits, if nothing more is charged.
+    /// Time from `now` until `cost`, at least 1, fits without further charges.
     pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
         match self {
             Self::SlidingWindow(window) => window.wait(Grid::new(quota.window), now, quota.limit.get(), cost),
@@ -123,7 +124,7 @@ impl State {
         }
     }
 
-    /// How long from `now` until the quota is whole, if nothing more is charged, us.
+    /// Time from `now` until the quota is full again without further charges, us.
     pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
         match self {
             Self::SlidingWindow(window) => window.reset_after(Grid::new(quota.window), now),
@@ -134,7 +135,7 @@ impl State {
         }
     }
 
-    /// Whether it says nothing, as one that was never charged.
+    /// Whether it equals the state of a key without charges.
     pub fn is_new(&self) -> bool {
         match self {
             Self::SlidingWindow(window) => window.is_empty(),
@@ -145,7 +146,7 @@ impl State {
         }
     }
 
-    /// The instant from which it is as good as new.
+    /// The instant from which it is equivalent to a new state.
     pub fn expires_at(&self, quota: &Quota) -> Micros {
         match self {
             Self::SlidingWindow(window) => window.expires_at(Grid::new(quota.window)),

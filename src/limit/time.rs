@@ -1,16 +1,16 @@
-//! Time as the core sees it: a number that is passed in.
+//! Time as a parameter: the core never reads a clock.
 
 use std::time::Duration;
 
-/// Microseconds: an instant (since the Unix epoch, by the clock of whoever decides) or a span.
+/// Microseconds: an instant (since the Unix epoch, by the deciding clock) or a span.
 ///
-/// An instant is 1.8e15 today, below 2^53, so that Lua's doubles hold it exactly.
+/// An instant is about 1.8e15, below 2^53, so Lua's doubles represent it exactly.
 pub type Micros = u64;
 
 pub const MICROS_PER_MILLI: Micros = 1_000;
 pub const MICROS_PER_SECOND: Micros = 1_000_000;
 
-/// The units in which spans are written, and their length, the longest first.
+/// The units in which spans are written, with their lengths, the longest first.
 pub const UNITS: [(&str, Micros); 5] = [
     ("d", 86_400 * MICROS_PER_SECOND),
     ("h", 3_600 * MICROS_PER_SECOND),
@@ -19,28 +19,29 @@ pub const UNITS: [(&str, Micros); 5] = [
     ("ms", MICROS_PER_MILLI),
 ];
 
-/// Whole microseconds, rounded down; of a span without an end 2^62, so that a few can be added up.
+/// Whole microseconds, rounded down. An endless span becomes 2^62, so that a few can be added.
 pub fn micros(span: Duration) -> Micros {
     u64::try_from(span.as_micros()).unwrap_or(Micros::MAX).min(1 << 62)
 }
 
-/// Whole milliseconds, rounded up: a caller who waits that long never comes too early.
+/// Whole milliseconds, rounded up, so that a caller never waits too short.
 pub fn millis_up(span: Micros) -> u64 {
     span.div_ceil(MICROS_PER_MILLI)
 }
 
-/// Whole seconds, rounded up, for header fields that know nothing finer.
+/// Whole seconds, rounded up, for header fields of that precision.
 pub fn seconds_up(span: Micros) -> u64 {
     span.div_ceil(MICROS_PER_SECOND)
 }
 
-/// A span as the configuration writes it: `100ms`, `10s`, `1m`, `36h`, `1d`; the largest unit that divides it.
+/// A span as in the configuration: `100ms`, `10s`, `1m`, `36h`, `1d`. It uses the largest unit that
+/// divides the span.
 pub fn span_text(span: Micros) -> String {
     let (count, unit) = span_in_units(span);
     format!("{count}{unit}")
 }
 
-/// The two parts of that.
+/// The number and the unit of [`span_text`].
 pub fn span_in_units(span: Micros) -> (u64, &'static str) {
     let [longer @ .., shortest] = &UNITS;
     let divides = |(_, unit): &&(&str, Micros)| span >= *unit && span.is_multiple_of(*unit);
@@ -48,12 +49,12 @@ pub fn span_in_units(span: Micros) -> (u64, &'static str) {
     (span / unit, name)
 }
 
-/// When a cost would be admitted, if nothing else is charged meanwhile.
+/// Time until a cost fits without further charges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// After that many us; 0 is now.
     For(Micros),
-    /// It is larger than a limit.
+    /// The cost exceeds a limit.
     Never,
 }
 

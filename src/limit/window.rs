@@ -1,15 +1,15 @@
-//! The sliding window: at most `limit` units in any interval as long as the window, counted in 64 buckets.
+//! The sliding window: at most `limit` units in any interval as long as the window, in 64 buckets.
 //!
-//! Time is cut into buckets of f = ceil(W / 64) us, numbered from the epoch; 64 of them are a segment, at
-//! least as long as the window. At an instant t in bucket b, everything that may still lie inside
-//! (t - W, t] is in the 65 buckets b - 64 ..= b, since 64 f >= W. Their sum is therefore never too small, and
-//! counts nothing that is older than 65 f. It falls only where a bucket begins, so the instant at which a
-//! cost will fit is known exactly.
+//! Buckets of f = ceil(W / 64) us divide time, numbered from the epoch. A segment is 64 buckets, at
+//! least as long as the window. An instant t lies in some bucket b. The interval (t - W, t] lies
+//! inside the buckets b - 64 ..= b, since 64 f >= W. Their sum is therefore never too small. It
+//! counts no charge older than 65 f. It falls only where a bucket begins, so the instant at which a
+//! cost fits is exact.
 //!
-//! Counts in the 64 buckets after b (written before a clock stepped back) count as well: they are charges of an
-//! interval that also holds t. They leave when their own turn comes. A clock that steps back, by at most a window
-//! in all since the latest charge, therefore never admits too much. What lies further ahead was written by a clock
-//! that has been set, and counts no more.
+//! Counts in the 64 buckets after b count as well. A clock wrote them before it stepped back, and
+//! they share an interval with t. They leave in their own turn. So a clock that steps back by at
+//! most a window since the latest charge never admits too much. Counts further ahead come from a
+//! clock that was set, and do not count.
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use smallvec::SmallVec;
 
 use super::time::{Micros, Wait};
 
-/// Buckets to a segment.
+/// Buckets in a segment.
 pub const BUCKETS: u64 = 64;
 
-/// How one window divides time. Derived from the window's length alone, so every node divides alike.
+/// How one window divides time. It depends on the window's length alone, so all nodes agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
-    /// Length of a bucket in us: ceil(W / 64).
+    /// Length of a bucket, us: ceil(W / 64).
     bucket: Micros,
 }
 
@@ -37,19 +37,19 @@ impl Grid {
         self.bucket
     }
 
-    /// The number of the bucket that holds `now`.
+    /// The number of the bucket that contains `now`.
     pub fn bucket_at(self, now: Micros) -> u64 {
         now / self.bucket
     }
 
-    /// The instant at which a charge in bucket `index` no longer counts: the first one whose 65 buckets
-    /// begin after it.
+    /// The instant from which a charge in bucket `index` no longer counts. From then on the counted
+    /// 65 buckets begin after it.
     fn leaves(self, index: u64) -> Micros {
         (index + BUCKETS + 1) * self.bucket
     }
 }
 
-/// What was admitted in one bucket.
+/// The units admitted in one bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
     /// The bucket's number, counted from the epoch.
@@ -58,30 +58,30 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// What one key used of one quota, as far as it can still matter: its non-empty buckets, oldest first.
+/// The use of one quota by one key: its non-empty buckets that can still count, oldest first.
 ///
-/// A key that was hit once is one bucket, held in place; a busy one holds at most 129.
+/// A key with one charge stores one bucket in place. A busy key stores at most 129.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
     buckets: SmallVec<[Bucket; 1]>,
-    /// Until when a reservation may be taken back, us; 0 where there was none.
+    /// Until when a reservation may be refunded, us; 0 without one.
     mark: Micros,
 }
 
 impl SlidingWindow {
-    /// Rebuilds a history from its buckets, which must be in ascending order.
+    /// Rebuilds a history from its buckets, in ascending order.
     pub fn from_buckets(buckets: impl IntoIterator<Item = Bucket>) -> Self {
         let buckets = SmallVec::from_iter(buckets);
         debug_assert!(buckets.is_sorted_by(|a: &Bucket, b| a.index < b.index));
         Self { buckets, mark: 0 }
     }
 
-    /// Notes that a reservation may be taken back until `mark` (us), if that is not 0.
+    /// Records that a reservation may be refunded until `mark` (us), unless that is 0.
     pub fn mark(&mut self, mark: Micros) {
         self.mark = mark.max(self.mark);
     }
 
-    /// Takes back what a charge at `at` still counts, from its own bucket.
+    /// Takes back the part of a charge at `at` that still counts, from its own bucket.
     pub fn give_back(&mut self, grid: Grid, now: Micros, at: Micros, cost: u64) -> u64 {
         let index = grid.bucket_at(at);
         let live = self.live_places(grid, now);
@@ -91,12 +91,12 @@ impl SlidingWindow {
         }
     }
 
-    /// Takes back up to `cost` of what counts at `now`, from the oldest bucket upward.
+    /// Takes back up to `cost` of the count at `now`, from the oldest bucket upward.
     pub fn refund(&mut self, grid: Grid, now: Micros, cost: u64) -> u64 {
         let live = self.live_places(grid, now);
         let mut given = 0;
         for _ in live.clone() {
-            // A bucket of which nothing is left is gone, and the next one in its place.
+            // An emptied bucket is removed, so the next one is at the same place.
             given += self.lower(live.start, cost - given);
             if given == cost {
                 break;
@@ -120,12 +120,12 @@ impl SlidingWindow {
         given
     }
 
-    /// Units that count at `now`: those of the last 65 buckets and of the 64 after them.
+    /// Units that count at `now`: the last 65 buckets and the 64 after them.
     pub fn counted(&self, grid: Grid, now: Micros) -> u64 {
         self.live(grid, now).iter().map(|bucket| bucket.count).sum()
     }
 
-    /// Adds an admitted cost to the bucket of `now`, and forgets what can no longer matter.
+    /// Adds an admitted cost to the bucket of `now`, and drops buckets that can no longer count.
     pub fn charge(&mut self, grid: Grid, now: Micros, cost: u64) {
         let index = grid.bucket_at(now);
         self.buckets.truncate(self.buckets.partition_point(|bucket| bucket.index <= index + BUCKETS));
@@ -138,9 +138,9 @@ impl SlidingWindow {
         }
     }
 
-    /// How long from `now` until `cost` fits under `limit`, if nothing more is charged.
+    /// Time from `now` until `cost` fits under `limit` without further charges.
     ///
-    /// Charges leave bucket by bucket: the wait ends where enough of the oldest ones have left.
+    /// Charges leave bucket by bucket. The wait ends when enough of the oldest have left.
     pub fn wait(&self, grid: Grid, now: Micros, limit: u64, cost: u64) -> Wait {
         if cost > limit {
             return Wait::Never;
@@ -160,17 +160,17 @@ impl SlidingWindow {
         Wait::NONE
     }
 
-    /// How long from `now` until nothing counts any more, if nothing more is charged, us.
+    /// Time from `now` until no charge counts, without further charges, us.
     pub fn reset_after(&self, grid: Grid, now: Micros) -> Micros {
         self.live(grid, now).last().map_or(0, |bucket| grid.leaves(bucket.index) - now)
     }
 
-    /// Whether it says nothing.
+    /// Whether it equals the state of a key without charges.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty() && self.mark == 0
     }
 
-    /// The instant from which this history says nothing.
+    /// The instant from which this history is equivalent to a new one.
     pub fn expires_at(&self, grid: Grid) -> Micros {
         self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.index)).max(self.mark)
     }
@@ -179,15 +179,15 @@ impl SlidingWindow {
         &self.buckets[self.live_places(grid, now)]
     }
 
-    /// Where the buckets are that count at `now`.
+    /// The places of the buckets that count at `now`.
     fn live_places(&self, grid: Grid, now: Micros) -> Range<usize> {
         let current = grid.bucket_at(now);
         let from = self.buckets.partition_point(|bucket| bucket.index < current.saturating_sub(BUCKETS));
         from..self.buckets.partition_point(|bucket| bucket.index <= current + BUCKETS)
     }
 
-    /// One window more than what counts is kept, so that a clock which steps back by up to a window finds
-    /// what it needs, as it does in Redis.
+    /// Keeps one window more than counts, as Redis does. A clock that steps back by up to a window
+    /// then finds its buckets.
     fn forget(&mut self, current: u64) {
         let oldest = current.saturating_sub(2 * BUCKETS);
         let dead = self.buckets.partition_point(|bucket| bucket.index < oldest);
@@ -195,7 +195,7 @@ impl SlidingWindow {
     }
 }
 
-/// How long after an admitted charge at `now` the quota is whole again, when that charge is the latest, us.
+/// Time from a charge at `now`, the latest one, until the quota is full again, us.
 pub fn reset_after_charge(grid: Grid, now: Micros) -> Micros {
     grid.leaves(grid.bucket_at(now)) - now
 }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(window.wait(GRID, 600, 5, 1), Wait::For(60 * 10 + 650 - 600));
     }
 
-    /// Neither the step before it nor what lies further ahead than a window hides what was charged in between.
+    /// Earlier steps of the clock and charges more than a window ahead do not hide later charges.
     #[test]
     fn a_clock_that_steps_back_twice_sees_what_it_wrote_within_a_window() {
         let mut window = SlidingWindow::default();

@@ -1,22 +1,23 @@
-//! The pre-filter: a cache of token buckets that only ever says NO.
+//! The pre-filter: a cache of empty token buckets that only ever denies.
 //!
-//! Per policy and key that has nothing left it remembers at which instants the store's bucket will hold enough
-//! for a few costs. A check for one of those costs is denied here; anything else is asked. What is known comes
-//! from the store's own answers alone: from its denials, and from an allowed answer that took the last unit.
+//! For each policy and key with nothing left, it stores when the store's bucket holds enough for a
+//! few costs. It denies checks for those costs, and the store decides all others. All knowledge
+//! comes from the store's own answers: its denials, and allowed answers that used the last unit.
 //!
 //! # Why it is sound
 //!
-//! An answer is decided at an instant T between sent and received. It says that nothing at all will be
-//! admitted before T + C, and that a cost fits from T + R on. Until T + C no node can charge anything, so both
-//! stay true whatever others ask. They are believed until sent + C, which is not after T + C, and the
-//! retry_after that is told ends at received + R, which is not before T + R. (While something is left, others
-//! may charge it, and the instant at which a dearer cost fits moves away: then nothing is learned.)
+//! The store decides an answer at an instant T between sent and received. The answer states that no
+//! cost fits before T + C. It also states that a given cost fits from T + R on. Until T + C no node
+//! can charge anything, so both stay true whatever other callers do. The pre-filter believes them
+//! until sent + C, which is not after T + C. The returned retry_after ends at received + R, which
+//! is not before T + R. While units are left, others may charge them and delay a larger cost. So
+//! the pre-filter learns nothing then.
 //!
-//! What can make a cost fit earlier is a refund, a reset, a changed limit, or a lost count. Where this node
-//! sees one, the slot's generation is raised, or the policy is another object, and what was known or asked
-//! before is void. Where it does not, `max_denial` bounds how long it is believed, and an answer that was
-//! decided later by the shard's clock and allowed anything ends it at once. So that a late answer cannot bring
-//! back what a newer one ended, each slot remembers the latest decision that allowed anything.
+//! A refund, a reset, a changed limit or a lost count can make a cost fit earlier. If this node
+//! sees one, the slot has a new generation, or the policy is a new object. Both invalidate earlier
+//! knowledge and open questions. Otherwise `max_denial` bounds how long a denial is believed. An
+//! answer ends it at once if the shard decided it later and allowed any cost. Each slot stores the
+//! latest such decision, so a late answer cannot restore ended knowledge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,17 +39,17 @@ pub mod bucket;
 
 use bucket::{Bucket, Refill};
 
-/// Remembers denials. All instants but `Taken::at` are of this node's clock, us.
+/// A cache of denials. All instants except `Taken::at` are of this node's clock, us.
 #[derive(Debug)]
 pub struct Prefilter {
     buckets: Cache<Fingerprint, Arc<Bucket>, FingerprintState>,
     generations: Arc<Generations>,
     max_denial: Micros,
-    /// Buckets dropped for want of room.
+    /// Buckets evicted for lack of room.
     evictions: Arc<Count>,
 }
 
-/// Taken when a question is sent; the answer is learned from by it.
+/// Made when a check is sent; needed to learn from the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Question {
     slot: u16,
@@ -56,25 +57,25 @@ pub struct Question {
     sent: Micros,
 }
 
-/// A NO.
+/// A known denial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Denial {
-    /// How long until this cost fits, us; longer than the truth by at most the trip of the answer.
+    /// Time until this cost fits, us. It exceeds the true time by at most the answer's travel time.
     pub retry_after: Micros,
     /// The binding quota's place in the policy.
     pub quota: usize,
-    /// Units that the store said were left of it.
+    /// Units of that quota that the store reported as left.
     pub remaining: u64,
-    /// Until that quota is whole again, us.
+    /// Time until that quota is full again, us.
     pub reset_after: Micros,
 }
 
 impl Prefilter {
-    /// A pre-filter of at most `max_keys` buckets that believes nothing for longer than `max_denial`.
+    /// A pre-filter of at most `max_keys` buckets that believes no denial longer than `max_denial`.
     pub fn new(max_keys: u64, max_denial: Duration, generations: Arc<Generations>) -> Self {
-        // The denial that was learned or met last is the likeliest to be met again. Entries have no expiry of
-        // their own, which would read the time at each look: what is believed is decided by instants that the
-        // caller knows, and what says nothing any more is swept.
+        // LRU, since the latest learned or matched denial is the likeliest to recur. Entries have
+        // no expiry of their own, since each lookup would then read the clock. The caller's
+        // instants decide validity, and a sweep drops expired entries.
         let buckets = Cache::builder().max_capacity(max_keys).eviction_policy(EvictionPolicy::lru());
         let evictions = Arc::new(Count::default());
         let counted = evictions.clone();
@@ -91,7 +92,7 @@ impl Prefilter {
         }
     }
 
-    /// NO, if the store is known to say so at `now`.
+    /// Returns the known denial of `cost` at `now`, if any.
     pub fn denial(&self, fingerprint: Fingerprint, policy: &Arc<Policy>, cost: u64, now: Micros) -> Option<Denial> {
         let bucket = self.buckets.get(&fingerprint)?;
         let valid = Arc::ptr_eq(&bucket.policy, policy) && bucket.generation == self.generations.current(bucket.slot);
@@ -104,7 +105,7 @@ impl Prefilter {
         })
     }
 
-    /// To be taken before the store is asked about a key in `slot`.
+    /// Makes a question, before the store is asked about a key in `slot`.
     pub fn question(&self, slot: u16, sent: Micros) -> Question {
         Question { slot: slot % SLOTS, generation: self.generations.current(slot), sent }
     }
@@ -119,14 +120,14 @@ impl Prefilter {
         received: Micros,
     ) {
         if taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0) {
-            // By the clock from before the slot's knowledge ended, it would hold back what is learned by
-            // the present one.
+            // A time from before the slot's knowledge ended is of another clock. It would block
+            // knowledge of the present generation.
             if self.generations.current(question.slot) == question.generation {
                 self.generations.allowed(question.slot, taken.at);
             }
             self.end(fingerprint, taken.at);
         }
-        // What is denied while a reservation is open may be open a moment later.
+        // A cost denied during an open reservation may fit a moment later.
         if taken.tentative {
             return;
         }
@@ -147,28 +148,28 @@ impl Prefilter {
                 Op::Nop
             }
         });
-        // What ended it may have come between the look and the change: then it found nothing to end.
+        // An event between the check and the insertion found no entry to end.
         if self.is_stale(question, taken) {
             self.buckets.invalidate(&fingerprint);
         }
     }
 
-    /// Ends what is known of the keys in `slot`, and what was asked and is not answered yet: something was taken
-    /// back or forgotten there, or may have been.
+    /// Ends knowledge of the keys in `slot`, and open questions about them. Called after a refund,
+    /// a reset or a lost count, certain or possible.
     pub fn forget(&self, slot: u16) {
         self.generations.raise(slot);
     }
 
-    /// Ends all that is known or asked: the clock has stepped by which the store decides.
+    /// Ends all knowledge and open questions, because the store's clock has stepped.
     pub fn forget_all(&self) {
         (0..SLOTS).for_each(|slot| self.generations.raise(slot));
     }
 
-    /// Drops what says nothing any more at `now`; called from time to time.
+    /// Drops entries that are not believed at `now`; called periodically.
     pub fn sweep(&self, now: Micros) {
         for (fingerprint, bucket) in &self.buckets {
             if bucket.believed_until() <= now {
-                // Unless it has learned anew meanwhile.
+                // Keeps a bucket that has learned again meanwhile.
                 self.buckets.entry(*fingerprint).and_compute_with(|entry| match entry {
                     Some(entry) if entry.value().believed_until() <= now => Op::Remove,
                     _ => Op::Nop,
@@ -178,19 +179,19 @@ impl Prefilter {
         self.buckets.run_pending_tasks();
     }
 
-    /// Buckets held.
+    /// Number of buckets.
     pub fn len(&self) -> u64 {
-        // The cache counts late.
+        // The cache updates its count late.
         self.buckets.run_pending_tasks();
         self.buckets.entry_count()
     }
 
-    /// Buckets dropped for want of room so far.
+    /// Buckets evicted for lack of room so far.
     pub fn evictions(&self) -> u64 {
         self.evictions.total()
     }
 
-    /// Whether nothing is known.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -200,7 +201,7 @@ impl Prefilter {
             || self.generations.allowed_at(question.slot) > taken.at
     }
 
-    /// What the answer says, if it says that nothing is left.
+    /// The bucket that an answer describes, if it says that nothing is left.
     fn bucket(&self, policy: &Arc<Policy>, question: Question, taken: &Taken, received: Micros) -> Option<Bucket> {
         let Ruling { verdicts, closed } = &taken.ruling;
         let Closed { span, left } = closed.as_ref()?;
@@ -229,7 +230,7 @@ impl Prefilter {
         (received < believed_until && !bucket.refills.is_empty()).then_some(bucket)
     }
 
-    /// Ends what was decided before `at`, when something was admitted.
+    /// Ends knowledge decided before `at`, when the store admitted a cost.
     fn end(&self, fingerprint: Fingerprint, at: Micros) {
         if self.buckets.contains_key(&fingerprint) {
             self.buckets.entry(fingerprint).and_compute_with(|entry| match entry {

@@ -1,15 +1,15 @@
 //! The embedded store: the pure core under a lock per shard of a map.
 //!
-//! The clock is read under the lock, so that the steps of a key are made in the order of their
+//! Each step reads the clock under the lock. So the steps of a key are in the order of their
 //! instants.
 //!
-//! Keys are held by fingerprint (128 bits under random keys), so that an entry costs the same for
-//! any key. Each key and each record of an id occupies a place of the store's capacity. Only a new
-//! one asks for a place, so a check of a known key pays nothing for that.
+//! The map is keyed by fingerprint (128 bits under random keys), so an entry costs the same for any
+//! key. Each key and each record of an id occupies a place of the store's capacity. Only a new one
+//! needs a place, so a check of a known key pays nothing for that.
 //!
-//! [`MemoryStore::sweep`] passes over the map from time to time and drops what says nothing any
-//! more. A check that finds no place first sweeps a part of the map. The map is cut into many small
-//! shards so that a pass never holds up a check.
+//! [`MemoryStore::sweep`] periodically drops expired state from the whole map. A check that finds
+//! no place first sweeps a part of the map. The map has many small shards, so that a sweep never
+//! delays a check.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,45 +32,46 @@ mod key;
 use capacity::{Account, Capacity};
 use key::{Id, KeyState};
 
-/// Shards of the map. At the default cap each has 4,000 keys and is swept in well under a ms.
+/// Shards of the map. At the default capacity each has 4,000 keys, and a sweep takes well under 1
+/// ms.
 const SHARDS: usize = 1024;
 
-/// The least time between two sweeps of a part of the map for checks that find no place, us. They
-/// pass over a full store of the default size in two seconds.
+/// Minimum time between two partial sweeps for checks without a place, us. At this rate they cover
+/// a full store of the default size in two seconds.
 const RECLAIM_EVERY: Micros = 2_000;
 
-/// After so many keys the sweep ends with the shard that it is in.
+/// A partial sweep ends with the shard in which it reaches this many keys.
 const RECLAIM_KEYS: usize = 1024;
 
-/// The records of one key's ids may occupy an eighth of all places, or so many where that is more.
+/// The records of one key's ids may occupy an eighth of all places, or this many if that is more.
 const MIN_IDS_OF_A_KEY: usize = 1000;
 
-/// Counts in this process, decided by its own clock.
+/// A store in this process, which decides by its own clock.
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
     capacity: Capacity,
-    /// Makes the fingerprints by which ids are known.
+    /// Makes the fingerprints of ids.
     ids: Fingerprinter,
     clock: Clock,
-    /// Its name in the log.
+    /// The store's name in the log.
     name: &'static str,
     reclaim: Reclaim,
 }
 
 type Shard = HashMap<Fingerprint, Kept, FingerprintState>;
 
-/// One key, and whose places it occupies.
+/// One key, and the account of its places.
 #[derive(Debug)]
 struct Kept {
     account: Arc<Account>,
     state: KeyState,
 }
 
-/// How far the sweeps for checks without a place have come.
+/// The progress of the partial sweeps.
 #[derive(Debug, Default)]
 struct Reclaim {
-    /// When the next one may be, us.
+    /// When the next sweep is due, us.
     next: AtomicU64,
     shard: AtomicUsize,
 }
@@ -78,9 +79,9 @@ struct Reclaim {
 /// Why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Full {
-    /// The policy has used up its share, and the rest is used up as well.
+    /// The policy has used up its share, and all common places are occupied.
     Policy,
-    /// The key has as many ids as it may have.
+    /// The key has its maximum number of ids.
     Ids,
 }
 
@@ -97,15 +98,14 @@ impl MemoryStore {
         }
     }
 
-    /// The same under another name in the log.
+    /// The same store with another name in the log.
     #[must_use]
     pub fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 
-    /// Divides half of the places evenly among these policies; the rest is first come, first
-    /// served.
-    /// Keys of other policies stay until they expire. Called by one at a time.
+    /// Divides half of the places evenly among these policies. The rest is first come, first
+    /// served. Keys of other policies stay until they expire. Calls must not overlap.
     pub fn set_policies<'a>(&self, names: impl Iterator<Item = &'a str>) {
         self.capacity.divide(names);
     }
@@ -123,7 +123,7 @@ impl MemoryStore {
     pub fn history(&self, subject: &Subject) -> History {
         let quota = &subject.policy.quotas[subject.policy.longest()];
         let mut told = Counting { now: self.clock.now(), ..Counting::default() };
-        // The lock is free between two portions, so that checks go on.
+        // The lock is free between two portions, so that checks continue.
         let portion = |told: &mut Counting| {
             let shard = self.shard(subject.fingerprint);
             shard.get(&subject.fingerprint).is_some_and(|kept| kept.state.tell(quota, told))
@@ -150,8 +150,8 @@ impl MemoryStore {
         done.or_else(|full| self.without_place(subject, work, full))
     }
 
-    /// The answers that need no place: an unknown key has nothing to forget, and a check that its
-    /// counts deny leaves no record.
+    /// Answers operations that need no place. An unknown key has no counts to reset, and a check
+    /// that the counts deny leaves no record.
     fn without_place(&self, subject: &Subject, work: &Work, full: Full) -> Result<Done, StoreError> {
         match work {
             Work::Reset => Ok(KeyState::default().run(&subject.policy, &Work::Refund(0), None, &[], self.clock.now())),
@@ -166,7 +166,7 @@ impl MemoryStore {
         }
     }
 
-    /// A step that may find a place once expired keys have left theirs.
+    /// Runs a step. If it finds no place, a partial sweep may free one for a second attempt.
     fn step_or_reclaim<T>(
         &self,
         subject: &Subject,
@@ -179,7 +179,7 @@ impl MemoryStore {
         }
     }
 
-    /// One step of a key. `recorded` is the id of which it may leave a record.
+    /// Runs one step of a key. `recorded` is the id whose record the step may create.
     fn step<T>(
         &self,
         subject: &Subject,
@@ -196,7 +196,8 @@ impl MemoryStore {
                 if state.records() >= self.max_ids_of_a_key() {
                     return Err(Full::Ids);
                 }
-                // Before the charge: without a record a retry would charge again.
+                // Occupies the place before the charge, since without a record a retry would charge
+                // again.
                 self.occupy(subject, account, 1)?;
                 let before = state.records();
                 let done = step(state, account);
@@ -254,8 +255,8 @@ impl MemoryStore {
         lock(&self.shards[usize::from(key.slot()) % SHARDS])
     }
 
-    /// Has its clock follow the wall clock, if it is one that does. True when it was moved forward: what was told of
-    /// instants to come is void then.
+    /// Lets a following clock follow the wall clock. Returns true if the clock moved forward.
+    /// Earlier answers about future instants are then invalid.
     pub fn follow(&self) -> bool {
         match self.clock.follow() {
             None => false,
@@ -275,7 +276,7 @@ impl MemoryStore {
         }
     }
 
-    /// Drops the keys whose windows have all passed, and gives their memory back.
+    /// Drops expired keys, and frees their memory.
     pub fn sweep(&self) {
         let now = self.clock.now();
         for shard in &self.shards {
@@ -283,7 +284,7 @@ impl MemoryStore {
         }
     }
 
-    /// Sweeps a part of the map, unless that was done a moment ago. Whether it freed a place.
+    /// Sweeps a part of the map, unless a recent sweep did. Returns whether that freed a place.
     fn reclaim(&self) -> bool {
         let Reclaim { next, shard } = &self.reclaim;
         let (now, due) = (self.clock.now(), next.load(Ordering::Relaxed));
@@ -303,7 +304,7 @@ impl MemoryStore {
         freed > 0
     }
 
-    /// Drops what says nothing at `now` (us); how many places that frees.
+    /// Drops state that has expired at `now` (us). Returns the number of freed places.
     fn sweep_shard(&self, shard: &mut Shard, now: Micros) -> usize {
         let mut freed = 0;
         shard.retain(|_, Kept { account, state }| {
@@ -323,22 +324,22 @@ impl MemoryStore {
         freed
     }
 
-    /// Keys, and records of ids, held now.
+    /// Keys and records of ids that the store holds.
     pub fn len(&self) -> usize {
         self.capacity.occupied()
     }
 
-    /// Whether no key is held.
+    /// Whether the store holds no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same of one policy in force.
+    /// Keys and records of ids of one policy in force.
     pub fn keys_of(&self, policy: &str) -> usize {
         self.capacity.occupied_by(policy)
     }
 
-    /// Keys and records of ids that it holds at most.
+    /// Maximum number of keys and records of ids.
     pub fn max_keys(&self) -> usize {
         self.capacity.max()
     }
@@ -349,7 +350,7 @@ impl MemoryStore {
     }
 }
 
-/// No step of a key can panic halfway and leave a state that later steps must not see.
+/// A step that panics leaves no state that later steps must not see, so poisoning is ignored.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,18 +1,17 @@
-//! Where the counts are kept: the embedded store, or Redis.
+//! Stores of the counts: the embedded store, or Redis.
 //!
 //! # The contract
 //!
-//! [`Store::take`] asks for a list of costs for one key under one policy. Both stores
+//! [`Store::take`] decides a list of costs for one key under one policy. Both stores decide the
+//! costs in order, each all or nothing over the policy's quotas. They use their own clock (Redis:
+//! the shard's), read once per call. They charge exactly the allowed costs. A denial and cost 0
+//! store nothing and extend nothing. `retry_after` follows from the state after the whole call. The
+//! same calls at the same instants get equal verdicts.
 //!
-//! - decide the costs in order, each all or nothing over the policy's quotas, by their own clock
-//!   (Redis: the shard's), read once for the call;
-//! - charge exactly what they allow; a denial and cost 0 leave no trace and prolong nothing;
-//! - tell `retry_after` from the state that the whole call leaves behind;
-//! - answer alike: the same sequence of calls at the same instants gives equal verdicts.
-//!
-//! An error means that no verdict is known. Except for [`StoreError::Unknown`], [`StoreError::Timeout`] and
-//! [`StoreError::NoReplicaAck`] nothing was charged; after those it may have been, and the call is never repeated.
-//! The caller sets the deadline: dropping the future gives up the answer, not necessarily the charge.
+//! An error means that no verdict is known. Three errors may follow a charge:
+//! [`StoreError::Unknown`], [`StoreError::Timeout`] and [`StoreError::NoReplicaAck`]. The store
+//! never repeats such a call. After any other error nothing was charged. The caller sets the
+//! deadline. Dropping the future gives up the answer, but not always the charge.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +36,7 @@ pub use redis::RedisStore;
 pub use redis::metrics::ShardCounts;
 pub use work::{Charged, Done, Work};
 
-/// One of several checks that are asked for at once.
+/// One of several checks sent at once.
 #[derive(Debug)]
 pub struct Wanted<'a> {
     pub subject: &'a Subject,
@@ -47,17 +46,17 @@ pub struct Wanted<'a> {
     pub metas: SmallVec<[Meta; 1]>,
 }
 
-/// Whom a call is for.
+/// The key and policy of a call.
 #[derive(Debug, Clone)]
 pub struct Subject {
     pub policy: Arc<Policy>,
-    /// As normalised by the policy's key type.
+    /// Normalised by the policy's key type.
     pub key: Arc<str>,
-    /// Of both, for this process's own maps.
+    /// Identifies policy and key in this process's maps.
     pub fingerprint: Fingerprint,
 }
 
-/// Who causes a charge, if the caller tells.
+/// The cause of a charge, if the caller names one.
 pub type Meta = Option<Arc<str>>;
 
 /// Why the store gave no verdict.
@@ -69,22 +68,22 @@ pub enum StoreError {
     /// The connection broke while the call was under way; the charge may have been made.
     #[error("the connection broke with the call under way: {0}")]
     Unknown(String),
-    /// It was charged, and no replica has acknowledged it in time.
+    /// The charge was made, but no replica acknowledged it in time.
     #[error("no replica acknowledged the charge in time")]
     NoReplicaAck,
     /// There is no connection to the shard; nothing was sent.
     #[error("no connection: {0}")]
     Unreachable(String),
-    /// Too many calls wait for the shard already; nothing was sent.
+    /// Too many calls already wait for the shard; nothing was sent.
     #[error("the shard's queue is full")]
     QueueFull,
-    /// The store answered that it will not do it; nothing was charged.
+    /// The store rejected the call; nothing was charged.
     #[error("refused: {0}")]
     Refused(String),
 }
 
 impl StoreError {
-    /// Of all errors, in the words of the metrics.
+    /// The kinds of all errors, as named in the metrics.
     pub const KINDS: [&str; 6] = ["timeout", "connection", "no_replica_ack", "unreachable", "queue_full", "refused"];
 
     /// One of [`StoreError::KINDS`].
@@ -92,7 +91,7 @@ impl StoreError {
         Self::KINDS[self.place()]
     }
 
-    /// Whether it is certain that nothing was done.
+    /// Whether the store certainly did nothing.
     pub fn is_unexecuted(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::QueueFull | Self::Refused(_) => true,
@@ -100,7 +99,7 @@ impl StoreError {
         }
     }
 
-    /// Its place among [`StoreError::KINDS`].
+    /// Its place in [`StoreError::KINDS`].
     pub fn place(&self) -> usize {
         match self {
             Self::Timeout => 0,
@@ -120,9 +119,9 @@ pub struct Health {
     pub kind: &'static str,
     /// One per primary.
     pub shards: Vec<ShardHealth>,
-    /// Slots of a cluster that no primary owns: their keys cannot be asked for.
+    /// Cluster slots without a primary. Calls for their keys fail.
     pub slots_without_owner: usize,
-    /// How long ago a node of a cluster told last which primary owns which slots, us.
+    /// Time since a cluster node last reported which primary owns which slots, us.
     pub topology_age: Option<Micros>,
     /// The embedded store has no place for a new key of a policy that has used up its share.
     pub is_full: bool,
@@ -134,16 +133,16 @@ pub struct ShardHealth {
     /// `host:port`.
     pub address: String,
     pub up: bool,
-    /// Why it is not up: one sentence.
+    /// The reason for `up: false`, in one sentence.
     pub reason: Option<String>,
 }
 
-/// One primary as its lane knows it, for the metrics.
+/// One primary as seen by its lane, for the metrics.
 #[derive(Debug, Clone)]
 pub struct ShardReading {
     /// `host:port`.
     pub address: String,
-    /// Checks that wait to be sent.
+    /// Number of checks that wait to be sent.
     pub queued: usize,
     /// Its clock minus this node's, us.
     pub clock_offset: i64,
@@ -158,22 +157,23 @@ pub enum Store {
 }
 
 impl Store {
-    /// Decides `costs` (each at most 10^15, at most 1000 of them) for one subject, in order; see the contract above. A
-    /// policy that keeps metas notes who causes each charge: there is one for each cost, or none at all.
+    /// Decides `costs` for one subject in order; see the contract above. There are at most 1000
+    /// costs, each at most 10^15. A policy that stores metas records the cause of each charge.
+    /// `metas` holds one meta per cost, or none.
     ///
     /// # Errors
-    /// When there is no verdict; see [`StoreError`] for what each says about the charge.
+    /// If there is no verdict; [`StoreError`] states for each error whether a charge is possible.
     pub async fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
             Self::Memory(memory) => memory.take(subject, costs, metas),
-            // Boxed, since it is most of what a check keeps while it waits, and is copied by each function that awaits
-            // it.
+            // Boxed, since it is most of a waiting check's state, and each function that awaits it
+            // copies it.
             Self::Redis(redis) => Box::pin(redis.take(subject, costs, metas)).await,
         }
     }
 
-    /// How many of `costs`, from the first on and one at least, one call may be asked for: more would keep a server
-    /// from others.
+    /// How many of `costs`, from the first and at least one, fit into one call. More would block
+    /// the server for other callers.
     pub fn first_part(&self, policy: &Policy, costs: &[u64]) -> usize {
         match self {
             Self::Memory(_) => costs.len(),
@@ -181,8 +181,9 @@ impl Store {
         }
     }
 
-    /// Decides each check by itself; their subjects differ. `tell` is told the place of each and its answer, when that
-    /// has come: who drops the future has been told of those that came in time.
+    /// Decides each check separately; the subjects must differ. `tell` receives each check's place
+    /// and its answer when that arrives. If the caller drops the future, it keeps the answers
+    /// received so far.
     pub async fn take_each(
         &self,
         wanted: &[Wanted<'_>],
@@ -198,9 +199,10 @@ impl Store {
         }
     }
 
-    /// What the sliding log of a policy that keeps metas tells people. The embedded store sums it up at once, which may
-    /// take milliseconds. A long log in Redis is read in portions, each within the policy's timeout, and all within
-    /// `most`: then the newest charges are told, as [`History::is_cut_short`] says.
+    /// Reads the history of a policy that stores metas. The embedded store sums it up at once,
+    /// which may take milliseconds. Redis returns a long log in portions, each within the policy's
+    /// timeout, all within `most`. A cut-short history has the newest charges only, as
+    /// [`History::is_cut_short`] reports.
     ///
     /// # Errors
     /// As [`Store::take`].
@@ -211,9 +213,9 @@ impl Store {
         }
     }
 
-    /// One piece of work as one step; see [`Work`]. `metas` are as for [`Store::take`]. What it charges, gives back or
-    /// forgets is all or nothing over the policy's quotas; a give-back or refund never makes a count negative, a key
-    /// anew, or one live longer.
+    /// Runs one operation as one atomic step; see [`Work`]. `metas` are as for [`Store::take`]. It
+    /// charges, gives back or resets all of the policy's quotas, or none. A give-back or refund
+    /// never makes a count negative, creates a key, or extends a key's life.
     ///
     /// # Errors
     /// As [`Store::take`].
@@ -224,7 +226,7 @@ impl Store {
         }
     }
 
-    /// Whether a call waits for something outside this process.
+    /// Whether a call waits for a process outside this one.
     pub fn waits(&self) -> bool {
         match self {
             Self::Memory(_) => false,
@@ -232,16 +234,16 @@ impl Store {
         }
     }
 
-    /// The hash slot of a subject's key: the unit in which what is known of keys becomes stale.
+    /// The hash slot of a subject's key: the unit in which knowledge of keys becomes stale.
     pub fn slot(&self, subject: &Subject) -> u16 {
         match self {
-            // Any fixed assignment serves; no slot ever moves.
+            // Any fixed assignment works, since no slot ever moves.
             Self::Memory(_) => subject.fingerprint.slot(),
             Self::Redis(redis) => redis.slot(subject),
         }
     }
 
-    /// What is up and what is not.
+    /// The state of the store's parts.
     pub fn health(&self) -> Health {
         match self {
             Self::Memory(memory) => Health { kind: "embedded", is_full: memory.is_full(), ..Health::default() },
@@ -249,7 +251,7 @@ impl Store {
         }
     }
 
-    /// What is known of each shard, for the metrics; nothing of the embedded store.
+    /// The readings of each shard, for the metrics; none for the embedded store.
     pub fn readings(&self) -> Vec<ShardReading> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -265,7 +267,8 @@ impl Store {
         }
     }
 
-    /// Gives a connection up when an answer takes longer than `overdue`, from now on.
+    /// Sets the response timeout: a lane gives up its connection if an answer takes longer than
+    /// `overdue`.
     pub fn set_overdue(&self, overdue: Duration) {
         match self {
             Self::Memory(_) => {}
@@ -273,7 +276,7 @@ impl Store {
         }
     }
 
-    /// The embedded store, if it is the one.
+    /// The embedded store, if the node uses it as its store.
     pub fn embedded(&self) -> Option<&MemoryStore> {
         match self {
             Self::Memory(memory) => Some(memory),
@@ -281,8 +284,8 @@ impl Store {
         }
     }
 
-    /// Has the clock of an embedded store follow the wall clock; called from time to time. True when it was moved
-    /// forward: what was told of instants to come is void then.
+    /// Lets the clock of an embedded store follow the wall clock; called periodically. Returns true
+    /// if the clock moved forward. Earlier answers about future instants are then invalid.
     pub fn follow(&self) -> bool {
         match self {
             Self::Memory(memory) => memory.follow(),
@@ -291,7 +294,7 @@ impl Store {
         }
     }
 
-    /// Frees what says nothing any more; called from time to time.
+    /// Drops expired state; called periodically.
     pub fn sweep(&self) {
         match self {
             Self::Memory(memory) => memory.sweep(),

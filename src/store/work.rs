@@ -1,4 +1,4 @@
-//! What a store can be asked to do with the counts of one key, and what it says then.
+//! Operations of a store on the counts of one key, and their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,36 +11,37 @@ use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
 
-/// One piece of work; each is one step, decided by the clock of the store.
+/// One operation: an atomic step, decided by the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// Decides costs in order and charges what it allows.
+    /// Decides costs in order and charges the allowed ones.
     Take(SmallVec<[u64; 2]>),
-    /// Tells what a cost would be told, and charges nothing.
+    /// Peeks: decides a cost without charging it.
     Look(u64),
-    /// Charges a cost unless the id's record says that this has been done. Without a record cost 0 looks, and leaves
-    /// none.
+    /// Charges a cost unless the id's record shows an earlier charge. Without a record, cost 0
+    /// peeks and leaves none.
     Once { id: Arc<str>, cost: u64 },
-    /// Charges a cost, at least 1, for now: it may be given back for the next `hold` us, and until then nothing
-    /// that is said of the key is final.
+    /// Reserves a cost, at least 1. The charge may be given back for the next `hold` us. Until then
+    /// no answer about the key is final.
     Reserve { cost: u64, hold: Micros },
-    /// Takes back what of a charge still counts.
+    /// Takes back the part of a charge that still counts.
     GiveBack(Receipt),
-    /// Takes back a cost from the oldest charge upward, from each quota for itself.
+    /// Takes back a cost from the oldest charge upward, separately in each quota.
     Refund(u64),
     /// Takes back the charge of an id, once.
     RefundOnce(Arc<str>),
-    /// Forgets what now counts of the policy's quotas.
+    /// Drops all current counts of the policy's quotas.
     Reset,
 }
 
 impl Work {
-    /// How long a reservation may be given back, us: whoever decides within `timeout` gives back within the same again.
+    /// How long a reservation may be given back, us. A caller decides within `timeout`, and gives
+    /// back within the same time again.
     pub fn hold(timeout: Duration) -> Micros {
         2 * micros(timeout)
     }
 
-    /// What the script is told to charge; a look charges nothing.
+    /// The costs that the script charges; a peek charges 0.
     pub fn costs(&self) -> &[u64] {
         match self {
             Self::Take(costs) => costs,
@@ -50,7 +51,7 @@ impl Work {
         }
     }
 
-    /// The costs that it is answered for: a look's is told, not charged.
+    /// The costs that the answer is about. For a peek this is its cost, not the charge.
     pub fn asked(&self) -> &[u64] {
         match self {
             Self::Look(cost) => std::slice::from_ref(cost),
@@ -63,29 +64,30 @@ impl Work {
         matches!(self, Self::Take(_) | Self::Once { .. } | Self::Reserve { .. })
     }
 
-    /// Whether it only takes away.
+    /// Whether it only reduces counts.
     pub fn takes_back(&self) -> bool {
         matches!(self, Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset)
     }
 }
 
-/// What became of it.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// The verdicts on the costs of a `Take` or a `Look`, or on one of a `Once` that was not charged.
+    /// The verdicts on the costs of a `Take` or a `Look`, or on an uncharged `Once`.
     Taken(Taken),
-    /// The verdict on a reservation, and if it was made, what is needed to give it back.
+    /// The verdict on a reservation, and its receipt if it was made.
     Reserved(Taken, Option<Receipt>),
-    /// The id's charge as it was decided, now or earlier.
+    /// The id's charge as decided, now or earlier.
     Charged(Box<Charged>),
-    /// The id stands for a charge of another cost.
+    /// The id belongs to a charge of another cost.
     Reused,
-    /// What was taken back, the most of any quota, units; and the verdict on cost 0 after that.
+    /// The verdict on cost 0 after the refund, and the refunded units: the largest amount of any
+    /// quota.
     Refunded(Taken, u64),
 }
 
 impl Done {
-    /// Whether something was charged by work that may charge, now or, of an id, earlier.
+    /// Whether an operation that may charge has charged; for an id, now or earlier.
     pub fn is_charge(&self) -> bool {
         match self {
             Self::Taken(taken) | Self::Reserved(taken, _) => {
@@ -99,7 +101,7 @@ impl Done {
     /// The verdicts on costs.
     ///
     /// # Errors
-    /// When something else was asked.
+    /// If the operation was of another kind.
     pub fn taken(self) -> Result<Taken, StoreError> {
         match self {
             Self::Taken(taken) => Ok(taken),
@@ -107,7 +109,7 @@ impl Done {
         }
     }
 
-    /// The instant of the step by the clock of the store, us; of what a record says it is not known.
+    /// The instant of the step by the store's clock, us; unknown for a record's answer.
     pub fn at(&self) -> Option<Micros> {
         match self {
             Self::Taken(taken) | Self::Reserved(taken, _) | Self::Refunded(taken, _) => Some(taken.at),
@@ -116,27 +118,28 @@ impl Done {
     }
 }
 
-/// A charge with an id, in the words of its decision.
+/// A charge with an id, as it was decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charged {
-    /// With the quotas by which it was decided.
+    /// The policy, with the quotas that decided.
     pub policy: Arc<Policy>,
     pub verdict: Verdict,
-    /// Whether it had been charged before.
+    /// Whether an earlier call made the charge.
     pub replayed: bool,
-    /// Whether a refund by the id has taken it back since.
+    /// Whether a refund by the id has taken the charge back since.
     pub refunded: bool,
 }
 
-/// Bounds of how long an id's record is kept, us: at least 5 minutes, at most a day; between them the longest window.
+/// Bounds of the life of an id's record, us: at least 5 minutes, at most a day. Between them the
+/// longest window applies.
 const RECORD: (Micros, Micros) = (300_000_000, 86_400_000_000);
 
-/// How long the record of an id is kept, us.
+/// How long the store keeps the record of an id, us.
 pub fn record_life(policy: &Policy) -> Micros {
     longest_window(policy).clamp(RECORD.0, RECORD.1)
 }
 
-/// How long a charge can count at most, us: until then a reset must be known.
+/// Maximum time that a charge can count, us. The record of a reset lasts as long.
 pub fn longest_life(policy: &Policy) -> Micros {
     2 * longest_window(policy) + 1_000_000
 }

@@ -1,13 +1,13 @@
-//! The places of the embedded store: how many there are, and which policy may still occupy one.
+//! The places of the embedded store: their number, and which policy may still occupy one.
 //!
 //! Each key and each record of an id occupies a place. Half of the places are divided evenly among
 //! the policies in force, and each policy's share is its own. The rest is first come, first served.
-//! So callers who invent keys under one policy never exhaust the share of another. Nothing is
-//! evicted: dropping a live count would admit more than its limit.
+//! So callers that invent keys under one policy never exhaust the share of another. The store
+//! evicts nothing: dropping a live count would admit more than its limit.
 //!
-//! An account holds its share and its occupied places in one word, which every step changes at
-//! once. So the sum of what all accounts hold beyond their shares needs no lock. It stays right
-//! while a reload changes the shares under the feet of running checks.
+//! An account holds its share and its occupied places in one atomic word. So the sum of all places
+//! beyond the shares needs no lock. It stays right while a reload changes the shares during running
+//! checks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::ids::SharedQuotas;
 use crate::limit::time::Micros;
 use crate::telemetry::limiter::Limiter;
 
-/// The most places that a store can have: an account counts them in 32 bits, with room for steps
-/// that are refused.
+/// Maximum number of places of a store. An account counts them in 32 bits, with room for rejected
+/// steps.
 pub const MOST_PLACES: usize = 1_000_000_000;
 
 #[derive(Debug)]
@@ -32,9 +32,9 @@ pub(super) struct Capacity {
     common: AtomicI64,
     /// Places that accounts occupy beyond their shares.
     beyond: AtomicI64,
-    /// By policy: those in force, and those that are gone while keys of theirs remain.
+    /// By policy: policies in force, and removed policies with remaining keys.
     accounts: ArcSwap<HashMap<String, Arc<Account>>>,
-    /// For policies without an account: a reload removed them, or nobody named them.
+    /// For policies without an account, such as removed ones.
     others: Arc<Account>,
     nearly_full: Limiter,
 }
@@ -47,8 +47,8 @@ pub(super) struct Account {
     pub(super) quotas: SharedQuotas,
 }
 
-/// An occupied place brought the store near its end: how full it is, and how many such events the
-/// log does not show.
+/// A new place brought the store near its capacity: its occupancy, and the number of suppressed log
+/// lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NearlyFull {
     pub(super) occupied: usize,
@@ -64,7 +64,7 @@ impl Account {
         held(self.word.load(Ordering::Relaxed)) as usize
     }
 
-    /// Sets the share; the change of what the account holds beyond it.
+    /// Sets the share. Returns the change of the places beyond it.
     fn set_share(&self, share: u32) -> i64 {
         let with_share = |word: u64| u64::from(share) << 32 | u64::from(held(word));
         let mut before = self.word.load(Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl Capacity {
     }
 
     /// Divides half of the places among `policies`. Keys of other policies keep their places until
-    /// they expire. Called by one at a time.
+    /// they expire. Calls must not overlap.
     pub(super) fn divide<'a>(&self, policies: impl Iterator<Item = &'a str>) {
         let known = self.accounts.load();
         let account = |name: &str| (name.to_owned(), known.get(name).cloned().unwrap_or_default());
@@ -119,7 +119,7 @@ impl Capacity {
         self.accounts.load().get(policy).unwrap_or(&self.others).clone()
     }
 
-    /// Occupies `places` for an account, or none. Only a line of the log needs `now` (us).
+    /// Occupies `places` for an account, or none. Only a log line needs `now` (us).
     pub(super) fn occupy(
         &self,
         account: &Account,
@@ -131,7 +131,7 @@ impl Capacity {
         let more = beyond(before + places.unsigned_abs()) - beyond(before);
         let common = self.common.load(Ordering::Relaxed);
         let beyond = if more == 0 { 0 } else { self.beyond.fetch_add(more, Ordering::Relaxed) + more };
-        // Shares and common places hold no more, unless a reload has just made shares smaller.
+        // Shares and common places add up to the maximum, unless a reload has just reduced shares.
         let is_full = self.occupied.load(Ordering::Relaxed) + places > self.max;
         if more > 0 && beyond > common || is_full {
             self.release_places(account, places);
@@ -189,7 +189,7 @@ fn beyond(word: u64) -> i64 {
     i64::from(held(word)).saturating_sub_unsigned(word >> 32).max(0)
 }
 
-/// Where so many places are nearly used up.
+/// The number of occupied places at which so many places are nearly used up.
 fn mark(places: i64) -> i64 {
     (places * 4).div_euclid(5).max(1)
 }
@@ -212,7 +212,7 @@ mod tests {
     fn a_policy_has_its_share_and_what_is_left_of_the_rest() {
         let capacity = Capacity::new(100);
         capacity.divide(["a", "b", "c"].into_iter());
-        // 16 each, and 52 for the first who come.
+        // Each share is 16 places. The other 52 are first come, first served.
         assert_eq!((fill(&capacity, "a"), fill(&capacity, "b"), fill(&capacity, "c")), (68, 16, 16));
         assert_eq!((capacity.occupied(), fill(&capacity, "gone")), (100, 0));
     }
@@ -225,7 +225,7 @@ mod tests {
         capacity.divide(["a", "b"].into_iter());
         assert_eq!(fill(&capacity, "b"), 0, "each place is occupied");
         capacity.release(&capacity.account("a"), 40);
-        // 60 are 35 beyond its share, and 50 may be.
+        // `a` holds 35 places beyond its share. The limit is 50.
         assert_eq!((fill(&capacity, "a"), fill(&capacity, "b")), (15, 25));
         capacity.divide(["b"].into_iter());
         let (gone, b) = (capacity.account("a"), capacity.account("b"));

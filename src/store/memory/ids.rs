@@ -1,4 +1,4 @@
-//! The records of a key's ids, small: an id is known by its fingerprint, and a record keeps only
+//! The compact records of a key's ids. A fingerprint identifies an id, and a record stores only
 //! facts that nothing else implies.
 
 use std::collections::HashMap;
@@ -12,10 +12,11 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::quota::Quota;
 use crate::limit::time::Micros;
 
-/// Records in a list; a key with more has a map. Most keys have one id.
+/// Maximum number of records in a list; a key with more has a map. Most keys have one id.
 const FEW: usize = 8;
 
-/// Quotas of one policy that records share: its own, and those of overrides and requests.
+/// Maximum number of quota lists of one policy that records share: its own, and those of overrides
+/// and requests.
 const SHARED: usize = 8;
 
 /// us in a ms.
@@ -24,17 +25,17 @@ const MS: Micros = 1000;
 /// A charge with an id.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// When it was made, us.
+    /// When the charge was made, us.
     at: Micros,
     cost: u64,
-    /// How long it is kept, ms: at most a day.
+    /// How long the record is kept, ms: at most a day.
     life: u32,
     pub(super) refunded: bool,
-    /// The quotas that it was charged to.
+    /// The charged quotas.
     pub(super) charged: Arc<Vec<Quota>>,
-    /// As the charge left them.
+    /// The state of each quota after the charge.
     left: SmallVec<[QuotaState; 1]>,
-    /// Its entries in the states of the quotas; none where `at` says enough, as in windows.
+    /// The charge's entries in the states of the quotas; none if `at` suffices, as in windows.
     entries: Option<Box<[Entry]>>,
 }
 
@@ -67,7 +68,7 @@ impl Record {
         Verdict::of_charge(self.cost, self.left.iter().copied().collect())
     }
 
-    /// Its receipt in terms of quotas: `place` finds each among those that it was charged to.
+    /// The charge's receipt for `quotas`. `place` finds each of them among the charged quotas.
     pub(super) fn receipt(&self, quotas: &[Quota], place: impl Fn(&Quota) -> Option<usize>) -> Receipt {
         let entry = |quota: &Quota| {
             let place = place(quota)?;
@@ -112,7 +113,7 @@ impl Records {
         }
     }
 
-    /// In place of a record of the same id, if there is one.
+    /// Adds a record, or replaces the record of the same id.
     pub(super) fn insert(&mut self, id: Fingerprint, record: Record) {
         if let Some(known) = self.get_mut(id) {
             *known = record;
@@ -131,7 +132,7 @@ impl Records {
         }
     }
 
-    /// Drops records whose time is over, and gives back memory that they leave unused.
+    /// Drops expired records, and frees memory that they leave unused.
     pub(super) fn sweep(&mut self, now: Micros) {
         match self {
             Self::Few(list) => list.retain(|(_, record)| record.is_alive(now)),
@@ -145,8 +146,8 @@ impl Records {
     }
 }
 
-/// Quotas that were charged with ids, each kept once for all records of a policy. A record does not
-/// keep the policy itself, whose lists may be large.
+/// Quotas that were charged with ids, each stored once for all records of a policy. A record does
+/// not keep the policy alive, since its lists may be large.
 #[derive(Debug, Default)]
 pub(super) struct SharedQuotas(Mutex<Vec<Arc<Vec<Quota>>>>);
 

@@ -1,4 +1,4 @@
-//! What the embedded store keeps of one key: the states of its quotas, the records of its ids, its last reset.
+//! The embedded store's data of one key: its quotas' states, its ids' records, and its last reset.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -18,17 +18,18 @@ use crate::limit::time::Micros;
 use crate::store::Meta;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
 
-/// The most notes of a log that one portion copies under the key's lock, in under a millisecond.
+/// Maximum number of a log's notes that one portion copies under the key's lock, in under a
+/// millisecond.
 const PORTION: usize = 2000;
 
-/// What a key used of each quota that it was charged to; almost always that is one, and nothing else.
+/// A key's state for each charged quota. Nearly always that is one, without notes.
 #[derive(Debug, Default)]
 pub(super) struct KeyState {
     held: SmallVec<[Held; 1]>,
     notes: Option<Box<Notes>>,
 }
 
-/// A state with what it depends on.
+/// A state, and the properties that identify its counter.
 #[derive(Debug)]
 struct Held {
     rule: Rule,
@@ -39,11 +40,12 @@ struct Held {
 #[derive(Debug, Default)]
 struct Notes {
     records: Records,
-    /// Charges made up to the first instant are forgotten; nobody asks about one from the second on. us.
+    /// Charges made up to the first instant no longer count. No refund concerns them from the
+    /// second instant on. us.
     reset: Option<(Micros, Micros)>,
 }
 
-/// The id of a piece of work, as its key records it.
+/// The id of an operation, as its key records it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Id<'a> {
     pub(super) print: Fingerprint,
@@ -53,7 +55,7 @@ pub(super) struct Id<'a> {
 type States = SmallVec<[State; 3]>;
 
 impl KeyState {
-    /// One step of work, at `now`; work with an id has it in `id` as well.
+    /// Runs one operation at `now`. An operation with an id also has it in `id`.
     pub(super) fn run(
         &mut self,
         policy: &Arc<Policy>,
@@ -91,7 +93,8 @@ impl KeyState {
         })
     }
 
-    /// Copies the next portion of the log of `quota`. False at the end, or if it is no log.
+    /// Copies the next portion of the log of `quota`. Returns false at the end, or if the quota has
+    /// no log.
     pub(super) fn tell(&self, quota: &Quota, told: &mut Counting) -> bool {
         let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window));
         match held.map(|held| &held.state) {
@@ -100,7 +103,7 @@ impl KeyState {
         }
     }
 
-    /// Says what a cost would be told, and charges nothing.
+    /// Decides a cost without charging it.
     pub(super) fn look(&mut self, policy: &Policy, cost: u64, now: Micros) -> Taken {
         self.with(policy, now, |states| look(policy, states, now, cost))
     }
@@ -110,7 +113,7 @@ impl KeyState {
         self.record(id).is_some_and(|record| record.is_alive(now))
     }
 
-    /// Records of ids.
+    /// Number of records of ids.
     pub(super) fn records(&self) -> usize {
         self.notes.as_ref().map_or(0, |notes| notes.records.len())
     }
@@ -119,7 +122,7 @@ impl KeyState {
         self.held.is_empty() && self.notes.is_none()
     }
 
-    /// Drops what says nothing any more.
+    /// Drops expired state.
     pub(super) fn sweep(&mut self, now: Micros) {
         self.held.retain(|held| held.expires_at() > now);
         if let Some(notes) = &mut self.notes {
@@ -172,7 +175,8 @@ impl KeyState {
         (taken, receipt)
     }
 
-    /// The receipt of an id's charge in terms of the present quotas, if it was not refunded yet; it is now.
+    /// The receipt of an id's charge for the present quotas, unless it was refunded. Marks it as
+    /// refunded.
     fn receipt(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
         let record = self.notes.as_mut()?.records.get_mut(id)?;
         if !record.is_alive(now) || std::mem::replace(&mut record.refunded, true) {
@@ -210,8 +214,9 @@ impl KeyState {
         Done::Refunded(Taken { tentative: false, ..taken }, given)
     }
 
-    /// Lends out the states of the policy's quotas. Each is found by what it depends on, so that a reload which
-    /// reorders, adds or drops quotas, or changes a limit, keeps the counts that still have a meaning.
+    /// Lends out the states of the policy's quotas, each found by the properties that identify its
+    /// counter. A reload may reorder, add or drop quotas, or change a limit. Counts that still have
+    /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
         let mut states: States = quotas.iter().map(|quota| self.remove(quota)).collect();
@@ -229,7 +234,7 @@ impl KeyState {
     }
 }
 
-/// Notes who caused what was charged, where a log keeps that.
+/// Records the metas of charges in the log that stores them.
 fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Meta]) {
     if let Some(State::SlidingLog(log)) = states.get_mut(policy.longest()).filter(|_| !metas.is_empty()) {
         let charged = ruling.verdicts.iter().map(|verdict| verdict.allowed && verdict.cost > 0);
@@ -238,7 +243,8 @@ fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Me
     }
 }
 
-/// A token bucket's window follows from its burst, which is a limit, as the entries of a log are.
+/// A token bucket's window follows from its burst, which is a limit. So is a log's number of
+/// entries. A changed limit keeps its counter.
 fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
     match (rule, quota.rule) {
         (Rule::TokenBucket(rate), Rule::TokenBucket(of)) => Terms::of(rate) == Terms::of(of),
@@ -247,7 +253,7 @@ fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
     }
 }
 
-/// The present policy with the names, limits and windows by which `then` decided.
+/// The present policy with the names, limits and windows of `then`, which decided.
 fn decided_by(present: &Arc<Policy>, then: &[Quota]) -> Arc<Policy> {
     if *present.quotas == *then {
         return present.clone();
