@@ -1,5 +1,5 @@
-//! What calls beside taking send more than the algorithm's own keys and arguments, and what they reply instead.
-//! The scripts read these from the end: `hold_head.lua`, `once_head.lua`, `back_head.lua`.
+//! The additional arguments and replies of calls other than plain charges. The scripts read them
+//! from the end: `hold_head.lua`, `once_head.lua`, `back_head.lua`.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
 
-/// Values of a record before those of its quotas, and of each quota.
+/// The number of values in a record before its quotas, and for each quota.
 const RECORD: (usize, usize) = (3, 8);
 
-/// The keys after the algorithm's own.
+/// Returns the keys after the algorithm's own.
 pub(super) fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     let policy = call.policy.counters();
     let mut keys = SmallVec::new();
@@ -32,7 +32,7 @@ pub(super) fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     keys
 }
 
-/// The arguments after the algorithm's own.
+/// Adds the arguments after the algorithm's own.
 pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     let quotas = &call.policy.quotas;
     match call.work {
@@ -70,7 +70,7 @@ pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     }
 }
 
-/// What a record says, which `word` calls new or old.
+/// Reads a record. `word` reports whether it is new or old.
 pub(super) fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[Value]) -> Option<Done> {
     let (head, quotas) = record.split_at_checked(RECORD.0)?;
     let cost = unsigned(&head[0])?;
@@ -99,7 +99,8 @@ pub(super) fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[V
     })))
 }
 
-/// Of a reservation in sliding windows that had room to spare, whose states were not sent: its receipt.
+/// Returns the receipt of a reservation in sliding windows with room to spare. Their states are not
+/// part of the reply.
 pub(super) fn roomy_receipt(call: &Call<'_>, taken: &Taken) -> Option<Receipt> {
     let Work::Reserve { cost, .. } = call.work else { return None };
     let entries = call.policy.quotas.iter().map(|_| Some(Entry::default())).collect();

@@ -1,4 +1,4 @@
-//! What a lane is asked, and why it may have no verdict.
+//! A request to a lane, and why it may have no verdict.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Work};
 use crate::telemetry::traces::Waiting;
 
-/// Work for one key. It is moved from hand to hand, so what is rare is boxed.
+/// Work for one key. Requests are moved often, so rare fields are boxed.
 #[derive(Debug)]
 pub struct Ask {
     pub tag: Arc<Tag>,
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
     pub matter: Matter,
-    /// Sent behind ASKING: the slot is about to move here.
+    /// Whether the request follows ASKING: the slot is about to move here.
     pub asking: bool,
     /// When its caller gives up, us by this node's clock.
     pub deadline: Micros,
-    /// Where it is recorded, of a check that is traced.
+    /// The trace of a check that is traced.
     pub trace: Option<Box<Waiting>>,
     pub answer: Return,
 }
 
-/// What is asked about a key.
+/// The operation on a key.
 #[derive(Debug, Clone)]
 pub enum Matter {
-    /// `metas` say who causes each of its costs, or nothing; only logs keep them.
+    /// `metas` name the cause of each cost, or are empty; only logs keep them.
     Work { work: Work, metas: SmallVec<[Meta; 1]> },
-    /// Which portion of what a log tells.
+    /// The number of a portion of the log.
     Page(usize),
 }
 
@@ -44,12 +44,12 @@ impl Matter {
         Self::Work { work, metas: metas.into() }
     }
 
-    /// One that charges costs in order.
+    /// Creates one that charges costs in order.
     pub fn take(costs: &[u64], metas: &[Meta]) -> Self {
         Self::work(Work::Take(costs.into()), metas)
     }
 
-    /// See [`Work::costs`]; nothing else has any.
+    /// See [`Work::costs`]; other operations have none.
     pub fn costs(&self) -> &[u64] {
         match self {
             Self::Work { work, .. } => work.costs(),
@@ -57,7 +57,7 @@ impl Matter {
         }
     }
 
-    /// One for each of its costs, or none at all.
+    /// Returns one for each of its costs, or none at all.
     pub fn metas(&self) -> &[Meta] {
         match self {
             Self::Work { metas, .. } => metas,
@@ -65,7 +65,7 @@ impl Matter {
         }
     }
 
-    /// The same of nobody in particular.
+    /// Removes the metas.
     pub fn without_metas(self) -> Self {
         match self {
             Self::Work { work, .. } => Self::work(work, &[]),
@@ -78,7 +78,7 @@ impl Matter {
         matches!(self, Self::Work { work: Work::Take(_), .. })
     }
 
-    /// Whether anything may be charged for it.
+    /// Whether it may charge anything.
     pub fn may_charge(&self) -> bool {
         match self {
             Self::Work { work: Work::Take(costs), .. } => costs.iter().any(|cost| *cost > 0),
@@ -87,7 +87,7 @@ impl Matter {
         }
     }
 
-    /// Whether anything was charged for it that was answered so.
+    /// Whether this answer means that something was charged.
     pub fn was_charged(&self, answer: &Answer) -> bool {
         match self {
             Self::Work { work, .. } => work.charges() && matches!(answer, Answer::Done(done) if done.is_charge()),
@@ -96,16 +96,16 @@ impl Matter {
     }
 }
 
-/// Where the answer to an ask goes.
+/// The destination of an answer.
 #[derive(Debug)]
 pub enum Return {
     To(oneshot::Sender<Result<Answer, Refusal>>),
-    /// To who asked for several at once, with the place of this one among them.
+    /// The caller of several requests, with the index of this one among them.
     Among(mpsc::UnboundedSender<(usize, Result<Answer, Refusal>)>, usize),
 }
 
 impl Return {
-    /// A caller that has gone needs none.
+    /// Sends the answer. A caller that has gone needs none.
     pub fn send(self, answer: Result<Answer, Refusal>) {
         match self {
             Self::To(caller) => _ = caller.send(answer),
@@ -122,7 +122,7 @@ impl Return {
     }
 }
 
-/// What a lane answers.
+/// The answer of a lane.
 #[derive(Debug)]
 pub enum Answer {
     Done(Done),
@@ -130,7 +130,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// TIME when work was done, us.
+    /// Returns the TIME of the work, us.
     pub fn at(&self) -> Option<Micros> {
         match self {
             Self::Done(done) => done.at(),
@@ -138,10 +138,10 @@ impl Answer {
         }
     }
 
-    /// What became of work.
+    /// Returns the result of work.
     ///
     /// # Errors
-    /// When something else was asked.
+    /// When the answer belongs to another operation.
     pub fn done(self) -> Result<Done, StoreError> {
         match self {
             Self::Done(done) => Ok(done),
@@ -153,13 +153,13 @@ impl Answer {
 /// Why a lane has no verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Not executed: the slot lives there.
+    /// Not executed: this node owns the slot.
     Moved(Address),
-    /// Not executed: the slot is moving there; ask it once, behind ASKING.
+    /// Not executed: the slot is moving to this node, which expects one request behind ASKING.
     Ask(Address),
-    /// Not executed: the slot is moving, and not all of the keys are on one side.
+    /// Not executed: the slot is moving, and not all keys are on one side.
     TryAgain,
-    /// Not executed: the server cannot now, for the reason that its error code names.
+    /// Not executed: the server cannot execute it now, for the reason in its error code.
     NotNow(String),
     Failed(StoreError),
 }
@@ -170,7 +170,7 @@ impl From<StoreError> for Refusal {
     }
 }
 
-/// What a lane tells by dropping the ask.
+/// Returns the error of a request that a lane dropped.
 pub fn given_up() -> StoreError {
     StoreError::Unknown("its connection was given up".into())
 }
@@ -188,7 +188,7 @@ pub mod tests {
 
     pub type Verdict = oneshot::Receiver<Result<Answer, Refusal>>;
 
-    /// One for a key under a policy that all of them share, and where its answer comes.
+    /// Creates a request for a key under a shared policy, and the receiver of its answer.
     pub fn ask(key: &str) -> (Ask, Verdict) {
         static SHARED: OnceLock<(Arc<Policy>, Fingerprinter)> = OnceLock::new();
         let (policy, fingerprints) = SHARED.get_or_init(|| (Arc::new(policy()), Fingerprinter::default()));

@@ -1,4 +1,4 @@
-//! One pipeline: what waited together, sent, and answered.
+//! One pipeline of calls, from sending to the answers.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -21,37 +21,38 @@ use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::{Done, StoreError};
 
-/// Rounds of one batch: as sent, once more with the script's source, alone after it was refused among others, and with
-/// the right windows by the calendar, which a clock that jumps may ask for again.
+/// The most rounds of one batch. Further rounds carry the script's source, a call of its own for
+/// one key, or the right calendar windows. A clock that jumps may need the windows again.
 const ROUNDS: usize = 5;
 
-/// How an exchange left the connection.
+/// The state of the connection after an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Sound,
     Broken,
     /// The server is a replica now.
     Demoted,
-    /// The server did not answer, neither this nor anything else.
+    /// The server answered neither this batch nor anything else.
     Silent,
 }
 
-/// What goes out together.
+/// The calls of one pipeline.
 pub struct Batch(Vec<Bundle>);
 
 impl Batch {
-    /// Puts together what may share a call.
+    /// Combines groups that may share a call.
     pub fn of(groups: Vec<Group>, shard: &Shard) -> Self {
         Self(bundles(groups, shard.may_bundle()))
     }
 
-    /// Those that it asks about.
+    /// Returns the keys of the batch.
     pub fn keys(&self) -> Vec<Fingerprint> {
         self.0.iter().flat_map(|bundle| &bundle.groups).map(Group::key).collect()
     }
 
-    /// Sends the calls and hands out the answers. What the server did not execute for want of the script or
-    /// of the right windows, or among others, is sent again at once.
+    /// Sends the calls and delivers the answers. A call is retried at once if the server lacked the
+    /// script or TIME was outside the bounds. A key that a shared call did not decide is retried as
+    /// well.
     pub async fn exchange(mut self, mut connection: Connection, shard: &Shard) -> Ended {
         let waiting = connection.clone();
         for _ in 0..ROUNDS {
@@ -64,7 +65,7 @@ impl Batch {
             self.0.iter().for_each(|bundle| shard.metrics.sent(bundle.checks()));
             let until = self.waits_until(shard, sent);
             let wait = |until| acknowledged(&waiting, shard, until);
-            // Each is sent when it is polled first, and the calls are before the other.
+            // A future sends when it is polled first, so the calls precede WAIT.
             let mut asked = pin!(wait(until));
             let replies = shard.awaited(connection.send_all(&pipeline), Duration::ZERO);
             let (replies, told) = match select(pin!(replies), asked.as_mut()).await {
@@ -103,7 +104,7 @@ impl Batch {
         Ended::Sound
     }
 
-    /// The calls.
+    /// Builds the commands of one round.
     fn pipeline(&self, shard: &Shard) -> Pipeline {
         let now = shard.shard_now();
         let mut pipeline = Pipeline::with_capacity(self.0.len());
@@ -116,16 +117,16 @@ impl Batch {
         pipeline
     }
 
-    /// How long a replica may take to acknowledge what is charged and was sent at `sent`, us; none where nobody waits
-    /// for that.
+    /// Returns until when a replica may acknowledge charges that were sent at `sent`, us. Returns
+    /// none if no request waits for a replica.
     fn waits_until(&self, shard: &Shard, sent: Micros) -> Option<Micros> {
         let asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
         let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.matter.may_charge());
         charging.map(|ask| patience_ends(ask, sent)).max()
     }
 
-    /// Hands out what each reply says. What must be sent again stays; what was charged and has to be acknowledged is
-    /// returned.
+    /// Delivers the result of each reply. Calls to retry stay in the batch. Returns the charges
+    /// that still need an acknowledgement.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<Unconfirmed> {
         let received = shard.now();
         shard.metrics.called(received.saturating_sub(sent), self.0.len());
@@ -198,20 +199,20 @@ impl Batch {
         charged
     }
 
-    /// Notes that the charges that are left are not answered.
+    /// Notes that the remaining charges have no answer.
     fn blame(&self, failure: &Failure, shard: &Shard) {
         if self.0.iter().flat_map(|bundle| &bundle.groups).any(Group::may_charge) {
             shard.refuse(failure);
         }
     }
 
-    /// Tells all that are left.
+    /// Rejects all remaining requests.
     fn fail(&mut self, refusal: &Refusal) {
         self.0.drain(..).flat_map(|bundle| bundle.groups).for_each(|group| group.refuse(refusal));
     }
 }
 
-/// The connection was given up with it under way.
+/// Rejects the requests that are left when the connection is given up.
 impl Drop for Batch {
     fn drop(&mut self) {
         self.fail(&given_up().into());
@@ -222,7 +223,7 @@ fn is_read_only(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if bundle::is_read_only(error))
 }
 
-/// Whether the shard refuses, and not the value of one key, and leads nowhere else.
+/// Whether the shard refuses, rather than one key or a redirection.
 fn is_by_shard(refusal: &Refusal, failure: &Failure) -> bool {
     match refusal {
         Refusal::Moved(_) | Refusal::Ask(_) | Refusal::TryAgain => false,
@@ -257,7 +258,8 @@ mod tests {
     use crate::store::Work;
     use crate::workers::Workers;
 
-    /// Its caller may have given up, and a check that was sent later over another connection been denied before it.
+    /// The caller of a refund may have given up. A later check over another connection may have
+    /// been denied before the refund.
     #[test]
     fn what_was_taken_back_ends_what_is_known_also_when_nobody_waits_for_it() {
         let (clock, generations) = (Clock::system(), Arc::new(Generations::default()));

@@ -1,4 +1,4 @@
-//! What one script call of a pipeline is for: one key, or several that share it.
+//! One script call of a pipeline: for one key, or for several that share it.
 
 use redis::{Cmd, ServerErrorKind, Value};
 use smallvec::{SmallVec, smallvec};
@@ -16,26 +16,27 @@ use crate::limit::time::Micros;
 use crate::store::StoreError;
 use crate::telemetry::traces;
 
-/// Quotas that one call decides by at most, when it is for several keys: it then takes the server about a millisecond.
+/// The most quotas in a call for several keys. The server spends about a millisecond on them.
 const QUOTAS: usize = 64;
 
-/// Groups that become one call: one, or several checks by the same script.
+/// Groups that become one call: one group, or several checks by the same script.
 pub struct Bundle {
     pub groups: SmallVec<[Group; 1]>,
     pub by: By,
-    /// How much later than believed TIME is taken to be when it gets there, us: what it was the last time, where it was
-    /// not covered. On a long way, or at a server that is busy, that is no fault of the clocks.
+    /// How much later than expected TIME is when the call arrives, us. The last round measured it,
+    /// if TIME was outside the bounds. A long way or a busy server cause it without a fault of the
+    /// clocks.
     pub lead: Micros,
 }
 
-/// Puts together what may share a call; the others keep their order, and so do those, and the groups of a key, which
-/// stand side by side. None of these may be asked again behind the others because the server does not know its script:
-/// so the first call by each of theirs brings it along.
+/// Combines groups that may share a call. Shared calls, other calls and the groups of a key each
+/// keep their order. The groups of a key are adjacent. A missing script must not move a call of a
+/// key behind the next. The first call by each script of these keys therefore carries the source.
 pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
     let mut packed = Packed { bundles: Vec::with_capacity(groups.len()), open: SmallVec::new() };
-    // The key of the group before, and its place.
+    // The key of the previous group, and the index of its call.
     let mut before: Option<(Fingerprint, usize)> = None;
-    // Places of the calls of keys that have several.
+    // The indices of the calls of keys with several calls.
     let mut in_order: SmallVec<[usize; 4]> = SmallVec::new();
     for group in groups {
         let key = group.key();
@@ -51,16 +52,16 @@ pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
     packed.bundles
 }
 
-/// What is put together so far.
+/// The calls so far.
 struct Packed {
     bundles: Vec<Bundle>,
-    /// By script, the place of the one that is not full; there are few.
+    /// For each script, the index of the call with room. There are few scripts.
     open: SmallVec<[(Script, usize); 4]>,
 }
 
 impl Packed {
-    /// Puts a group into the one that is not full, of those that share its `script`, unless that is before the place
-    /// `first`, or into a new one; its place.
+    /// Adds a group to the open call of its `script`, if any, or to a new call. The call must not
+    /// be before the index `first`. Returns the index of the call.
     fn put(&mut self, group: Group, script: Option<Script>, first: usize) -> usize {
         let known = self.open.iter_mut().find(|(of, _)| Some(*of) == script);
         if let Some((_, place)) = &known
@@ -86,7 +87,7 @@ impl Bundle {
         Self { groups: smallvec![group], by: By::Hash, lead: 0 }
     }
 
-    /// Has its call bring its script along, unless a call before it does.
+    /// Makes its call carry the script's source, unless an earlier call does.
     fn bring_script(&mut self, brought: &mut SmallVec<[Script; 4]>) {
         if let Some(script) = self.groups[0].script_of_work().filter(|script| !brought.contains(script)) {
             brought.push(script);
@@ -94,14 +95,14 @@ impl Bundle {
         }
     }
 
-    /// Whether a group that may share a call may share this one.
+    /// Whether one more group by the same script has room.
     fn accepts(&self, group: &Group) -> bool {
         let quotas = self.groups[0].asks[0].policy.quotas.len();
         let costs: usize = self.groups.iter().map(|group| group.costs.len()).sum();
         (self.groups.len() + 1) * quotas <= QUOTAS && costs + group.costs.len() <= COSTS
     }
 
-    /// Leaves out who has given up meanwhile; whether anybody is left.
+    /// Drops the requests of callers that gave up. Returns whether any are left.
     pub fn is_wanted(&mut self) -> bool {
         self.groups.retain(Group::is_wanted);
         !self.groups.is_empty()
@@ -111,12 +112,12 @@ impl Bundle {
         self.groups[0].asks[0].asking
     }
 
-    /// The checks that share it.
+    /// Returns the checks that share the call.
     fn calls(&self) -> SmallVec<[Call<'_>; 1]> {
         self.groups.iter().filter_map(Group::check).collect()
     }
 
-    /// For a shard whose TIME is believed to be `now` (us).
+    /// Builds the command for a shard whose expected TIME is `now`, us.
     pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
         let (now, time) = (now + self.lead, shard.time());
         if let [group] = &self.groups[..] {
@@ -125,7 +126,7 @@ impl Bundle {
         check::command(&self.calls(), shard.declared(), self.by, now, time)
     }
 
-    /// One for each group.
+    /// Returns one outcome for each group.
     pub fn outcomes(&self, reply: &Value, from: &Address) -> SmallVec<[Outcome; 1]> {
         if let Value::ServerError(error) = reply {
             let several = self.groups.len() > 1;
@@ -141,7 +142,7 @@ impl Bundle {
         }
     }
 
-    /// How many checks it carries: a refund, for one, is none.
+    /// Returns the number of checks in the call. A refund, for example, is no check.
     pub fn checks(&self) -> usize {
         self.groups.iter().map(Group::checks).sum()
     }
@@ -167,9 +168,10 @@ impl Bundle {
     }
 }
 
-/// What an error reply means. The script writes only after it has decided, and raises nothing behind its first write,
-/// so an error is always from before that, and nothing was charged. A redirection that names no host means the one it
-/// came from; one to a node without a name leads nowhere, until discovery tells where that is.
+/// Interprets an error reply. The script decides before it writes, and raises nothing after its
+/// first write. An error thus means that nothing was charged. A redirection without a host refers
+/// to the server that sent it. A redirection to a node without a name leads nowhere until discovery
+/// finds the node.
 fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     let details = error.details().unwrap_or_default();
     let redirected = |to: fn(Address) -> Refusal| {
@@ -192,20 +194,21 @@ fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
     refusal.unwrap_or_else(|| StoreError::Refused(Failure::of_reply(error).to_string()).into())
 }
 
-/// Whether the server says that it executes no calls for now, whatever they are.
+/// Whether the server executes no calls at the moment.
 pub fn executes_nothing(error: &redis::ServerError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown};
     matches!(error.kind(), Some(BusyLoading | ClusterDown | MasterDown))
 }
 
-/// Whether it comes from a replica. Before Redis 7.0, what a script ran into stands within another error.
+/// Whether the error comes from a replica. Before Redis 7.0, the error of a script is nested in
+/// another error.
 pub fn is_read_only(error: &redis::ServerError) -> bool {
     let is_within = || error.details().is_some_and(|details| details.contains(" -READONLY "));
     error.kind() == Some(ServerErrorKind::ReadOnly) || is_within()
 }
 
-/// Whether the script itself ran into it: the server adds where. What a server or a proxy has against calls for several
-/// keys it says before it runs them.
+/// Whether the script itself failed: the server then adds the place. A server or a proxy that
+/// rejects calls for several keys does so before it runs them.
 fn is_from_inside(error: &redis::ServerError) -> bool {
     error.details().is_some_and(|details| details.contains("user_script"))
 }
@@ -221,7 +224,7 @@ mod tests {
         Group::of(ask(key).0)
     }
 
-    /// What an error reply to a call for one key means.
+    /// Returns the outcome of a call for one key with this error reply.
     fn outcome(error: &str) -> Option<Outcome> {
         let from = Address { host: "shard".into(), port: 7001 };
         let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Whether a shard makes the charges that it is asked for, and why not.
+//! Whether a shard makes the charges that callers request, and why not.
 //!
 //! A shard is not up when, for a second, charges were refused or unanswered and none was made. The
 //! first charge that is made ends this, and so does a probe that writes. Answers that write nothing
@@ -17,24 +17,24 @@ use crate::limit::time::{MICROS_PER_SECOND, Micros};
 /// How long a server makes no charge before it is not up, us. Most failovers take less.
 pub const REFUSES: Micros = MICROS_PER_SECOND;
 
-/// No slot of its own.
+/// Marks a shard without a known slot.
 const NO_SLOT: u32 = u32::MAX;
 
 /// The state of one shard, for all of its connections.
 #[derive(Debug)]
 pub struct Charging {
-    /// Since when it has made no charge that it was asked for, us by this node's clock; 0: it makes
-    /// them.
+    /// Since when it has made no charge that callers requested, us by this node's clock. 0 means
+    /// that it makes charges.
     since: AtomicU64,
-    /// Why it made none last.
+    /// Why it made no charge last.
     why: ArcSwapOption<Failure>,
     /// Whether a charge was refused since the last probe.
     refused: AtomicBool,
-    /// Whether the log says that it is down.
+    /// Whether the log reports that it is down.
     is_logged: AtomicBool,
     /// One of its slots.
     slot: AtomicU32,
-    /// The key of its probes, and the slot of that.
+    /// The key of its probes, and the slot of that key.
     probe: Mutex<Option<(u16, Arc<str>)>>,
 }
 
@@ -56,7 +56,7 @@ impl Charging {
     pub fn refuse(&self, why: &Failure, now: Micros) {
         self.refused.store(true, Ordering::Relaxed);
         self.explain(why);
-        // The first one sets it.
+        // Only the first refusal sets the start.
         let _ = self.since.compare_exchange(0, now.max(1), Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -83,27 +83,27 @@ impl Charging {
         self.has_refused() && self.why.load().as_ref().is_some_and(|why| matches!(why.kind, Kind::NotNow))
     }
 
-    /// Notes that it has made a charge. True when the log said that it makes none.
+    /// Notes that it has made a charge. Returns true if the log reported that it makes none.
     pub fn accept(&self) -> bool {
         self.since.store(0, Ordering::Relaxed);
         self.is_logged.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes that a probe has written. A user may lack a right that the probe does not need: while
-    /// charges are refused for that, the probe ends nothing. True when the log said that it makes
-    /// no charges.
+    /// Notes that a probe has written. Returns true if the log reported that it makes no charges. A
+    /// user may lack a right that the probe does not need. While charges are refused for that
+    /// right, the probe changes nothing.
     pub fn accept_probe(&self) -> bool {
         let is_refused = self.refused.swap(false, Ordering::Relaxed);
         let lacks_right = self.why.load().as_ref().is_some_and(|why| why.kind == Kind::Rights);
         !(is_refused && lacks_right) && self.accept()
     }
 
-    /// Why it made no charge last.
+    /// Returns why it made no charge last.
     pub fn why(&self) -> Option<Arc<Failure>> {
         self.why.load_full()
     }
 
-    /// Whether the log does not say yet that it is down.
+    /// Whether the log does not report yet that it is down.
     pub fn must_be_logged(&self) -> bool {
         !self.is_logged.swap(true, Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ impl Charging {
         self.slot.store(u32::from(slot), Ordering::Relaxed);
     }
 
-    /// The key that its probes write; none while it is not known to own a slot.
+    /// Returns the key that its probes write; none while no slot of the shard is known.
     pub fn probe(&self, prefix: &str) -> Option<Arc<str>> {
         let slot = u16::try_from(self.slot.load(Ordering::Relaxed)).ok().filter(|slot| *slot < SLOTS)?;
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);

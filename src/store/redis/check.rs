@@ -1,12 +1,13 @@
-//! The calls for checks: of one key, or of several in one call. Only those by sliding logs are made otherwise.
+//! The calls for checks of one or several keys. Checks by sliding logs use other calls (`log.rs`).
 //!
-//! Half of what a script call costs the server is the call, so checks of several keys that go out together share one.
-//! They are decided each by itself, all at the same TIME.
+//! The call itself is half of the server's cost of a script call, so checks of several keys share
+//! one. The script decides each check separately, and all at the same TIME.
 //!
-//! The keys that a call declares must be of one slot where the server is a cluster's, so there such a call declares
-//! none and tells them as arguments, as servers permit to scripts without a shebang line. What is lost is that the
-//! server checks beforehand whether it has them. So the script notices for each check, when it reads its key and before
-//! it has charged anything; the check is then asked for alone, with its key declared.
+//! A cluster requires that all keys that a call declares share one slot. There, a shared call
+//! declares none and passes the names as arguments. Servers permit this to scripts without a
+//! shebang line. The server then does not check beforehand whether it owns the keys. The script
+//! notices this when it reads each key, before it charges anything. The lane then sends that check
+//! in a call of its own, with a declared key.
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -24,17 +25,17 @@ use crate::store::{Done, Work};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Declared {
     Yes,
-    /// They are of several slots.
+    /// The keys belong to several slots.
     No,
 }
 
-/// Whether work under a policy is a check that such a call may decide.
+/// Whether a shared call may decide this work under this policy.
 pub fn is_check(policy: &Policy, work: &Work) -> bool {
     policy.algorithm != Algorithm::SlidingLog && matches!(work, Work::Take(_) | Work::Look(_))
 }
 
-/// The command for checks, one of them at least, by the same script, for a shard whose TIME is believed to be `now`
-/// (us). `time` is decided by instead of TIME; tests only.
+/// Builds the command for one or more checks by the same script. `now` is the expected TIME of the
+/// shard, us. Tests replace TIME by `time`.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
     let told: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call, now)).collect();
     let (from, to) = common(told.iter().map(|told| told.bounds));
@@ -59,7 +60,7 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
     cmd
 }
 
-/// What the reply to such a command says of each check.
+/// Reads the reply to this command, one result for each check.
 pub fn replies(calls: &[Call<'_>], value: &Value) -> SmallVec<[Reply; 1]> {
     let all = |reply: fn(Micros) -> Reply, time| calls.iter().map(|_| reply(time)).collect();
     let Some((time, mut rest)) = opened(value) else { return all(|_| Reply::Malformed, 0) };
@@ -69,7 +70,7 @@ pub fn replies(calls: &[Call<'_>], value: &Value) -> SmallVec<[Reply; 1]> {
     calls.iter().map(|call| next(call, time, &mut rest).unwrap_or(Reply::Malformed)).collect()
 }
 
-/// Takes off what is said of the next check.
+/// Reads the result of the next check and removes it from `rest`.
 fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
     let said = match rest.first()? {
         Value::Nil => {
@@ -89,7 +90,8 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
     Some(Reply::Done(Done::Taken(call.taken(time, said)?.0)))
 }
 
-/// What is told of a check that is not in a list: what each window counted when that says all, or the state of pairs.
+/// Returns the number of values for a check that is not a list. Windows with room return one count
+/// each; pairs return one state.
 fn values_told(policy: &Policy) -> usize {
     if policy.algorithm == Algorithm::SlidingWindow { policy.quotas.len() } else { 1 }
 }
@@ -103,7 +105,7 @@ impl Numbers {
         numbers.map(f64::to_le_bytes).iter().for_each(|bytes| self.0.extend_from_slice(bytes));
     }
 
-    /// Those of one check.
+    /// Appends the numbers of one check.
     fn push_check(&mut self, call: &Call<'_>, told: &Told) {
         let start = self.0.len();
         self.push([0.0]);
@@ -114,7 +116,7 @@ impl Numbers {
         for (cost, times) in runs(call.costs) {
             self.push([cost as f64, times as f64]);
         }
-        // Where they end, which is where the script would read on: it counts from 1.
+        // The first number is the place where the script reads on, counted from 1.
         let ends = (self.0.len() + 1) as f64;
         self.0[start..start + 8].copy_from_slice(&ends.to_le_bytes());
     }

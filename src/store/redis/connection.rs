@@ -1,9 +1,9 @@
-//! A connection to a server: opened step by step, so that a failure is known by its step, and
-//! bounded in what it reads.
+//! A connection to a server. It opens step by step, so a failure names its step. It limits the size
+//! of answers.
 //!
-//! The bytes and lines of answers are counted from one write to the next. Each element of an answer
-//! ends a line, so the lines bound the elements, which take far more room in memory than on the
-//! wire.
+//! The limits apply to the bytes and lines from one write to the next. Each element of an answer
+//! ends a line, so the lines limit the elements. An element occupies far more room in memory than
+//! on the wire.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,15 +28,15 @@ use super::server::Address;
 use super::{entrance, resolver};
 use crate::config::Credentials;
 
-/// The most bytes from one write to the next. The longest answer is CLUSTER SLOTS of 16,384 ranges,
-/// about 6 MB.
+/// The most bytes from one write to the next. The longest answer is CLUSTER SLOTS with a range for
+/// each slot, about 6 MB.
 const BYTES: usize = 16 << 20;
 
-/// The most lines from one write to the next. CLUSTER SLOTS of 16,384 ranges with three nodes each
-/// has 600,000.
+/// The most lines from one write to the next. CLUSTER SLOTS with a range and three nodes for each
+/// slot has 600,000.
 const LINES: usize = 1 << 20;
 
-/// How much of the first answer is kept.
+/// The most bytes of the first answer that are kept.
 const FIRST: usize = 256;
 
 /// An open connection. Its clones share it, and it is closed with the last of them.
@@ -46,8 +46,8 @@ pub struct Connection {
     shared: Arc<Task>,
 }
 
-/// The task that carries the bytes of a connection; dropping this ends it, with answers outstanding
-/// too.
+/// The task that transfers the bytes of a connection. A drop ends the task, even with answers
+/// outstanding.
 #[derive(Debug)]
 struct Task {
     seen: Arc<Seen>,
@@ -92,7 +92,7 @@ enum Step {
     Ask,
 }
 
-/// The step of an attempt to connect, for the case that it takes too long.
+/// The step that an attempt to connect has reached, named when it takes too long.
 #[derive(Debug, Default)]
 pub struct Attempt(AtomicU8);
 
@@ -155,8 +155,8 @@ impl Connection {
         let seen = Arc::new(Seen::default());
         let stream = Bounded { stream, seen: seen.clone(), bytes: 0, lines: 0 };
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        // Without CLIENT SETINFO, which servers before 7.2 do not know and which would be one more
-        // command to allow.
+        // CLIENT SETINFO is skipped. Servers before 7.2 do not know it, and an ACL would have to
+        // allow it.
         let info = RedisConnectionInfo::default().set_skip_set_lib_name();
         let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
         let (driver, work) = made.map_err(|error| seen.failure(&error))?;
@@ -171,7 +171,7 @@ impl Connection {
         unless_error(self.send(question).await?)
     }
 
-    /// The same, with an error as a reply.
+    /// Returns the answer to one question. An error of the server counts as an answer.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -193,8 +193,8 @@ impl Connection {
         reply.map_err(|error| self.shared.seen.failure(&error))
     }
 
-    /// Whether the connection is known to have ended. Nothing is sent: a question that is given up
-    /// at once goes out no more, and what it is handed to is gone when the connection is.
+    /// Whether the connection is known to have ended. The question is dropped at once, so nothing
+    /// is sent. Its channel to the task is closed if the connection has ended.
     pub fn has_ended(&mut self) -> bool {
         self.driver
             .send_packed_command(&redis::cmd("TIME"))
@@ -205,7 +205,7 @@ impl Connection {
 
 async fn dial(at: SocketAddr, tls: Option<&TlsConnector>, host: &str, attempt: &Attempt) -> Result<Stream, Failure> {
     let stream = TcpStream::connect(at).await.map_err(|error| not_connected(&error))?;
-    // A socket that refuses this works all the same.
+    // A socket without this option works all the same.
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else { return Ok(Stream::Plain(stream)) };
     attempt.reach(Step::Tls);
@@ -293,11 +293,11 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A stream that ends when more is answered than is asked for.
+/// A stream that fails when an answer exceeds the limits.
 struct Bounded<S> {
     stream: S,
     seen: Arc<Seen>,
-    /// Since the last write.
+    /// The bytes read since the last write.
     bytes: usize,
     lines: usize,
 }
@@ -324,7 +324,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
         match &written {
             Ok(_) => (self.bytes, self.lines) = (0, 0),
-            // A server that has too many clients says so and closes before it is asked.
+            // A server with too many clients reports so and closes before it receives a question.
             Err(_) => {
                 let mut room = [0; FIRST];
                 let mut buf = ReadBuf::new(&mut room);

@@ -1,6 +1,6 @@
-//! Keeps the topology current: asks for CLUSTER SLOTS, every second and whenever something looks wrong, over
-//! connections that no check uses, so a dead or frozen node costs the others nothing. While something is wrong it asks
-//! one node after the other, those first whose lane is connected.
+//! Keeps the topology current. The watcher requests CLUSTER SLOTS every second, and whenever
+//! something looks wrong. No check uses its connections, so a dead or frozen node delays no check.
+//! While something is wrong, the watcher tries one node after another, connected primaries first.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -16,40 +16,42 @@ use super::topology::{Kind, Topology};
 use crate::limit::slot::SLOTS;
 use crate::telemetry::limiter::Limiter;
 
-/// How often the topology is asked for when nothing looks wrong.
+/// The interval of requests while nothing looks wrong.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a node may take to let this one in, and to answer, before the next one is asked: at first, and after
-/// several failures. Nodes that are far away are found all the same.
+/// How long a node may take to connect and to answer, before the next one is asked. The first value
+/// applies at first, the second after several failures. The longer limit finds nodes that are far
+/// away.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
-/// The least time between two questions.
+/// The shortest interval between two requests.
 const BREATH: Duration = Duration::from_millis(20);
 
-/// How often it is asked for while a primary cannot be reached: its replica may take over at any moment.
+/// The interval while a primary is unreachable: its replica may take over at any moment.
 const WHILE_DOWN: Duration = Duration::from_millis(50);
 
-/// The least time between two questions when a server did not let us in.
+/// The shortest interval after a server did not let this node in.
 const REFUSED: Duration = Duration::from_millis(250);
 
-/// The task that keeps the topology current; it ends with the store.
+/// The task that keeps the topology current. It ends with the store.
 pub struct Watcher {
     topology: Weak<Topology>,
-    /// Those that have not failed.
+    /// The connections that have not failed.
     connections: HashMap<Address, Connection>,
-    /// Whose turn it is to be asked after a failure or a doubt.
+    /// The index of the node to ask next. Failures and refresh requests advance it.
     turn: usize,
-    /// Questions in a row that were not answered.
+    /// Failed requests in a row.
     failures: usize,
-    /// Questions in a row to which no node of the known cluster said anything, but that it lets nobody in by what is
-    /// known here: so may a stranger at an address of before.
+    /// Failed requests in a row to which no node of the known cluster gave an answer. A rejected
+    /// login counts as no answer: a foreign server at an old address may reject it.
     strangers: usize,
-    /// How long the next one may take: twice what the last one took, and longer after each failure.
+    /// The time limit of the next request: twice the duration of the last one, and longer after
+    /// each failure.
     patience: Duration,
 }
 
 impl Watcher {
-    /// Starts to keep it current.
+    /// Starts the task.
     pub fn start(topology: &Arc<Topology>) {
         let (topology, connections, patience) = (Arc::downgrade(topology), HashMap::new(), PATIENCE.0);
         tokio::spawn(Self { topology, connections, turn: 0, failures: 0, strangers: 0, patience }.run());
@@ -104,10 +106,11 @@ impl Watcher {
             }
             let well = asked.is_ok() && topology.table.load().primaries().all(|lane| lane.shard().is_well());
             tokio::time::sleep(breath).await;
-            // A doubt cuts the pause short, and goes to another node: the one asked may be what is wrong.
+            // A refresh request cuts the pause short. It moves on to another node, since the last
+            // one may be at fault.
             let pause = if well { EVERY } else { WHILE_DOWN };
             doubted = tokio::time::timeout(pause, topology.shared.doubt.notified()).await.is_ok() || !well;
-            // By one, so that all have their turn, however many they are.
+            // A step of one reaches every node, whatever their number.
             if asked.is_err() || doubted && topology.kind() == Kind::Cluster {
                 self.turn += 1;
             }
@@ -129,7 +132,7 @@ impl Watcher {
         let may_be_gone = match kind {
             Kind::Unknown => true,
             Kind::Single => doubted,
-            // One of its nodes that has begun anew by itself must not take it over.
+            // A former node of the cluster that starts anew must not replace the cluster.
             Kind::Cluster => self.strangers >= round(topology),
         };
         if may_be_gone {
@@ -143,8 +146,8 @@ impl Watcher {
             let (reply, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
             let info = server::info_of(info).map_err(|failure| failure.about("CLUSTER"))?;
             let reply = unless_error(reply).map_err(|failure| failure.about("CLUSTER SLOTS"))?;
-            // A node that is cut off from the others believes what was; one that knows nothing else is heard all the
-            // same.
+            // A node that is cut off from the others reports an old topology. It is believed only
+            // while nothing else is known.
             let table = topology.table.load();
             let lane = table.lane(address);
             if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
@@ -160,7 +163,7 @@ impl Watcher {
             let is_known = |owner| table.lane(owner).is_some();
             let are_elsewhere = || lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner));
             if table.kind == Kind::Cluster && topology.shared.are_strange(&ids).unwrap_or_else(are_elsewhere) {
-                // Its own nodes may be back soon, and have all counts.
+                // The known nodes may return soon, and have all counts.
                 if self.strangers < round(topology) {
                     let sentence = "it belongs to another cluster than the one that is known";
                     return Err(Failure::connection(sentence));
@@ -176,7 +179,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// A server that is no cluster owns everything, unless it is a replica: then another seed must.
+    /// Accepts a server outside a cluster as the owner of all slots. Rejects a replica, since
+    /// another seed must be its primary.
     fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> Result<Kind, Failure> {
         if info.is_cluster() {
             return Ok(Kind::Cluster);
@@ -202,8 +206,9 @@ impl Watcher {
         Ok(Kind::Single)
     }
 
-    /// Whose turn it is: of the primaries that are connected; where none of them has answered, every second time of
-    /// them all and the seeds, since a dead one takes longer.
+    /// Returns the next node to ask, usually one of the connected primaries. Once each of them has
+    /// failed, every second turn iterates over all lanes and seeds. A dead node takes longer, so
+    /// connected primaries keep the other turns.
     fn next(&mut self, topology: &Topology) -> Address {
         let table = topology.table.load();
         let known = || topology.seeds.iter().chain(table.lanes.iter().map(Lane::address));
@@ -220,8 +225,8 @@ impl Watcher {
     }
 }
 
-/// So many questions in a row that fail mean that nobody answers: all that are known had their turn, see
-/// [`Watcher::next`].
+/// Returns how many failures in a row mean that no node answers. Every known node has had its turn
+/// by then, see [`Watcher::next`].
 fn round(topology: &Topology) -> usize {
     3 * (topology.seeds.len() + topology.table.load().lanes.len())
 }

@@ -1,10 +1,13 @@
-//! The far end of a lane: owns the connection to its primary.
+//! The driver of a lane, which owns the connection to its primary.
 //!
-//! When it breaks, the driver connects anew, which those who ask wait for; one that has stood still is asked whether
-//! it is there before anything goes out, so that what was not sent is not lost with it. When the server owes an answer
-//! for twice its time, or cannot be connected to, the lane's breaker opens: whoever asks is told so at once, the
-//! topology is asked for, and the driver probes by connecting until the server answers again: a connect is not enough,
-//! a script must have run. A server that is asked nothing shows by its TIME, once a second, that it is there.
+//! When the connection breaks, the driver reconnects, and requests wait for the new connection.
+//! Before the driver sends over an idle connection, it checks that the connection still exists. A
+//! dead idle connection thus loses no request.
+//!
+//! The lane's breaker opens when a connect fails, or when the server owes an answer for two
+//! response timeouts. An open breaker rejects each request at once and requests a new topology. The
+//! driver then reconnects until a script runs: an accepted connection alone proves too little. An
+//! idle server proves once a second, by its TIME, that it still answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,53 +22,55 @@ use super::traffic::probe;
 use crate::store::StoreError;
 use crate::workers::Kind;
 
-/// Asks that wait for the driver to take them in, and asks that it has taken in, at most; beyond that they are refused
-/// at once. 256 callers of batches of 100 have room.
+/// The most requests that wait in the driver's channel, and the most in its queue. Further requests
+/// are rejected at once. 256 callers fit, even if each sends a hundred requests.
 pub const QUEUE: usize = 32_768;
 
-/// How long a server may take to accept a connection and to answer the first questions: at first, and after several
-/// failures. A slow one is not given up for ever, and one that was cut off in silence is asked again within a second.
+/// The time limit of a connect and its first questions: at first, and after several failures. The
+/// longer limit admits slow servers. It still allows a retry within a second after a server was cut
+/// off in silence.
 const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
-/// How long the driver waits after a failed connect, and after a connection that broke before it answered anything; at
-/// most, when the server does not let it in again and again: each time costs the server a login, or a handshake.
+/// The pause after a failed connect, and after a connection that broke before its first answer. The
+/// second value is the maximum for a server that rejects this node repeatedly. Each attempt costs
+/// the server a login or a handshake.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Why the driver stopped serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Nobody can ask any more.
+    /// All senders are gone.
     Unwanted,
     /// The connection broke.
     Broken,
-    /// The server is a replica now. Its address may lead to another one by now, the primary.
+    /// The server is a replica now. Its address may lead to the new primary.
     Demoted,
-    /// The connection stands, and the server says nothing.
+    /// The connection exists, but the server does not answer.
     Silent,
-    /// The connection broke before it answered anything.
+    /// The connection broke before its first answer.
     Useless,
 }
 
-/// The far end: owns the connection.
+/// Owns the connection of a lane.
 pub struct Driver {
     pub(super) asks: Inbox,
     pub(super) shard: Arc<Shard>,
-    /// The breaker: whether who asks while there is no connection is told so at once, and does not wait for one.
+    /// The breaker: while it is open, requests without a connection are rejected at once.
     is_open: bool,
-    /// Why it was opened last.
+    /// Why the breaker opened last.
     why: Failure,
-    /// What waits to go out; at most [`QUEUE`].
+    /// The requests that wait to be sent; at most [`QUEUE`].
     pub(super) queue: Queue,
-    /// How many of those the metrics know of.
+    /// The queue length that the metrics show.
     noted: usize,
-    /// How long the next connect may take.
+    /// The time limit of the next connect.
     connect: Duration,
-    /// How long to wait before it, if this one fails.
+    /// The pause after the next connect, if it fails.
     pause: Duration,
 }
 
 impl Driver {
-    /// Starts one, which ends when nobody can ask it any more.
+    /// Starts a driver, which ends when all senders are gone.
     pub fn start(shard: Arc<Shard>) -> Inlet {
         let (inlet, asks) = inbox(QUEUE);
         let (why, connect) = (Failure::late(), CONNECT.0);
@@ -115,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// Opens the breaker until it is time to try again; true when nobody can ask any more.
+    /// Opens the breaker until the next attempt. Returns true when all senders are gone.
     async fn give_up(&mut self, why: &Failure) -> bool {
         self.open_breaker(why);
         self.shard.doubt();
@@ -136,7 +141,8 @@ impl Driver {
         }
     }
 
-    /// Connects. Who asks meanwhile waits, unless the breaker is open: then a script must have run as well.
+    /// Connects. Requests wait meanwhile, unless the breaker is open. After an open breaker or a
+    /// refused charge, a script must run as well.
     async fn connect(&mut self) -> Result<Connection, Failure> {
         let (shard, limit, is_open) = (self.shard.clone(), self.connect, self.is_open);
         let connecting = async {
@@ -156,7 +162,7 @@ impl Driver {
         }
     }
 
-    /// Tells the metrics how many asks wait here.
+    /// Reports the queue length to the metrics.
     pub(super) fn note_held(&mut self) {
         let held = self.queue.len();
         if self.noted != held {
@@ -165,8 +171,7 @@ impl Driver {
         }
     }
 
-    /// Tells whoever asks that there is no connection, until it is time to try again; true when nobody can
-    /// ask any more.
+    /// Rejects requests until the next attempt. Returns true when all senders are gone.
     async fn refuse(&mut self, why: &Failure) -> bool {
         let pause = tokio::time::sleep(self.pause);
         tokio::pin!(pause);
@@ -189,7 +194,7 @@ async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure
     let (address, durability, known) = (&shard.address, shard.durability, &shard.looked_over);
     let (time, is_cluster) = server::prepare(&mut connection, address, durability, known).await?;
     shard.set_cluster(is_cluster);
-    // One that does not tell is asked all the same.
+    // A server that does not answer CLUSTER SLOTS is used all the same.
     if is_cluster
         && let Ok(slots) = server::slots(&mut connection).await
         && shard.is_strange(&server::ids(&slots))
@@ -200,7 +205,7 @@ async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure
     Ok(connection)
 }
 
-/// Tells who asks that there is no connection, which leaves their charges unanswered.
+/// Rejects requests for lack of a connection. Notes a refusal if one of them may charge.
 fn refuse(asks: Piece, why: &Failure, shard: &Shard) {
     if asks.iter().any(|ask| ask.matter.may_charge()) {
         shard.refuse(why);

@@ -1,8 +1,8 @@
-//! Checks of several keys that one caller asks for at once, as a batch does.
+//! Checks of several keys that one caller sends at once, as a batch does.
 //!
-//! Most of what a check keeps while it waits is for what seldom happens: a redirection, a pause, a slot that moves. So
-//! these go to each lane in one piece and share a channel, over which their lanes answer as they come, and only those
-//! that were not executed are asked again one by one.
+//! Most state of a waiting check serves rare events: a redirection, a pause, a moving slot. The
+//! checks of a batch therefore reach each lane in one piece and share one answer channel. Only
+//! checks that were not executed are retried one by one.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -73,7 +73,7 @@ impl RedisStore {
                 else => break,
             }
         }
-        // Asks that were dropped.
+        // The lanes dropped these requests.
         for place in 0..wanted.len() {
             if let Some(lane) = waiting.end(place) {
                 lane.shard().metrics.failed(&given_up(), 1);
@@ -82,7 +82,7 @@ impl RedisStore {
         }
     }
 
-    /// The answer to a check that was not executed.
+    /// Retries a check that was not executed, and returns its answer.
     async fn take_alone(
         &self,
         place: usize,
@@ -112,10 +112,11 @@ impl Wanted<'_> {
     }
 }
 
-/// The lanes that checks wait for. When the caller gives up first, by dropping the call, they count as timed out.
+/// The lanes that checks wait for. A caller gives up by dropping the call, and the checks then
+/// count as timed out.
 struct AllUnanswered {
     lanes: Vec<Lane>,
-    /// Of each check the place of its lane, while it waits.
+    /// For each waiting check, the index of its lane.
     places: Vec<Option<usize>>,
 }
 
@@ -124,7 +125,7 @@ impl AllUnanswered {
         Self { lanes: Vec::new(), places: vec![None; checks] }
     }
 
-    /// A check waits for a lane, whose place among them is told.
+    /// Notes that a check waits for a lane. Returns the index of the lane.
     fn wait(&mut self, check: usize, lane: Lane) -> usize {
         let at = self.lanes.iter().position(|known| known.is(&lane)).unwrap_or_else(|| {
             self.lanes.push(lane);
@@ -134,7 +135,7 @@ impl AllUnanswered {
         at
     }
 
-    /// The check waits no more; the lane that it waited for.
+    /// Ends the wait of a check. Returns the lane that it waited for.
     fn end(&mut self, check: usize) -> Option<Lane> {
         self.places[check].take().map(|at| self.lanes[at].clone())
     }

@@ -1,5 +1,5 @@
-//! What a node shows to a server to be let in: a user and password, TLS. Files are read for each connection anew, so
-//! that what they hold can be changed while the node runs.
+//! The login of a node at a server: user, password and TLS. Each connection reads the files anew,
+//! so their content may change while the node runs.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,13 +17,13 @@ use tokio_rustls::TlsConnector;
 use super::failure::Failure;
 use crate::config::{ClientTls, Credentials, Password};
 
-/// The most bytes of a file of credentials.
+/// The most bytes of a credentials file.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The command that logs in, if any.
+/// Returns the command that logs in, if any.
 ///
 /// # Errors
-/// When a file cannot be read. No error holds what a file holds.
+/// When a file cannot be read. No error contains the content of a file.
 pub(super) async fn login(credentials: &Credentials) -> Result<Option<Cmd>, Failure> {
     let Some(login) = &credentials.login else { return Ok(None) };
     let mut command = redis::cmd("AUTH");
@@ -39,10 +39,10 @@ pub(super) async fn login(credentials: &Credentials) -> Result<Option<Cmd>, Fail
     Ok(Some(command))
 }
 
-/// Builds the side of this node in TLS.
+/// Builds this node's side of TLS.
 ///
 /// # Errors
-/// When a file cannot be read or holds no certificate or key.
+/// When a file cannot be read, or contains no certificate or key.
 pub(super) async fn connector(tls: &ClientTls) -> Result<TlsConnector, Failure> {
     let roots = match &tls.ca_file {
         Some(path) => {
@@ -82,7 +82,7 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
     read.map_err(|_| wrong(path, "holds no certificate in PEM"))
 }
 
-/// The authorities that this system trusts; those that cannot be read are left out.
+/// Returns the authorities that this system trusts, except unreadable ones.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -95,7 +95,7 @@ async fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     bytes.map_err(|error| wrong(path, &format!("cannot be read: {}", error.kind())))
 }
 
-/// The file may be another one than the configuration was checked with, and may never end.
+/// The file may have changed since the configuration was checked, and may never end.
 fn bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
@@ -105,8 +105,8 @@ fn bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Does what may wait for a disk on a thread that may wait. One that waits for ever is not given up by its thread, so
-/// there are few of them at once; none when it panicked.
+/// Runs work that may wait for a disk on a blocking thread. A thread cannot abandon endless work,
+/// so few run at once. Returns none if the work panics.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     static AT_ONCE: Semaphore = Semaphore::const_new(4);
     let permit = AT_ONCE.acquire().await.ok()?;

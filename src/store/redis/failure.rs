@@ -1,4 +1,4 @@
-//! Why a server is of no use now: one sentence of this program, which names the likely cause.
+//! Why a server is of no use now: one sentence of this program that names the likely cause.
 //!
 //! A caller and the log receive this sentence. Neither receives the words of the driver or the
 //! source of a script. The text of an error that this program does not know reaches the log alone,
@@ -9,17 +9,17 @@ use std::fmt;
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
-/// Why nothing is decided by what another program wrote, or something broke.
+/// The reason to reject counts that another program wrote, or that a fault broke.
 pub const FOREIGN: &str = "what is kept of the key is no count of this program; a reset (DELETE /v1/usage) ends it";
 
-/// Why nothing is done with an id of whose charge another program wrote something.
+/// The reason to reject an id whose record another program wrote.
 pub const FOREIGN_RECORD: &str =
     "what is kept of this id is no record of this program: use another id, or delete its key in Redis";
 
 /// The most bytes of a server's own text in the log.
 const SAID: usize = 200;
 
-/// The most bytes of a sentence. The words that callers see before it make it 300 at most.
+/// The most bytes of a sentence. With the words before it, callers see at most 300.
 pub const MOST_TEXT: usize = 240;
 
 /// The meaning of a failure for the connection and the server.
@@ -27,11 +27,11 @@ pub const MOST_TEXT: usize = 240;
 pub enum Kind {
     /// There is no connection, or it broke.
     Connection,
-    /// The same, since no working Redis is at the other end.
+    /// There is no connection, because no working Redis is at the other end.
     NotRedis,
     /// The server answered, so its connection is sound.
     Answer,
-    /// The same; another server may make the charges by now, or this one soon.
+    /// The server answered, but another server may make the charges by now, or this one soon.
     NotNow,
     /// The server does not let this node in.
     Login,
@@ -49,10 +49,10 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub kind: Kind,
-    /// Whether the connection is sound all the same.
+    /// Whether the connection is sound in spite of the failure.
     is_sound: bool,
     sentence: Cow<'static, str>,
-    /// The server's own text where its error is not a known one; cleaned and cut.
+    /// The server's own text if its error is unknown; cleaned and cut.
     said: Option<Box<str>>,
 }
 
@@ -98,12 +98,12 @@ impl Failure {
         Self::of_error(code, details)
     }
 
-    /// The server's answer is longer than any that is asked for.
+    /// The server's answer is longer than any that this node expects.
     pub fn too_long() -> Self {
         Self::new(Kind::NotRedis, "the server's answer is longer than any that this node asks for")
     }
 
-    /// Why a connection broke whose first answer began with `first`.
+    /// Explains why a connection broke. `first` begins its first answer.
     pub fn of_driver(error: &RedisError, first: Option<&[u8]>) -> Self {
         let Some(first) = first else {
             return Self::connection(
@@ -120,7 +120,7 @@ impl Failure {
         })
     }
 
-    /// Reads the first bytes of a server, where they are those of no working Redis.
+    /// Explains the first bytes of a server, unless a working Redis may send them.
     fn of_first_bytes(first: &[u8]) -> Option<Self> {
         match first {
             // A record of TLS: an alert, or a handshake.
@@ -142,7 +142,7 @@ impl Failure {
     }
 
     fn of_error(code: &str, details: &str) -> Self {
-        // Before Redis 7.0, what a script ran into stands within another error.
+        // Before Redis 7.0, the error of a script is nested in another error.
         if let Some((_, inner)) = details.split_once("user_script: ").filter(|_| code == "ERR")
             && let Some((_, inner)) = inner.split_once(": -")
         {
@@ -180,7 +180,7 @@ impl Failure {
         }
     }
 
-    /// An error without a code of its own.
+    /// Interprets an error without a code of its own.
     fn of_text(details: &str) -> Self {
         let has = |text: &str| details.contains(text);
         let known = |kind, sentence: &'static str| Self::new(kind, sentence);
@@ -206,7 +206,7 @@ impl Failure {
         } else if has("foreign record") {
             known(Kind::Key, FOREIGN_RECORD)
         } else if details.starts_with("user_script:") || has(": user_script:") {
-            // The script itself ran into a value that it cannot read.
+            // The script found a value that it cannot read.
             known(Kind::Key, FOREIGN)
         } else if has("string exceeds maximum") {
             known(Kind::Key, FOREIGN)
@@ -234,7 +234,7 @@ impl Failure {
         Self { said: Some(said.into()), ..Self::new(Kind::Answer, sentence) }
     }
 
-    /// The same for the log: with the server's own text where its error is not a known one.
+    /// Returns the sentence for the log, with the server's own text if its error is unknown.
     pub fn for_log(&self) -> Cow<'_, str> {
         match &self.said {
             Some(said) => Cow::Owned(format!("the server refuses with an error that this node does not know: {said}")),
@@ -242,12 +242,12 @@ impl Failure {
         }
     }
 
-    /// The server's own text where its error is not a known one.
+    /// Returns the server's own text if its error is unknown.
     pub fn said(&self) -> Option<&str> {
         self.said.as_deref()
     }
 
-    /// The same, about one question.
+    /// Adds the question to the sentence.
     pub fn about(self, question: &str) -> Self {
         let sentence = cleaned(&format!("{question}: {}", self.sentence), MOST_TEXT).into();
         Self { sentence, ..self }
@@ -258,16 +258,16 @@ impl Failure {
         self.is_sound
     }
 
-    /// Whether it mostly takes a person to change this, so that there is no hurry to try again.
+    /// Whether usually only an operator can fix the cause, so retries need no hurry.
     pub fn is_refusal(&self) -> bool {
         matches!(self.kind, Kind::Login | Kind::Rights | Kind::NotRedis)
     }
 }
 
-/// A reply that is no error.
+/// Returns the reply unless it is an error.
 ///
 /// # Errors
-/// When it is one.
+/// When the reply is an error.
 pub fn unless_error(reply: Value) -> Result<Value, Failure> {
     match reply {
         Value::ServerError(error) => Err(Failure::of_reply(&error)),
@@ -275,7 +275,7 @@ pub fn unless_error(reply: Value) -> Result<Value, Failure> {
     }
 }
 
-/// The code of an error reply as far as it is one: a server may say anything.
+/// Returns the code of an error reply, or `ERR` where its text is no code.
 pub fn code(error: &ServerError) -> &str {
     let is_code = |code: &&str| code.len() <= 32 && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
     Some(error.code()).filter(is_code).unwrap_or("ERR")
@@ -289,7 +289,8 @@ fn quoted(text: &str) -> Option<&str> {
     (!word.is_empty() && word.len() <= 32 && word.bytes().all(is_name)).then_some(word)
 }
 
-/// A text without what could disturb a terminal or a line of the log, in `most` bytes.
+/// Returns a text of at most `most` bytes. Characters that could disturb a terminal or a log line
+/// become `?`.
 pub fn cleaned(text: &str, most: usize) -> String {
     let mut clean = String::new();
     for letter in text.chars() {

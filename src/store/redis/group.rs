@@ -1,4 +1,4 @@
-//! What is decided together: the asks of one key under one policy.
+//! A group: the requests for one key under one policy, decided together.
 
 use std::sync::Arc;
 
@@ -17,31 +17,32 @@ use crate::limit::quota::Rule;
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Taken, Work};
 
-/// Costs in one call at most: the server does nothing else meanwhile.
+/// The most costs in one call. The server does nothing else meanwhile.
 pub const COSTS: usize = 1000;
 
-/// Different costs in one call for a sliding log at most, if it has one quota; of several quotas as much fewer. When
-/// each fits, the server finds out by a search of each quota's log, which takes up to 0.1 ms.
+/// The most different costs in one call for a sliding log with one quota. For several quotas this
+/// is divided by their number. For each cost, the server searches each quota's log for the instant
+/// at which it fits. A search lasts up to 0.1 ms.
 const SEARCHES: usize = 64;
 
-/// What such a search weighs, behind that for the first cost, in costs of a check.
+/// The weight of each search after the first cost's, in costs of a check.
 const SEARCH: usize = 16;
 
-/// Of what a log holds, so many entries weigh as much as a cost when something is taken back, which may move half of
-/// them: of 100,000 that took 0.2 s.
+/// How many log entries weigh as much as one cost in a refund. A refund may move half of the log.
+/// With 100,000 entries this lasts a fifth of a second.
 const MOVED: usize = 10;
 
-/// Asks of one key under one policy, which are decided together.
+/// The requests for one key under one policy, which are decided together.
 pub struct Group {
     pub asks: Vec<Ask>,
     pub costs: Vec<u64>,
-    /// One for each cost, or none at all.
+    /// One for each cost, or empty.
     metas: Vec<Meta>,
-    /// Those of the costs that differ, for a sliding log.
+    /// The distinct costs, for a sliding log.
     different: Different,
 }
 
-/// The costs in a call that differ, as far as there is a bound for them.
+/// The distinct costs of a call, as far as a limit applies to them.
 struct Different {
     known: Vec<u64>,
     most: usize,
@@ -66,7 +67,7 @@ impl Different {
     }
 }
 
-/// How many different costs one call for a policy may carry.
+/// Returns how many different costs one call for a policy may carry.
 fn most_different(policy: &Policy) -> usize {
     match policy.algorithm {
         Algorithm::SlidingLog => (SEARCHES / policy.quotas.len().max(1)).max(1),
@@ -74,14 +75,15 @@ fn most_different(policy: &Policy) -> usize {
     }
 }
 
-/// Entries that the logs of a policy may hold together, of which each costs a unit at least. Others have none.
+/// Returns the most entries in all logs of a policy. Each entry costs at least one unit. Other
+/// policies have none.
 fn log_entries(policy: &Policy) -> usize {
     let logs = policy.quotas.iter().filter(|quota| matches!(quota.rule, Rule::SlidingLog(_)));
     let entries: u64 = logs.map(|quota| max_entries(quota).min(quota.limit.get())).sum();
     usize::try_from(entries).unwrap_or(usize::MAX)
 }
 
-/// How many of the costs, from the first on, one call may carry.
+/// Returns how many of the costs, from the first on, one call may carry.
 pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
     let most = most_different(policy);
     if costs.len() <= most {
@@ -98,12 +100,12 @@ pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
     costs.iter().take_while(fits).count()
 }
 
-/// What a reply means for a group.
+/// The meaning of a reply for a group.
 pub enum Outcome {
     Answered(Answer),
-    /// TIME was not covered; this is it.
+    /// TIME was outside the bounds. The value is TIME, us.
     Elsewhen(Micros),
-    /// It was not executed among others, and is to be asked for by itself.
+    /// The shared call did not decide the group, which needs a call of its own.
     Again,
     Refused(Refusal),
 }
@@ -129,17 +131,17 @@ impl Group {
         group
     }
 
-    /// Of its key under its policy.
+    /// Returns the fingerprint of its key under its policy.
     pub fn key(&self) -> Fingerprint {
         self.asks[0].fingerprint
     }
 
-    /// Of its key.
+    /// Returns the slot of its key.
     pub fn slot(&self) -> u16 {
         self.asks[0].tag.slot()
     }
 
-    /// Only what is decided by the same limits and node may share a call.
+    /// Whether a request may join. All requests of a call need the same limits and the same node.
     pub fn accepts(&self, ask: &Ask) -> bool {
         let first = &self.asks[0];
         Arc::ptr_eq(&first.policy, &ask.policy)
@@ -168,7 +170,7 @@ impl Group {
         }
     }
 
-    /// Leaves out who has given up meanwhile; whether anybody is left.
+    /// Drops the requests of callers that gave up. Returns whether any are left.
     pub fn is_wanted(&mut self) -> bool {
         if self.asks.iter().any(|ask| ask.answer.is_closed()) {
             self.asks.retain(|ask| !ask.answer.is_closed());
@@ -181,12 +183,12 @@ impl Group {
         !self.asks.is_empty()
     }
 
-    /// Whether anything may be charged for it.
+    /// Whether the group may charge anything.
     pub fn may_charge(&self) -> bool {
         self.asks.iter().any(|ask| ask.matter.may_charge())
     }
 
-    /// Whether the server has written for it, that was answered so.
+    /// Whether this answer means that the server wrote something for the group.
     pub fn was_written(&self, answer: &Answer) -> bool {
         let Answer::Done(done) = answer else { return false };
         match done {
@@ -197,13 +199,14 @@ impl Group {
         }
     }
 
-    /// The script by which it may share a call with others, if any: nothing is sent behind ASKING but one key.
+    /// Returns the script that the group may share with others, if any. A call behind ASKING has
+    /// only one key.
     pub fn shared_script(&self) -> Option<Script> {
         self.check().filter(|_| !self.asks[0].asking)?;
         self.script_of_work()
     }
 
-    /// The script of its work, if it is work.
+    /// Returns the script of its work, if it is work.
     pub fn script_of_work(&self) -> Option<Script> {
         let first = &self.asks[0];
         match &first.matter {
@@ -212,7 +215,7 @@ impl Group {
         }
     }
 
-    /// The check that it is, if it is one; see [`Call::is_check`].
+    /// Returns the check of the group, if it is one; see [`Call::is_check`].
     pub fn check(&self) -> Option<Call<'_>> {
         match &self.asks[0].matter {
             Matter::Work { work, .. } => Some(self.call(work)).filter(Call::is_check),
@@ -234,12 +237,12 @@ impl Group {
         }
     }
 
-    /// How many checks it carries: a refund, for one, is none.
+    /// Returns the number of checks in the group. A refund, for example, is no check.
     pub fn checks(&self) -> usize {
         self.costs.len()
     }
 
-    /// How long its call keeps the server and the line, in costs of a check.
+    /// Returns the load of its call on the server and the connection, in costs of a check.
     pub fn weight(&self) -> usize {
         let Ask { policy, matter, .. } = &self.asks[0];
         match matter {
@@ -254,7 +257,7 @@ impl Group {
         }
     }
 
-    /// What a person calls the script.
+    /// Returns the name of the script for traces.
     pub fn script(&self) -> String {
         let Ask { policy, matter, .. } = &self.asks[0];
         let algorithm = policy.algorithm.name();
@@ -275,14 +278,14 @@ impl Group {
         match &self.asks[0].matter {
             Matter::Work { work, .. } => Outcome::of(self.call(work).reply(reply)),
             Matter::Page(_) => {
-                // It only reads, so nothing was charged.
+                // The call only reads, so nothing was charged.
                 let corrupt = || Outcome::Refused(StoreError::Refused(FOREIGN.into()).into());
                 Page::read(reply).map_or_else(corrupt, |page| Outcome::Answered(Answer::Page(page)))
             }
         }
     }
 
-    /// Gives each ask with its part of the answer.
+    /// Passes each request its part of the answer.
     pub fn hand_out(mut self, answer: Answer, mut give: impl FnMut(Ask, Answer)) {
         if self.asks.len() == 1
             && let Some(ask) = self.asks.pop()

@@ -1,7 +1,7 @@
-//! What waits for a driver to take it in.
+//! The channel through which requests reach a driver.
 //!
-//! A channel with room for so many asks, which those that a caller has at once enter in one piece: one by one, a driver
-//! on another core would go off with the first of them.
+//! The channel has limited room. All requests that a caller sends at once enter in one piece. If
+//! they entered singly, a driver on another core would send the first one without the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use super::ask::Ask;
 use crate::store::StoreError;
 
-/// Asks that were put in together.
+/// Requests that enter together.
 pub type Piece = SmallVec<[Ask; 1]>;
 
-/// The end for those who ask.
+/// The sending end.
 #[derive(Debug)]
 pub struct Inlet {
     pieces: mpsc::UnboundedSender<Piece>,
@@ -23,14 +23,14 @@ pub struct Inlet {
     room: usize,
 }
 
-/// The end for the driver.
+/// The driver's end.
 #[derive(Debug)]
 pub struct Inbox {
     pieces: mpsc::UnboundedReceiver<Piece>,
     waiting: Arc<AtomicUsize>,
 }
 
-/// Both ends of one where `room` asks may wait.
+/// Creates both ends of a channel with room for `room` requests.
 pub fn inbox(room: usize) -> (Inlet, Inbox) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
@@ -38,7 +38,7 @@ pub fn inbox(room: usize) -> (Inlet, Inbox) {
 }
 
 impl Inlet {
-    /// Puts asks in. Those that there is no room for are answered so.
+    /// Sends requests to the driver. Rejects those that exceed the room.
     pub fn put(&self, mut asks: Piece) {
         let room = self.room.saturating_sub(self.waiting.fetch_add(asks.len(), Ordering::Relaxed));
         if room < asks.len() {
@@ -55,7 +55,7 @@ impl Inlet {
         }
     }
 
-    /// How many asks wait.
+    /// Returns the number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -67,13 +67,13 @@ impl Inlet {
 }
 
 impl Inbox {
-    /// The next piece, or nothing when nobody can ask any more.
+    /// Returns the next piece, or none when all senders are gone.
     pub async fn recv(&mut self) -> Option<Piece> {
         let piece = self.pieces.recv().await?;
         Some(self.taken(piece))
     }
 
-    /// The next piece if there is one.
+    /// Returns the next piece, if there is one.
     pub fn try_recv(&mut self) -> Option<Piece> {
         let piece = self.pieces.try_recv().ok()?;
         Some(self.taken(piece))
@@ -93,7 +93,7 @@ mod tests {
     use super::super::ask::tests::{Verdict, ask};
     use super::*;
 
-    /// So many asks of one piece, and who waits for the answers.
+    /// Creates a piece of `count` requests, and the receivers of their answers.
     fn piece(count: usize) -> (Piece, Vec<Verdict>) {
         (0..count).map(|_| ask("key")).unzip()
     }
@@ -128,7 +128,7 @@ mod tests {
         let (third, mut verdicts) = piece(1);
         inlet.put(third);
         assert_eq!((answers(&mut verdicts), inlet.waiting()), (vec![full()], 3));
-        // Those that were taken in make room.
+        // Requests that the driver receives make room.
         assert_eq!(inbox.try_recv().map(|piece| piece.len()), Some(2));
         let (fourth, mut verdicts) = piece(3);
         inlet.put(fourth);

@@ -1,10 +1,11 @@
-//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<what>`, and of logs
+//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<what>`. Logs use
 //! `{<prefix>:<key>:}<policy>:<quota>:<what>`.
 //!
-//! Everything of one key lies in one hash slot, since only the part in braces is hashed. A key is written so
-//! that it can neither end the braces early nor be read as another key: `{`, `}`, `%` and control bytes become
-//! `%XX`, and a key of more than 128 bytes becomes `%h` and 128 bits of BLAKE3 of it in hex, a form that no
-//! escaped key has. `{<prefix>:%p<number>:}probe` shows whether a server writes.
+//! All names of one key share a hash slot, because Redis hashes only the part in braces. Escapes
+//! ensure that a key neither closes the braces early nor equals another key. `{`, `}`, `%` and
+//! control bytes become `%XX`. A key of more than 128 bytes becomes `%h` and its BLAKE3 hash in
+//! hex. The hash is cut to 128 bits. No escaped key has this form. The key
+//! `{<prefix>:%p<number>:}probe` shows whether a server writes.
 
 use std::fmt::{self, Write};
 
@@ -14,19 +15,19 @@ use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{Micros, span_in_units, span_text};
 
-/// The longest key that is written out, in bytes.
+/// The longest key that appears unhashed, in bytes.
 const WRITTEN_OUT: usize = 128;
 
-/// Bytes that a quota and what follows it usually take in a name.
+/// The usual bytes of a quota and its suffix in a name.
 const COUNTER_BYTES: usize = 40;
 
-/// The format of a log.
+/// The format in the name of a log.
 const LOG: &str = "l16-";
 
-/// Limits of sliding windows from here on count in u64, in another column.
+/// Sliding windows with this limit or more count in u64, in another column.
 const WIDE: u64 = 1 << 32;
 
-/// The hash tag of a key with its braces: the start of each of its names.
+/// The hash tag of a key with its braces, which begins each name of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag(String);
 
@@ -39,13 +40,13 @@ impl Tag {
         Self(tag)
     }
 
-    /// The slot of every name with this tag.
+    /// Returns the slot of every name with this tag.
     pub fn slot(&self) -> u16 {
         let inside = &self.0.as_bytes()[1..self.0.len() - 1];
         crc16(0, inside) % SLOTS
     }
 
-    /// The name of what a policy counted, unless that is in logs.
+    /// Returns the name of a policy's counts, unless logs contain them.
     pub fn counts(&self, policy: &Policy) -> String {
         let what = match policy.algorithm {
             Algorithm::SlidingWindow => ":windows",
@@ -56,17 +57,18 @@ impl Tag {
         [&self.0, policy.counters(), what].concat()
     }
 
-    /// The name of the log of a quota.
+    /// Returns the name of a quota's log.
     pub fn log(&self, policy: &str, quota: &Quota) -> String {
         self.of_quota(policy, quota) + "log"
     }
 
-    /// The name of who caused the charges of a log.
+    /// Returns the name of the metas of a log, which record the causes of its charges.
     pub fn metas(&self, policy: &str, quota: &Quota) -> String {
         self.of_quota(policy, quota) + "metas"
     }
 
-    /// What the names of a log and of its metas begin with. No formatter is asked, since it is written for each check.
+    /// Returns the beginning of the names of a log and its metas. Each check builds it, so no
+    /// formatter is involved.
     fn of_quota(&self, policy: &str, quota: &Quota) -> String {
         let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
         name.push_str(&self.0);
@@ -78,34 +80,36 @@ impl Tag {
         name
     }
 
-    /// The name of the record of a check with an id. No quota's part is `id`, so it is never one of those above.
+    /// Returns the name of the record of a check with an id. No quota has the part `id`, so the
+    /// name differs from all above.
     pub fn record(&self, policy: &str, id: &str) -> String {
         let mut name = format!("{}{policy}:id:", self.0);
         escape(&mut name, id);
         name
     }
 
-    /// The name of the instant of the last reset.
+    /// Returns the name of the instant of the last reset.
     pub fn reset(&self, policy: &str) -> String {
         format!("{}{policy}:reset", self.0)
     }
 }
 
-/// The slot of every name of a key (Redis Cluster specification: CRC16 of the part in braces).
+/// Returns the slot of every name of a key (Redis Cluster specification: CRC16 of the part in
+/// braces).
 pub fn slot(prefix: &str, key: &str) -> u16 {
     let mut sum = Checksum(0);
     write_hashed(&mut sum, prefix, key);
     sum.0 % SLOTS
 }
 
-/// A key in `slot` that shows whether a server writes. No key of a caller has its form.
+/// Returns a key in `slot` that shows whether a server writes. No caller's key has its form.
 pub fn probe(prefix: &str, slot: u16) -> Option<String> {
     let start = crc16(crc16(0, prefix.as_bytes()), b":%p");
     let is_there = |number: &u32| crc16(start, format!("{number}:").as_bytes()) % SLOTS == slot;
     (0..1 << 20).find(is_there).map(|number| format!("{{{prefix}:%p{number}:}}probe"))
 }
 
-/// The CRC16 of what is written to it.
+/// The CRC16 of the text that is written to it.
 struct Checksum(u16);
 
 impl Write for Checksum {
@@ -115,8 +119,8 @@ impl Write for Checksum {
     }
 }
 
-/// What the record of an id calls a quota: whatever its counts depend on, but not the limit, so that a changed limit
-/// keeps them.
+/// Returns the name of a quota in the record of an id. It covers all that the counts depend on
+/// except the limit, so a changed limit keeps them.
 pub(super) fn recorded(quota: &Quota) -> String {
     let window = || span_text(quota.window);
     match quota.rule {
@@ -142,12 +146,12 @@ fn push_number(name: &mut String, number: u64) {
     name.push_str(itoa::Buffer::new().format(number));
 }
 
-/// The width of a sliding window's sums in bytes, which is part of its column's kind.
+/// Returns the width of a sliding window's sums in bytes, which is part of its column's kind.
 pub fn counter_width(limit: u64) -> usize {
     if limit < WIDE { 4 } else { 8 }
 }
 
-/// The part in braces. Neither a String nor a checksum can fail to be written to.
+/// Writes the part in braces. Writing to a String or a checksum cannot fail.
 fn write_hashed(name: &mut impl Write, prefix: &str, key: &str) {
     let _ = name.write_str(prefix);
     let _ = name.write_char(':');
@@ -170,7 +174,7 @@ fn escape(name: &mut impl Write, text: &str) {
     let _ = name.write_str(rest);
 }
 
-/// CRC-16/XMODEM: polynomial 0x1021; of what follows bytes whose checksum is `sum`, 0 at first.
+/// CRC-16/XMODEM with polynomial 0x1021. `sum` is the checksum of the preceding bytes, at first 0.
 fn crc16(sum: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(sum, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }

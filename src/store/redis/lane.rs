@@ -1,12 +1,12 @@
 //! A lane: the ordered stream of work towards one primary, over one connection.
 //!
-//! This is its near end, which queues what is asked. At the far end is a driver (`driver.rs`), which owns the
-//! connection and carries over it what was queued (`traffic.rs`).
+//! This file is the near end, which queues requests. The driver (`driver.rs`) owns the connection
+//! and sends the queued requests (`traffic.rs`).
 //!
-//! A call that the server says it did not execute may be asked again: by the lane itself when the script was
-//! missing, TIME was elsewhere or one of several keys was not there, by the caller (who knows the slots) after a
-//! redirection. A call whose connection broke, or that was not answered in time, may have been executed, and is never
-//! sent again.
+//! A call that the server did not execute may be retried. The lane retries after NOSCRIPT, a TIME
+//! outside the bounds, or a key missing from a shared call. The caller, which knows the slots,
+//! retries after a redirection. A call may have executed if its connection broke or its answer is
+//! late. The lane never repeats that call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,10 +23,11 @@ use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::ShardReading;
 
-/// How long a lane towards a primary that owns no slots is kept after it was asked about one that is moving there, us.
+/// How long a lane without slots is kept after a request for a slot that moves there, us.
 const KEPT: Micros = 60 * MICROS_PER_SECOND;
 
-/// The near end of a lane. The driver ends when the last one is dropped. Each check takes one, so it is one pointer.
+/// The near end of a lane. The driver ends when the last clone is dropped. Each check clones it, so
+/// it is one pointer.
 #[derive(Debug, Clone)]
 pub struct Lane(Arc<Entry>);
 
@@ -34,23 +35,24 @@ pub struct Lane(Arc<Entry>);
 struct Entry {
     inlet: Inlet,
     shard: Arc<Shard>,
-    /// For what policies that wait for a replica may charge, opened when one asks first: WAIT holds up everything that
-    /// comes behind it on its connection, and it is about the charges of that connection only. What charges nothing
-    /// needs none.
+    /// The connection for charges that wait for a replica, opened by the first of them. WAIT blocks
+    /// all later calls on its connection and covers the charges of that connection only. Work
+    /// without charges does not use it.
     durable: OnceLock<Inlet>,
-    /// Until when it is kept although its primary may own no slots yet, us by this node's clock.
+    /// The lane is kept until then even if its primary owns no slots, us by this node's clock.
     kept_until: AtomicU64,
 }
 
 impl Lane {
-    /// Starts a lane towards `address`, which has the topology asked for when its breaker opens.
+    /// Starts a lane towards `address`. It requests a new topology when its breaker opens.
     pub fn open(address: Address, shared: Arc<Shared>) -> Self {
         let shard = Arc::new(Shard::new(address, shared));
         let inlet = Driver::start(shard.clone());
         Self(Arc::new(Entry { inlet, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }))
     }
 
-    /// Queues an ask. Its answer comes over its channel, also when there is no room for it.
+    /// Queues a request. The answer arrives over the request's channel, also when the queue is
+    /// full.
     pub fn ask(&self, ask: Ask) {
         if ask.asking {
             self.0.kept_until.store(self.0.shard.now() + KEPT, Ordering::Relaxed);
@@ -61,7 +63,8 @@ impl Lane {
         }
     }
 
-    /// Queues what a caller asks at once, none of it behind ASKING; as far as it may go out together, it does.
+    /// Queues the requests of one caller, none of them behind ASKING. They stay together as far as
+    /// they may share a batch.
     pub fn ask_together(&self, asks: Piece) {
         let (durable, others): (Piece, Piece) = asks.into_iter().partition(needs_replica);
         if !others.is_empty() {
@@ -76,12 +79,12 @@ impl Lane {
         self.0.durable.get_or_init(|| Driver::start(Arc::new(self.0.shard.durable_twin())))
     }
 
-    /// Its primary as it is known.
+    /// Returns the state of its primary.
     pub fn shard(&self) -> &Shard {
         &self.0.shard
     }
 
-    /// Whether it is this very lane, not one to the same address before or after it.
+    /// Whether both are the same lane, and not two lanes towards one address.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -94,17 +97,17 @@ impl Lane {
         self.0.shard.is_up()
     }
 
-    /// Whether slots are moving to its primary, as far as it was asked lately.
+    /// Whether a recent request for a moving slot keeps this lane.
     pub fn is_kept(&self) -> bool {
         self.0.kept_until.load(Ordering::Relaxed) > self.0.shard.now()
     }
 
-    /// Whether its drivers are there, which only a fault of this program could end.
+    /// Whether its drivers still run. Only a bug in this program ends them.
     pub fn is_driven(&self) -> bool {
         !self.0.inlet.is_closed() && self.0.durable.get().is_none_or(|inlet| !inlet.is_closed())
     }
 
-    /// What is known of the shard now.
+    /// Returns the metrics and the clock offset of the shard.
     pub fn read(&self) -> ShardReading {
         ShardReading {
             address: self.0.shard.address.to_string(),
@@ -117,7 +120,7 @@ impl Lane {
     }
 }
 
-/// Whether it waits for a replica to have what it charges.
+/// Whether a charge of this request waits for a replica.
 fn needs_replica(ask: &Ask) -> bool {
     ask.policy.options.durability == Durability::Replica && ask.matter.may_charge()
 }

@@ -1,4 +1,4 @@
-//! The calls for sliding logs: their arguments, and what their replies say.
+//! The calls for sliding logs: their arguments and replies.
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -13,17 +13,17 @@ use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Work;
 
-/// Metas in one reply at most.
+/// The most metas in one reply.
 pub const PORTION: usize = 1000;
 
 /// Sums are kept modulo 2^52.
 const SUMS: u64 = (1 << 52) - 1;
 
-/// KEYS and ARGV of `log_head.lua` and what follows it, without an instant.
+/// Adds the KEYS and ARGV of `log_head.lua` and the parts after it, without an instant.
 pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
     let Call { tag, policy, work, costs, metas } = *call;
     let (quotas, longest) = (&policy.quotas, policy.longest());
-    // What is taken back may have been noted by whoever charged it.
+    // A refunded charge may have a meta.
     let noted = metas.iter().any(Option::is_some) || work.takes_back();
     cmd.arg(quotas.len() + usize::from(noted) + more_keys.len());
     for quota in quotas {
@@ -50,12 +50,12 @@ pub(super) fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
         place += times;
     }
     if let Work::Look(cost) = work {
-        // Asked about, no time charged.
+        // A peek sends its cost with zero charges.
         cmd.arg(*cost).arg(0).arg("");
     }
 }
 
-/// What the reply of `log.lua` says of each quota.
+/// Reads the state of each quota from the reply of `log.lua`.
 pub(super) fn digests(policy: &Policy, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
     let quotas = policy.quotas.len();
     let numbers = values.iter().map(unsigned).collect::<Option<Vec<u64>>>()?;
@@ -73,7 +73,7 @@ pub(super) fn digests(policy: &Policy, values: &[Value]) -> Option<SmallVec<[Sta
     Some(found.chunks_exact(3).enumerate().map(digest).collect())
 }
 
-/// A part of what `log_read.lua` tells, newest first; what has left is not left out.
+/// A part of the entries that `log_read.lua` returns, newest first. It may contain expired entries.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// TIME, us.
@@ -83,7 +83,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// KEYS and ARGV for portion `number` of the metas.
+    /// Adds the KEYS and ARGV for portion `number` of the metas.
     pub(super) fn arguments(tag: &Tag, policy: &Policy, number: usize, cmd: &mut Cmd) {
         let quota = &policy.quotas[policy.longest()];
         cmd.arg(2)
@@ -113,11 +113,11 @@ impl Page {
         self.notes.len() == PORTION
     }
 
-    /// Adds an older portion. It may begin with what is known already, where charges were made meanwhile.
+    /// Adds an older portion. It may begin with known notes, if charges were made meanwhile.
     pub fn extend(&mut self, older: Self) {
         let known = self.notes.last().map(|note| (note.at, note.sum));
         let is_known = |note: &Note| {
-            // Later, or of the same instant and not before.
+            // The note is later, or of the same instant and not before the known one.
             known
                 .is_some_and(|(at, sum)| note.at > at || note.at == at && note.sum.wrapping_sub(sum) & SUMS <= SUMS / 2)
         };

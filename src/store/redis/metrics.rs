@@ -1,4 +1,4 @@
-//! What a lane counts and times, and the reading of it.
+//! The counters and times of a lane, and their readings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,19 +8,19 @@ use crate::store::StoreError;
 use crate::telemetry::instrument::{Count, Histogram, MICROS, SIZES, SPANS};
 use crate::telemetry::metrics::Distribution;
 
-/// Why a call was asked again.
+/// Why a call was retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
     Moved,
     Ask,
-    /// The slot was moving, and not all of the keys were on one side.
+    /// The slot was moving, and not all keys were on one side.
     TryAgain,
-    /// The server could not then.
+    /// The server could not execute it then.
     NotNow,
     NoScript,
-    /// Its clock was not where it was believed.
+    /// TIME was outside the bounds.
     Clock,
-    /// It could not be decided in one call with others.
+    /// A shared call could not decide it.
     Alone,
 }
 
@@ -41,16 +41,16 @@ impl Retry {
     }
 }
 
-/// Of one shard; it goes with its lane.
+/// The metrics of one shard, which end with its lane.
 #[derive(Debug)]
 pub struct ShardMetrics {
-    /// us from sending to the reply, of each script call.
+    /// The time from sending to the reply of each script call, us.
     calls: Histogram,
-    /// Shared by all lanes.
+    /// All lanes share it.
     checks_per_call: Arc<Histogram>,
     errors: [Count; StoreError::KINDS.len()],
     retries: [Count; Retry::ALL.len()],
-    /// Asks that its drivers have taken from their queues and not sent yet.
+    /// Requests that the drivers have received and not sent yet.
     held: AtomicUsize,
 }
 
@@ -60,29 +60,29 @@ impl ShardMetrics {
         Self { calls: Histogram::new(SPANS), checks_per_call, errors, retries, held: AtomicUsize::new(0) }
     }
 
-    /// A driver holds so many asks, `before` and `after`.
+    /// Notes that a driver's queue changes from `before` to `after` requests.
     pub fn hold(&self, before: usize, after: usize) {
         self.held.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Asks that its drivers hold.
+    /// Returns the number of requests in the drivers' queues.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Calls that went out together were answered after `took` us.
+    /// Notes that `calls` of one pipeline were answered after `took`, us.
     pub fn called(&self, took: Micros, calls: usize) {
         self.calls.observe(took, calls as u64);
     }
 
-    /// A call was sent with so many checks; one that carries none says nothing about how they merge.
+    /// Notes a call with this many checks. A call without checks does not show how checks merge.
     pub fn sent(&self, checks: usize) {
         if checks > 0 {
             self.checks_per_call.observe(checks as u64, 1);
         }
     }
 
-    /// Checks got no verdict.
+    /// Notes that checks received no verdict.
     pub fn failed(&self, error: &StoreError, checks: usize) {
         self.errors[error.place()].add(checks as u64);
     }
@@ -98,15 +98,15 @@ impl ShardMetrics {
     }
 }
 
-/// For all lanes of a store.
+/// Creates the histogram that all lanes of a store share.
 pub fn checks_per_call() -> Arc<Histogram> {
     Arc::new(Histogram::new(SIZES))
 }
 
-/// What was counted at one shard.
+/// The counts of one shard.
 #[derive(Debug, Clone)]
 pub struct ShardCounts {
-    /// s.
+    /// The durations of script calls, s.
     pub calls: Distribution,
     pub errors: Vec<(&'static str, u64)>,
     pub retries: Vec<(&'static str, u64)>,

@@ -1,10 +1,11 @@
-//! Counts in Redis or Valkey: one server or a cluster, found out from the server.
+//! Counts in Redis or Valkey. The store detects whether it has one server or a cluster.
 //!
-//! One check is part of one script call on the primary of its key, through that primary's lane. The shard's clock
-//! decides; this node's clock only chooses which windows by the calendar are told.
+//! One check is part of one script call on the primary of its key, through that primary's lane. The
+//! shard's clock decides. This node's clock only chooses which calendar windows a call carries.
 //!
-//! The crate's own ClusterConnection is not used for checks: it repeats calls whose fate is unknown, holds up
-//! all shards while one is bad, and never notices a frozen one. Its MultiplexedConnection is, one per lane.
+//! Checks do not use the redis crate's ClusterConnection. It repeats calls with an unknown outcome,
+//! blocks all shards while one is bad, and never notices a frozen one. Each lane uses one
+//! MultiplexedConnection instead.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -97,7 +98,8 @@ use server::Address;
 use shared::Shared;
 use topology::{Kind, Topology};
 
-/// Portions of the metas of a log at most: all of the longest one, and what others push meanwhile.
+/// The most portions of a log's metas. They cover the longest log and the entries that are added
+/// meanwhile.
 const PORTIONS: usize = 256;
 
 /// The store on one or more Redis servers.
@@ -109,8 +111,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Starts to connect; checks are refused as unreachable until it has succeeded. `timeout` is how long a
-    /// server may take to answer before its connection is given up; `workers` drive the lanes.
+    /// Starts to connect. Checks fail as unreachable until a connection exists. A server loses its
+    /// connection if it does not answer within `timeout`. The `workers` drive the lanes.
     ///
     /// # Errors
     /// When a seed is no `redis://host:port`.
@@ -124,7 +126,7 @@ impl RedisStore {
         Self::open_by(config, clock, timeout, generations, workers, None)
     }
 
-    /// The same, decided by `hand` (us) instead of the TIME of the servers where there is one: for tests.
+    /// The same for tests. If present, `hand` (us) replaces the TIME of the servers.
     ///
     /// # Errors
     /// As [`RedisStore::open`].
@@ -148,18 +150,19 @@ impl RedisStore {
         self.topology.shared().set_overdue(overdue);
     }
 
-    /// Waits until the servers have told who owns what.
+    /// Waits until the topology is known.
     pub async fn known(&self) {
         self.topology.known().await;
     }
 
-    /// Waits until all owners are known and connected, so that the first check of any key can be asked at once.
-    /// Policies with `durability: replica` have connections of their own, which their first check makes.
+    /// Waits until all primaries are known and connected, so the first check of any key leaves at
+    /// once. Policies with `durability: replica` have connections of their own, which their first
+    /// check opens.
     pub async fn ready(&self) {
         self.topology.ready().await;
     }
 
-    /// The slot of a subject's key.
+    /// Returns the slot of a subject's key.
     pub fn slot(&self, subject: &Subject) -> u16 {
         keys::slot(&self.key_prefix, &subject.key)
     }
@@ -218,7 +221,8 @@ impl RedisStore {
             let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
             History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at)))
         };
-        // Tens of thousands take milliseconds: not on a thread that answers others.
+        // Tens of thousands of entries cost milliseconds, which must not block a thread that
+        // answers others.
         let history = match is_long {
             true => spawn_blocking(sum_up).await.map_err(|error| StoreError::Unreachable(error.to_string()))?,
             false => sum_up(),
@@ -236,7 +240,7 @@ impl RedisStore {
         answer
     }
 
-    /// See [`super::Store::health`]. Until a server has told who owns what, the seeds stand for the shards.
+    /// See [`super::Store::health`]. The seeds represent the shards until the topology is known.
     pub fn health(&self) -> Health {
         match self.topology.kind() {
             Kind::Cluster => Health {
@@ -251,12 +255,12 @@ impl RedisStore {
         }
     }
 
-    /// What is known of each shard; nothing while nobody has told who owns what.
+    /// Returns the readings of each shard; none until the topology is known.
     pub fn readings(&self) -> Vec<ShardReading> {
         self.topology.readings()
     }
 
-    /// How many checks each script call carried.
+    /// Returns how many checks each script call carried.
     pub fn checks_per_call(&self) -> Distribution {
         self.topology.checks_per_call()
     }

@@ -1,4 +1,4 @@
-//! How long, and how often, one check is asked again after the server did not execute it.
+//! How long and how often a check is retried after the server did not execute it.
 
 use std::time::Duration;
 
@@ -6,38 +6,39 @@ use crate::clock::Clock;
 use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
 
-/// How long to wait before asking again: at first, and at most.
+/// The pause before a retry: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
 
-/// Redirections in a row that are followed at once; servers that send a check to and fro do not agree yet.
+/// How many redirections in a row are followed at once. Servers that send a check to and fro do not
+/// agree yet.
 const AT_ONCE: u32 = 4;
 
-/// The time of one check.
+/// The time that one check may use.
 pub struct Patience<'a> {
     clock: &'a Clock,
-    /// us.
+    /// When the caller gives up, us.
     deadline: Micros,
     pause: Duration,
     redirections: u32,
 }
 
 impl<'a> Patience<'a> {
-    /// For a check that waits for `timeout` since an instant of that clock, us.
+    /// Starts the time of a check that waits for `timeout` after `since`, us of that clock.
     pub fn new(clock: &'a Clock, since: Micros, timeout: Duration) -> Self {
         Self { clock, deadline: since + micros(timeout), pause: PAUSE.0, redirections: 0 }
     }
 
-    /// When the check's caller gives up, us.
+    /// Returns when the check's caller gives up, us.
     pub fn deadline(&self) -> Micros {
         self.deadline
     }
 
-    /// The time that is left, us.
+    /// Returns the time that is left, us.
     pub fn left(&self) -> Micros {
         self.deadline.saturating_sub(self.clock.now())
     }
 
-    /// Waits a little, longer each time. What is asked then may be redirected anew.
+    /// Waits a little, longer each time. The next try may be redirected anew.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for the reason `why`, when the check's time would be up.
@@ -50,7 +51,7 @@ impl<'a> Patience<'a> {
         if self.left() <= micros(self.pause) {
             return Err(StoreError::Refused(why));
         }
-        // Boxed, since it is larger than all else that a check keeps while it waits.
+        // The timer is boxed, since it is larger than all other state of a waiting check.
         Box::pin(tokio::time::sleep(self.pause)).await;
         self.pause = (self.pause * 2).min(PAUSE.1);
         Ok(())

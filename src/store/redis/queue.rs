@@ -1,7 +1,8 @@
-//! What waits in a lane, merged by key.
+//! The requests that wait in a lane, merged by key.
 //!
-//! What is asked of a key with calls under way waits for them: so a hot key costs its primary one call per round trip,
-//! however many callers ask, and the more wait, the more each call decides.
+//! Requests for a key with calls in flight wait until those end. A hot key thus costs its primary
+//! one call per round trip, however many callers ask. The more requests wait, the more each call
+//! decides.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,45 +13,45 @@ use super::group::Group;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
 
-/// What goes out together weighs so much at most, but for the last group, as [`Group::weight`] says: the server does
-/// nothing else meanwhile.
+/// The most weight of one batch, not counting its last group; see [`Group::weight`]. The server
+/// does nothing else meanwhile.
 const WEIGHT: usize = 4096;
 
-/// Keys that there is room for when nobody waits.
+/// The number of keys whose memory an empty queue keeps.
 const ROOM: usize = 1024;
 
-/// Asks that wait, by key under a policy.
+/// The waiting requests, by key and policy.
 #[derive(Default)]
 pub struct Queue {
-    /// Of all keys that somebody waits for, or that have calls under way.
+    /// An entry for each key with waiting requests or calls in flight.
     lines: HashMap<Fingerprint, Line, FingerprintState>,
-    /// Those of them that may go out, in the order in which they could.
+    /// The keys in `lines` that may be sent, in the order in which they became ready.
     ready: VecDeque<Fingerprint>,
-    /// How many asks wait.
+    /// The number of waiting requests.
     asks: usize,
 }
 
-/// What waits for one key.
+/// The waiting requests of one key.
 #[derive(Default)]
 struct Line {
     groups: SmallVec<[Group; 1]>,
-    /// Which of them takes more.
+    /// The index of the group that accepts more requests.
     open: Option<usize>,
     is_under_way: bool,
 }
 
 impl Queue {
-    /// How many asks wait.
+    /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
         self.asks
     }
 
-    /// How many keys may go out.
+    /// Returns the number of keys that may be sent.
     pub fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Takes one in; whether it may go out.
+    /// Queues a request. Returns whether it may be sent.
     pub fn add(&mut self, ask: Ask) -> bool {
         self.asks += 1;
         let key = ask.fingerprint;
@@ -62,14 +63,15 @@ impl Queue {
         !line.is_under_way
     }
 
-    /// The first groups that somebody waits for, at most so many; their keys are under way now.
+    /// Dequeues the first groups with waiting callers, `most` at most. Marks their keys as in
+    /// flight.
     pub fn take(&mut self, most: usize) -> Vec<Group> {
         let (mut taken, mut weight) = (Vec::with_capacity(self.ready.len().min(most)), 0);
         while taken.len() < most
             && weight < WEIGHT
             && let Some(key) = self.ready.pop_front()
         {
-            // Each key that is ready has a line.
+            // Each ready key has an entry.
             let Some(line) = self.lines.get_mut(&key) else { continue };
             let before = taken.len();
             let mut groups = std::mem::take(&mut line.groups).into_iter();
@@ -86,7 +88,7 @@ impl Queue {
             }
             line.groups = groups.collect();
             line.is_under_way = taken.len() > before;
-            // Then nobody waited for any of them, and none is left.
+            // No caller waits for these groups, and the entry is empty.
             if !line.is_under_way {
                 self.lines.remove(&key);
             }
@@ -94,7 +96,7 @@ impl Queue {
         taken
     }
 
-    /// The calls of a key have ended, as far as it had any.
+    /// Notes that the calls of a key have ended, if it had any.
     pub fn release(&mut self, key: Fingerprint) {
         let Some(line) = self.lines.get_mut(&key).filter(|line| line.is_under_way) else { return };
         line.is_under_way = false;
@@ -108,13 +110,13 @@ impl Queue {
         }
     }
 
-    /// All calls have ended.
+    /// Notes that all calls have ended.
     pub fn release_all(&mut self) {
         let under_way: Vec<_> = self.lines.iter().filter(|(_, line)| line.is_under_way).map(|(key, _)| *key).collect();
         under_way.into_iter().for_each(|key| self.release(key));
     }
 
-    /// Tells all who wait. No calls are under way any more.
+    /// Rejects all waiting requests. No calls are in flight by then.
     pub fn refuse(&mut self, refusal: &Refusal) {
         let lines = std::mem::take(self).lines.into_values();
         lines.flat_map(|line| line.groups).for_each(|group| group.refuse(refusal));
@@ -122,8 +124,8 @@ impl Queue {
 }
 
 impl Line {
-    /// Takes go with those before them; other work goes by itself. A list of checks, of which some have ids, is decided
-    /// in its order: what comes behind one with an id goes behind it.
+    /// A charge merges into the open group of its key. Other work gets a group of its own. A list
+    /// of checks keeps its order, so a charge behind a check with an id starts a new group.
     fn add(&mut self, ask: Ask) {
         match &ask.matter {
             Matter::Work { work: Work::Take(_), .. } => {
@@ -153,7 +155,7 @@ mod tests {
     use crate::limit::policy::{Algorithm, Policy};
     use crate::limit::quota::{Quota, Rule};
 
-    /// A queue in which these keys were asked for in this order, and who waits for the answers.
+    /// Queues requests for these keys in this order. Also returns the receivers of the answers.
     fn asked(keys: &[&str]) -> (Queue, Vec<Verdict>) {
         let mut queue = Queue::default();
         let verdicts = keys.iter().map(|key| put(&mut queue, key).1).collect();
@@ -173,7 +175,7 @@ mod tests {
         (queue.add(ask), verdict)
     }
 
-    /// How many asks each group has.
+    /// Returns the number of requests in each group.
     fn sizes(groups: &[Group]) -> Vec<usize> {
         groups.iter().map(|group| group.asks.len()).collect()
     }
@@ -203,7 +205,7 @@ mod tests {
         // The calls of a key with several groups end together.
         queue.release(first[0].key());
         assert_eq!((queue.len(), queue.ready()), (4, 2));
-        // Nobody waits for the answer of b any more.
+        // No caller waits for the answer of b.
         assert_eq!(sizes(&queue.take(9)), [3]);
         assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (0, 0, 1));
         queue.release_all();
@@ -312,10 +314,10 @@ mod tests {
             }
             queue.take(512).len()
         };
-        // A portion of a log is 1000 metas at most, and each of them may be 280 bytes.
+        // A portion of a log has at most 1000 metas. Each may be 280 bytes.
         assert_eq!(together(Matter::Page(0), 1_000_000), 5);
         assert_eq!(together(Matter::Page(0), 20), 205);
-        // It may move half of the log.
+        // A refund may move half of the log.
         for work in [Work::Refund(1), Work::RefundOnce("id".into())] {
             let matter = Matter::work(work, &[]);
             assert_eq!([1_000_000, 10_000, 1000, 20].map(|limit| together(matter.clone(), limit)), [1, 5, 41, 512]);
@@ -323,7 +325,7 @@ mod tests {
         for matter in [Matter::work(Work::Reset, &[]), look(), take()] {
             assert_eq!(together(matter, 1_000_000), 512);
         }
-        // When each fits is a search.
+        // Each different cost adds a search in the log.
         let costs: Vec<u64> = (1..=64).collect();
         assert_eq!([1, 2, 64].map(|count| together(Matter::take(&costs[..count], &[]), 1_000_000)), [512, 256, 5]);
     }

@@ -1,8 +1,9 @@
 //! The addresses of servers that are known by name.
 //!
-//! A lookup has a task of its own, which outlives the attempt to connect that asked for it: an attempt ends long before
-//! a slow name server answers, and the next one has what came meanwhile. Whoever asks for a name that is being looked
-//! up waits for the same lookup, so that a name server is asked once at a time, and not by every lane.
+//! Each lookup has a task of its own, which outlives the connect attempt that started it. An
+//! attempt ends long before a slow name server answers, and the next one finds the result. Attempts
+//! for the same name share one lookup. A name server thus receives one query at a time, and not one
+//! from every lane.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,10 +17,10 @@ use tokio::sync::{Notify, watch};
 
 use super::failure::Failure;
 
-/// How long a lookup may take. What it found waits as long for somebody who asks.
+/// The time limit of a lookup. An unused result is kept for the same time.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How long what was found is kept once somebody has it.
+/// How long a result is kept after its first use.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Addresses with the port 0.
@@ -28,7 +29,7 @@ type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 /// Finds the addresses of a name.
 type Lookup = Box<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
-/// Looks names up. Its clones share what they find.
+/// Looks names up. Clones share their results.
 #[derive(Clone)]
 pub(super) struct Resolver(Arc<Names>);
 
@@ -36,18 +37,18 @@ struct Names {
     lookup: Lookup,
     limit: Duration,
     kept: Duration,
-    /// Those that are being looked up, or were lately. The task of each removes it.
+    /// The names with a lookup in progress or a recent result. The task of each name removes it.
     known: Mutex<HashMap<String, Arc<Name>>>,
 }
 
 struct Name {
-    /// None: not found yet. Without its sender: it will not be.
+    /// None until the lookup ends. If the sender is gone, no result follows.
     found: watch::Receiver<Option<Found>>,
-    /// Told that somebody has what was found.
+    /// Notified when a caller has the result.
     had: Notify,
 }
 
-/// The system's, for all connections of this process.
+/// Returns the system's resolver, which all connections of this process share.
 pub(super) fn system() -> Resolver {
     static SYSTEM: LazyLock<Resolver> = LazyLock::new(|| {
         let lookup = |host: String| -> BoxFuture<'static, _> {
@@ -63,7 +64,8 @@ impl Resolver {
         Self(Arc::new(Names { lookup, limit, kept, known: Mutex::default() }))
     }
 
-    /// The addresses of `host` with this port; a lookup that this begins goes on when it is dropped.
+    /// Returns the addresses of `host` with this port. A lookup that this call starts continues
+    /// after the call is dropped.
     ///
     /// # Errors
     /// When the name is not known, or its name server does not answer.
@@ -88,7 +90,7 @@ impl Resolver {
         }
     }
 
-    /// What is known of `host`, or will be.
+    /// Returns the entry of `host`. Starts a lookup if there is none.
     fn name(&self, host: &str) -> Arc<Name> {
         let (sender, name) = match self.0.known().entry(host.to_owned()) {
             Entry::Occupied(known) => return known.get().clone(),
@@ -97,7 +99,8 @@ impl Resolver {
                 (sender, place.insert(Arc::new(Name { found, had: Notify::new() })).clone())
             }
         };
-        // Not before the lock is free: a runtime that ends drops the task at once, which needs it.
+        // The task starts after the lock is free. A runtime that ends drops the task at once, which
+        // needs the lock.
         let known = Known { names: self.0.clone(), host: host.to_owned() };
         tokio::spawn(known.look_up(sender, name.clone()));
         name
@@ -106,19 +109,21 @@ impl Resolver {
 
 impl Names {
     fn known(&self) -> MutexGuard<'_, HashMap<String, Arc<Name>>> {
-        // A map is whole after each of its calls, so a panic elsewhere cannot have left it half-changed.
+        // A map is consistent after each call, so a panic elsewhere cannot have left it
+        // half-changed.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A name in the map, until this is dropped.
+/// Keeps a name in the map until it is dropped.
 struct Known {
     names: Arc<Names>,
     host: String,
 }
 
 impl Known {
-    /// Looks it up and keeps what was found for a while; a failure only those are told who wait for it.
+    /// Looks the name up and keeps the addresses for a while. Only waiting callers receive a
+    /// failure.
     async fn look_up(self, sender: watch::Sender<Option<Found>>, name: Arc<Name>) {
         let Names { lookup, limit, kept, .. } = &*self.names;
         let late = || io::Error::new(io::ErrorKind::TimedOut, "the name server did not answer in time");
@@ -128,7 +133,7 @@ impl Known {
         if failed {
             return;
         }
-        // Who goes through many names may come back to this one only after several seconds.
+        // A caller with many names may return to this one only after several seconds.
         let _ = tokio::time::timeout(*limit, name.had.notified()).await;
         tokio::time::sleep(*kept).await;
     }
@@ -150,11 +155,11 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(20);
 
-    /// Far longer than anything here takes.
+    /// Far longer than any step of these tests.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A resolver whose lookups wait until they are let go, and how many were begun. A name is the addresses that it
-    /// has; one that is no list of them fails.
+    /// Creates a resolver whose lookups wait for a notification, and a count of lookups. A test
+    /// name lists its addresses; any other name fails.
     fn slow(limit: Duration, kept: Duration) -> (Resolver, Arc<Notify>, Arc<AtomicUsize>) {
         let (go, begun) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
         let (let_go, count) = (go.clone(), begun.clone());
@@ -174,7 +179,7 @@ mod tests {
         resolver.resolve(host, 7001).await
     }
 
-    /// One attempt to connect, which is over long before the lookup.
+    /// One attempt to connect, which ends long before the lookup.
     async fn attempt(resolver: &Resolver, host: &str) -> Option<Result<Vec<SocketAddr>, Failure>> {
         tokio::time::timeout(MOMENT, resolve(resolver, host)).await.ok()
     }
@@ -220,7 +225,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_found_is_dropped_once_it_was_had_or_nobody_wants_it() {
         for had in [true, false] {
-            // What nobody has asked for is kept as long as a lookup may take.
+            // An unused result is kept as long as a lookup may take.
             let (resolver, go, begun) = slow(if had { LONG } else { MOMENT * 100 }, MOMENT);
             assert!(attempt(&resolver, "192.0.2.1+192.0.2.2").await.is_none());
             go.notify_one();
@@ -262,7 +267,7 @@ mod tests {
         assert_eq!(begun.load(Ordering::SeqCst), 0);
     }
 
-    /// Its tasks end with it.
+    /// The tasks of a runtime end with it.
     #[test]
     fn a_runtime_that_ends_leaves_nothing_behind() {
         let (resolver, _go, _begun) = slow(LONG, LONG);

@@ -1,4 +1,4 @@
-//! Asking the primary of a key: whoever owns its slot now, and again where the answer is that it was not executed.
+//! Routes a request to the primary of its key, and retries it if the server did not execute it.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::{RedisStore, StoreError, Subject};
 use crate::limit::time::Micros;
 use crate::telemetry::traces::StoreSpan;
 
-/// How often one check is asked at most; its deadline comes first.
+/// The most tries of one check. Its deadline usually comes first.
 const TRIES: usize = 1000;
 
-/// A subject, where its key lives, and where the check is recorded if it is traced.
+/// A subject, the slot of its key, and its span if it is traced.
 pub struct Target<'a> {
     pub subject: &'a Subject,
     pub tag: Arc<Tag>,
@@ -28,7 +28,7 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// For `lane`, from a caller that gives up at `deadline` (us).
+    /// Builds a request for `lane` from a caller that gives up at `deadline`, us.
     pub fn ask(&self, matter: Matter, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
         Ask {
             tag: self.tag.clone(),
@@ -50,7 +50,8 @@ impl RedisStore {
         Target { subject, tag, slot, span }
     }
 
-    /// Asks whoever owns the slot, or `asking` behind ASKING, and again while the answer is that it was not executed.
+    /// Asks the owner of the slot, or `asking` behind ASKING. Retries while the server does not
+    /// execute the call.
     pub(super) async fn ask_routed(
         &self,
         target: &Target<'_>,
@@ -83,17 +84,17 @@ impl RedisStore {
         Err(StoreError::Refused("it was asked too often".into()))
     }
 
-    /// What is sent of it: on a slot that moves without who causes its charges, if that leaves one key.
+    /// Returns the matter to send. On a moving slot it omits the metas, if one key then remains.
     pub(super) fn sent(&self, target: &Target<'_>, matter: Matter) -> Matter {
         let is_bare = can_do_without_metas(&target.subject.policy, &matter)
             && self.moving.holds(target.slot, self.topology.clock().now());
         if is_bare { matter.without_metas() } else { matter }
     }
 
-    /// What comes after a refusal: another try.
+    /// Prepares the next try after a refusal.
     ///
     /// # Errors
-    /// When it may have been executed, or its time is up.
+    /// When the server may have executed the call, or the check's time is up.
     pub(super) async fn after(
         &self,
         refusal: Refusal,
@@ -124,14 +125,14 @@ impl RedisStore {
             }
             Refusal::NotNow(why) => {
                 self.topology.doubt();
-                // Then it will hardly execute it in time either; the next check asks it anew.
+                // The server will hardly execute it in time. The next check asks it anew.
                 if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && patience.left() <= REFUSES {
                     return Err(StoreError::Refused(why));
                 }
                 lane.shard().metrics.retried(Retry::NotNow);
                 patience.pause(why).await?;
             }
-            // It was not sent, and another node may own the slot by now.
+            // The call was not sent, and another node may own the slot by now.
             Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
                 patience.pause(why).await?;
             }
@@ -157,17 +158,17 @@ fn too_many_nodes() -> StoreError {
     StoreError::Refused("the servers name more nodes than a cluster has".into())
 }
 
-/// How a question goes on.
+/// The next step of a request.
 pub enum Next {
     Done(Answer),
-    /// To whoever owns the slot.
+    /// Ask the owner of the slot.
     Owner,
-    /// To this node, behind ASKING.
+    /// Ask this node, behind ASKING.
     Asking(Address),
 }
 
-/// Checks that wait for a lane's answer. When the caller gives up first, which it does by dropping the call, they
-/// count as timed out.
+/// Checks that wait for a lane's answer. A caller gives up by dropping the call, and the checks
+/// then count as timed out.
 pub struct Unanswered<'a> {
     lane: Option<&'a Lane>,
     checks: usize,
@@ -178,7 +179,7 @@ impl<'a> Unanswered<'a> {
         Self { lane: Some(lane), checks }
     }
 
-    /// Nobody waits any more; a failure is counted.
+    /// Ends the wait, and counts a failure.
     pub fn over(mut self, next: &Result<Next, StoreError>) {
         if let (Some(lane), Err(error)) = (self.lane.take(), next) {
             lane.shard().metrics.failed(error, self.checks);

@@ -1,8 +1,9 @@
-//! One call of the script: its arguments, and what its reply says.
+//! One call of the script: its arguments and its reply.
 //!
-//! The script decides and charges; which verdicts that makes is derived here from the counts it decided by,
-//! with the same arithmetic. When it sends its state along, the whole decision is made once more by the
-//! pure core, which also knows when a denied cost will fit. What the bytes of a reply are is in `states.rs`.
+//! The script decides and charges. This module derives the verdicts from the counts behind the
+//! decision, with the same arithmetic. If the reply contains the state, the pure core repeats the
+//! whole decision. The core also computes when a denied cost fits. `states.rs` reads the bytes of a
+//! reply.
 
 use std::sync::Arc;
 
@@ -28,13 +29,13 @@ pub struct Call<'a> {
     pub tag: &'a Tag,
     pub policy: &'a Arc<Policy>,
     pub work: &'a Work,
-    /// What the script is told to charge: of a [`Work::Take`] its costs, and those of others that were merged with it.
+    /// The costs to charge: those of a [`Work::Take`] and of the requests merged with it.
     pub costs: &'a [u64],
     /// One for each cost, or none at all; only logs keep them.
     pub metas: &'a [Meta],
 }
 
-/// How the script is named to the server.
+/// How a call names the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// `EVALSHA`, the usual way.
@@ -44,7 +45,7 @@ pub enum By {
 }
 
 impl By {
-    /// The command.
+    /// Returns the name of the command.
     pub fn command(self) -> &'static str {
         match self {
             Self::Hash => "EVALSHA",
@@ -53,38 +54,39 @@ impl By {
     }
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     Done(Done),
-    /// TIME was not where the caller believed; nothing was decided.
+    /// TIME was outside the bounds; nothing was decided.
     NotCovered {
         time: Micros,
     },
-    /// Among others it could not be decided, and nothing was charged. Alone it is, or is told why not.
+    /// The shared call could not decide it and charged nothing. A call of its own decides it or
+    /// returns the reason.
     Undecided,
-    /// What is at the key is nobody's count; nothing was charged.
+    /// The value at the key is corrupt; nothing was charged.
     Foreign,
     /// The record of the id is corrupt; nothing was charged.
     ForeignRecord,
-    /// Not what the script answers.
+    /// The script makes no reply of this form.
     Malformed,
 }
 
-/// Whether this stands in the place of what was counted since what is at the key is nobody's count.
+/// Whether this value replaces counts, because the value at the key is corrupt.
 pub(super) fn is_foreign(value: &Value) -> bool {
     matches!(value, Value::BulkString(said) if said.is_empty())
 }
 
 impl<'a> Call<'a> {
-    /// A look at what is left.
+    /// Builds a peek at the remaining quotas.
     pub fn look(tag: &'a Tag, policy: &'a Arc<Policy>) -> Self {
         static LOOK: Work = Work::Look(0);
         Self { tag, policy, work: &LOOK, costs: &[0], metas: &[] }
     }
 
-    /// The command, for a shard whose TIME is believed to be `now` (us). `time` is decided by instead of
-    /// TIME; tests only.
+    /// Builds the command for a shard whose expected TIME is `now`, us. Tests replace TIME by
+    /// `time`.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
         if self.is_check() {
             return check::command(std::slice::from_ref(self), Declared::Yes, by, now, time);
@@ -115,14 +117,14 @@ impl<'a> Call<'a> {
         cmd
     }
 
-    /// The keys that the command declares, whenever it is sent.
+    /// Returns the keys that the command declares, whenever it is sent.
     pub fn keys(&self) -> Vec<String> {
         let command = self.command(By::Hash, 0, None);
         let simple = |argument| match argument {
             Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),
         };
-        // Behind the command's name, the script and the number of keys.
+        // The keys follow the command's name, the script and the number of keys.
         let mut arguments = command.args_iter().skip(2).map(simple);
         let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(0);
         arguments.take(count).collect()
@@ -135,7 +137,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether one call may decide for it and for others by the same script.
+    /// Whether one call may decide it together with others by the same script.
     pub fn is_check(&self) -> bool {
         is_check(self.policy, self.work)
     }
@@ -153,7 +155,7 @@ impl<'a> Call<'a> {
             && let [Value::BulkString(word), rest @ ..] = &values[..]
         {
             let charged = amend::charged(self.policy, word, *cost, rest).map(Reply::Done);
-            // Another program may have written it.
+            // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then_some(Reply::ForeignRecord));
         }
         let (time, rest) = opened(value)?;
@@ -177,7 +179,7 @@ impl<'a> Call<'a> {
         }))
     }
 
-    /// The verdicts on the costs, and of a reservation that was made its receipt.
+    /// Returns the verdicts on the costs, and the receipt of a reservation that was made.
     pub(super) fn taken(&self, time: Micros, values: &[Value]) -> Option<(Taken, Option<Receipt>)> {
         let quotas = &self.policy.quotas;
         let mut rest = values;
@@ -203,7 +205,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A call that reads portion `number` of what a log tells.
+/// Builds a call that reads portion `number` of a log.
 pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<Micros>) -> Cmd {
     let mut cmd = named(by, Script::LOG_READ);
     Page::arguments(tag, policy, number, &mut cmd);
@@ -213,11 +215,11 @@ pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<
     cmd
 }
 
-/// Room for what most calls need, so that they are written without growing.
+/// The room that most calls need, so that they are written without growing.
 const ARGUMENTS: usize = 16;
 const BYTES: usize = 512;
 
-/// The beginning of a call.
+/// Begins a call.
 pub(super) fn named(by: By, script: Script) -> Cmd {
     let mut cmd = Cmd::with_capacity(ARGUMENTS, BYTES);
     cmd.arg(by.command()).arg(match by {
@@ -227,19 +229,19 @@ pub(super) fn named(by: By, script: Script) -> Cmd {
     cmd
 }
 
-/// Equal costs side by side are sent once, with their number.
+/// Merges equal adjacent costs, which are sent once with their number.
 pub(super) fn runs(costs: &[u64]) -> impl Iterator<Item = (u64, usize)> {
     costs.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
 }
 
-/// TIME, which every decision begins with, and what follows it.
+/// Splits a reply into TIME, which begins every decision, and the rest.
 pub(super) fn opened(value: &Value) -> Option<(Micros, &[Value])> {
     let Value::Array(values) = value else { return None };
     let (time, rest) = values.split_first()?;
     Some((unsigned(time)?, rest))
 }
 
-/// Scripts keep their numbers where doubles are exact; a larger one is none of theirs.
+/// Scripts keep their numbers where doubles are exact. A larger number is none of theirs.
 pub(super) const EXACT: u64 = 1 << 53;
 
 pub(super) fn unsigned(value: &Value) -> Option<u64> {

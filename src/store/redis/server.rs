@@ -1,4 +1,4 @@
-//! One server: its address, a connection to it, and what is checked before it is trusted with counts.
+//! One server: its address, a connection to it, and the checks before it may keep counts.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -15,19 +15,19 @@ use crate::limit::policy::Durability;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
-/// The oldest server that is known to work.
+/// The oldest server version that is known to work.
 const OLDEST: (u32, u32) = (6, 2);
 
 /// The longest name of a host, in bytes.
 const MAX_HOST: usize = 255;
 
-/// TIME is before this, us: the scripts compute with doubles, which are exact below it.
+/// TIME is below this, us. The scripts compute with doubles, which are exact below it.
 const MAX_TIME: Micros = 1 << 53;
 
 /// The most primaries of a cluster. Redis recommends at most 1000 nodes.
 pub const MAX_PRIMARIES: usize = 1000;
 
-/// The most bytes of the id of a node. Those of Redis have 40.
+/// The most bytes of a node's id. Redis uses 40.
 const MAX_ID: usize = 128;
 
 /// The most ids that are kept.
@@ -41,7 +41,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads `host:port`, also of IPv6 hosts without brackets, as Redis writes it.
+    /// Reads `host:port`. An IPv6 host may lack brackets, as Redis writes it.
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -49,7 +49,7 @@ impl Address {
             .then_some(Self { host: host.to_owned(), port: port.parse().ok()? })
     }
 
-    /// The address in a URL such as `redis://127.0.0.1:7001`.
+    /// Returns the address in a URL such as `redis://127.0.0.1:7001`.
     ///
     /// # Errors
     /// When it is no such URL.
@@ -64,7 +64,7 @@ impl Address {
     }
 }
 
-/// Whether a server may name a host so: others could disturb a log, or be no host at all.
+/// Whether a server may use this host name. Other names could disturb a log, or name no host.
 fn is_host(text: &str) -> bool {
     let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%');
     (1..=MAX_HOST).contains(&text.len()) && text.bytes().all(is_usual)
@@ -79,22 +79,22 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a server was found to be when it was looked over last, so that each fault of it is told once. It goes with the
-/// lane, whose connections share it.
+/// The last known faults of a server, so that each is logged once. The lane owns this, and its
+/// connections share it.
 #[derive(Debug, Default)]
 pub struct LookedOver {
-    /// `maxmemory-policy`; empty before the first time.
+    /// `maxmemory-policy`; empty before the first check.
     eviction: Mutex<String>,
-    /// Whether it was told that it restarts without its data.
+    /// Whether the log reports that a restart loses the server's data.
     is_volatile: AtomicBool,
 }
 
-/// Loads the scripts, looks the server over and asks its TIME, us, and whether it is one of a cluster. A user without
-/// SCRIPT LOAD has its scripts sent by EVAL.
+/// Loads the scripts and inspects the server. Returns its TIME, us, and whether it belongs to a
+/// cluster. A user without SCRIPT LOAD sends its scripts by EVAL.
 ///
 /// # Errors
-/// When it does not answer as a server that can take calls, and when it is a replica. (One of a cluster sends callers
-/// on.)
+/// When the server cannot accept calls, or is a replica outside a cluster. (A replica in a cluster
+/// redirects callers.)
 pub async fn prepare(
     connection: &mut Connection,
     address: &Address,
@@ -124,7 +124,7 @@ pub async fn prepare(
     Ok((time, info.is_cluster()))
 }
 
-/// Why a Sentinel is of no use.
+/// Returns the failure for a Sentinel, which keeps no counts.
 pub fn sentinel() -> Failure {
     Failure::new(
         Kind::NotRedis,
@@ -132,7 +132,7 @@ pub fn sentinel() -> Failure {
     )
 }
 
-/// The text of INFO.
+/// Returns the text of INFO.
 ///
 /// # Errors
 /// When the server does not answer, or refuses to.
@@ -140,10 +140,10 @@ pub async fn info(connection: &mut Connection) -> Result<String, Failure> {
     info_of(connection.send(&redis::cmd("INFO")).await?)
 }
 
-/// The text that a server answers to INFO or CLUSTER INFO.
+/// Reads the answer to INFO or CLUSTER INFO.
 ///
 /// # Errors
-/// When it is an error, or something else.
+/// When the answer is an error, or no text.
 pub fn info_of(reply: Value) -> Result<String, Failure> {
     match unless_error(reply).map_err(|failure| failure.about("INFO"))? {
         Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -152,7 +152,7 @@ pub fn info_of(reply: Value) -> Result<String, Failure> {
     }
 }
 
-/// The server's TIME, us.
+/// Returns the server's TIME, us.
 ///
 /// # Errors
 /// When it does not answer.
@@ -173,7 +173,7 @@ fn time_of(reply: Value) -> Result<Micros, Failure> {
     time.and_then(micros).filter(|time| *time < MAX_TIME).ok_or_else(|| Failure::unfit("TIME"))
 }
 
-/// What it answers to CLUSTER SLOTS.
+/// Returns the answer to CLUSTER SLOTS.
 ///
 /// # Errors
 /// When it does not answer, or refuses to.
@@ -181,8 +181,9 @@ pub async fn slots(connection: &mut Connection) -> Result<Value, Failure> {
     connection.ask(redis::cmd("CLUSTER").arg("SLOTS")).await
 }
 
-/// Writes a key that ends by itself, if there is a name for one, by a script as checks do. A server that holds up
-/// scripts, as CLIENT PAUSE has it do, holds this up as well, and a proxy that knows no EVALSHA breaks the connection.
+/// Runs a script, as checks do, which writes an expiring key if `key` has a name. A server that
+/// delays scripts, for example by CLIENT PAUSE, delays this call too. A proxy without EVALSHA
+/// breaks the connection.
 ///
 /// # Errors
 /// When it does not answer, runs no scripts or does not write.
@@ -231,7 +232,8 @@ impl Info<'_> {
     }
 }
 
-/// Looks again, since a running server may be told to evict; warns as [`prepare`] does.
+/// Reads the eviction policy again, since a running server may change it. Warns as [`prepare`]
+/// does.
 ///
 /// # Errors
 /// When it does not answer.
@@ -245,7 +247,7 @@ pub async fn look_over_eviction(
     Ok(())
 }
 
-/// Once for each change, of whichever connection it is noticed first. True when it has warned.
+/// Warns once for each change, whichever connection notices it first. Returns true after a warning.
 fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &LookedOver) -> bool {
     let Some(policy) = info.field("maxmemory_policy") else { return false };
     let policy = cleaned(policy, 50);
@@ -272,8 +274,8 @@ fn look_over(info: &Info<'_>, address: &Address, known: &LookedOver) {
     }
 }
 
-/// What a replica has acknowledged is lost all the same when the primary comes back without its data before the
-/// replica took over, and the replica then copies the emptiness.
+/// A primary may return without its data before a replica takes over. The replica then copies the
+/// empty data, and acknowledged charges are lost.
 fn look_over_persistence(info: &Info<'_>, address: &Address, known: &LookedOver) {
     if info.field("aof_enabled") == Some("0") && !known.is_volatile.swap(true, Ordering::Relaxed) {
         tracing::warn!(
@@ -283,11 +285,12 @@ fn look_over_persistence(info: &Info<'_>, address: &Address, known: &LookedOver)
     }
 }
 
-/// The owner of each range of slots, from CLUSTER SLOTS (which every version has): `(first, last, primary)`. Ranges
-/// whose owner has no address are left out.
+/// Returns the owner of each range of slots as `(first, last, primary)`. The source is CLUSTER
+/// SLOTS, which every version has. Ranges without an owner's address are omitted.
 ///
 /// # Errors
-/// When a server says what no cluster can be: more ranges than slots, ranges that overlap, or too many primaries.
+/// When the answer fits no cluster: more ranges than slots, overlapping ranges, or too many
+/// primaries.
 pub fn owners(reply: &Value, asked: &Address) -> Result<Vec<(u16, u16, Address)>, Failure> {
     let Value::Array(ranges) = reply else { return Err(Failure::unfit("CLUSTER SLOTS")) };
     if ranges.len() > usize::from(SLOTS) {
@@ -299,9 +302,9 @@ pub fn owners(reply: &Value, asked: &Address) -> Result<Vec<(u16, u16, Address)>
         let [host, Value::Int(port), more @ ..] = primary.as_slice() else { return None };
         let (first, last, port) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, u16::try_from(*port).ok()?);
         let host = match text(host) {
-            // The one that was asked: the server does not know by which name it is called.
+            // The node that replies: the server does not know the name by which it is called.
             None | Some("") => Some(&*asked.host),
-            // A node that has not told its name; beside it stands where it is.
+            // The node has not announced its name. Its address follows.
             Some("?") => ip(more),
             named => named.filter(|host| is_host(host)),
         };
@@ -330,7 +333,8 @@ fn wrong_slots(what: &str) -> Failure {
     Failure::new(Kind::NotRedis, format!("the server's answer to CLUSTER SLOTS {what}"))
 }
 
-/// The ids of all nodes that CLUSTER SLOTS tells of, primaries and replicas: what a node is, wherever it is.
+/// Returns the ids of all nodes in CLUSTER SLOTS, primaries and replicas. An id identifies a node
+/// at any address.
 pub fn ids(reply: &Value) -> BTreeSet<String> {
     let Value::Array(ranges) = reply else { return BTreeSet::new() };
     let parts = ranges
@@ -354,7 +358,8 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The address of a node among what CLUSTER SLOTS tells behind its port: its id, and from Redis 7 on names and values.
+/// Returns a node's address from the values after its port in CLUSTER SLOTS. These are its id and,
+/// from Redis 7 on, names and values.
 fn ip(more: &[Value]) -> Option<&str> {
     let [_, Value::Array(members), ..] = more else { return None };
     let (members, _) = members.as_chunks::<2>();
@@ -383,7 +388,7 @@ mod tests {
         let port = || Value::Int(7001);
         assert_eq!(slots(vec![bulk("named"), port(), bulk("id")]), at("named"));
         assert_eq!(slots(vec![bulk("?"), port(), bulk("id"), members()]), at("127.0.0.2"));
-        // Before Redis 7, and where nothing is known of it.
+        // Redis before version 7 sends no members. A later server may send an empty list.
         assert_eq!(slots(vec![bulk("?"), port(), bulk("id")]), Some(vec![]));
         assert_eq!(slots(vec![bulk("?"), port(), bulk("id"), Value::Array(vec![])]), Some(vec![]));
         for unknown in [bulk(""), Value::Nil] {

@@ -1,4 +1,4 @@
-//! One primary as its lane knows it: its address, whether it is up, and where its clock is.
+//! One primary as its lane knows it: its address, whether it is up, and its clock.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -24,10 +24,11 @@ use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::telemetry::limiter::Limiter;
 use crate::workers::Workers;
 
-/// How long each key has a call of its own after one could not share one, us: most slots have moved by then.
+/// How long each key has a call of its own after a shared call failed, us. Most slots have moved by
+/// then.
 const PARTED: Micros = MICROS_PER_SECOND;
 
-/// A primary as its lane knows it. Written by the driver, read by whoever asks.
+/// A primary as its lane knows it. The driver writes this state, and callers read it.
 #[derive(Debug)]
 pub struct Shard {
     pub address: Address,
@@ -36,28 +37,28 @@ pub struct Shard {
     connected: AtomicBool,
     /// Why there is no connection.
     away: ArcSwapOption<Failure>,
-    /// Whether it makes the charges that it is asked for.
+    /// Whether it makes the charges that callers request.
     pub charging: Arc<Charging>,
     /// The shard's TIME minus this node's clock, us.
     offset: AtomicI64,
     /// When it last answered anything, us by this node's clock.
     heard: AtomicU64,
-    /// Whether it is one of a cluster, where keys that a call declares must be of one slot.
+    /// Whether it belongs to a cluster, where all keys that a call declares must share a slot.
     cluster: AtomicBool,
     /// Until when each key has a call of its own, us by this node's clock.
     parted: AtomicU64,
-    /// What the calls of this lane wait for.
+    /// The durability of the charges in this lane.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
     pub looked_over: Arc<LookedOver>,
-    /// Of a WAIT that it refuses.
+    /// Limits the log lines about a refused WAIT.
     pub complaints: Limiter,
-    /// Limits the lines about errors that are not known.
+    /// Limits the log lines about unknown errors.
     pub refusals: Limiter,
 }
 
 impl Shard {
-    /// Not up yet, with its clock believed to be this node's.
+    /// Creates a shard that is not up yet. Its clock counts as equal to this node's.
     pub fn new(address: Address, shared: Arc<Shared>) -> Self {
         let (connected, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
         let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -80,19 +81,19 @@ impl Shard {
         }
     }
 
-    /// The same for a policy that waits for a replica; both count together, and warn once.
+    /// Returns a twin for policies that wait for a replica. Both share their metrics and warnings.
     pub fn durable_twin(&self) -> Self {
         let twin = Self::new(self.address.clone(), self.shared.clone());
         let (metrics, looked_over, charging) = (self.metrics.clone(), self.looked_over.clone(), self.charging.clone());
         Self { durability: Durability::Replica, metrics, looked_over, charging, ..twin }
     }
 
-    /// Whether it is connected and makes the charges that it is asked for.
+    /// Whether it is connected and makes the charges that callers request.
     pub fn is_up(&self) -> bool {
         self.is_connected() && !self.is_refusing()
     }
 
-    /// Why it is not up; nothing while it is.
+    /// Returns why it is not up; none while it is.
     pub fn reason(&self) -> Option<String> {
         let why = match (self.is_connected(), self.is_refusing()) {
             (true, false) => return None,
@@ -116,7 +117,7 @@ impl Shard {
         self.away.store(Some(Arc::new(why.clone())));
     }
 
-    /// Whether it is connected, and nothing that it refused hints at another owner of its slots.
+    /// Whether it is connected, and no refusal hints at another owner of its slots.
     pub fn is_well(&self) -> bool {
         self.is_connected() && !self.charging.may_be_elsewhere()
     }
@@ -126,7 +127,7 @@ impl Shard {
         self.charging.has_refused() && self.charging.is_refusing(self.now())
     }
 
-    /// Notes that it did not make a charge, or says that it would not.
+    /// Notes that it did not make a charge, or that it announces a refusal.
     pub fn refuse(&self, why: &Failure) {
         self.charging.refuse(why, self.now());
     }
@@ -158,7 +159,7 @@ impl Shard {
         }
     }
 
-    /// The key that its probes write.
+    /// Returns the key that its probes write.
     pub fn probe(&self) -> Option<Arc<str>> {
         self.charging.probe(&self.shared.prefix)
     }
@@ -177,22 +178,22 @@ impl Shard {
         self.now() >= self.parted.load(Ordering::Relaxed)
     }
 
-    /// Notes that a key could not be decided in one call with others; for a while each has its own.
+    /// Notes that a shared call could not decide a key. For a while each key has a call of its own.
     pub fn keep_apart(&self) {
         self.parted.store(self.now() + PARTED, Ordering::Relaxed);
     }
 
-    /// Where the shard's TIME is believed to be now, us.
+    /// Returns the expected TIME of the shard now, us.
     pub fn shard_now(&self) -> Micros {
         self.shard_time(self.now())
     }
 
-    /// What the shard's TIME is believed to be at an instant of this node's clock, us.
+    /// Returns the expected TIME of the shard at an instant of this node's clock, us.
     pub fn shard_time(&self, instant: Micros) -> Micros {
         instant.saturating_add_signed(self.offset())
     }
 
-    /// The shard's TIME minus this node's clock as it is believed, us.
+    /// Returns the estimate of the shard's TIME minus this node's clock, us.
     pub fn offset(&self) -> i64 {
         self.offset.load(Ordering::Relaxed)
     }
@@ -202,8 +203,8 @@ impl Shard {
         self.shared.overdue()
     }
 
-    /// How long a server may say nothing although it was asked before its connection is given up: two timeouts in
-    /// a row.
+    /// How long a server that owes an answer may stay silent before its connection is given up.
+    /// This is two response timeouts.
     pub fn patience(&self) -> Duration {
         self.overdue() * 2
     }
@@ -218,8 +219,8 @@ impl Shard {
         self.heard.load(Ordering::Relaxed) >= instant
     }
 
-    /// What the server answers, which may take it `longer` than other answers; none when it has said nothing at all for
-    /// too long. One that is only slow is not given up while it answers what was asked before.
+    /// Waits for an answer, which may take `longer` than others. Returns none when the server has
+    /// stayed silent for too long. A slow server is kept while it answers earlier calls.
     pub async fn awaited<T>(
         &self,
         answer: impl Future<Output = Result<T, Failure>>,
@@ -239,7 +240,7 @@ impl Shard {
         }
     }
 
-    /// How the server lets this node in.
+    /// Returns the credentials for the server.
     pub fn credentials(&self) -> &Credentials {
         &self.shared.credentials
     }
@@ -253,17 +254,17 @@ impl Shard {
         &self.shared.clock
     }
 
-    /// Has the topology asked for soon.
+    /// Requests a new topology soon.
     pub fn doubt(&self) {
         self.shared.doubt.notify_one();
     }
 
-    /// Whether one that tells of nodes with these ids is of another cluster than the one that is known.
+    /// Whether nodes with these ids belong to a foreign cluster.
     pub fn is_strange(&self, ids: &BTreeSet<String>) -> bool {
         self.shared.are_strange(ids).unwrap_or(false)
     }
 
-    /// Who drives its lane.
+    /// Returns the workers that drive its lane.
     pub fn workers(&self) -> &Workers {
         &self.shared.workers
     }
@@ -273,28 +274,29 @@ impl Shard {
         self.shared.clock.now()
     }
 
-    /// Learns from a TIME that was read between two instants of this node's clock: the offset lies within
-    /// `time - received ..= time - sent`, and moves only as far as it must.
+    /// Learns from a TIME that was read between two instants of this node's clock. The offset lies
+    /// within `time - received ..= time - sent`, and changes only as far as necessary.
     pub fn learn_offset(&self, time: Micros, sent: Micros, received: Micros) {
         let (low, high) = (time.cast_signed() - received.cast_signed(), time.cast_signed() - sent.cast_signed());
         let offset = self.offset.load(Ordering::Relaxed);
         if offset < low || offset > high {
             let learned = offset.clamp(low.min(high), high);
             self.offset.store(learned, Ordering::Relaxed);
-            // Before it has answered, its clock was only believed to be this node's.
+            // Before the first answer, the offset was only an assumption.
             if self.heard_since(1) && learned.abs_diff(offset) > TOLERANCE {
                 self.step();
             }
         }
     }
 
-    /// Ends what is known of the keys in `slot`: something was taken back there.
+    /// Invalidates known denials in `slot`, because something was refunded or reset there.
     pub fn forget(&self, slot: u16) {
         self.shared.generations.raise(slot);
     }
 
-    /// Its clock has stepped: what is known by its instants, and what they are compared with, ends. Which slots are its
-    /// own it does not know; of the others' keys the store is asked once more.
+    /// Invalidates all known denials after the shard's clock has stepped: its instants are not
+    /// comparable any more. The shard does not know its own slots. Keys of other shards cost one
+    /// more call each.
     fn step(&self) {
         (0..SLOTS).for_each(|slot| self.shared.generations.raise(slot));
     }

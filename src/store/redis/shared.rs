@@ -1,4 +1,4 @@
-//! What all lanes of a store share.
+//! The state that all lanes of a store share.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::workers::Workers;
 #[derive(Debug)]
 pub struct Shared {
     pub clock: Clock,
-    /// Who drives the lanes.
+    /// The workers that drive the lanes.
     pub workers: Workers,
-    /// How the servers let this node in.
+    /// The credentials for the servers.
     pub credentials: Credentials,
-    /// What the names of keys begin with.
+    /// The beginning of all key names.
     pub prefix: Box<str>,
     /// How long an answer may take before its connection is given up, us; a reload changes it.
     overdue: AtomicU64,
-    /// What is known of keys by the TIME of their shard.
+    /// The counters that invalidate known denials.
     pub generations: Arc<Generations>,
     /// How many checks each script call carried.
     pub checks_per_call: Arc<Histogram>,
-    /// Of all nodes of the cluster that were told of last; none where they have none.
+    /// The ids of all nodes in the last report of the cluster; empty if nodes have none.
     ids: ArcSwap<BTreeSet<String>>,
-    /// Wakes who asks for the topology when something looks wrong.
+    /// Wakes the discovery task when something looks wrong.
     pub doubt: Notify,
-    /// Decided by instead of TIME, us; tests only.
+    /// Replaces TIME in tests, us.
     hand: Option<Arc<AtomicU64>>,
 }
 
@@ -57,21 +57,21 @@ impl Shared {
         shared
     }
 
-    /// From now on a cluster with one of these nodes is the known one.
+    /// Makes the cluster of these nodes the known one.
     pub fn know(&self, ids: BTreeSet<String>) {
         if **self.ids.load() != ids {
             self.ids.store(Arc::new(ids));
         }
     }
 
-    /// Whether nodes with these ids are of another cluster than the one that is known: an address may belong to
-    /// somebody else by now, and an id does not. None where one side has no ids.
+    /// Whether nodes with these ids belong to a foreign cluster. The owner of an address may
+    /// change, but an id does not. None if one side has no ids.
     pub fn are_strange(&self, ids: &BTreeSet<String>) -> Option<bool> {
         let known = self.ids.load();
         (!known.is_empty() && !ids.is_empty()).then(|| known.is_disjoint(ids))
     }
 
-    /// What is decided by now instead of TIME, us; tests only.
+    /// Returns the instant that replaces TIME in tests, us.
     pub fn time(&self) -> Option<Micros> {
         self.hand.as_ref().map(|hand| hand.load(Ordering::SeqCst))
     }

@@ -1,4 +1,4 @@
-//! The scripts: each is put together from parts, and known to servers by the SHA-1 of the whole.
+//! The scripts. Each consists of parts, and servers know it by the SHA-1 of the whole.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
 use crate::store::Work;
 
-/// The parts of one algorithm's scripts in order, for taking and for what is built around it; and of its checks.
+/// Joins the parts of one algorithm's scripts: reserve, charge once, refund, check.
 macro_rules! scripts {
     (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*], check: [$($check:literal),*]) => {
         [
@@ -20,7 +20,8 @@ macro_rules! scripts {
     };
 }
 
-/// By algorithm, and then: reserving, charging once, taking back, checking. What is neither comes last.
+/// The scripts by algorithm, then: reserve, charge once, refund, check. The reader of logs comes
+/// last.
 const SOURCES: [&[&str]; 5] = [
     &scripts!(
         take: ["state.lua", "window_state.lua", "window_head.lua", "window.lua"],
@@ -46,17 +47,18 @@ const SOURCES: [&[&str]; 5] = [
         back: ["log_head.lua", "log_back.lua"],
         check: ["log_head.lua", "log.lua"]
     ),
-    // What a log tells people.
+    // Reads the entries of a log.
     &[include_str!("log_read.lua")],
 ];
 
-/// The place of what checks, the last of each algorithm.
+/// The index of the check, the last script of each algorithm.
 const CHECK: usize = 3;
 
-/// Algorithms whose checks share calls, and are written out for 1, 2, ... quotas; they come first.
+/// The algorithms whose checks share calls, with one script for each number of quotas. They come
+/// first.
 const SHARING: usize = 3;
 
-/// The same with their SHA-1.
+/// The scripts with their SHA-1.
 static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
     let mut sources = SOURCES.map(|scripts| scripts.iter().map(|source| (*source).to_owned()).collect::<Vec<_>>());
     for scripts in &mut sources[..SHARING] {
@@ -67,7 +69,7 @@ static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
     sources.into_iter().map(|scripts| scripts.into_iter().enumerate().map(loaded).collect()).collect()
 });
 
-/// Quotas of most policies, at most.
+/// Most policies have at most this many quotas.
 const USUAL_QUOTAS: usize = 3;
 
 /// A source and its SHA-1, in hex.
@@ -75,7 +77,7 @@ const USUAL_QUOTAS: usize = 3;
 struct Loaded {
     source: String,
     hash: String,
-    /// Whether a new process may well call it.
+    /// Whether a new process is likely to call it.
     is_usual: bool,
     /// Whether this process has called it.
     used: AtomicBool,
@@ -88,7 +90,7 @@ impl Loaded {
     }
 }
 
-/// A check for that many quotas.
+/// Writes a check out for this number of quotas.
 fn written_out(check: &str, quotas: usize) -> String {
     let (mut source, mut rest) = (String::new(), check);
     while let Some((before, (each, after))) = parts(rest) {
@@ -102,13 +104,14 @@ fn written_out(check: &str, quotas: usize) -> String {
     source + rest
 }
 
-/// What comes before the next part that is for each quota, that part, and what comes after it.
+/// Returns the text before the next part that repeats for each quota, that part, and the text
+/// after.
 fn parts(source: &str) -> Option<(&str, (&str, &str))> {
     let (before, rest) = source.split_once("-- each\n")?;
     Some((before, rest.split_once("-- end each\n")?))
 }
 
-/// The script for one kind of work under one algorithm, or one of those for all.
+/// The script for one kind of work under one algorithm, or for all algorithms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Script(usize, usize);
 
@@ -138,7 +141,7 @@ impl Script {
         &SCRIPTS[self.0][self.1].source
     }
 
-    /// For a call of it.
+    /// Returns the hash for a call, and marks the script as used.
     pub fn hash(self) -> &'static str {
         let script = &SCRIPTS[self.0][self.1];
         if !script.used.load(Ordering::Relaxed) {
@@ -148,8 +151,9 @@ impl Script {
     }
 }
 
-/// What a connection loads: those that this process has called, or the usual ones as long as it has called none. A
-/// server takes 0.4 ms for each, and checks wait for it; whatever it lacks then is sent by EVAL.
+/// Returns the scripts that a connection loads. These are the scripts that this process has called,
+/// or at first the usual ones. Each costs the server 0.4 ms while checks wait. A call by EVAL later
+/// brings a missing script.
 pub fn wanted() -> impl Iterator<Item = &'static str> {
     let used = |script: &&Loaded| script.used.load(Ordering::Relaxed);
     let is_new = !SCRIPTS.iter().flatten().any(|script| used(&script));

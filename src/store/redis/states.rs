@@ -1,8 +1,8 @@
-//! The states of a policy's quotas, as a reply tells them.
+//! The states of a policy's quotas, as a reply contains them.
 //!
-//! All numbers in strings are big-endian. What sliding windows counted is one string, as `window_state.lua` has it; so
-//! are the pairs of fixed windows and token buckets, as `pair_state.lua` has them. What a log's script answers is in
-//! `log.rs`.
+//! All numbers in strings are big-endian. The counts of sliding windows are one string in the
+//! format of `window_state.lua`. The pairs of fixed windows and token buckets are one string in the
+//! format of `pair_state.lua`. `log.rs` reads the replies of sliding logs.
 
 use redis::Value;
 use smallvec::SmallVec;
@@ -19,15 +19,16 @@ use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
 
-/// Bytes of a column, of windows without its sums and of pairs without its tail.
+/// The bytes of a column, without the sums of a window or the tail of a pair.
 const COLUMN: usize = 34;
 
-/// Buckets before the last one whose sums are kept.
+/// The number of buckets before the last one whose sums are kept.
 const KEPT: usize = 129;
 
 type States = SmallVec<[State; 3]>;
 
-/// The states that a reply holds, of a call that was decided at `time` (us): one for each quota of `policy`.
+/// Reads the states from the reply to a call that was decided at `time`, us. Each quota of `policy`
+/// has one.
 pub(super) fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<States> {
     match policy.algorithm {
         Algorithm::SlidingWindow => windows(policy, time, values),
@@ -60,18 +61,18 @@ fn pairs(policy: &Policy, values: &[Value]) -> Option<States> {
     Some(policy.quotas.iter().map(state).collect())
 }
 
-/// What tells the columns of quotas apart: `window_state.lua` says how.
+/// Identifies the column of a quota, as `window_state.lua` describes.
 pub(super) fn window_kind(quota: &Quota) -> u64 {
     2 * quota.window + u64::from(counter_width(quota.limit.get()) == 8)
 }
 
-/// What the sliding windows of a key counted, as `window_state.lua` writes it.
+/// The counts of a key's sliding windows, as `window_state.lua` writes them.
 struct WindowState<'a> {
     mark: Micros,
     columns: Vec<Column<'a>>,
 }
 
-/// What one quota counted.
+/// The counts of one quota.
 struct Column<'a> {
     kind: u64,
     first: u64,
@@ -81,7 +82,8 @@ struct Column<'a> {
 }
 
 impl<'a> WindowState<'a> {
-    /// The first `own` columns must be sound, where a script found them as it left them. It did not read those behind.
+    /// The first `own` columns must be sound, as the script left them. The script did not read the
+    /// others.
     fn read(bytes: &'a [u8], own: usize) -> Option<Self> {
         let (mark, rest) = bytes.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first()?;
@@ -101,8 +103,8 @@ impl<'a> WindowState<'a> {
         (is_whole && mark <= EXACT).then_some(Self { mark, columns })
     }
 
-    /// The history of one quota at `time` (us). What lies further ahead than a window was written by a clock that has
-    /// been set, and counts no more.
+    /// Returns the history of one quota at `time`, us. Buckets more than a window ahead do not
+    /// count: a clock that has since been set wrote them.
     fn of(&self, quota: &Quota, time: Micros) -> SlidingWindow {
         let grid = Grid::new(quota.window);
         let column = self.columns.iter().find(|column| column.kind == window_kind(quota));
@@ -116,7 +118,7 @@ impl<'a> WindowState<'a> {
 }
 
 impl<'a> Column<'a> {
-    /// One column with its sums, and the sums behind them.
+    /// Reads one column with its sums. Also returns the remaining sums.
     fn read(head: &[u8], sums: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (numbers, places) = head.as_chunks::<8>();
         let [kind, first, last, total] = *numbers else { return None };
@@ -129,18 +131,18 @@ impl<'a> Column<'a> {
         is_sound.then_some((Self { kind, first, last, total, sums }, rest))
     }
 
-    /// What each bucket holds from the first whose sum and that before it are kept.
+    /// Returns the count of each bucket, from the first one whose own and previous sums are kept.
     fn buckets(&self) -> impl Iterator<Item = Bucket> {
         let oldest = self.first.max((self.last + 1).saturating_sub(KEPT as u64));
         (oldest..=self.last).scan(self.sum(oldest.checked_sub(1)), |before, index| {
             let sum = self.sum(Some(index));
-            // Totals are counted round and round.
+            // Totals wrap around.
             let count = sum.wrapping_sub(std::mem::replace(before, sum)) & modulus_mask(self.kind);
             Some(Bucket { index, count })
         })
     }
 
-    /// The total as it was when a bucket ended; 0 before the first.
+    /// Returns the total at the end of a bucket; 0 before the first.
     fn sum(&self, bucket: Option<u64>) -> u64 {
         match bucket {
             Some(bucket) if bucket >= self.last => self.total,
@@ -154,18 +156,19 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Bytes of a sum.
+/// Returns the bytes of a sum.
 fn width(kind: u64) -> usize {
     if kind.is_multiple_of(2) { 4 } else { 8 }
 }
 
-/// Totals are kept modulo a power of two, this and one.
+/// Totals wrap at a power of two. The mask is one less.
 fn modulus_mask(kind: u64) -> u64 {
     if kind.is_multiple_of(2) { (1 << 32) - 1 } else { (1 << 52) - 1 }
 }
 
-/// What tells the columns of pairs apart, of quotas of one algorithm: whatever a pair depends on, but not the limit, so
-/// that a changed limit keeps its counts. `fixed.lua` and `bucket.lua` say what the numbers are.
+/// Identifies the column of a quota among pairs of one algorithm. It covers all that a pair depends
+/// on except the limit, so a changed limit keeps its counts. `fixed.lua` and `bucket.lua` define
+/// the numbers.
 pub(super) fn pair_kind(quota: &Quota) -> [u64; 2] {
     match quota.rule {
         Rule::TokenBucket(rate) => {
@@ -178,7 +181,7 @@ pub(super) fn pair_kind(quota: &Quota) -> [u64; 2] {
     }
 }
 
-/// 48 bits of a text's hash.
+/// Returns 48 bits of a text's hash.
 fn digest(text: &str) -> u64 {
     blake3::hash(text.as_bytes()).as_bytes()[..6]
         .iter()
@@ -187,7 +190,7 @@ fn digest(text: &str) -> u64 {
 
 type Pairs<'a> = SmallVec<[Pair<'a>; 3]>;
 
-/// What one quota counted that is a pair of numbers, and what is kept so that charges may be taken back.
+/// The pair of numbers that one quota counted, and the tail for refunds.
 struct Pair<'a> {
     kind: [u64; 2],
     numbers: [u64; 2],
@@ -195,8 +198,8 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The columns of a String. The first `own` must be sound, where a script found them as it left them; it did not
-    /// read those behind.
+    /// Reads the columns of a string. The first `own` must be sound, as the script left them. The
+    /// script did not read the others.
     fn read(bytes: &'a [u8], own: usize) -> Option<Pairs<'a>> {
         let (_till, rest) = bytes.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first()?;
@@ -221,7 +224,8 @@ impl<'a> Pair<'a> {
         (tails.is_empty() || count > own).then_some(pairs)
     }
 
-    /// A script looks at the length of a tail alone. It says what may be taken back, so what is none says nothing.
+    /// Scripts check only the length of a tail. The tail describes possible refunds, so an unsound
+    /// tail is ignored.
     fn state(&self, quota: &Quota) -> State {
         let [first, second] = self.numbers;
         let (numbers, _) = self.tail.as_chunks::<8>();

@@ -1,7 +1,7 @@
-//! What a call tells of each quota, and between which instants that is all of it.
+//! The quota arguments of a call, and the bounds of TIME within which they suffice.
 //!
-//! TIME decides, which the caller knows only roughly. So it tells every window by the calendar that TIME may choose;
-//! where TIME is elsewhere, nothing is decided.
+//! TIME decides, and the caller knows it only roughly. A call therefore carries every calendar
+//! window that TIME may choose. Outside the bounds, the script decides nothing.
 
 use smallvec::SmallVec;
 
@@ -12,29 +12,30 @@ use crate::limit::policy::Algorithm;
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 
-/// How far the shard's clock may be from where the caller believes it, us.
+/// How far the shard's clock may differ from the caller's estimate, us.
 pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
-/// Whatever TIME is.
+/// Bounds that contain every TIME.
 const ALWAYS: (Micros, Micros) = (0, EXACT);
 
-/// What is told of a call's quotas.
+/// The quota arguments of a call.
 pub struct Told {
-    /// The instants between which TIME must be, us. What depends on no TIME leaves them open.
+    /// The bounds of TIME, us. Quotas that do not depend on TIME leave them open.
     pub bounds: (Micros, Micros),
     pub quotas: Quotas,
 }
 
-/// What is told of each quota.
+/// The arguments of each quota.
 pub enum Quotas {
-    /// Nothing that depends on TIME.
+    /// No argument depends on TIME.
     Windows,
-    /// What a pair is decided by; see `bucket.lua` and `fixed.lua`.
+    /// The numbers that decide a pair; see `bucket.lua` and `fixed.lua`.
     Pairs(SmallVec<[[u64; 6]; 3]>),
 }
 
 impl Told {
-    /// By a call to a shard whose TIME is believed to be `now` (us), not by a sliding log.
+    /// Builds the arguments for a shard whose expected TIME is `now`, us. Sliding logs do not use
+    /// them.
     pub fn of(call: &Call<'_>, now: Micros) -> Self {
         let quotas = call.policy.quotas.iter();
         match call.policy.algorithm {
@@ -51,12 +52,12 @@ impl Told {
     }
 }
 
-/// What lies in all of these intervals.
+/// Returns the intersection of these intervals.
 pub fn common(bounds: impl Iterator<Item = (Micros, Micros)>) -> (Micros, Micros) {
     bounds.fold(ALWAYS, |(from, to), (first, last)| (from.max(first), to.min(last)))
 }
 
-/// The window by the calendar in which TIME is believed to be `now` (us), or was just before; and the next one.
+/// Returns two calendar windows: that of `now` minus the tolerance (us), and the next one.
 fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
     let window = calendar.window(now.saturating_sub(TOLERANCE));
     [window, calendar.window(window.end)]

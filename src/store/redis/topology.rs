@@ -1,6 +1,7 @@
-//! Which lane each slot belongs to: learned from the servers, corrected by their redirections.
+//! The lane of each slot. The servers report it, and their redirections correct it.
 //!
-//! The table is swapped whole, so a reader never waits. A task of its own (`discovery.rs`) keeps it current.
+//! The table is replaced as a whole, so a reader never waits. A separate task (`discovery.rs`)
+//! keeps it current.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,32 +22,32 @@ use crate::limit::time::Micros;
 use crate::store::{ShardHealth, ShardReading};
 use crate::telemetry::metrics::Distribution;
 
-/// How often the start looks whether all primaries are connected.
+/// How often the start checks whether all primaries are connected.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What the servers are.
+/// The kind of the servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// None has answered yet.
+    /// No server has answered yet.
     #[default]
     Unknown,
     Single,
     Cluster,
 }
 
-/// Lanes by slot. Shared by the store and the task that keeps it current.
+/// The lanes by slot. The store and the task that keeps it current share it.
 #[derive(Debug)]
 pub struct Topology {
     pub(super) table: ArcSwap<Table>,
-    /// Held while the table is replaced, so that no change is lost.
+    /// Locked while the table is replaced, so that no change is lost.
     writing: Mutex<()>,
     pub(super) seeds: Vec<Address>,
     pub(super) shared: Arc<Shared>,
     /// Whether the topology has been learned at least once.
     pub(super) known: watch::Sender<bool>,
-    /// When a node told it last, us by this node's clock.
+    /// When a node last reported the topology, us by this node's clock.
     learned: AtomicU64,
-    /// The node that was asked last, and why it did not tell it.
+    /// The node that was asked last and its failure, if it did not report the topology.
     pub(super) trouble: ArcSwapOption<(Address, Failure)>,
 }
 
@@ -54,14 +55,14 @@ pub struct Topology {
 pub(super) struct Table {
     pub(super) kind: Kind,
     pub(super) lanes: Vec<Lane>,
-    /// By slot, the owner's place in `lanes`, or [`NOBODY`]; empty until the topology is known. Places and not
-    /// lanes, so that a copy of the table is one of 32 KiB.
+    /// For each slot, the index of its owner in `lanes`, or [`NOBODY`]. Empty until the topology is
+    /// known. Indices instead of lanes keep a copy of the table at 32 KiB.
     owners: Vec<u16>,
 }
 
 const NOBODY: u16 = u16::MAX;
 
-/// The most lanes: redirections name nodes beside the primaries.
+/// The most lanes. Redirections name nodes beside the primaries.
 const MAX_LANES: usize = 2 * MAX_PRIMARIES;
 
 impl Table {
@@ -73,7 +74,7 @@ impl Table {
         self.lanes.iter().find(|lane| lane.address() == address)
     }
 
-    /// The lanes that own slots.
+    /// Returns the lanes that own slots.
     pub(super) fn primaries(&self) -> impl Iterator<Item = &Lane> {
         let mut owns = vec![false; self.lanes.len()];
         for owner in &self.owners {
@@ -84,12 +85,13 @@ impl Table {
         self.lanes.iter().zip(owns).filter_map(|(lane, owns)| owns.then_some(lane))
     }
 
-    /// Whether there may be a lane towards `address`.
+    /// Whether a lane towards `address` exists or has room.
     fn has_room(&self, address: &Address) -> bool {
         self.lanes.len() < MAX_LANES || self.lane(address).is_some()
     }
 
-    /// The lane towards `address` and its place; `open` opens it if there is none, since a node has one lane.
+    /// Returns the lane towards `address` and its index. `open` creates a missing lane, so a node
+    /// has one lane.
     fn place(&mut self, address: &Address, open: impl FnOnce() -> Lane) -> (u16, &Lane) {
         let place = self.lanes.iter().position(|lane| lane.address() == address).unwrap_or_else(|| {
             self.lanes.push(open());
@@ -122,8 +124,8 @@ impl Topology {
         let _ = self.known.subscribe().wait_for(|known| *known).await;
     }
 
-    /// Waits until it has been learned and each primary is connected; but for what waits for replicas, which has
-    /// connections of its own.
+    /// Waits until the topology is known and each primary is connected. Connections that wait for
+    /// replicas are not included.
     pub async fn ready(&self) {
         self.known().await;
         while !self.owners(Lane::is_up).into_iter().all(|up| up) {
@@ -143,12 +145,13 @@ impl Topology {
         self.table.load().kind
     }
 
-    /// The lane of the slot's primary, if it is known.
+    /// Returns the lane of the slot's primary, if it is known.
     pub fn owner(&self, slot: u16) -> Option<Lane> {
         self.table.load().owner(slot).cloned()
     }
 
-    /// The lane towards a node that a redirection names, whether it owns slots or not; none when there are too many.
+    /// Returns the lane towards a node that a redirection names, with or without slots. Returns
+    /// none when there are too many lanes.
     pub fn lane(&self, address: &Address) -> Option<Lane> {
         if let Some(lane) = self.table.load().lane(address) {
             return Some(lane.clone());
@@ -163,10 +166,11 @@ impl Topology {
         Some(lane)
     }
 
-    /// Takes a server's word that the slot lives at `address` now.
+    /// Records a server's report that `address` owns the slot now.
     pub fn moved(&self, slot: u16, address: &Address) {
         self.doubt();
-        // After a failover all who waited are told so, and the first of them has seen to it.
+        // After a failover all waiting requests receive this report. The first of them has updated
+        // the table.
         let is_known = || self.table.load().owner(slot).is_some_and(|owner| owner.address() == address);
         if is_known() {
             return;
@@ -188,19 +192,19 @@ impl Topology {
         self.shared.generations.raise(slot);
     }
 
-    /// Why nobody is known to own a slot.
+    /// Returns why the owner of a slot is unknown.
     pub fn nobody(&self, slot: u16) -> String {
         let trouble = self.trouble.load();
         let known = trouble.as_ref().map(|why| cleaned(&format!("{}: {}", why.0, why.1), MOST_TEXT));
         known.unwrap_or_else(|| format!("no node is known to own slot {slot}"))
     }
 
-    /// Has the topology asked for soon.
+    /// Requests a new topology soon.
     pub fn doubt(&self) {
         self.shared.doubt.notify_one();
     }
 
-    /// The primaries and whether they can be reached.
+    /// Returns the primaries, and whether they are reachable.
     pub fn shards(&self) -> Vec<ShardHealth> {
         self.owners(|lane| {
             let reason = lane.shard().reason();
@@ -208,28 +212,28 @@ impl Topology {
         })
     }
 
-    /// How many slots no primary owns.
+    /// Returns how many slots no primary owns.
     pub fn slots_without_owner(&self) -> usize {
         self.table.load().owners.iter().filter(|owner| **owner == NOBODY).count()
     }
 
-    /// How long ago a node told the topology last, us; none before the first time.
+    /// Returns the age of the last report of the topology, us; none before the first report.
     pub fn age(&self) -> Option<Micros> {
         let is_known = *self.known.borrow();
         is_known.then(|| self.clock().now().saturating_sub(self.learned.load(Ordering::Relaxed)))
     }
 
-    /// What is known of each primary.
+    /// Returns the readings of each primary.
     pub fn readings(&self) -> Vec<ShardReading> {
         self.owners(Lane::read)
     }
 
-    /// How many checks each script call carried, of all shards together.
+    /// Returns how many checks each script call carried, over all shards.
     pub fn checks_per_call(&self) -> Distribution {
         self.shared.checks_per_call.read(1.0)
     }
 
-    /// One for each lane that owns a slot, in the order of their addresses.
+    /// Returns one value for each lane that owns a slot, in the order of their addresses.
     fn owners<T>(&self, of: impl Fn(&Lane) -> T) -> Vec<T> {
         let table = self.table.load();
         let mut lanes: Vec<&Lane> = table.primaries().collect();
@@ -237,7 +241,7 @@ impl Topology {
         lanes.into_iter().map(of).collect()
     }
 
-    /// The seeds, none of which has answered yet.
+    /// Returns the seeds, none of which has answered yet.
     pub fn unknown_shards(&self) -> Vec<ShardHealth> {
         let trouble = self.trouble.load();
         let reason = |seed: &Address| {
@@ -249,7 +253,8 @@ impl Topology {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        // It guards no data of its own, so a panic elsewhere cannot have left any half-changed.
+        // The lock guards no data of its own, so a panic elsewhere cannot have left any
+        // half-changed.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -257,8 +262,8 @@ impl Topology {
         Lane::open(address.clone(), self.shared.clone())
     }
 
-    /// Replaces the table by what a server told of nodes with these `ids`; lanes that own nothing any more end, unless
-    /// slots are moving there.
+    /// Replaces the table with a server's report about nodes with these `ids`. Lanes without slots
+    /// end, unless slots are moving there.
     pub(super) fn learn(&self, kind: Kind, ranges: &[(u16, u16, Address)], ids: BTreeSet<String>) {
         let _writing = self.lock();
         self.shared.know(ids);
@@ -285,7 +290,7 @@ impl Topology {
         }
         let table = Arc::new(table);
         self.table.store(table.clone());
-        // What the owner before denies is asked of it no more, or is learned for nothing.
+        // Denials by the previous owner expire, and its late answers are ignored.
         for slot in 0..SLOTS {
             if old.owner(slot).map(Lane::address) != table.owner(slot).map(Lane::address) {
                 self.shared.generations.raise(slot);

@@ -1,11 +1,13 @@
-//! What a lane's driver carries over its connection, and how it comes back.
+//! The traffic of a lane's driver over its connection.
 //!
-//! Checks are batched as they come. While calls are under way, what arrives waits, and then goes out together: one
-//! pipeline, in which all checks of one key under one policy are decided together, by a list of costs, and those of
-//! several keys share script calls. Before it goes out, the runtime runs what else is ready, for as long as that
-//! brings more: a pipeline costs both ends more than a check in it. There is no timer, so an idle lane adds no
-//! latency. A key with a call under way waits for it, also when another pipeline may go out: a hot key costs its
-//! primary one call per round trip, however many callers ask.
+//! While calls are in flight, new requests wait and then leave together in one pipeline. All checks
+//! of one key under one policy become one list of costs. Several keys share a script call. Before
+//! the driver sends a pipeline, it lets other ready tasks run as long as this adds requests. A
+//! pipeline costs both ends more than a check within it. No timer is involved, so an idle lane adds
+//! no latency.
+//!
+//! A key with a call in flight waits for it, even when another pipeline may leave. A hot key thus
+//! costs its primary one call per round trip, however many callers ask.
 
 use std::time::Duration;
 
@@ -24,42 +26,42 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 
-/// Asks that are taken in at once, but for the rest of the last piece.
+/// The most requests accepted at once, not counting the rest of the last piece.
 const TAKEN_IN: usize = 4096;
 
-/// Groups that go out together at most.
+/// The most groups in one batch.
 const BATCH: usize = 512;
 
-/// Batches under way at once: while the server works on one, the next is prepared. Behind one that waits for a replica
-/// nothing is sent, since it would not be answered before.
+/// The most batches in flight. The driver prepares the next batch while the server works on the
+/// first. With replicas only one is in flight, because WAIT delays all later answers.
 const UNDER_WAY: [usize; 2] = [2, 1];
 
-/// More may be asked before a batch goes out until so many times in a row that the runtime came back from what was
-/// ready nobody had. What the first time finds ready to be read, the second lets ask; tokio promises no order, so this
-/// is a rule of thumb.
+/// How many times in a row the runtime must bring no new request before a batch leaves. The first
+/// yield finds data that is ready to read, and the second lets its tasks send requests. Tokio
+/// promises no order, so this is a rule of thumb.
 const QUIET: usize = 2;
 
-/// How long that may go on after the first of them asked, us.
+/// How long the wait for more requests may last after the first one, us.
 const GATHER: Micros = 500;
 
-/// For how long after an answer its connection is taken to be there still, us.
+/// How long after an answer its connection counts as alive, us.
 const FRESH: Micros = MICROS_PER_MILLI;
 
-/// How long a lane may be idle before the server must show that it is there.
+/// How long a lane may be idle before its server must prove that it answers.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// How often a shard that is down is probed.
+/// The interval of probes to a shard that is down.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// How often a server is asked whether it evicts meanwhile.
+/// The interval at which a connection checks whether its server evicts keys.
 const EVICTION: Duration = Duration::from_secs(60);
 
-/// What is known of whether more will be asked soon.
+/// Decides whether a batch waits for more requests.
 #[derive(Debug, Default)]
 struct Gathering {
-    /// When the first of them asked, us.
+    /// When the first request arrived, us.
     since: Option<Micros>,
-    /// How often in a row nobody has.
+    /// How many times in a row no request arrived.
     quiet: usize,
 }
 
@@ -75,20 +77,21 @@ impl Gathering {
 }
 
 impl Driver {
-    /// Carries asks to the server. Calls that are under way when it ends are dropped: their fate is unknown.
+    /// Sends requests to the server. Calls in flight at its end are dropped, and their outcome is
+    /// unknown.
     pub(super) async fn serve(&mut self, mut connection: Connection) -> End {
         let (shard, connected) = (self.shard.clone(), self.shard.now());
         let (mut under_way, at_once) = (FuturesUnordered::new(), UNDER_WAY[shard.durability as usize]);
         let mut gathering = Gathering::default();
         let mut looking = Box::pin(look_over_eviction(connection.clone(), &shard));
         let mut probing = Box::pin(probe_while_down(connection.clone(), &shard));
-        // On the connection before, they waited for calls that are under way no more.
+        // Keys waited for calls of the previous connection, which are no longer in flight.
         self.queue.release_all();
         loop {
             let (idle, room) = (under_way.is_empty(), TAKEN_IN.min(QUEUE.saturating_sub(self.queue.len())));
             let is_due = under_way.len() < at_once && self.queue.ready() > 0;
             if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
-                // What is under way would tell.
+                // A call in flight would reveal a broken connection.
                 if idle && !shard.heard_since(shard.now() - FRESH) && connection.has_ended() {
                     return broken(&shard, connected);
                 }
@@ -131,15 +134,16 @@ impl Driver {
         }
     }
 
-    /// What goes out now, unless nobody waits for it any more. Up to `room` asks that have come meanwhile go with what
-    /// waits for the same keys.
+    /// Returns the next batch, unless no caller waits for it. Up to `room` newly arrived requests
+    /// merge with queued ones for the same keys.
     fn next_batch(&mut self, room: usize) -> Option<Batch> {
         self.take_in(None, room);
         let groups = self.queue.take(BATCH);
         (!groups.is_empty()).then(|| Batch::of(groups, &self.shard))
     }
 
-    /// Queues `first` and what was asked after it, until there are `room` asks; whether any of them may go out.
+    /// Queues `first` and later requests until `room` more are queued. Returns whether any may be
+    /// sent.
     fn take_in(&mut self, first: Option<Piece>, room: usize) -> bool {
         let (full, mut may_go) = (self.queue.len() + room, false);
         let mut next = first;
@@ -151,7 +155,7 @@ impl Driver {
         may_go
     }
 
-    /// How the connection has ended, unless the server still tells its TIME.
+    /// Asks the server for TIME. Returns how the connection ended, or none if it still answers.
     async fn look(&self, connection: &mut Connection) -> Option<End> {
         let sent = self.shard.now();
         match within(self.shard.clock(), self.shard.patience(), server::time(connection)).await {
@@ -166,12 +170,12 @@ impl Driver {
     }
 }
 
-/// How a connection made at `connected` (us) that broke has ended.
+/// Classifies the end of a broken connection that was made at `connected`, us.
 fn broken(shard: &Shard, connected: Micros) -> End {
     if shard.heard_since(connected) { End::Broken } else { End::Useless }
 }
 
-/// How a batch ended, and the keys it was about.
+/// How a batch ended, and its keys.
 struct Carried {
     ended: Ended,
     keys: Vec<Fingerprint>,
@@ -182,13 +186,14 @@ async fn carry(batch: Batch, connection: Connection, shard: &Shard) -> Carried {
     Carried { ended: batch.exchange(connection, shard).await, keys }
 }
 
-/// Probes the shard while it is connected and makes no charges. Does not end. One lane of a shard is enough.
+/// Probes the shard while it is connected and makes no charges. The loop never ends. Only one lane
+/// of a shard probes.
 async fn probe_while_down(mut connection: Connection, shard: &Shard) {
     loop {
         tokio::time::sleep(PROBE).await;
         if shard.durability == Durability::Primary && shard.is_refusing() {
             shard.log_down();
-            // Whether it answers at all is for others to say.
+            // Other code detects a server that does not answer.
             let _ = bounded(shard.patience(), probe(&mut connection, shard)).await;
         }
     }
@@ -210,11 +215,11 @@ pub(super) async fn probe(connection: &mut Connection, shard: &Shard) -> Result<
     Ok(())
 }
 
-/// Warns when the server is told to evict while the connection lasts. Does not end.
+/// Warns when the server starts to evict keys during the connection. The loop never ends.
 async fn look_over_eviction(mut connection: Connection, shard: &Shard) {
     loop {
         tokio::time::sleep(EVICTION).await;
-        // Whether it answers is for others to say.
+        // Other code detects a server that does not answer.
         let _ =
             bounded(shard.patience(), server::look_over_eviction(&mut connection, &shard.address, &shard.looked_over))
                 .await;

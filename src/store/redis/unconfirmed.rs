@@ -1,8 +1,9 @@
 //! Charges that a replica has yet to acknowledge (`durability: replica`).
 //!
-//! WAIT is about all that its connection has charged, and holds that up. So one WAIT behind the calls is for the most
-//! patient of those who asked, and the others are told, each when its own time is up, that nobody has acknowledged it.
-//! It is asked in slices, so that a server that is gone is not waited for longer than anywhere else.
+//! WAIT covers all charges of its connection and blocks that connection. One WAIT follows the
+//! calls, with the longest time limit among the callers. The other callers receive a failure when
+//! their own time is up. WAIT is sent in slices, so a dead server is detected as early as
+//! elsewhere.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -16,16 +17,16 @@ use super::shard::Shard;
 use crate::limit::time::Micros;
 use crate::store::StoreError;
 
-/// A charge, and what its caller is told once it is acknowledged.
+/// A charge, and the answer for its caller once a replica acknowledges it.
 pub struct Unconfirmed {
     ask: Ask,
     answer: Answer,
-    /// When its caller is told that nobody has, us by this node's clock.
+    /// When its caller receives a failure for lack of an acknowledgement, us by this node's clock.
     until: Micros,
 }
 
 impl Unconfirmed {
-    /// Of an ask that was sent at `sent` (us).
+    /// Creates one for a request that was sent at `sent`, us.
     pub fn new(ask: Ask, answer: Answer, sent: Micros) -> Self {
         let until = patience_ends(&ask, sent);
         Self { ask, answer, until }
@@ -40,29 +41,30 @@ impl Unconfirmed {
     }
 }
 
-/// Until when an ask that was sent at `sent` may wait for a replica, us: a little less than its caller waits, so that
-/// the answer still comes in time.
+/// Returns until when a request that was sent at `sent` may wait for a replica, us. The wait ends a
+/// little before the caller's deadline, so the answer arrives in time.
 pub fn patience_ends(ask: &Ask, sent: Micros) -> Micros {
     sent + ask.deadline.saturating_sub(sent) / 10 * 9
 }
 
-/// What comes of asking whether a replica has what was charged.
+/// The result of a WAIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// So many have.
+    /// The number of replicas that have acknowledged the charges.
     Replicas(u64),
-    /// The connection is broken, or the server refuses.
+    /// The connection broke, or the server refuses.
     Failed,
-    /// The server has said nothing at all for too long.
+    /// The server has stayed silent for too long.
     Silent,
 }
 
-/// How many replicas have acknowledged what was charged before on the connection, after a slice of the time until
-/// `until` (us) at most; 0 at once where nobody waits. That the server refuses to tell is logged.
+/// Returns how many replicas have acknowledged the earlier charges of the connection. The wait
+/// lasts at most a slice of the time until `until`, us. Without `until` the result is 0 at once.
+/// The log reports a server that refuses WAIT.
 pub async fn acknowledged(connection: &Connection, shard: &Shard, until: Option<Micros>) -> Told {
     let Some(until) = until else { return Told::Replicas(0) };
     let slice = Duration::from_micros(until.saturating_sub(shard.now())).min(shard.overdue());
-    // 0 would mean for ever.
+    // WAIT with 0 has no time limit.
     let millis = u64::try_from(slice.as_millis()).unwrap_or(0).max(1);
     let mut command = redis::cmd("WAIT");
     command.arg(1).arg(millis);
@@ -89,8 +91,9 @@ fn complain(error: &ServerError, shard: &Shard) {
     }
 }
 
-/// Answers each of `charged` as soon as a replica has acknowledged all of them, or when its time is up. `told` is what
-/// [`acknowledged`] has come to, or else `asked` is on its way. Whether the server has fallen silent meanwhile.
+/// Answers each of `charged` when a replica has acknowledged all, or when its time is up. `told` is
+/// the result of [`acknowledged`]; without one, `asked` is in flight. Returns whether the server
+/// has fallen silent.
 pub async fn confirm<F: Future<Output = Told>>(
     mut charged: Vec<Unconfirmed>,
     mut told: Option<Told>,
