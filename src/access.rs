@@ -1,9 +1,11 @@
-//! Who may call what: tokens and what each kind opens.
+//! Authorization: the tokens, and the calls that each kind of token permits.
 //!
-//! A token is a random text that a caller shows as `Authorization: Bearer`. A node knows only its SHA-256, so a
-//! file of tokens that leaks opens nothing. Since a token holds 256 random bits, a slow hash would add nothing.
+//! A token is a random text that a caller sends as `Authorization: Bearer`. A node stores only its
+//! SHA-256, so a leaked token file grants nothing. Since a token holds 256 random bits, a slow hash
+//! would add nothing.
 //!
-//! Without tokens everyone who reaches the node may check, and a listener on loopback lets operators do everything.
+//! Without tokens every caller that reaches the node may check. A listener on loopback then permits
+//! every operator call as well.
 
 use std::fmt;
 
@@ -11,10 +13,10 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use subtle::{Choice, ConstantTimeEq};
 
-/// How a token begins that was made here; 64 hexadecimal digits follow.
+/// The prefix of generated tokens; 64 hexadecimal digits follow.
 pub const TOKEN: &str = "tollgate_";
 
-/// How a line of a token file begins.
+/// The prefix of a line in a token file.
 const SCHEME: &str = "sha256:";
 
 /// The SHA-256 of a token.
@@ -40,14 +42,15 @@ impl TokenHash {
         Some(Self(bytes))
     }
 
-    /// Whether it is one of `hashes`, in a time that does not depend on which, nor on how much of one is equal.
+    /// Whether `hashes` contains this hash. The time depends neither on the matching entry nor on
+    /// the length of an equal prefix.
     fn is_among(&self, hashes: &[Self]) -> bool {
         hashes.iter().fold(Choice::from(0), |found, hash| found | self.0.ct_eq(&hash.0)).into()
     }
 }
 
 impl fmt::Display for TokenHash {
-    /// As a line of a token file.
+    /// Writes a line of a token file.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(SCHEME)?;
         self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
@@ -60,7 +63,7 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// A new token of 256 random bits; none when the machine gives no randomness.
+/// A new token of 256 random bits, or `None` if the machine has no randomness.
 pub fn new_token() -> Option<String> {
     let mut bytes = [0u8; 32];
     SystemRandom::new().fill(&mut bytes).ok()?;
@@ -71,58 +74,60 @@ fn hex(byte: u8) -> [char; 2] {
     [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0'))
 }
 
-/// The tokens that are known, and what goes without one.
+/// The known tokens, and the rights of callers without one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Tokens that may check. None: nobody is asked for one.
+    /// Tokens that permit checks. If empty, checks need no token.
     pub check: Vec<TokenHash>,
-    /// Tokens that may do everything. None: only who reaches a listener on loopback that asks nobody for a token.
+    /// Tokens that permit everything. If both lists are empty, callers on loopback may do
+    /// everything.
     pub admin: Vec<TokenHash>,
-    /// Whether checks need no token although other machines reach the node.
+    /// Whether checks need no token on a listener that other machines reach.
     pub allow_anonymous: bool,
 }
 
-/// From where a listener can be reached.
+/// The machines that can reach a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Only from this machine.
+    /// Only this machine.
     Loopback,
     Network,
 }
 
-/// What a call asks of its caller.
+/// The right that a call needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     Nothing,
-    /// On loopback nothing, elsewhere as a check.
+    /// On loopback nothing, elsewhere the same as `Check`.
     Metrics,
     Check,
-    /// As a check, but where nobody is asked for a token only on loopback.
+    /// The same as `Check`, but without check tokens open only on loopback.
     Policies,
     Admin,
 }
 
-/// Why a caller may not.
+/// The reason for a rejected call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// There is no token.
+    /// The call has no token.
     NoToken,
-    /// Nobody knows the token.
+    /// The token is unknown.
     UnknownToken,
-    /// The token is one for checks.
+    /// The token permits checks only.
     NeedsAdmin,
-    /// No token would do: none for operators is configured.
+    /// No token would do, since no admin token is configured.
     NoAdminTokens,
-    /// There is no token, and a page in a browser asks: anybody's, in the browser of somebody on this machine.
+    /// A page in a browser calls without a token. Any site could make the browser on this machine
+    /// do so.
     Page,
 }
 
 impl Access {
-    /// Whether who shows `token` (asked for only where it matters) to a listener of this reach may make a call of this
-    /// need.
+    /// Checks whether a caller may make a call with this `need` on a listener of this `reach`.
+    /// Calls `token` only if the answer depends on it.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the rejection.
     pub fn permit<'a>(&self, need: Need, reach: Reach, token: impl FnOnce() -> Option<&'a str>) -> Result<(), Refused> {
         let local = reach == Reach::Loopback;
         match need {
@@ -138,11 +143,11 @@ impl Access {
         }
     }
 
-    /// The rights that `next` gives callers beyond these, in words for operators.
+    /// The rights that `next` adds for callers, in words for operators.
     pub fn openings(&self, next: &Self) -> Vec<&'static str> {
         let gone = |of: fn(&Self) -> &[TokenHash]| !of(self).is_empty() && of(next).is_empty();
         let no_check = gone(|access| &access.check);
-        // Tokens for checks alone still keep operators out.
+        // With check tokens alone, operator calls stay closed.
         let no_admin =
             next.admin.is_empty() && next.check.is_empty() && !(self.admin.is_empty() && self.check.is_empty());
         let operators = self.check.iter().any(|token| next.admin.contains(token) && !self.admin.contains(token));
@@ -158,7 +163,7 @@ impl Access {
         openings.into_iter().filter(|(is_open, _)| *is_open).map(|(_, words)| words).collect()
     }
 
-    /// Whether a known token is one for operators.
+    /// Whether a known token is an admin token.
     fn known(&self, token: Option<&str>) -> Result<bool, Refused> {
         let hash = TokenHash::of(token.ok_or(Refused::NoToken)?);
         let (admin, check) = (hash.is_among(&self.admin), hash.is_among(&self.check));
@@ -172,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_hash_is_read_as_it_is_written() {
-        // From FIPS 180-2.
+        // The example of FIPS 180-2.
         let hash = TokenHash::of("abc");
         let line = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hash.to_string(), line);

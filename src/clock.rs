@@ -1,9 +1,11 @@
 //! The only file that reads the time.
 //!
-//! A node lives by its monotonic clock, anchored at its wall clock once, at the start. Redis decides by the shard's own
-//! clock. What the embedded store counts by the calendar is about the wall clock, though, which may be set right later,
-//! and goes on while a virtual machine sleeps: its clock is the node's, moved forward from time to time where the wall
-//! clock is ahead.
+//! A node uses its monotonic clock, anchored at its wall clock once, at the start. Redis decides by
+//! the shard's own clock.
+//!
+//! The embedded store counts calendar windows, so its clock must follow the wall clock. Operators
+//! may correct the wall clock, and it runs on while a virtual machine sleeps. So the embedded store
+//! uses the node's clock, moved forward whenever the wall clock is ahead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,14 +13,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::limit::time::{MICROS_PER_SECOND, Micros, micros};
 
-/// How far the wall clock may be off before that matters, us.
+/// Differences from the wall clock up to this are ignored, us.
 const APART: Micros = MICROS_PER_SECOND;
 
-/// A clock that never steps back, in us since the Unix epoch as it was told at the start.
+/// A clock that never steps back, in us since the Unix epoch. The wall clock set it at the start.
 #[derive(Debug, Clone)]
 pub struct Clock {
     source: Source,
-    /// What it has followed the wall clock by; none: it does not. Shared by its clones.
+    /// How far this clock has followed the wall clock. Clones share it. `None`: it does not follow.
     followed: Option<Arc<Followed>>,
 }
 
@@ -30,18 +32,19 @@ enum Source {
 
 #[derive(Debug, Default)]
 struct Followed {
-    /// How far it is ahead of its source, us; never less than it was.
+    /// How far the clock is ahead of its source, us. It never decreases.
     ahead: AtomicU64,
-    /// Whether it has been told that the wall clock is behind.
+    /// `follow` has reported that the wall clock is behind.
     behind_told: AtomicBool,
 }
 
-/// What has become of a clock and the wall clock that it follows.
+/// A difference between a clock and the wall clock that it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The wall clock was ahead by so much, us, and this one has caught up.
+    /// The wall clock was ahead by this many us, and the clock has caught up.
     Forward(Micros),
-    /// The wall clock has fallen behind by so much, us, and this one waits for it. Told once, until they meet again.
+    /// The wall clock is behind by this many us, and the clock waits for it. Reported once until
+    /// they meet again.
     Behind(Micros),
 }
 
@@ -52,17 +55,17 @@ impl Clock {
         Self { source: Source::System { started: Instant::now(), epoch: unix_micros() }, followed: None }
     }
 
-    /// A clock that stands still until its hand is moved: for tests.
+    /// A clock for tests that moves only with `hand`.
     pub fn manual(hand: Arc<AtomicU64>) -> Self {
         Self::manual_beside(hand.clone(), hand)
     }
 
-    /// The same with a wall clock of its own.
+    /// A manual clock with a wall clock of its own.
     pub fn manual_beside(hand: Arc<AtomicU64>, wall: Arc<AtomicU64>) -> Self {
         Self { source: Source::Manual { hand, wall }, followed: None }
     }
 
-    /// A clock beside this one that goes as it does, and follows the wall clock forward whenever it is asked to.
+    /// A clock with the same source that `follow` moves forward to the wall clock.
     #[must_use]
     pub fn following(&self) -> Self {
         Self { source: self.source.clone(), followed: Some(Arc::default()) }
@@ -78,8 +81,9 @@ impl Clock {
         now + self.followed.as_ref().map_or(0, |followed| followed.ahead.load(Ordering::SeqCst))
     }
 
-    /// Moves a clock that follows the wall clock forward, with its clones, if that is more than a second ahead. What
-    /// came of it, if there is something to tell; none for a clock that does not follow. Asked by one at a time.
+    /// Moves this clock and its clones forward if the wall clock is over a second ahead. Returns
+    /// the difference if it needs a report. Clocks that do not follow return `None`. Only one
+    /// caller at a time may use it.
     pub fn follow(&self) -> Option<Step> {
         let Followed { ahead, behind_told } = self.followed.as_deref()?;
         let (wall, now) = (self.wall(), self.now());
@@ -100,13 +104,13 @@ impl Clock {
     }
 }
 
-/// The wall clock in us since the Unix epoch: for people (when a file was loaded), and for clocks that follow it.
+/// The wall clock in us since the Unix epoch. People see it as load times, and clocks follow it.
 #[expect(clippy::disallowed_methods, reason = "this is the file that reads the time")]
 pub fn unix_micros() -> Micros {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
-/// The instant that `micros` after the Unix epoch is.
+/// The instant `micros` after the Unix epoch.
 pub fn wall(micros: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(micros)
 }
@@ -150,7 +154,7 @@ mod tests {
             let told = [following.follow(), following.clone().follow(), following.follow()];
             assert_eq!((told, following.now()), ([Some(Step::Behind(DAY)), None, None], START));
         }
-        // They have met, and the wall clock goes ahead.
+        // They have met, and the wall clock runs ahead.
         hand.store(START + 1, Ordering::SeqCst);
         wall.store(START + DAY, Ordering::SeqCst);
         assert_eq!((following.follow(), following.now()), (Some(Step::Forward(DAY - 1)), START + DAY));

@@ -1,4 +1,4 @@
-//! How long an answer is waited for.
+//! Time limits for answers.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -7,12 +7,13 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 
-/// What `answer` comes to within `limit`, if anything. Where no time is left, nothing is asked: it might
-/// be done unheard.
+/// Waits for `answer` for at most `limit`. Returns `None` at once for a `limit` of zero: the
+/// request might otherwise run although its answer is lost.
 ///
-/// A timer that fires late tells that this process itself got no CPU, and then an answer may have come that nobody has
-/// read yet. So as much time as it was late is added, and the other side is not blamed for it: at most a quarter of
-/// `limit`, or a sixteenth when it was late by half of `limit` already, since callers count on twice `limit`.
+/// A late timer means that this process got no CPU, so an unread answer may already have arrived.
+/// The function then waits as much longer as the timer was late, and does not blame the other side.
+/// This extra time is at most a quarter of `limit`. It is at most a sixteenth if the timer was late
+/// by half of `limit` or more. Callers rely on twice `limit` as a bound.
 pub async fn within<T>(clock: &Clock, limit: Duration, answer: impl Future<Output = T>) -> Option<T> {
     if limit.is_zero() {
         return None;
@@ -24,6 +25,6 @@ pub async fn within<T>(clock: &Clock, limit: Duration, answer: impl Future<Outpu
     }
     let late = Duration::from_micros(clock.now().saturating_sub(asked)).saturating_sub(limit);
     let most = if late < limit / 2 { limit / 4 } else { limit / 16 };
-    // Boxed, since it is large and rare.
+    // The box keeps this rare and large future out of the caller's future.
     Box::pin(timeout(late.min(most), answer)).await.ok()
 }

@@ -1,48 +1,68 @@
 //! Tollgate: a rate limiter that services ask over HTTP.
 //!
-//! It answers one question, fast and correctly: **may this key spend `cost` more under this policy, now?** Nodes
-//! are stateless; any number of them share the counts in one Redis or Valkey, single or a cluster. In front of it each
-//! node keeps a pre-filter that answers the obvious denials by itself. Without Redis the same service runs on an
-//! embedded store, with the same decisions.
+//! It answers one question, fast and correctly: **may this key spend `cost` more under this policy,
+//! now?** Nodes are stateless: any number of them share the counts in one Redis or Valkey, single
+//! or a cluster. Each node has a pre-filter that answers known denials without Redis. Without Redis
+//! the same service runs on an embedded store, with the same decisions.
 //!
 //! # The path of a check
 //!
+//! Each step names its file or function. A known denial or a list decides the check early, which
+//! then continues at step 8. The answer reports the deciding step as its `source`.
+//!
 //! ```text
 //! POST /v1/check
-//!   http/front, body          request id, panic guard, content type, size and time of the body
-//!   http/request              parses; inspect.rs reads a faulty body again and tells every fault
-//!   engine                    the policy by its name, the key in its one spelling, the fingerprint of both
-//!     limit/lists             another policy for this key? deny and allow are answered here (source: list)
-//!     engine/inline           or one with the quotas that the check brings along
-//!     prefilter.denial        a known NO is answered here                      (source: prefilter)
-//!     prefilter.question      the instant, and the generation of the key's slot
-//!     store.take              within the policy's timeout                      (source: store)
-//!       memory                limit::decision::decide, under the lock of a map's shard
-//!       redis/topology        slot -> lane of its primary
-//!       redis/lane, traffic   what waits is merged by key, and shares script calls
-//!       redis/check_head.lua, window_check.lua
-//!                             TIME, GET, subtract, compare, add (or not): one step; pair_check.lua, log.lua likewise
-//!       redis/script, states  the reply -> verdicts, by limit::decision again
-//!     prefilter.learn         from the store's answer, when it says that nothing is left
-//!     engine/fallback         instead, when there is no answer: on_store_failure (source: fallback)
-//!   http/answer, headers      JSON, RateLimit-Policy, RateLimit, Retry-After
+//!
+//! 1. Receive  http/front           request id, panic guard, load limits, authorization
+//!             http/body            content type, size and time of the body
+//! 2. Parse    http/request         a valid body in one parse
+//!             http/inspect         a faulty body again, to report every fault
+//! 3. Resolve  engine               policy by name, key normalised, fingerprint of both
+//!             engine/inline        the check's own quotas, if it has any
+//!             limit/lists          an override; deny and allow decide       -> source: list
+//! 4. Filter   prefilter.denial     a known denial                           -> source: prefilter
+//!             prefilter.question   notes the instant and the generation of the key's slot
+//! 5. Ask      store.take           within the policy's timeout              -> source: store
+//!
+//!    Embedded store
+//!             store/memory         limit::decision::decide, under the lock of a map shard
+//!
+//!    Redis
+//!             redis/topology       slot -> lane of its primary
+//!             redis/lane, queue    waiting checks merge by key
+//!             redis/traffic        several keys share a script call, and calls share a pipeline
+//!             *.lua                TIME, GET, compare, add or not: one atomic script
+//!             redis/script, states reply -> verdicts, again by limit::decision
+//!
+//! 6. Learn    prefilter.learn      a new known denial, if the store has nothing left
+//! 7. Fallback engine/fallback      no answer: on_store_failure              -> source: fallback
+//! 8. Shadow   engine/decision      a denial of a shadow policy becomes allowed
+//! 9. Answer   http/answer          JSON
+//!             http/headers         RateLimit-Policy, RateLimit, Retry-After
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! 1. **Never over.** What the store admits never exceeds a limit in any interval as long as its window, by the
-//!    shard's clock, while Redis keeps its data. [`limit::window`] says why.
-//! 2. **Barely under.** A denial means that the last 65 buckets, 65/64 of the window, hold too much for this cost.
-//! 3. **All or nothing.** A check is charged to all quotas of its policy or to none; a denial leaves no trace.
-//! 4. **The pre-filter is sound.** It only says NO, and only where the store would. [`prefilter`] says why.
-//! 5. **`retry_after` is true.** Denied just before it, allowed at it, if nobody else charges the key meanwhile.
-//! 6. **Nothing is charged twice.** A call whose fate is unknown is never sent again. [`store`] says which those are.
+//! 1. **Never over.** In any interval as long as its window, the store admits at most the limit.
+//!    This holds by the shard's clock, while Redis keeps its data. [`limit::window`] gives the
+//!    reason.
+//! 2. **Barely under.** A denial means that the last 65 buckets hold too much for this cost. They
+//!    span 65/64 of the window.
+//! 3. **All or nothing.** A check charges all quotas of its policy or none. A denial leaves no
+//!    trace.
+//! 4. **The pre-filter is sound.** It only denies, and only where the store denies. [`prefilter`]
+//!    gives the reason.
+//! 5. **`retry_after` is exact.** The cost is denied just before that instant and allowed at it, if
+//!    no other call charges the key.
+//! 6. **No double charge.** A node never resends a call whose result is unknown. [`store`] lists
+//!    these calls.
 //! 7. **Always an answer.** Each check ends within its policy's timeout, whatever Redis does.
-//! 8. **Memory is bounded.** Each key in Redis has a TTL, each map and queue here a cap.
-//! 9. **Both stores decide alike.** One pure core makes the verdicts of both, from the same counts.
+//! 8. **Bounded memory.** Each key in Redis has a TTL, and each map and queue of a node has a cap.
+//! 9. **Both stores decide alike.** One pure core computes the verdicts of both, from the same
+//!    counts.
 //!
-//! Two rules keep it testable: time is a parameter, which only [`clock`] reads, and imports point one way,
-//! `http -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
+//! Two rules keep the code testable. Time is a parameter, which only [`clock`] reads. Imports point
+//! one way, `http -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
 //!
 //! The modules are declared in reading order.
 

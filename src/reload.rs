@@ -1,8 +1,9 @@
-//! Loading the configuration again while the node runs.
+//! Reloads the configuration while the node runs.
 //!
-//! A file with faults changes nothing: the running policies stay, and what is wrong is told in the log, to the caller
-//! and by `GET /v1/policies`. One without faults is put into force whole, between two checks. What only a start
-//! obeys (addresses, the store, ...) is compared with how the node was started, and told.
+//! A file with faults changes nothing: the running policies stay. The log, the caller's response
+//! and `GET /v1/policies` report the faults. A valid file takes effect as a whole, between two
+//! checks. Settings that need a restart (addresses, the store, ...) are compared with those of the
+//! start and reported.
 
 use std::sync::Arc;
 
@@ -17,38 +18,41 @@ use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 mod watch;
 
-/// From how long before its end on the log tells of a certificate, us. Whoever renews one in time does so before.
+/// The log warns of a certificate's end this long before it, us. Timely renewals happen earlier.
 const ENDS_SOON: Micros = 3 * 86_400 * MICROS_PER_SECOND;
 
-/// Loads the configuration again when it is asked to. One per node.
+/// Reloads the configuration on request. One per node.
 #[derive(Debug)]
 pub struct Reloader {
     setup: Setup,
     /// Whether there is a file that can be read again.
     lasting: bool,
     engine: Arc<Engine>,
-    /// What the node was started with.
+    /// The configuration of the start.
     started: Config,
-    /// Held while the file is read and put into force, so that an older reading never beats a newer one.
+    /// Locked while the file is read and put into force, so an older reading never replaces a newer
+    /// one.
     reloading: Mutex<()>,
-    /// The files as they were before they were last read: those of the configuration in force, and of one
-    /// with faults since. One that could not be read differs from what is there.
+    /// The files as they were before the last reading. They belong to the configuration in force,
+    /// and to a faulty one since. The entry of an unreadable file differs from the file on the
+    /// disk.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
     access: ArcSwap<Access>,
     tls: ArcSwapOption<ServerTls>,
 }
 
-/// How the last reload went; the start counts as the first. Instants are in us since the Unix epoch.
+/// The result of the last reload, where the start counts as the first. Instants are in us since the
+/// Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastReload {
-    /// When it was.
+    /// The instant of the last attempt.
     pub tried_at: Micros,
-    /// When the configuration in force was loaded.
+    /// The instant at which the configuration in force was loaded.
     pub succeeded_at: Micros,
-    /// Why the running policies stayed; none when it succeeded.
+    /// The faults that kept the running policies; empty after a success.
     pub faults: Vec<Fault>,
-    /// The settings of the file that wait for a restart.
+    /// Changed settings that wait for a restart.
     pub restart_needed: Vec<&'static str>,
 }
 
@@ -58,17 +62,17 @@ impl LastReload {
     }
 }
 
-/// What a reload did.
+/// The result of a successful reload.
 #[derive(Debug, Clone)]
 pub struct Reloaded {
     pub changes: Changes,
-    /// The settings besides the policies that have changed and are in force.
+    /// Settings besides the policies that have changed and are in force.
     pub settings: Vec<&'static str>,
-    /// The settings of the file that wait for a restart.
+    /// Changed settings that wait for a restart.
     pub restart_needed: Vec<&'static str>,
 }
 
-/// Why a reload changed nothing.
+/// The reason why a reload changed nothing.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
     #[error("{0}: start the node with `tollgate serve FILE` to have something to load again")]
@@ -78,7 +82,7 @@ pub enum ReloadError {
 }
 
 impl Reloader {
-    /// For a node that was started with `started`, as read from `setup`, and decides by `engine`.
+    /// A reloader for a node that read `started` from `setup` and decides by `engine`.
     pub fn new(setup: Setup, started: Config, engine: Arc<Engine>) -> Self {
         let at = started.policies.loaded_at;
         warn_of_end(started.tls.as_ref(), at);
@@ -102,16 +106,16 @@ impl Reloader {
         }
     }
 
-    /// What clients may take of the node, which no reload changes.
+    /// The limits for clients, which no reload changes.
     pub fn limits(&self) -> &Limits {
         &self.started.limits
     }
 
-    /// Loads the configuration again; `why` is for the log. It goes on when its caller goes: another one must not begin
-    /// while this one may still be reading.
+    /// Reloads the configuration; `why` is for the log. The reload continues if its caller is
+    /// dropped: another one must not begin while this one may still read.
     ///
     /// # Errors
-    /// When there is no file, or it has faults; then nothing has changed.
+    /// There is no file, or it has faults. Then nothing has changed.
     pub async fn reload(self: &Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
         let reloading = tokio::spawn(self.clone().load_again(why));
         reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error))))
@@ -131,7 +135,7 @@ impl Reloader {
         let now = unix_micros();
         match self.load(now).await.and_then(|config| config.fits(&self.started)) {
             Ok(config) => {
-                // Lists may be long, and take their time to compare and to free.
+                // Long lists take time to compare and to free.
                 let reloader = self.clone();
                 let put = tokio::task::spawn_blocking(move || reloader.put_into_force(config, why)).await;
                 put.map_err(|error| ReloadError::Faults(unread(&error)))
@@ -141,7 +145,8 @@ impl Reloader {
                 let others = before.into_iter().filter(known);
                 self.watched.store(Arc::new(faults.files().iter().cloned().chain(others).collect()));
                 let told: Vec<Fault> = faults.iter().cloned().collect();
-                // What cannot be read is tried again and again.
+                // The watcher retries an unreadable file at each look, so this logs each fault
+                // once.
                 if why != watch::WHY || !faults.is_unread() || self.last.load().faults != told {
                     tracing::error!(why, %faults, "the configuration has faults: the running policies stay in force");
                 }
@@ -151,17 +156,17 @@ impl Reloader {
         }
     }
 
-    /// How the last reload went.
+    /// The result of the last reload.
     pub fn last(&self) -> Arc<LastReload> {
         self.last.load_full()
     }
 
-    /// Who may call what now.
+    /// The access rules in force.
     pub fn access(&self) -> Guard<Arc<Access>> {
         self.access.load()
     }
 
-    /// How new connections are encrypted; none: not at all.
+    /// The TLS settings of new connections, or `None` for plain text.
     pub fn tls(&self) -> Option<Arc<ServerTls>> {
         self.tls.load_full()
     }
@@ -207,7 +212,7 @@ impl Reloader {
         Reloaded { changes, settings, restart_needed }
     }
 
-    /// Puts them into force where they say something new; which did. What there is none of stays as it is.
+    /// Puts changed settings into force and returns their names. `None` leaves a setting as it is.
     fn replace_settings(&self, access: Option<Access>, tls: Option<ServerTls>) -> Vec<&'static str> {
         let mut changed = Vec::new();
         if let Some(access) = access.filter(|access| **self.access.load() != *access) {
@@ -221,8 +226,8 @@ impl Reloader {
         changed
     }
 
-    /// The files as they are now. A file system that hangs holds up only who looks at it: that is done
-    /// elsewhere as well.
+    /// The files as they are now. A blocking thread looks at them, so a file system that hangs
+    /// delays only the caller.
     async fn look_again(&self) -> Vec<Watched> {
         let watched = self.watched.load_full();
         let known = watched.clone();
@@ -231,7 +236,7 @@ impl Reloader {
     }
 }
 
-/// Tells of a certificate that has ended at `now`, or soon will.
+/// Warns of a certificate that has ended at `now`, or ends soon.
 fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
     let Some(end) = tls.and_then(ServerTls::ends_at) else { return };
     let hours_left = end.saturating_sub(now) / (3_600 * MICROS_PER_SECOND);
@@ -242,19 +247,19 @@ fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
     }
 }
 
-/// Tells of files that others may write, or read although they hold a secret.
+/// Warns of files that other users may write, and of secrets that they may read.
 fn warn_of_files(warnings: &[String]) {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-/// Tells what callers may do from now on that they could not do before.
+/// Warns of rights that callers gain with this reload.
 fn warn_of_openings(before: &Access, now: &Access) {
     for opening in before.openings(now) {
         tracing::warn!("the configuration was loaded again with less access control: {opening}");
     }
 }
 
-/// Who was to read it has panicked, or the node ends.
+/// The fault of a reading that panicked, or that the end of the node cancelled.
 fn unread(error: &tokio::task::JoinError) -> Faults {
     Faults::of_source("the configuration", format!("cannot be read: {error}"))
 }

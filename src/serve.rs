@@ -1,8 +1,8 @@
-//! The composition root: from a configuration to a node that answers, and its orderly end.
+//! The composition root: builds a node from a configuration, runs it and shuts it down.
 //!
-//! On `stop` readiness says 503 for `shutdown.delay` while checks are still answered; then nothing more is
-//! accepted, what was sent is answered, and each answer is the last one of its connection; what is still open
-//! after `shutdown.timeout` is cut off.
+//! On `stop` readiness returns 503 for `shutdown.delay`, while the node still answers checks. Then
+//! it accepts no more connections. It answers the requests that it has, and each answer is the last
+//! one of its connection. After `shutdown.timeout` it cuts off the open connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,29 +44,30 @@ mod tls;
 
 use connections::{Connections, OpenConnections};
 
-/// How often what says nothing any more is freed.
+/// The interval at which expired state is freed.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
-/// How long the start waits for the store, so that the first checks find its connections made.
+/// How long the start waits for the store, so that the first checks find open connections.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
-/// How long connections that look idle stay open after the last accept: a request may be on its way in them.
+/// Connections that look idle stay open this long after the last accept, since a request may be on
+/// its way.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// Connections that the system keeps until the node accepts them; Linux permits as many unless told otherwise
-/// (`net.core.somaxconn`). One more is heard again a second later.
+/// Connections that the system queues until the node accepts them. It is also the default limit of
+/// Linux (`net.core.somaxconn`). A client beyond it retries a second later.
 const BACKLOG: u32 = 4096;
 
-/// Where a node is reached.
+/// The listeners of a node.
 #[derive(Debug)]
 struct Listeners {
-    /// Answers checks.
+    /// Serves checks.
     checks: TcpListener,
-    /// Answers operators; `checks` does when absent.
+    /// Serves operators. If absent, `checks` does.
     admin: Option<TcpListener>,
 }
 
-/// Why a node does not start.
+/// The reason why a node does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("cannot listen on {address}: {error}")]
@@ -79,7 +80,7 @@ pub enum ServeError {
     Tracing(#[from] Misfit),
 }
 
-/// A node that has its store and its listeners, and is about to answer.
+/// A node with its store and its listeners, ready to run.
 #[derive(Debug)]
 pub struct Server {
     node: Node,
@@ -90,13 +91,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store and puts the node together; `setup` is where `config` was read and may be read again. From then
-    /// on it is listened where `config` says; port 0 is a free one. Before, connections are refused, so that clients
-    /// and load balancers ask another node.
+    /// Opens the store, builds the node and then listens where `config` says. The node may read
+    /// `config` again from `setup`. Port 0 selects a free port. Earlier connections are refused, so
+    /// that clients and load balancers use another node.
     ///
     /// # Errors
-    /// When an address is taken or not ours, or the store cannot be opened as configured. A store that is merely away
-    /// is no error.
+    /// An address is in use or not local, or the configured store cannot be opened. An unreachable
+    /// store is no error.
     pub async fn open(setup: Setup, config: Config) -> Result<Self, ServeError> {
         let admin = config.admin_listen.map(Bound::to).transpose()?;
         let checks = Bound::to(config.listen)?;
@@ -124,32 +125,33 @@ impl Server {
         Ok(Self { node, listeners, shutdown, limits, workers })
     }
 
-    /// With up to so many connections to each listener, if that is less than its configuration permits.
+    /// Lowers the number of connections of each listener to `connections`, if the configuration
+    /// permits more.
     #[must_use]
     pub fn with_connections(mut self, connections: u64) -> Self {
         self.limits.max_connections = self.limits.max_connections.min(connections);
         self
     }
 
-    /// Where it answers checks.
+    /// The address that serves checks.
     ///
     /// # Errors
-    /// The system does not tell.
+    /// The system does not report the address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listeners.checks.local_addr()
     }
 
-    /// What a person wants to know now: where it listens, by which policies, and a line to try.
+    /// The text for the terminal: the addresses, the policies, and a command to try.
     pub fn greeting(&self) -> String {
         greeting::text(&self.node, &self.listeners)
     }
 
-    /// What loads the configuration again.
+    /// The reloader of the configuration.
     pub fn reloader(&self) -> Arc<Reloader> {
         self.node.reloader.clone()
     }
 
-    /// Answers until `stop` is ready, then ends in order.
+    /// Serves until `stop` is ready, then shuts down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { node, listeners: Listeners { checks, admin }, shutdown, limits, workers } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
@@ -171,7 +173,7 @@ impl Server {
         tokio::time::sleep(LAST_WORDS).await;
         let finished = async {
             join_all(open.into_iter().map(OpenConnections::end)).await;
-            // What callers who have gone had reserved is given back.
+            // Refunds the reservations of callers that have disconnected.
             node.engine.has_ended().await;
         };
         if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
@@ -184,7 +186,7 @@ impl Server {
     }
 }
 
-/// Starts to trace if the environment says where to.
+/// Starts tracing if the environment names an endpoint.
 fn start_tracing(config: &Config, clock: &Clock) -> Result<Option<Arc<Tracing>>, ServeError> {
     let Some(mut settings) = Settings::from_environment()? else { return Ok(None) };
     settings.record_keys = config.telemetry.record_keys;
@@ -192,8 +194,8 @@ fn start_tracing(config: &Config, clock: &Clock) -> Result<Option<Arc<Tracing>>,
     Ok(Some(Tracing::start(settings, clock.clone())?))
 }
 
-/// Opens the store that `config` names; an embedded one decides by `counting`. One that is away is joined when it
-/// comes.
+/// Opens the store that `config` names. The embedded store decides by `counting`. The node starts
+/// without an unreachable store and connects to it later.
 async fn open_store(
     config: &Config,
     clock: &Clock,
@@ -213,14 +215,14 @@ async fn open_store(
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
     let ready = tokio::time::timeout(FIRST_ANSWER, store.ready()).await;
-    // A shard that cannot be connected to, where the others can, is told by its lane.
+    // If only one shard is unreachable, its lane reports it.
     if ready.is_err() && store.known().now_or_never().is_none() {
         tracing::warn!("the store has not answered yet; checks are answered by the fallback until it does");
     }
     Ok(Store::Redis(store))
 }
 
-/// An address that is ours, though nobody is listened to yet.
+/// A bound address that does not listen yet.
 struct Bound {
     address: SocketAddr,
     socket: TcpSocket,
@@ -230,7 +232,7 @@ impl Bound {
     fn to(address: SocketAddr) -> Result<Self, ServeError> {
         let open = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // Also where connections of the node before are still ending.
+            // Binding also works while connections of the previous node still close.
             socket.set_reuseaddr(true)?;
             socket.bind(address)?;
             Ok(Self { address, socket })
@@ -244,7 +246,7 @@ impl Bound {
     }
 }
 
-/// Accepts without end, or waits without end when there is no such listener.
+/// Accepts without end. Without a listener it waits without end.
 async fn accept_if_any(connections: Option<&Connections>) {
     match connections {
         Some(connections) => connections.accept().await,
@@ -252,7 +254,7 @@ async fn accept_if_any(connections: Option<&Connections>) {
     }
 }
 
-/// A listener of which it cannot be told is taken for one that others reach.
+/// A listener of unknown address counts as one that other machines reach.
 fn reach(listener: &TcpListener) -> Reach {
     match listener.local_addr() {
         Ok(address) if address.ip().to_canonical().is_loopback() => Reach::Loopback,
@@ -260,7 +262,7 @@ fn reach(listener: &TcpListener) -> Reach {
     }
 }
 
-/// Waits for `stop` and then, not ready any more, for `delay`.
+/// Waits for `stop`, then for `delay` while readiness fails.
 async fn drain(stop: impl Future<Output = ()>, lifecycle: &Lifecycle, delay: Duration) {
     stop.await;
     lifecycle.advance(Phase::Draining);

@@ -1,8 +1,8 @@
-//! The threads that serve connections and drive lanes: one for each core, each with a runtime of its own.
+//! The threads that serve connections and drive lanes: one per core, each with its own runtime.
 //!
-//! A task stays on the thread that it was given to. Where tasks go to whoever is free, nearly every turn of a
-//! connection finds what it left behind in the cache of another core: a transfer costs 45 ns between neighbours and
-//! 200 ns between cores far apart, and a check took tens of them.
+//! A task stays on its first thread. A runtime that moves tasks to idle threads makes nearly every
+//! turn of a connection read another core's cache. Each transfer costs 45 ns between neighbours and
+//! 200 ns between distant cores. A check then needs tens of transfers.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -15,22 +15,22 @@ use tokio::runtime::{Builder, Handle};
 use crate::clock::Clock;
 use crate::limit::time::Micros;
 
-/// Descriptors that a runtime has open: what watches its connections, and how it is woken.
+/// Descriptors that a runtime keeps open, to watch its connections and to be woken.
 pub const DESCRIPTORS: usize = 4;
 
-/// Threads, or none: then tasks go to the runtime that the one who gives them is in.
+/// The worker threads. Without any, tasks run on the caller's runtime.
 #[derive(Debug, Clone, Default)]
 pub struct Workers(Arc<[Worker]>);
 
 #[derive(Debug)]
 struct Worker {
     runtime: Handle,
-    /// Tasks that it was given and that have not ended, of each kind.
+    /// Running tasks of each kind.
     tasks: [AtomicUsize; KINDS],
 }
 
-/// What a thread is given to do. Each kind is shared out evenly by itself: a connection may be idle for hours, while a
-/// lane carries the checks of all.
+/// The kind of a task. Each kind is spread evenly on its own. A connection may be idle for hours,
+/// while a lane carries the checks of all.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
     Connection,
@@ -42,7 +42,7 @@ pub enum Kind {
 const KINDS: usize = 3;
 
 impl Workers {
-    /// Starts as many as [`cores`]. They end with the process.
+    /// Starts as many threads as [`cores`]. They end with the process.
     ///
     /// # Errors
     /// The system gives no thread, or no descriptors for its runtime.
@@ -50,7 +50,7 @@ impl Workers {
         (0..cores()).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Has the thread with the fewest tasks of its kind do this, and of several such the one with the fewest in all.
+    /// Runs the task on the thread with the fewest tasks of its kind. Ties go to the fewest in all.
     pub fn spawn(&self, kind: Kind, task: impl Future<Output = ()> + Send + 'static) {
         let tasks = |at: &usize| (self.0[*at].count(kind), self.0[*at].all());
         let Some(at) = (0..self.0.len()).min_by_key(tasks) else {
@@ -65,7 +65,7 @@ impl Workers {
     }
 }
 
-/// How many cores this process may use, by its affinity and the quota of its cgroup.
+/// Cores that this process may use, by its affinity and the quota of its cgroup.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -97,7 +97,7 @@ fn woken() {
     COURTESY.with_borrow_mut(|(clock, courtesy)| courtesy.woke = clock.now());
 }
 
-/// Before a thread sleeps: what else wants its core goes first, if it may.
+/// Yields the core before the thread sleeps, if the policy permits it.
 fn give_way() {
     COURTESY.with_borrow_mut(|(clock, courtesy)| {
         let now = clock.now();
@@ -108,26 +108,28 @@ fn give_way() {
     });
 }
 
-/// Whether a thread lets others have its core before it sleeps.
+/// Decides whether a thread yields its core before it sleeps.
 ///
-/// Where those who ask share its core, that pays: their next requests are there when they are done, and the thread goes
-/// on with all of them. Asleep, it is woken by the first, and takes the core from them for that one, with a switch or
-/// two for each check. But who computes without end keeps a core for milliseconds that he is left, while a thread that
-/// sleeps has it back as soon as it is woken. So long absences must have been earned by work. One that was not is the
-/// last for a while, the longer the sooner it comes again.
+/// Yielding pays where clients share the core. Their next requests arrive during the yield, and the
+/// thread handles all of them. A sleeping thread is instead woken by the first request and takes
+/// the core back for that one. This costs a switch or two for each check.
+///
+/// A program that computes without end keeps a yielded core for milliseconds. A sleeping thread
+/// gets the core back as soon as it is woken. So the thread must earn long absences by work. After
+/// an unearned one it stops yielding for a while, and for longer if the next one follows soon.
 #[derive(Debug, Default)]
 struct Courtesy {
     woke: Micros,
-    /// How much longer it may be away, us: what it has worked, less its long absences.
+    /// Remaining time that it may be absent, us: its working time less its long absences.
     credit: Micros,
-    /// It does not give way before this.
+    /// It does not yield before this instant.
     rests_until: Micros,
-    /// How long its last rest was, us.
+    /// Length of its last rest, us.
     rest: Micros,
 }
 
 impl Courtesy {
-    /// Absences from this on are long, us: a scheduler's turns take 1 to 4 ms.
+    /// Absences of at least this are long, us. A turn of the scheduler takes 1 to 4 ms.
     const LONG: Micros = 1_000;
     const MOST_CREDIT: Micros = 20_000;
     const SHORTEST_REST: Micros = 100_000;
@@ -157,7 +159,7 @@ impl Courtesy {
     }
 }
 
-/// A task that a thread has, until this is dropped, however the task ends.
+/// Counts a task of a thread until this drops, however the task ends.
 struct Busy {
     workers: Workers,
     at: usize,
@@ -253,7 +255,8 @@ mod tests {
         }
     }
 
-    /// One turn of a thread that works so long and, if it may, is away for so long: whether it may.
+    /// One turn of a thread with this much work and, if it may yield, this absence. Returns whether
+    /// it may.
     fn gives_way(courtesy: &mut Courtesy, from: Micros, worked: Micros, absent: Micros) -> bool {
         courtesy.woke = from;
         let sleepy = from + worked;

@@ -1,14 +1,14 @@
-//! Which call needs what, as a table: what is not in it is for operators only.
+//! A table of the right that each call needs. Calls outside the table are for operators only.
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 
 use crate::access::{Access, Need, Reach, Refused};
 
-/// What a 401 says about how to be let in.
+/// The challenge of a 401.
 pub(super) const CHALLENGE: HeaderValue = HeaderValue::from_static(r#"Bearer realm="tollgate""#);
 
-/// What a call of this path needs; none for a path that is not known here.
+/// The right that a call of this path needs, or `None` for a path outside the table.
 fn need(method: &Method, path: &str) -> Option<Need> {
     match path {
         "/health/live" | "/health/ready" | "/openapi.json" => Some(Need::Nothing),
@@ -21,22 +21,22 @@ fn need(method: &Method, path: &str) -> Option<Need> {
     }
 }
 
-/// Why a call is not made.
+/// The reason for a rejected call.
 pub(super) enum Stopped {
-    /// 401 without a token that is known, 403 when it is not one for operators, or a page asks without one.
+    /// 401 without a known token. 403 for a token without the right, or for a page without a token.
     Refused(Refused),
-    /// 404: to others than operators, what is not in the table does not exist.
+    /// 404: calls outside the table do not exist for callers other than operators.
     NotFound,
 }
 
-/// Whether the caller may make this call.
+/// Checks whether the caller may make this call.
 ///
 /// # Errors
-/// Why not.
+/// The reason for the rejection.
 pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Stopped> {
     let permit = |need| access.permit(need, reach, || bearer(&request.headers));
     let need = match need(&request.method, request.uri.path()) {
-        // What everyone is let in to is not told to pages.
+        // Pages do not get the policies that every caller on this machine may read.
         Some(Need::Policies) if access.check.is_empty() && is_of_a_page(&request.headers) => Some(Need::Admin),
         need => need,
     };
@@ -50,14 +50,15 @@ pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(
     }
 }
 
-/// Whether a page in a browser makes the call, and not a person who has typed the address. A browser names the page's
-/// origin in each call but plain GET and HEAD, and in those towards this machine says that they are another site's.
+/// Whether a page in a browser makes the call, and not a person who typed the address. A browser
+/// sends the page's origin with each call except plain GET and HEAD. For calls to this machine it
+/// also reports that another site makes them.
 fn is_of_a_page(headers: &HeaderMap) -> bool {
     let sites = headers.get_all("sec-fetch-site").iter();
     headers.contains_key(header::ORIGIN) || sites.into_iter().any(|site| site != "none" && site != "same-origin")
 }
 
-/// The token of `Authorization: Bearer`. Of a field that is repeated no value is the right one.
+/// The token of `Authorization: Bearer`. A repeated field is ambiguous, so it counts as no token.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };

@@ -1,4 +1,4 @@
-//! A decision as JSON.
+//! Writes decisions as JSON.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
@@ -12,7 +12,7 @@ use crate::limit::decision::{QuotaState, Wait};
 use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
 
-/// Bytes of an answer with a few quotas, so that writing it seldom has to grow its buffer.
+/// Bytes of an answer with a few quotas, so that the buffer seldom grows.
 pub(super) const USUAL_BYTES: usize = 512;
 
 /// A decision with its header fields.
@@ -32,7 +32,7 @@ pub(super) fn object(write: impl FnOnce(&mut Object<'_>)) -> Response {
 }
 
 fn of_json(mut bytes: Vec<u8>) -> Response {
-    // A long answer may wait for its client, and its spare capacity is not counted.
+    // A long answer may wait for its client, and no budget counts spare capacity.
     if bytes.len() > 8 * USUAL_BYTES {
         bytes.shrink_to_fit();
     }
@@ -41,7 +41,7 @@ fn of_json(mut bytes: Vec<u8>) -> Response {
     response
 }
 
-/// The results of a batch, written one by one, so that other calls have their turn between them.
+/// The results of a batch, written one by one, so that other calls get turns in between.
 pub(super) struct Results(Vec<u8>);
 
 impl Default for Results {
@@ -75,7 +75,8 @@ impl Results {
     }
 }
 
-/// The decisions on checks that are charged together, with the time of the last one that is denied.
+/// The decisions of checks that are charged together, with the latest retry time of the denied
+/// ones.
 pub(super) fn together(checks: &[Check], all: &All) -> Response {
     let denied = all.decisions.iter().enumerate().filter(|(_, decision)| !decision.allowed);
     let mut response = object(|object| {
@@ -91,7 +92,7 @@ pub(super) fn together(checks: &[Check], all: &All) -> Response {
     response
 }
 
-/// The cost-0 decision after a refund, and what was given back.
+/// The cost-0 decision after a refund, and the refunded amount.
 pub(super) fn refunded(key: &str, amended: &Amended) -> Response {
     let mut response = object(|object| {
         members(object, key, &amended.decision);
@@ -108,8 +109,8 @@ pub(super) fn write(out: &mut Vec<u8>, key: &str, decision: &Decision) {
     object.close();
 }
 
-/// The members of a decision, in the order of the interface's description; `key` is the caller's spelling. Spans are
-/// ms, rounded up. Names of quotas need no escapes.
+/// The members of a decision, in the order of the interface's description. `key` is the caller's
+/// spelling. Spans are in ms, rounded up. Quota names need no escapes.
 pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     let binding = decision.binding.as_ref();
     let quota = binding.and_then(|binding| decision.policy.quotas.get(binding.quota));
@@ -132,7 +133,8 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
         let states = decision.policy.quotas.iter().zip(&decision.quotas);
         object.list("quotas", states, |(quota, state), out| write_quota(out, quota, state));
     } else if decision.allowed {
-        // A known denial did not ask; what shadow makes of it is no denial, and tells of the one quota that is known.
+        // A known denial asked no store. Shadow turns it into an allowed decision, with the one
+        // known quota.
         let state = |&Binding { remaining, reset_after, .. }| QuotaState { remaining, reset_after };
         let known = quota.zip(binding.map(state));
         object.list("quotas", known.into_iter(), |(quota, state), out| write_quota(out, quota, &state));
@@ -151,7 +153,7 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     }
 }
 
-/// A quota that was asked.
+/// Writes the state of a quota.
 fn write_quota(out: &mut Vec<u8>, quota: &Quota, state: &QuotaState) {
     let mut object = Object::open(out);
     object.word("name", &quota.name);
@@ -162,7 +164,7 @@ fn write_quota(out: &mut Vec<u8>, quota: &Quota, state: &QuotaState) {
     object.close();
 }
 
-/// `null` when the cost can never fit.
+/// `null` if the cost can never fit.
 fn millis(wait: Wait) -> Option<u64> {
     match wait {
         Wait::For(span) => Some(millis_up(span)),

@@ -1,4 +1,4 @@
-//! Reading a body: its type, its size, its time.
+//! Reads a body and checks its type, size and time.
 
 use std::error::Error;
 use std::pin::{Pin, pin};
@@ -17,13 +17,13 @@ use super::error::Problem;
 use super::shed::HeavyBody;
 use super::wakes;
 
-/// How long a body may take to arrive.
+/// Longest time for a body to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is read of a body nobody wants, so that its sender comes to read the answer, bytes.
+/// Bytes that are read of an unwanted body, so that its sender gets to read the answer.
 const MAX_UNWANTED_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes of a body that are read in one turn of a worker, so that others have theirs.
+/// Bytes of a body that are read in one turn of a worker, so that other tasks get turns.
 const PER_TURN: usize = 64 * 1024;
 
 /// A body of a request, routed or not.
@@ -34,7 +34,7 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> JsonBody for B {}
 /// Reads a JSON body of at most `limit` bytes.
 ///
 /// # Errors
-/// 415, 413 (at once when its length is declared), 408, and 400 when it breaks off.
+/// 415, 413 (at once for a declared length), 408, and 400 for a body that breaks off.
 pub(super) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize) -> Result<Bytes, Problem> {
     require_json(headers)?;
     if body.size_hint().lower() > limit as u64 {
@@ -48,7 +48,8 @@ pub(super) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize)
     }
 }
 
-/// What `reading` comes to, if it comes in time. Almost every body is there already, and needs no timer.
+/// The result of `reading`, if it is ready in time. Almost every body is complete at the first poll
+/// and needs no timer.
 async fn in_time<T>(reading: impl Future<Output = T>) -> Option<T> {
     let mut reading = pin!(reading);
     match futures_util::poll!(reading.as_mut()) {
@@ -59,7 +60,7 @@ async fn in_time<T>(reading: impl Future<Output = T>) -> Option<T> {
 
 async fn read(body: impl JsonBody, limit: usize) -> Result<Bytes, BoxError> {
     let mut body = Limited::new(body, limit);
-    // Almost every body comes in one piece, which need not be copied.
+    // Almost every body arrives in one piece, which needs no copy.
     let first = match body.frame().await {
         Some(frame) => frame?.into_data().unwrap_or_default(),
         None => return Ok(Bytes::new()),
@@ -67,7 +68,8 @@ async fn read(body: impl JsonBody, limit: usize) -> Result<Bytes, BoxError> {
     if body.is_end_stream() {
         return Ok(first);
     }
-    // It grows with what arrives, not to the declared length: the budget counts bytes that have arrived.
+    // The buffer grows with the received bytes, not to the declared length, since the budget counts
+    // received bytes.
     let mut whole = first.to_vec();
     let mut turn_ends = PER_TURN;
     while let Some(frame) = body.frame().await {
@@ -84,13 +86,13 @@ fn is<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
     error.is::<E>() || error.source().is_some_and(is::<E>)
 }
 
-/// A body grew long, and there are too many such.
+/// A body became long while too many others were.
 #[derive(Debug, thiserror::Error)]
 #[error("too many long bodies at a time")]
 struct Overloaded;
 
 fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
-    // Of a field that is repeated no value is the right one.
+    // A repeated field is ambiguous, so none of its values counts.
     let field = |name| {
         let mut values = headers.get_all(name).iter();
         let first = values.next()?;
@@ -123,16 +125,16 @@ fn is_no_foreign_charset(parameter: &str) -> bool {
     }
 }
 
-/// A body that is read to its end after whoever got it has dropped it.
+/// A body that is read to its end even after its reader has dropped it.
 ///
-/// A server that answers early and closes resets the connection, and the sender, who is still writing, never
-/// reads the answer. Those who wait to be told to continue have not begun to write.
+/// A server that answers early and closes resets the connection. The sender still writes, and never
+/// reads the answer. Clients that wait for `100 Continue` have not begun to write.
 pub(super) struct Lingering {
     body: Option<Incoming>,
     lingers: bool,
-    /// Of HTTP/1: whoever takes its end wakes the connection for nothing.
+    /// The body is of HTTP/1, where reading the end causes a needless wake of the connection.
     wakes: bool,
-    /// Bytes.
+    /// Bytes that have arrived.
     read: usize,
     heavy: Option<HeavyBody>,
 }

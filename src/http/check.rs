@@ -17,10 +17,10 @@ const MAX_CHECK_BYTES: usize = 64 * 1024;
 /// The largest body of a batch, bytes.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
-/// Checks of a batch whose decisions take a worker less than a millisecond, however short its body is.
+/// The most checks of a batch that a worker decides in under a millisecond, however short its body.
 const LIGHT_BATCH: usize = 250;
 
-/// As routed; the front takes the shorter way to the same.
+/// The routed handler. The front calls `respond` without the router.
 pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     respond(&node, &head, body).await
@@ -69,15 +69,15 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
     Ok(response)
 }
 
-/// Results that are written in one turn of a worker: less than a tenth of a millisecond.
+/// Results that one turn of a worker writes, in less than a tenth of a millisecond.
 const PER_TURN: usize = 64;
 
-/// Asks for one decision; the reason why there is none becomes a problem.
+/// Makes one decision. An engine error becomes a problem.
 pub(super) async fn decide(node: &Node, check: &Check) -> Result<Decision, Problem> {
     node.engine.check(check).await.map_err(|error| node.refused(&error))
 }
 
-/// Asks the well-formed items together, and puts each decision or fault in its item's place.
+/// Decides the well-formed items together, and writes each decision or fault in its item's place.
 async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
     let mut checks: Vec<Check> = Vec::with_capacity(items.len());
     let mut ask = |check| {

@@ -1,4 +1,4 @@
-//! The one place where a failure becomes an answer: `application/problem+json` (RFC 9457).
+//! Converts every failure into an `application/problem+json` answer (RFC 9457).
 
 use std::any::Any;
 
@@ -14,16 +14,17 @@ use crate::config::Policies;
 use crate::engine::{CheckError, Misfit};
 use crate::reload::ReloadError;
 
-/// Names of policies listed at most when one is not known.
+/// The most policy names that an answer lists for an unknown one.
 const MAX_KNOWN: usize = 100;
 
-/// Letters of a policy's name that are told back; longer ones there are none.
+/// Letters of an unknown policy name that the answer repeats. No policy has a longer name.
 const MAX_NAME: usize = 64;
 
-/// Invalid checks of one call whose violations are listed; of the others the number of violations is given.
+/// The most invalid checks of one call whose violations are listed. For the others the answer gives
+/// the number of violations.
 pub(super) const MAX_EXPLAINED: usize = 8;
 
-/// Why a call, or one check of a batch, has no answer.
+/// The reason why a call, or one check of a batch, has no decision.
 #[derive(Debug)]
 pub(super) struct Problem {
     kind: Kind,
@@ -55,8 +56,8 @@ enum Kind {
 }
 
 impl Kind {
-    /// Status, the last part of `type`, and title; without a name there is no more to say than the status (RFC 9457,
-    /// 4.2.1).
+    /// Status, the last part of `type`, and title. Problems without a name say no more than their
+    /// status (RFC 9457, 4.2.1).
     fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::BadRequest => (StatusCode::BAD_REQUEST, "", "Bad Request"),
@@ -95,12 +96,12 @@ impl Problem {
         Self { kind, detail: detail.into(), violations: Violations::default(), known: None, faults: Vec::new() }
     }
 
-    /// 400, and the end of the connection: the request is no right HTTP.
+    /// 400, and the connection closes: the request is malformed HTTP.
     pub(super) fn malformed_http(detail: &'static str) -> Self {
         Self::new(Kind::BadRequest, detail)
     }
 
-    /// 400: `detail` says where it stops being JSON.
+    /// 400: `detail` says where the JSON is malformed.
     pub(super) fn malformed(detail: impl Into<String>) -> Self {
         Self::new(Kind::MalformedJson, detail)
     }
@@ -120,7 +121,7 @@ impl Problem {
         Self { violations, ..Self::new(Kind::InvalidRequest, detail) }
     }
 
-    /// 422: so many violations, of which the answer lists none.
+    /// 422: the answer counts `omitted` violations and lists none.
     pub(super) fn unlisted(omitted: usize) -> Self {
         let mut violations = Violations::at_most(0);
         violations.omitted = omitted;
@@ -136,13 +137,13 @@ impl Problem {
         Self::new(kind, access::sentence(refused))
     }
 
-    /// 404: no call has the path.
+    /// 404: no call has this path.
     pub(super) fn not_found(uri: &Uri) -> Self {
         let path: String = uri.path().chars().take(200).collect();
         Self::new(Kind::NotFound, format!("no call has the path {path}"))
     }
 
-    /// 422 with every fault of the file, or 409 when there is no file: why nothing was loaded again.
+    /// 422 with every fault of the file, or 409 if there is no file to reload.
     pub(super) fn not_reloaded(error: &ReloadError) -> Self {
         match error {
             ReloadError::NoFile(_) => Self::new(Kind::NothingToReload, error.to_string()),
@@ -158,12 +159,12 @@ impl Problem {
         }
     }
 
-    /// 408: the body was not complete after the time allowed for it.
+    /// 408: the body was incomplete when its time was over.
     pub(super) fn slow_body() -> Self {
         Self::new(Kind::RequestTimeout, "send the whole body within 10 seconds")
     }
 
-    /// 413: the body is, or says it is, longer than `limit` bytes.
+    /// 413: the body, or its declared length, exceeds `limit` bytes.
     pub(super) fn too_large(limit: usize) -> Self {
         Self::new(Kind::TooLarge, format!("the body of this call may have up to {limit} bytes"))
     }
@@ -173,12 +174,13 @@ impl Problem {
         Self::new(Kind::UnsupportedMediaType, detail)
     }
 
-    /// 503: nothing of the call was read.
+    /// 503: the node is overloaded and decided nothing.
     pub(super) fn overloaded() -> Self {
         Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
     }
 
-    /// 503: clients do not read their answers. Nothing of the call was read, or its answer is too long to be kept.
+    /// 503: clients do not read their answers. The node has not decided the call, or has no room
+    /// for its long answer.
     pub(super) fn unread() -> Self {
         Self::new(
             Kind::Overloaded,
@@ -186,7 +188,8 @@ impl Problem {
         )
     }
 
-    /// What the engine refused. `at` points to the check in the body: empty, or `/checks/3`.
+    /// A check that the engine rejected. `at` points to the check in the body: empty, or
+    /// `/checks/3`.
     pub(super) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
@@ -206,7 +209,7 @@ impl Problem {
         }
     }
 
-    /// What the engine refused of checks that are charged together, all of it at once; each with its place.
+    /// All rejections by the engine of checks that are charged together, each with its place.
     pub(super) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
         let mut problems = Problems::new(policies, 0);
         let problem = |(place, error): &(usize, CheckError)| {
@@ -223,7 +226,7 @@ impl Problem {
         if problems.iter().any(|problem| problem.kind == Kind::InvalidRequest) {
             return Self::invalid(violations);
         }
-        // The rest are all of a kind: names that are not known, or one without a decision.
+        // The other problems share one kind: unknown policies, or one check without a decision.
         let first = problems.into_iter().next().unwrap_or_else(|| Self::invalid(Violations::default()));
         Self { violations, ..first }
     }
@@ -236,26 +239,26 @@ impl Problem {
         Self { known, ..Self::new(Kind::UnknownPolicy, format!("the policy {name:?} is not configured{hint}")) }
     }
 
-    /// The violations of an invalid request, to be told together with others.
+    /// The violations of an invalid request, so that they merge with others.
     pub(super) fn into_violations(self) -> Result<Violations, Self> {
         if self.kind == Kind::InvalidRequest { Ok(self.violations) } else { Err(self) }
     }
 }
 
-/// What the engine refused of the checks of one call.
+/// The engine's rejections of the checks of one call.
 pub(super) struct Problems<'a> {
     policies: &'a Policies,
-    /// Checks that may yet be explained.
+    /// Invalid checks that the answer may still explain.
     explained: usize,
 }
 
 impl<'a> Problems<'a> {
-    /// Of a call that has `explained` invalid checks already.
+    /// For a call that already has `explained` invalid checks.
     pub(super) fn new(policies: &'a Policies, explained: usize) -> Self {
         Self { policies, explained: MAX_EXPLAINED.saturating_sub(explained) }
     }
 
-    /// That of the check at `place`.
+    /// The problem of the check at `place`.
     pub(super) fn of(&mut self, place: usize, error: &CheckError) -> Problem {
         let short = match error {
             CheckError::IdReused | CheckError::StoreUnavailable(_) => None,
@@ -287,7 +290,7 @@ pub(super) async fn method_not_allowed(method: Method) -> Problem {
     Problem::new(Kind::MethodNotAllowed, format!("{method} is not one of the methods in the Allow field"))
 }
 
-/// A handler panicked: a bug, which the panic hook has reported.
+/// A handler panicked, which is a bug. The panic hook has logged it.
 pub(super) fn panicked(_: Box<dyn Any + Send>) -> Response {
     Problem::new(Kind::Internal, "the call was given up; what it charged is not known").into_response()
 }
@@ -344,7 +347,7 @@ struct ProblemBody<'a> {
     known: Option<&'a Vec<String>>,
 }
 
-/// Of a request, or of a configuration.
+/// Violations of a request, or faults of a configuration.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum ViolationsBody<'a> {

@@ -1,17 +1,17 @@
-//! What is wrong with a configuration, as JSON.
+//! The faults of a configuration as JSON.
 
 use serde::Serialize;
 
 use crate::config::{Fault, Place};
 
-/// One fault of the configuration; line and column are of its file, from 1.
+/// One fault of the configuration. Line and column are positions in its file, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct FaultBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     column: Option<usize>,
-    /// What is wrong and what would be right; a fault of the command line begins with its flag.
+    /// The fault and its correction. A fault of the command line begins with its flag.
     detail: std::borrow::Cow<'a, str>,
 }
 
@@ -27,7 +27,7 @@ impl<'a> From<&'a Fault> for FaultBody<'a> {
         match fault.place {
             Place::At { line, column } => Self { line: Some(line), column: Some(column), detail },
             Place::Flag(_) => Self { line: None, column: None, detail: fault.to_string().into() },
-            // A file asks for no quotas of a request.
+            // `Asked` never occurs here, since a file has no quotas of a request.
             Place::Source | Place::Asked { .. } => Self { line: None, column: None, detail },
         }
     }

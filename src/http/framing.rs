@@ -1,17 +1,18 @@
-//! Refuses requests whose length or target a proxy may understand differently.
+//! Rejects requests whose length or target a proxy may understand differently.
 //!
-//! In front of such a node a request can hide in another (RFC 9112, 11.2). hyper serves these requests.
-//! It drops a `Content-Length` beside a `Transfer-Encoding`, so `serve/framing.rs` refuses that case.
+//! Behind such a proxy one request can hide in another (RFC 9112, 11.2), and hyper serves these
+//! requests. It drops a `Content-Length` beside a `Transfer-Encoding`, so `serve/framing.rs`
+//! rejects that case.
 //!
 //! The problem has the type `about:blank`, since its status says all (RFC 9457, 4.2.1).
 
 use axum::http::request::Parts;
 use axum::http::{Version, header};
 
-/// Why a request is refused; almost always there is no reason.
+/// The reason to reject the request, which almost no request has.
 pub(super) fn fault(head: &Parts) -> Option<&'static str> {
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
-    // RFC 9112, 6.1: a server refuses unknown codings, and `chunked` twice.
+    // RFC 9112, 6.1: servers reject unknown codings, and a repeated `chunked`.
     if codings.next().is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
         || codings.next().is_some()
     {
@@ -26,7 +27,7 @@ pub(super) fn fault(head: &Parts) -> Option<&'static str> {
         // RFC 9112, 3.2.
         (Version::HTTP_11, None, _) => Some("send Host"),
         (_, Some(host), _) if !is_host(host.as_bytes()) => Some("Host must be a name or address, and may have a port"),
-        // RFC 9113, 8.3.1. Over HTTP/1.1 the target beats the field (RFC 9112, 3.2.2).
+        // RFC 9113, 8.3.1. Over HTTP/1.1 the target overrides the field (RFC 9112, 3.2.2).
         (Version::HTTP_2, Some(host), Some(authority))
             if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) =>
         {
@@ -36,7 +37,7 @@ pub(super) fn fault(head: &Parts) -> Option<&'static str> {
     }
 }
 
-/// Whether it is `uri-host [":" port]` (RFC 9110, 7.2), which may be empty.
+/// Whether `text` is `uri-host [":" port]` (RFC 9110, 7.2), which may be empty.
 fn is_host(text: &[u8]) -> bool {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(byte);
     let is_address = |byte: &u8| byte.is_ascii_hexdigit() || b":.".contains(byte);

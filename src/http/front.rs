@@ -1,8 +1,8 @@
-//! What a request meets first: the request id, the panic guard, the cap of what is in flight, who may call, the end of
-//! a connection, and the short way of a check.
+//! The entry of all requests: request id, panic guard, load limits, authorization and the end of
+//! connections.
 //!
-//! `POST /v1/check` is nearly all that is ever asked, so it does not pass the router, whose boxes cost about as
-//! much as the rest of a denial from memory. It runs the same handler; everything else is routed.
+//! Nearly all requests are `POST /v1/check`, so these skip the router. Its boxes cost about as much
+//! as the rest of a denial from memory. Both ways run the same handler.
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -26,23 +26,23 @@ use super::shed::Admitted;
 use super::{Node, Surface, access, check, error, framing, request_id, router, trace};
 use crate::access::Reach;
 
-/// All calls of one listener.
+/// The calls of one listener.
 #[derive(Debug, Clone)]
 pub struct Front {
     inner: Arc<Inner>,
     caller: Caller,
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caller {
     pub address: Option<IpAddr>,
-    /// By TLS.
+    /// The connection uses TLS.
     pub encrypted: bool,
 }
 
 impl Caller {
-    /// Its address, for the log.
+    /// The client's address for the log.
     pub(super) fn shown(&self) -> String {
         self.address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
     }
@@ -62,13 +62,13 @@ impl Front {
         Self { inner: Arc::new(Inner { node, surface, reach, routes }), caller: Caller::default() }
     }
 
-    /// The same for one connection.
+    /// The front of one connection.
     pub fn with_caller(&self, caller: Caller) -> Self {
         Self { inner: self.inner.clone(), caller }
     }
 
-    /// Answers, whatever happens inside; 503 to a call where no answer `has_room`, as too many of those before
-    /// were not taken.
+    /// Answers every request, even if a handler panics. Without `has_room` a counted call gets 503:
+    /// the client has left too many answers unread.
     pub async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
         let id = request_id::of(request.headers());
         let version = request.version();
@@ -120,7 +120,7 @@ impl Inner {
             return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let request = Request::from_parts(head, Body::new(body));
-        // In a box, so that the future of a check stays small.
+        // The box keeps the future of a check small.
         match Box::pin(self.routes.clone().call(request)).await {
             Ok(response) => response,
             Err(never) => match never {},

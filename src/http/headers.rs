@@ -1,8 +1,10 @@
-//! The rate limit fields of an answer: draft-ietf-httpapi-ratelimit-headers-11 and Retry-After (RFC 9110).
+//! The rate limit fields of an answer: draft-ietf-httpapi-ratelimit-headers-11 and Retry-After (RFC
+//! 9110).
 //!
-//! Both `RateLimit` fields are lists of RFC 9651; an item is the name of a quota, which needs no escapes.
-//! Their spans are whole seconds, rounded up. `t` is when the quota is whole again; of a denial it is not later
-//! than Retry-After, which by the draft should not come before the end of `t`: until then `r` is what is left.
+//! Both `RateLimit` fields are lists of RFC 9651. An item is the name of a quota, which needs no
+//! escapes. Spans are whole seconds, rounded up. `t` is the time until the quota is whole again,
+//! and `r` is the rest until then. By the draft, Retry-After should not precede the end of `t`. So
+//! on a denial `t` is at most Retry-After.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -21,7 +23,7 @@ const ITEM_BYTES: usize = 40;
 /// The largest integer of RFC 9651: one below the largest limit.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Adds what `decision` says to the fields of its answer: nothing about quotas when no counter was asked.
+/// Adds the fields of `decision`. Without counters there are no quota fields.
 pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
     if decision.binding.is_some() {
         insert_text(headers, RATELIMIT_POLICY, policy_items(&decision.policy));
@@ -32,14 +34,14 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
-/// Adds when a denied cost will fit, if it ever will.
+/// Adds the time until a denied cost fits, if it ever does.
 pub(super) fn insert_retry_after(wait: Wait, headers: &mut HeaderMap) {
     if let Some(seconds) = whole_seconds(wait) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
 }
 
-/// Of a denial of a cost that will fit: when, in seconds.
+/// Seconds until a denied cost fits.
 fn retry_after(decision: &Decision) -> Option<u64> {
     whole_seconds(decision.retry_after).filter(|_| !decision.allowed)
 }
@@ -61,7 +63,7 @@ fn policy_items(policy: &Policy) -> Vec<u8> {
     items
 }
 
-/// `"1s";r=12;t=1, "10s";r=3211;t=10`; of a pre-filter's denial only the quota that it knows.
+/// `"1s";r=12;t=1, "10s";r=3211;t=10`. A denial of the pre-filter has only its one known quota.
 fn state_items(decision: &Decision) -> Vec<u8> {
     let quotas = &decision.policy.quotas;
     let mut items = Vec::with_capacity(ITEM_BYTES * quotas.len());
@@ -81,7 +83,7 @@ fn state_items(decision: &Decision) -> Vec<u8> {
     items
 }
 
-/// Formatting by hand: these two lines are written for every answer.
+/// Avoids the formatting machinery, since every answer has these two fields.
 fn push(items: &mut Vec<u8>, quota: &str, parameters: [(&str, u64); 2]) {
     if !items.is_empty() {
         items.extend_from_slice(b", ");
@@ -177,7 +179,7 @@ pub(super) mod tests {
                 decision(&[("1s", 1, S)], &[(1, 0)], Wait::Never),
                 [Some(r#""1s";q=1;w=1"#), Some(r#""1s";r=1;t=0"#), None],
             ),
-            // No counter was asked: nothing is said about quotas.
+            // No counter was read, so there are no quota fields.
             (decision(two, &[], Wait::For(S)), [None, None, Some("1")]),
         ];
         for (decision, told) in cases {

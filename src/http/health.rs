@@ -12,12 +12,12 @@ use super::Node;
 use super::lifecycle::Phase;
 use crate::engine::{Health, ShardHealth};
 
-/// 200 as long as the process answers: restarting it would cure nothing else.
+/// 200 as long as the process answers, since a restart cures nothing else.
 pub(super) async fn live(State(node): State<Node>) -> Response {
     Json(HealthBody::new(&node, &node.engine.health())).into_response()
 }
 
-/// 503 while draining. A shard that is down leaves the node ready: the fallback answers for it.
+/// 503 while draining. With a shard down the node stays ready, since the fallback answers.
 pub(super) async fn ready(State(node): State<Node>) -> Response {
     let health = node.engine.health();
     let body = HealthBody::new(&node, &health);

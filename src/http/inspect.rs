@@ -1,7 +1,7 @@
-//! The second reading of a body in which something is wrong: it tells every fault at once.
+//! Reads a faulty body a second time and reports every fault at once.
 //!
-//! Each value is kept as the text it was written in, so that duplicates stay visible, a number can be judged by
-//! its digits, and no nesting is followed deeper than a request goes.
+//! Each value keeps its text. So duplicates stay visible, numbers are judged by their digits, and
+//! the reader descends no deeper than requests nest.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,18 +19,19 @@ use super::violations::{Violation, Violations};
 use crate::engine::{Check, Given, Meta};
 use crate::limit::quota::MAX_UNITS;
 
-/// Brackets that may be open at once; requests need three.
+/// The most brackets that may be open at once. Requests need three.
 const MAX_DEPTH: usize = 128;
 
-/// Reads a check as `request::check` does, and says all that is wrong with it.
+/// Reads a check as `request::check` does, and reports every fault.
 pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
     read_check(document(body)?, "", Violations::default()).map_err(Problem::invalid)
 }
 
-/// Checks of a batch that are read in one turn of a worker: about a millisecond.
+/// Checks of a batch that one turn of a worker reads, in about a millisecond.
 const PER_TURN: usize = 32;
 
-/// Reads a batch as `request::batch` does: faults of the envelope refuse it, faults of an item stay with it.
+/// Reads a batch as `request::batch` does. Faults of the envelope reject the call; faults of an
+/// item stay with the item.
 pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
     let document = document(body)?;
     yield_now().await;
@@ -59,7 +60,8 @@ pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
     if envelope_is_faulty { Err(Problem::invalid(faults)) } else { Ok(read) }
 }
 
-/// Reads checks that are charged together as `request::all` does: the faults of all items refuse the call.
+/// Reads checks that are charged together as `request::all` does. A fault of any item rejects the
+/// call.
 pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     let (items, mut violations) = self::checks(document(body)?, MAX_ALL)?;
     let mut checks = Vec::new();
@@ -77,7 +79,7 @@ pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     if violations.is_empty() { Ok(checks) } else { Err(Problem::invalid(violations)) }
 }
 
-/// Reads the body of `POST /v1/refund`: policy, key, and what to take back.
+/// Reads the body of `POST /v1/refund`: policy, key, and the charge to refund.
 ///
 /// # Errors
 /// 400 and 422.
@@ -104,7 +106,7 @@ fn read_refund(value: &RawValue) -> Result<(String, String, Given), Violations> 
     members.finish((policy, key.unwrap_or_default(), given))
 }
 
-/// The items of a body that holds 1 to `most` checks, and what is wrong around them.
+/// The items of a body with 1 to `most` checks, and the faults around them.
 fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violations), Problem> {
     let members = Members::open(document, "", &["checks"], Violations::default());
     let mut members = members.map_err(Problem::invalid)?;
@@ -113,7 +115,7 @@ fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violation
     Ok((items.unwrap_or_default(), members.violations))
 }
 
-/// The body as one JSON value, not read any deeper.
+/// The body as one JSON value whose parts are not read yet.
 fn document(body: &[u8]) -> Result<&RawValue, Problem> {
     let text = std::str::from_utf8(body)
         .map_err(|error| Problem::malformed(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
@@ -126,7 +128,8 @@ fn document(body: &[u8]) -> Result<&RawValue, Problem> {
     serde_json::from_str(text).map_err(|error| Problem::malformed(syntax(&error)))
 }
 
-/// What is wrong with JSON. To serde_json the name of any member is a key, of which a check has one.
+/// Describes malformed JSON. serde_json calls the name of any member a key, but in a check `key` is
+/// one member.
 fn syntax(error: &serde_json::Error) -> String {
     error
         .to_string()
@@ -177,7 +180,7 @@ pub(super) fn string(value: &RawValue) -> Result<String, String> {
     if !value.get().starts_with('"') {
         return Err(format!("must be a string, not {}", kind(value)));
     }
-    // It was read as JSON before: what can still be wrong with it is half a surrogate pair.
+    // The first reading accepted the JSON, so the only possible fault is half a surrogate pair.
     serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
 }
 
@@ -222,7 +225,7 @@ pub(super) fn kind(value: &RawValue) -> &'static str {
 }
 
 impl<'a> Members<'a, &'a RawValue> {
-    /// The members of an object, of which those with other names than these are faults.
+    /// The members of an object. Members with names outside `names` are faults.
     fn open(value: &'a RawValue, at: &'a str, names: &[&str], mut violations: Violations) -> Result<Self, Violations> {
         if !value.get().starts_with('{') {
             violations.note(|| Violation::new(at, format!("must be an object, not {}", kind(value))));
@@ -242,7 +245,7 @@ impl<'a> Members<'a, &'a RawValue> {
 /// Visits the members of an object as written: in order, with duplicates. It keeps none of them.
 ///
 /// # Errors
-/// When a name is no Unicode text.
+/// A name is not Unicode text.
 pub(super) fn each_member<'a>(
     object: &'a RawValue,
     visit: impl FnMut(Cow<'a, str>, &'a RawValue),
@@ -268,7 +271,7 @@ impl<'de, F: FnMut(Cow<'de, str>, &'de RawValue)> Visitor<'de> for MemberVisitor
     }
 }
 
-/// A name, which is copied only where it has escapes.
+/// A name. Only names with escapes are copied.
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 

@@ -1,9 +1,11 @@
-//! Writes the JSON of answers. They are written for every check, and a general serialiser took a tenth of a check's
-//! time; it still escapes the texts.
+//! Writes the JSON of answers.
+//!
+//! Every check needs it, and a general serialiser takes a tenth of a check's time. That serialiser
+//! still escapes the texts.
 
 use serde::Serialize;
 
-/// An object that is being written; its names are plain words.
+/// An object under construction. Its names need no escapes.
 pub(super) struct Object<'a> {
     out: &'a mut Vec<u8>,
     is_empty: bool,
@@ -19,8 +21,8 @@ impl<'a> Object<'a> {
         self.out.push(b'}');
     }
 
-    /// A member whose value is written to what this returns. Names are constants, and inlined they are a
-    /// few moves each.
+    /// Adds a name and returns the buffer for its value. The names are constants, so inlining turns
+    /// them into a few moves each.
     #[inline(always)]
     pub(super) fn member(&mut self, name: &str) -> &mut Vec<u8> {
         if !std::mem::replace(&mut self.is_empty, false) {
@@ -40,7 +42,7 @@ impl<'a> Object<'a> {
         self.member(name).extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     }
 
-    /// `null` where there is none.
+    /// Writes `None` as `null`.
     pub(super) fn optional(&mut self, name: &str, value: Option<u64>) {
         match value {
             Some(value) => self.number(name, value),
@@ -48,7 +50,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// A text that needs no escapes.
+    /// Writes a text that needs no escapes.
     pub(super) fn word(&mut self, name: &str, value: &str) {
         let out = self.member(name);
         out.push(b'"');
@@ -56,7 +58,7 @@ impl<'a> Object<'a> {
         out.push(b'"');
     }
 
-    /// Any other value.
+    /// Writes any other value.
     pub(super) fn value(&mut self, name: &str, value: &(impl Serialize + ?Sized)) {
         write(self.member(name), value);
     }
@@ -79,8 +81,8 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Any value, by the general serialiser.
+/// Writes any value with the general serialiser.
 pub(super) fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
-    // Writing to a Vec cannot fail, and nothing here has maps whose keys could be refused.
+    // Writing to a `Vec` cannot fail, and no value here has map keys that serde_json rejects.
     let _ = serde_json::to_writer(out, value);
 }

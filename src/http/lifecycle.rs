@@ -1,31 +1,31 @@
-//! How far a node is on its way out, as its answers show it.
+//! The phases of a node, and how its answers show them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The phases of a node, in order; none is left backwards.
+/// The phases of a node, in order. A node never returns to an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
-    /// Answers, and is ready for more.
+    /// The node answers and is ready for more.
     Serving,
-    /// Answers, but readiness says 503, so that balancers send new traffic elsewhere.
+    /// The node answers, but readiness returns 503, so that load balancers use other nodes.
     Draining,
-    /// Accepts no connection; each answer is the last one of its connection.
+    /// The node accepts no connections. Each answer is the last one of its connection.
     Closing,
 }
 
-/// The phase of one node, shared by what sets it and what shows it.
+/// The phase of one node, shared by its writers and readers.
 #[derive(Debug, Clone, Default)]
 pub struct Lifecycle(Arc<AtomicU8>);
 
 impl Lifecycle {
-    /// Moves on to `phase`, unless the node is there already or further.
+    /// Advances to `phase`, unless the node has reached it.
     pub fn advance(&self, phase: Phase) {
         self.0.fetch_max(phase as u8, Ordering::Relaxed);
     }
 
-    /// Whether the node is at `phase` or further.
+    /// Whether the node has reached `phase`.
     pub fn reached(&self, phase: Phase) -> bool {
         self.0.load(Ordering::Relaxed) >= phase as u8
     }

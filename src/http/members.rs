@@ -1,4 +1,4 @@
-//! Named values as a request has them, in an object of its body or in its query, and all that is wrong with them.
+//! The named values of a body's object or of a query, and all their faults.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::violations::{Violation, Violations, member};
 
 /// The values of known names, each once, and the faults found so far.
 pub(super) struct Members<'a, V> {
-    /// Where the object is in the body, as a JSON pointer; empty for a query.
+    /// The JSON pointer of the object in the body; empty for a query.
     at: &'a str,
     known: Vec<(Cow<'a, str>, V)>,
     pub(super) violations: Violations,
@@ -17,7 +17,7 @@ impl<'a, V> Members<'a, V> {
         Self { at, known: Vec::new(), violations }
     }
 
-    /// Adds what is written under a name, if it is one of `names` and was not there before.
+    /// Adds a value if its name is one of `names` and new.
     pub(super) fn add(&mut self, name: impl Into<Cow<'a, str>>, value: V, names: &[&str]) {
         let (at, name) = (self.at, name.into());
         if !names.contains(&&*name) {
@@ -29,7 +29,7 @@ impl<'a, V> Members<'a, V> {
         }
     }
 
-    /// What is there but cannot be read is not missing.
+    /// Reports a missing name. A name whose value cannot be read is not missing.
     pub(super) fn require(&mut self, name: &str) {
         let pointer = member(self.at, name);
         if !self.has(name) && !self.violations.listed.iter().any(|violation| violation.is_at(&pointer)) {
@@ -41,7 +41,7 @@ impl<'a, V> Members<'a, V> {
         self.known.iter().any(|(other, _)| other == name)
     }
 
-    /// The value of a name, read; it is gone then.
+    /// Removes the value of a name and reads it.
     pub(super) fn take<T>(&mut self, name: &str, read: impl FnOnce(V) -> Result<T, String>) -> Option<T> {
         let place = self.known.iter().position(|(other, _)| other == name)?;
         let (_, value) = self.known.swap_remove(place);

@@ -12,7 +12,8 @@ use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, text};
 
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
-    // On a thread that may wait: thousands of policies, or open descriptors to count, take tens of milliseconds.
+    // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
+    // reads them.
     match tokio::task::spawn_blocking(move || text(read(&node))).await {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => panicked(Box::new(error)),

@@ -1,8 +1,8 @@
-//! The HTTP surface: routes, layers, and nothing that decides.
+//! The HTTP surface: routes and handlers. It decides nothing.
 //!
-//! A request passes `front.rs` (request id, panic guard, connection, not too many at once: `shed.rs`) and one handler,
-//! which parses (`request.rs`), asks the engine and renders (`answer.rs`, `headers.rs`). Whatever goes wrong on the
-//! way becomes a problem document in `error.rs`.
+//! A request passes `front.rs` (request id, panic guard, connection, and the load limits of
+//! `shed.rs`). Then one handler parses it (`request.rs`), asks the engine, and renders the decision
+//! (`answer.rs`, `headers.rs`). Each failure becomes a problem document in `error.rs`.
 
 use std::sync::Arc;
 
@@ -79,12 +79,12 @@ pub(crate) use wakes::quietly;
 
 use error::Problem;
 
-/// What the handlers share.
+/// The state that all handlers share.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub engine: Arc<Engine>,
     pub lifecycle: Lifecycle,
-    /// Records requests, where traces are wanted.
+    /// Records requests, if tracing is on.
     pub tracing: Option<Arc<Tracing>>,
     pub load: Load,
     pub refusals: Refusals,
@@ -92,24 +92,25 @@ pub struct Node {
 }
 
 impl Node {
-    /// Why there is no decision of the one check of a call.
+    /// The problem of the only check of a call.
     fn refused(&self, error: &CheckError) -> Problem {
         Problem::no_decision(error, &self.engine.policies(), "")
     }
 }
 
-/// Which calls a listener answers; health and the description of all calls are answered by every one.
+/// The calls that a listener answers. Every listener answers health and the interface's
+/// description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Surface {
-    /// The only listener: everything.
+    /// All calls, on the only listener.
     Whole,
-    /// Checks, where operators have a listener of their own.
+    /// Checks, if operators have their own listener.
     Checks,
-    /// What operators ask, where checks have a listener of their own.
+    /// Operator calls, if checks have their own listener.
     Admin,
 }
 
-/// The calls of one listener.
+/// The routes of one listener.
 fn router(node: Node, surface: Surface) -> Router {
     let mut routes = Router::new()
         .route("/health/live", get(health::live))

@@ -1,4 +1,5 @@
-//! `GET /openapi.json`: what a node answers, for programs. A test holds the file to the routes and to real answers.
+//! `GET /openapi.json`: the description of the interface. A test compares it with the routes and
+//! with real answers.
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};

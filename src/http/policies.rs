@@ -22,7 +22,7 @@ use crate::reload::LastReload;
 
 pub(super) async fn policies(State(node): State<Node>) -> Response {
     let (policies, last) = (node.engine.policies(), node.reloader.last());
-    // Thousands of policies take tens of milliseconds, so a thread for blocking work writes them.
+    // Thousands of policies take tens of milliseconds, so a blocking thread writes them.
     let written = spawn_blocking(move || serde_json::to_vec(&PoliciesBody::new(&policies, &last)).unwrap_or_default());
     match written.await {
         Ok(body) => ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response(),
@@ -39,13 +39,13 @@ struct PoliciesBody<'a> {
     policies: Vec<PolicyBody<'a>>,
 }
 
-/// How the last attempt to load the configuration went; the start is the first.
+/// The result of the last reload, where the start counts as the first.
 #[derive(Serialize)]
 struct LastReloadBody<'a> {
     at: String,
     successful: bool,
     faults: Vec<FaultBody<'a>>,
-    /// Settings that have changed and that only a restart puts into force.
+    /// Changed settings that wait for a restart.
     restart_needed: &'a [&'static str],
 }
 
@@ -53,14 +53,14 @@ struct LastReloadBody<'a> {
 struct PolicyBody<'a> {
     name: &'a str,
     algorithm: &'static str,
-    /// Of fixed windows.
+    /// For fixed windows.
     #[serde(skip_serializing_if = "Option::is_none")]
     anchor: Option<&'static str>,
-    /// By which their days, weeks, months and years are those of the calendar.
+    /// The zone of calendar days, weeks, months and years.
     #[serde(skip_serializing_if = "Option::is_none")]
     timezone: Option<&'static str>,
     quotas: Vec<QuotaBody<'a>>,
-    /// Of a sliding log.
+    /// For a sliding log.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_entries: Option<u64>,
     key: KeyBody,
@@ -75,7 +75,7 @@ struct PolicyBody<'a> {
     overrides: CountsBody,
 }
 
-/// How many entries of each kind.
+/// The number of entries of each kind.
 #[derive(Serialize)]
 struct CountsBody {
     keys: usize,
@@ -88,14 +88,14 @@ struct QuotaBody<'a> {
     name: &'a str,
     limit: u64,
     window_ms: u64,
-    /// In words, for people: `5 per 1mo`; of a token bucket `10 per 1s, burst 20`.
+    /// A text for people: `5 per 1mo`, or for a token bucket `10 per 1s, burst 20`.
     says: String,
-    /// Of a token bucket.
+    /// For a token bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<RateBody>,
 }
 
-/// What a token bucket refills.
+/// The refill rate of a token bucket.
 #[derive(Serialize)]
 struct RateBody {
     units: u64,
@@ -187,7 +187,7 @@ impl From<Option<Counts>> for CountsBody {
     }
 }
 
-/// An instant in UTC as RFC 3339 writes it, to the second.
+/// An instant in UTC by RFC 3339, to the second.
 pub(super) fn rfc3339(instant: Micros) -> String {
     let seconds = i64::try_from(instant / 1_000_000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()

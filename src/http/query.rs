@@ -27,7 +27,7 @@ pub(super) fn none(query: Option<&str>) -> Result<(), Violations> {
     Members::of_query(query, &[]).finish(())
 }
 
-/// `?policy=&key=`: the check of cost 0.
+/// `?policy=&key=`: a check of cost 0.
 pub(super) fn usage(query: Option<&str>) -> Result<Check, Violations> {
     let mut parameters = Members::of_query(query, &["policy", "key"]);
     parameters.require("key");
@@ -38,7 +38,7 @@ pub(super) fn usage(query: Option<&str>) -> Result<Check, Violations> {
 }
 
 impl<'a> Members<'a, Cow<'a, str>> {
-    /// The parameters of a query, of which those with other names than these are faults.
+    /// The parameters of a query. Parameters with names outside `names` are faults.
     fn of_query(query: Option<&'a str>, names: &[&str]) -> Self {
         let mut members = Self::new("", Violations::default());
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -52,7 +52,7 @@ impl<'a> Members<'a, Cow<'a, str>> {
     }
 }
 
-/// As forms write it: `+` is a space, `%XX` a byte of UTF-8.
+/// Decodes form encoding: `+` is a space, `%XX` a byte of UTF-8.
 fn decoded(text: &str) -> Option<Cow<'_, str>> {
     let is_escape =
         |rest: &str| matches!(rest.as_bytes(), [a, b, ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! The quotas that a check brings along, as written: what they mean depends on the policy.
+//! The inline quotas of a check as written, since their meaning depends on the policy.
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
@@ -6,19 +6,21 @@ use serde_json::value::RawValue;
 use super::inspect::{each_member, kind, string};
 use crate::engine::Written;
 
-/// Quotas of one check, of which a policy accepts fewer: a caller must not make the node keep thousands.
+/// The most quotas of one check. Policies accept fewer; callers must not make the node keep
+/// thousands.
 const MAX_ITEMS: usize = 32;
 
-/// Members of one quota: several times as many as there are, so that what is wrong with a few is told by name.
+/// The most members of one quota. It is several times the real number, so that a few wrong members
+/// are reported by name.
 const MAX_MEMBERS: usize = 32;
 
-/// For the one parse of what is right; any fault is told by the second reading.
+/// Reads quotas in the first parse. The second reading reports the faults.
 pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Written>>, D::Error> {
     let value = <&RawValue>::deserialize(deserializer)?;
     written(value).map(Some).map_err(D::Error::custom)
 }
 
-/// An array of texts and objects.
+/// Reads an array of texts and objects.
 pub(super) fn written(value: &RawValue) -> Result<Vec<Written>, String> {
     if !value.get().starts_with('[') {
         return Err(format!("must be an array such as [\"10 per 1s\"], not {}", kind(value)));
@@ -48,7 +50,7 @@ fn item(value: &RawValue) -> Result<Written, String> {
     members.into_iter().map(member).collect::<Result<_, _>>().map(Written::Members)
 }
 
-/// Of a collection only that it is one.
+/// A value without its contents: of a collection only the kind is kept.
 fn scalar(value: &RawValue) -> Result<Written, String> {
     Ok(match value.get().as_bytes().first() {
         Some(b'"') => Written::Text(string(value)?),

@@ -1,4 +1,4 @@
-//! `POST /v1/refund`: takes back a charge, by its id or by its cost.
+//! `POST /v1/refund`: refunds a charge, by its id or by its cost.
 
 use axum::extract::{Request, State};
 use axum::response::Response;

@@ -1,5 +1,5 @@
-//! Counts refused calls by their reason: a caller has no right to the call, or sends malformed HTTP.
-//! From time to time the log names a client for each reason.
+//! Counts rejected calls by their reason: the caller lacks the right, or sends malformed HTTP. For
+//! each reason the log names a client from time to time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::telemetry::limiter::Limiter;
 use crate::telemetry::metrics::Family;
 
-/// Why a call was refused, as the metric and the log name it.
+/// The reason for a rejected call, as the metric and the log name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Reason {
@@ -43,7 +43,7 @@ impl From<Refused> for Reason {
     }
 }
 
-/// The refusals of a node, of all its listeners.
+/// The rejected calls of a node, on all its listeners.
 #[derive(Debug, Clone)]
 pub struct Refusals(Arc<Inner>);
 
@@ -63,7 +63,7 @@ struct Inner {
 }
 
 impl Refusals {
-    /// Counts a call, and logs its client. The log has no path, since a path may name a key.
+    /// Counts a call, and logs its client. The log omits the path, since a path may name a key.
     pub(super) fn call(&self, reason: Reason, caller: Caller) {
         let (count, limiter) = &self.0.calls[reason as usize];
         count.fetch_add(1, Ordering::Relaxed);
@@ -73,8 +73,8 @@ impl Refusals {
         }
     }
 
-    /// Counts a failed TLS handshake. The log leaves out clients that close without a word, as probes
-    /// of ports do.
+    /// Counts a failed TLS handshake. The log omits clients that close without a word, as port
+    /// probes do.
     pub fn handshake(&self, caller: Caller, error: &std::io::Error) {
         use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         let (count, limiter) = &self.0.handshakes;

@@ -1,4 +1,4 @@
-//! `POST /v1/reload`: load the configuration again.
+//! `POST /v1/reload`: reloads the configuration.
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
@@ -33,8 +33,8 @@ struct ReloadBody<'a> {
     added: &'a [String],
     changed: &'a [String],
     removed: &'a [String],
-    /// Those besides the policies that have changed and are in force.
+    /// Changed settings in force, besides the policies.
     settings: &'a [&'static str],
-    /// Settings that have changed and that only a restart puts into force.
+    /// Changed settings that wait for a restart.
     restart_needed: &'a [&'static str],
 }

@@ -1,7 +1,7 @@
-//! From a body to a check: one direct parse of what is almost always right.
+//! Parses a body into a check directly, since almost every body is valid.
 //!
-//! The parse borrows from the body and stops at the first fault. Only then `inspect.rs` reads the body a second
-//! time, slowly, and tells every fault at once.
+//! The parse borrows from the body and stops at the first fault. Then `inspect.rs` reads the body a
+//! second time, slowly, and reports every fault at once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +32,7 @@ pub(super) const MAX_BATCH: usize = 1000;
 /// The most checks that are charged together.
 pub(super) const MAX_ALL: usize = 16;
 
-/// One check of a batch, or what is wrong with it.
+/// One check of a batch, or its problem.
 pub(super) type Item = Result<Check, Problem>;
 
 /// Reads the body of `POST /v1/check`.
@@ -49,7 +49,7 @@ pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
 /// Reads the body of `POST /v1/check/batch`.
 ///
 /// # Errors
-/// 400 and 422, when the fault is not that of one item.
+/// 400 and 422, unless the fault belongs to one item.
 pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if batch.are_in_range() => {
@@ -59,7 +59,7 @@ pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
     }
 }
 
-/// Reads the body of `POST /v1/check/all`: a fault of an item refuses the call.
+/// Reads the body of `POST /v1/check/all`. A fault of any item rejects the call.
 ///
 /// # Errors
 /// 400 and 422.
@@ -74,10 +74,10 @@ pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     }
 }
 
-/// Whether `id` may be one.
+/// Checks that `id` is valid.
 ///
 /// # Errors
-/// What would be right.
+/// The valid lengths.
 pub(super) fn check_id(id: &str) -> Result<(), String> {
     match id.len() {
         1..=MAX_ID_BYTES => Ok(()),
@@ -85,10 +85,10 @@ pub(super) fn check_id(id: &str) -> Result<(), String> {
     }
 }
 
-/// Whether `key` may be a partition key.
+/// Checks that `key` is a valid partition key.
 ///
 /// # Errors
-/// What would be right.
+/// The valid lengths.
 pub(super) fn check_key(key: &str) -> Result<(), String> {
     match key.len() {
         1..=MAX_KEY_BYTES => Ok(()),
@@ -96,12 +96,12 @@ pub(super) fn check_key(key: &str) -> Result<(), String> {
     }
 }
 
-/// Who causes a check; an empty text is nobody.
+/// The `meta` that names the cause of a check, or `None` for an empty text.
 pub(super) fn meta(text: &str) -> Meta {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// A check as written, when nothing is wrong with its form.
+/// A check as written, if its form is valid.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Members<'a> {
@@ -115,7 +115,7 @@ struct Members<'a> {
     meta: Cow<'a, str>,
     #[serde(default, deserialize_with = "quotas::read")]
     quotas: Option<Vec<Written>>,
-    /// Left out or a string: `null` is neither.
+    /// Absent or a string; `null` is a fault.
     #[serde(default, deserialize_with = "written")]
     id: Option<String>,
 }
@@ -162,7 +162,8 @@ impl BatchMembers<'_> {
     }
 }
 
-/// `T` from a JSON object only: a derived reader would take an array of the members' values as well.
+/// Reads `T` from a JSON object only. A derived reader also accepts an array of the members'
+/// values.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(super) const NAME: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id that is taken from a caller, bytes.
+/// The longest id that a caller may send, bytes.
 const MAX_BYTES: usize = 128;
 
 /// The id of the request with these fields.
@@ -16,16 +16,16 @@ pub(super) fn of(headers: &HeaderMap) -> HeaderValue {
     taken(headers).unwrap_or_else(made)
 }
 
-/// The caller's id, if it can be repeated and logged safely.
+/// The caller's id, if it is safe to repeat and log.
 fn taken(headers: &HeaderMap) -> Option<HeaderValue> {
     let id = headers.get(NAME)?;
     let visible = (1..=MAX_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
     visible.then(|| id.clone())
 }
 
-/// 64 random bits of this process and 64 that count up from a random number, disguised: unique among nodes without
-/// asking anyone, and in this process for certain, since the disguise (the finaliser of SplitMix64, Steele et al. 2014)
-/// maps no two numbers to one.
+/// A new id: 64 random bits of this process, then a 64-bit counter with a random start, disguised.
+/// Nodes need no coordination for unique ids. The disguise is the finaliser of SplitMix64 (Steele
+/// et al. 2014). It is a bijection, so ids of one process never repeat.
 fn made() -> HeaderValue {
     static RANDOM: LazyLock<([u8; 16], AtomicU64)> = LazyLock::new(|| {
         let random = || RandomState::new().hash_one(0);
@@ -39,7 +39,7 @@ fn made() -> HeaderValue {
     HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// In hexadecimal.
+/// The number in hexadecimal.
 fn digits(number: u64) -> [u8; 16] {
     let mut shift = 64;
     [0; 16].map(|_: u8| {

@@ -7,7 +7,7 @@
 //! | calls with such a body that are decided | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
 //! | unread answers | [`MAX_UNREAD_BYTES`] | 503 (`serve/backlog.rs`) |
 //!
-//! Health and metrics need no place among the calls in flight.
+//! Health and metrics do not count as calls in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,22 +22,24 @@ use super::error::Problem;
 use super::request_id;
 use crate::workers::cores;
 
-/// Bodies of more than this many bytes are heavy: batches of some hundred checks.
+/// Longer bodies than this many bytes are heavy: batches of some hundred checks.
 pub(super) const LIGHT: usize = 16 * 1024;
 
-/// Calls in flight at most.
+/// The most calls in flight.
 const MAX_CALLS: usize = 16_384;
 
-/// Bytes of all heavy bodies together, as far as they have arrived.
+/// The most bytes of all heavy bodies together. Only received bytes count.
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes of all unread answers together. Each connection has a share beside it (`serve/backlog.rs`).
+/// The most bytes of all unread answers together. Each connection has a share besides
+/// (`serve/backlog.rs`).
 pub const MAX_UNREAD_BYTES: usize = 64 * 1024 * 1024;
 
-/// Calls with heavy bodies that one core decides in turns. A batch of 1 MiB takes about 6 MiB until it is answered.
+/// Calls with heavy bodies that one core decides in turns. A batch of 1 MiB needs about 6 MiB until
+/// its answer is written.
 const HEAVY_PER_CORE: usize = 4;
 
-/// How long a call with a heavy body waits for others.
+/// Longest wait of a call with a heavy body for the others.
 const MAX_WAIT: Duration = Duration::from_millis(250);
 
 /// The load of a node: counters that all its listeners share.
@@ -53,7 +55,7 @@ struct Counters {
     unread_bytes: AtomicUsize,
     heavy: Semaphore,
     shed: AtomicU64,
-    /// Connections, of all listeners.
+    /// Refused connections of all listeners.
     refused: AtomicU64,
 }
 
@@ -64,7 +66,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// With caps of its own.
+    /// A load with these caps.
     pub fn capped(max_calls: usize, max_body_bytes: usize) -> Self {
         Self(Arc::new(Counters {
             max_calls,
@@ -78,22 +80,22 @@ impl Load {
         }))
     }
 
-    /// Requests that were refused so far: `tollgate_shed_total`.
+    /// Requests rejected so far: `tollgate_shed_total`.
     pub fn shed_total(&self) -> u64 {
         self.0.shed.load(Ordering::Relaxed)
     }
 
-    /// Notes that a connection was closed at once, as too many are open.
+    /// Counts a connection that was closed at once, since too many are open.
     pub fn refuse_connection(&self) {
         self.0.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often that was so far: `tollgate_connections_refused_total`.
+    /// Connections refused so far: `tollgate_connections_refused_total`.
     pub fn connections_refused_total(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts `bytes` of an answer that waits for its client, and returns all unread bytes of the node.
+    /// Counts `bytes` of an answer that waits for its client. Returns all unread bytes of the node.
     pub fn add_unread(&self, bytes: usize) -> usize {
         self.0.unread_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
@@ -108,7 +110,8 @@ impl Load {
         self.0.unread_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether an answer of about so many bytes fits the node's budget. A call asks before it charges anything.
+    /// Whether an answer of about `bytes` fits the node's budget. A call asks before it charges
+    /// anything.
     pub(super) fn expects_room_for(&self, bytes: usize) -> bool {
         bytes <= LIGHT || self.unread_bytes() + bytes <= MAX_UNREAD_BYTES
     }
@@ -119,7 +122,7 @@ impl Load {
         Problem::unread()
     }
 
-    /// The same in place of an answer for which there is no room, with its request id.
+    /// The 503 that replaces an answer without room, with the answer's request id.
     pub fn refuse_answer(&self, answer: &Response) -> Response {
         let mut refusal = self.refuse_unread().into_response();
         if let Some(id) = answer.headers().get(request_id::NAME) {
@@ -128,10 +131,10 @@ impl Load {
         refusal
     }
 
-    /// Counts a call until what is returned is dropped; none when there are too many. `path` is its path.
+    /// Counts a call with this `path` until the return value drops. `None`: too many are in flight.
     pub(super) fn admit(&self, path: &str, body: &impl Body) -> Option<Admitted<'_>> {
         let counted = path.starts_with("/v1/");
-        // The call is counted first, so that no two get the last place.
+        // Counting first keeps two calls from sharing the last place.
         if counted && self.0.calls.fetch_add(1, Ordering::Relaxed) >= self.0.max_calls {
             self.0.calls.fetch_sub(1, Ordering::Relaxed);
             self.count_shed();
@@ -142,22 +145,22 @@ impl Load {
         Some(Admitted { calls: counted.then_some(&self.0.calls), heavy })
     }
 
-    /// A permit to decide a call with a body of `length` bytes; a light one needs none.
+    /// A permit to decide a call with a body of `length` bytes. Light bodies need none.
     ///
     /// # Errors
-    /// 503 when none is free in time.
+    /// 503 if none is free in time.
     pub(super) async fn permit(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Problem> {
         if length > LIGHT { self.permit_heavy().await.map(Some) } else { Ok(None) }
     }
 
-    /// The same for a call that is known to be heavy.
+    /// A permit for a call that is known to be heavy.
     ///
     /// # Errors
-    /// 503 when none is free in time.
+    /// 503 if none is free in time.
     pub(super) async fn permit_heavy(&self) -> Result<SemaphorePermit<'_>, Problem> {
         match tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
-            // The semaphore is never closed.
+            // The semaphore is never closed, so the error means a timeout.
             Ok(Err(_)) | Err(_) => {
                 self.count_shed();
                 Err(Problem::overloaded())
@@ -170,7 +173,7 @@ impl Load {
     }
 }
 
-/// A place among the calls in flight, for those that need one.
+/// A place among the calls in flight, for calls that count.
 pub(super) struct Admitted<'a> {
     calls: Option<&'a AtomicUsize>,
     heavy: Option<HeavyBody>,
@@ -196,7 +199,7 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// A body that is or may become heavy. Its bytes count from the first that is too many until all clones are dropped.
+/// A body that is or may become heavy. Once it is, all its bytes count until all clones drop.
 #[derive(Debug, Clone)]
 pub(super) struct HeavyBody(Arc<Held>);
 
@@ -207,7 +210,7 @@ struct Held {
 }
 
 impl HeavyBody {
-    /// Whether there is room for the first `arrived` bytes of it.
+    /// Whether there is room for the first `arrived` bytes of the body.
     pub(super) fn has_room(&self, arrived: usize) -> bool {
         if arrived <= LIGHT {
             return true;

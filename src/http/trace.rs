@@ -1,4 +1,4 @@
-//! Which calls are traced, and by what name.
+//! The traced calls and their span names.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use axum::http::{HeaderName, HeaderValue, Request};
 use super::front::Caller;
 use crate::telemetry::traces::{self, Incoming, Tracing};
 
-/// Method, path, and both as the span's name. Health and metrics are asked all the time and say nothing.
+/// Method, path, and both as the span's name. Health and metrics are frequent and of no interest.
 const CALLS: &[(&str, &str, &str)] = &[
     ("POST", "/v1/check", "POST /v1/check"),
     ("POST", "/v1/check/batch", "POST /v1/check/batch"),
@@ -18,11 +18,12 @@ const CALLS: &[(&str, &str, &str)] = &[
     ("POST", "/v1/refund", "POST /v1/refund"),
 ];
 
-/// W3C trace context. These names are not parsed for each request: nearly all have neither field and are not recorded.
+/// W3C trace context. The names are constants: nearly all requests have neither field, and most are
+/// not recorded.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Begins to record a request, if it is one to be recorded.
+/// Begins to record a request, if it is to be recorded.
 pub(super) fn begin<B>(
     tracing: &Arc<Tracing>,
     request: &Request<B>,
@@ -45,14 +46,14 @@ pub(super) fn begin<B>(
     })
 }
 
-/// The one line of a field. Of several none is the right one (W3C trace context, 3.2).
+/// The only line of a field. Repeated lines are ambiguous, so none counts (W3C trace context, 3.2).
 fn only(lines: GetAll<'_, HeaderValue>) -> Option<&str> {
     let mut lines = lines.iter();
     let (line, None) = (lines.next()?, lines.next()) else { return None };
     line.to_str().ok()
 }
 
-/// The lines of a field that is a list, as one (RFC 9110, 5.3).
+/// The lines of a list field, joined (RFC 9110, 5.3).
 fn joined(lines: GetAll<'_, HeaderValue>) -> Option<String> {
     let lines: Option<Vec<&str>> = lines.iter().map(|line| line.to_str().ok()).collect();
     lines.filter(|lines| !lines.is_empty()).map(|lines| lines.join(","))

@@ -1,5 +1,5 @@
-//! `GET /v1/usage`: what a check of cost 0 would say, and of a sliding log who caused it; `DELETE /v1/usage`: forget
-//! what counts, and say it then.
+//! `GET /v1/usage` returns the decision of a check of cost 0, and for a sliding log the callers
+//! behind the count. `DELETE /v1/usage` resets the key and then returns the same.
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -17,7 +17,8 @@ pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -
     let (decision, history) = asked.map_err(|error| node.refused(&error))?;
     let mut response = answer::object(|object| {
         answer::members(object, &check.key, &decision);
-        // Left out where the policy keeps none, or the store did not tell; the second also where it did not tell all.
+        // Absent if the policy keeps none or the store did not report it. `top_metas` is also
+        // absent from a partial report.
         if let Some(history) = &history {
             object.list("entries", history.entries.iter(), |entry, out| json::write(out, &EntryBody::new(entry)));
             if !history.is_cut_short {
@@ -31,7 +32,7 @@ pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -
 
 #[derive(Serialize)]
 struct EntryBody<'a> {
-    /// Whole ms that have passed.
+    /// Whole ms since the charge.
     age_ms: u64,
     cost: u64,
     meta: Option<&'a str>,

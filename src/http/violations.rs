@@ -1,4 +1,4 @@
-//! What is wrong with a request that can be read: each fault with a pointer to it, all of them at once.
+//! The faults of a readable request, each with a pointer, all at once.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::error::Problem;
 pub(super) struct Violation {
     /// A JSON pointer (RFC 6901) into the body, or `/name` of a query parameter.
     pointer: String,
-    /// What is wrong and what would be right.
+    /// The fault and its correction.
     detail: String,
 }
 
@@ -20,7 +20,7 @@ impl Violation {
         Self { pointer: pointer.into(), detail: detail.into() }
     }
 
-    /// A member or parameter that does not exist; `known` are those that do.
+    /// An unknown member or parameter; `known` are the valid names.
     pub(super) fn unknown(at: &str, name: &str, known: &[&str]) -> Self {
         let hint = did_you_mean(name, known.iter().copied());
         let hint = if hint.is_empty() { choice(known) } else { hint };
@@ -31,7 +31,7 @@ impl Violation {
         Self::new(member(at, name), "is given more than once")
     }
 
-    /// Whether it is about what the pointer points to.
+    /// Whether the violation has this pointer.
     pub(super) fn is_at(&self, pointer: &str) -> bool {
         self.pointer == pointer
     }
@@ -41,14 +41,15 @@ impl Violation {
     }
 }
 
-/// Violations that an answer lists at most of one object, query or call.
+/// The most violations that an answer lists for one object, query or call.
 pub(super) const MAX_LISTED: usize = 50;
 
-/// The faults of one object, query or call. An attacker must not make an answer long, so only some are listed.
+/// The faults of one object, query or call. The list is bounded, so an attacker cannot make answers
+/// long.
 #[derive(Debug)]
 pub(super) struct Violations {
     pub(super) listed: Vec<Violation>,
-    /// How many more there are.
+    /// The number of further faults.
     pub(super) omitted: usize,
     max_listed: usize,
 }
@@ -70,7 +71,7 @@ impl Violations {
         Self { listed: Vec::new(), omitted: 0, max_listed }
     }
 
-    /// Adds a violation once. Beyond the bound it is only counted: to describe it takes time as well.
+    /// Adds a violation once. Beyond the bound it only counts, since descriptions take time too.
     pub(super) fn note(&mut self, violation: impl FnOnce() -> Violation) {
         if self.listed.len() >= self.max_listed {
             self.omitted += 1;
@@ -113,18 +114,18 @@ pub(super) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Violations>)
     }
 }
 
-/// Letters that are inserted, missing, wrong or swapped in a word that was meant to be another, at most.
+/// The most inserted, missing, wrong or swapped letters of a misspelled word.
 const SLIPS: usize = 2;
 
-/// Longer words are no slips of the hand, bytes: a comparison takes its length squared.
+/// The longest word that counts as misspelled, bytes. A comparison takes its length squared.
 const LONGEST: usize = 32;
 
-/// Words that a wrong one is compared with at most: a policy may have thousands of others beside it, and whoever
-/// misspells it must not keep a thread busy with them.
+/// The most words that a wrong one is compared with. There may be thousands of policies, and a
+/// misspelled name must not keep a thread busy.
 const MOST: usize = 64;
 
-/// `: did you mean "key"?`, if one of `known` is close to `name`, else nothing. Of many, those count that begin or end
-/// as it does.
+/// `: did you mean "key"?` if one of `known` is close to `name`, else nothing. Only names with the
+/// same first or last letter count.
 pub(super) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     if name.len() > LONGEST {
         return String::new();
@@ -148,10 +149,11 @@ fn choice(known: &[&str]) -> String {
     if known.is_empty() { ": there are none".into() } else { format!(": there are {}", known.join(", ")) }
 }
 
-/// Letters of a name that a pointer repeats; longer names end in `...`, since the caller may send a megabyte.
+/// Letters of a name that a pointer repeats. Longer names end in `...`, since a caller may send a
+/// megabyte.
 const MAX_NAME: usize = 64;
 
-/// The pointer of a member of what `at` points to.
+/// The pointer of a member of the value at `at`.
 pub(super) fn member(at: &str, name: &str) -> String {
     let cut = name.char_indices().nth(MAX_NAME).map_or(name.len(), |(end, _)| end);
     let dots = if cut < name.len() { "..." } else { "" };

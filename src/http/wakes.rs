@@ -1,10 +1,10 @@
-//! Wakes that a connection gives itself for nothing.
+//! Suppresses the needless wakes that a connection causes in its own turn.
 //!
-//! Whoever takes a piece of an HTTP/1 body from hyper wakes the connection, so that it may read the next one. After
-//! the last piece there is none, and yet the runtime would run the connection once more for every request. The wake
-//! cannot be told from others by what it carries, but it can be counted: it comes from within a turn of the
-//! connection, exactly once for each body that ended in that turn. A turn with more wakes than that had another reason
-//! to be run again.
+//! Reading a piece of an HTTP/1 body from hyper wakes the connection, so that it may read the next
+//! one. After the last piece there is none, and yet the runtime runs the connection once more for
+//! every request. This wake carries no mark, but it can be counted. It occurs within a turn of the
+//! connection, exactly once for each body that ended in that turn. If a turn has more wakes, the
+//! connection runs again.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 thread_local! {
-    /// The turn that this thread is in.
+    /// The current turn of this thread.
     static TURN: Cell<Turn> = const { Cell::new(Turn::NONE) };
 }
 
@@ -29,13 +29,13 @@ impl Turn {
     const NONE: Self = Self { of: 0, wakes: 0, bodies: 0 };
 }
 
-/// Tells the connection whose turn it is that the last piece of an HTTP/1 body was taken, and that its length
-/// had told so.
+/// Notes that a reader got the last piece of an HTTP/1 body of the current connection. The body's
+/// length must have marked the piece as the last.
 pub(super) fn body_ended() {
     TURN.with(|turn| turn.set(Turn { bodies: turn.get().bodies + 1, ..turn.get() }));
 }
 
-/// Runs a connection, and hears the wakes that are for something.
+/// Runs a connection without its needless wakes.
 pub(crate) async fn quietly<F: Future>(connection: F) -> F::Output {
     let mut connection = pin!(connection);
     let mut quiet: Option<Quiet> = None;
@@ -49,7 +49,7 @@ pub(crate) async fn quietly<F: Future>(connection: F) -> F::Output {
     .await
 }
 
-/// A waker of one connection, for as long as its task has the same.
+/// A waker of one connection, valid as long as its task keeps its waker.
 struct Quiet {
     task: Arc<Task>,
     waker: Waker,
@@ -73,7 +73,7 @@ impl Quiet {
     }
 }
 
-/// Goes back to the turn before, also when one panics.
+/// Restores the previous turn, also after a panic.
 struct Entered(Turn);
 
 impl Drop for Entered {
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// How often a task is woken by one turn that does `what`.
+    /// The number of wakes of a task by one turn that does `what`.
     fn woken(mut what: impl FnMut(&Waker)) -> u32 {
         let count = Arc::new(Count::default());
         let connection = quietly(poll_fn(move |cx| {
@@ -173,7 +173,7 @@ mod tests {
         let kept = kept.unwrap();
         kept.wake_by_ref();
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "between turns");
-        // Another connection's turn is not its own.
+        // During another connection's turn a wake passes.
         assert_eq!(woken(move |_| kept.wake_by_ref()), 0);
         assert_eq!(count.0.load(Ordering::Relaxed), 2);
     }

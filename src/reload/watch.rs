@@ -1,8 +1,9 @@
-//! Notices that a file has changed, by looking from time to time.
+//! Polls the files for changes.
 //!
-//! A look follows symbolic links and compares which file it is, its size and its times. So it sees a file that was
-//! written, one that an editor renamed into place, and a ConfigMap of Kubernetes, which swaps the link of a folder;
-//! also on network file systems, which tell nobody about changes.
+//! A look follows symbolic links and compares the file's identity, size and times. So it sees a
+//! file that was written, and one that an editor renamed into place. It also sees a ConfigMap of
+//! Kubernetes, which swaps the link of a folder. Polling works on network file systems too, which
+//! report no changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +13,29 @@ use tokio::time::MissedTickBehavior;
 use super::Reloader;
 use crate::config::Watched;
 
-/// How often it looks. What has changed is loaded at the next look, if it has not changed again: so a file is
-/// rarely read while it is written.
+/// The interval of the looks. A changed file is loaded at the next look, unless it has changed
+/// again. So a file is rarely read while a program writes it.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// After how many looks it is loaded although it changes all the time, by other files that take its place: each of
-/// those was whole before it did. One that is being written may not be.
+/// After this many looks a file that keeps changing is loaded if each change replaces it with
+/// another file. A replacement is complete before it appears; a file that a program still writes
+/// may not be.
 const MOST_LOOKS: u32 = 10;
 
-/// Why it is loaded then, for the log.
+/// The reason for the reload, for the log.
 pub(super) const WHY: &str = "a file has changed";
 
 impl Reloader {
-    /// Loads the configuration again whenever one of its files has changed, or could not be read the last time. Does
-    /// not end, also where there is nothing to load again.
+    /// Reloads the configuration whenever one of its files has changed, or was unreadable the last
+    /// time. Never returns, even without a file to reload.
     pub async fn watch(self: &Arc<Self>) {
         if !self.lasting {
             return std::future::pending().await;
         }
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // How they were at the last look, and at how many they differed from what is in force.
+        // The files at the last look, and the number of looks at which they differed from those in
+        // force.
         let (mut changing, mut looks): (Option<Vec<Watched>>, u32) = (None, 0);
         loop {
             ticks.tick().await;
@@ -41,7 +44,7 @@ impl Reloader {
                 (changing, looks) = (None, 0);
             } else if changing.as_ref().is_some_and(|before| is_whole(&looked, before, looks)) {
                 (changing, looks) = (None, 0);
-                // It has logged what is wrong.
+                // `reload` logs the faults.
                 let _ = self.reload(WHY).await;
             } else {
                 (changing, looks) = (Some(looked), looks + 1);
@@ -50,8 +53,8 @@ impl Reloader {
     }
 }
 
-/// Whether nobody is writing files that have changed, as they are now and were at the look before, which was not the
-/// first of so many.
+/// Whether the changed files look complete. Each is either unchanged since the look before, or
+/// after `MOST_LOOKS` looks was replaced.
 fn is_whole(now: &[Watched], before: &[Watched], looks: u32) -> bool {
     let is_rested = |(now, before): (&Watched, &Watched)| {
         now == before || looks >= MOST_LOOKS && now.has_taken_the_place_of(before)

@@ -1,11 +1,13 @@
-//! The backlog of a connection: requests without an answer, and answers that the client has not read.
+//! The backlog of a connection: requests without an answer, and answers that the client has not
+//! read.
 //!
-//! A client can ask on and on and read nothing. Over HTTP/2 it grants no window. Over HTTP/1 it leaves its socket full,
-//! which bounds the number of its answers but not their length. So each answer reserves its bytes until the socket has
-//! the last of them. The bytes in reserve plus the new answer decide whether it is kept or becomes 503.
+//! A client can send requests without end and read nothing. Over HTTP/2 it grants no window. Over
+//! HTTP/1 its socket stays full, which bounds the number of its answers but not their length. So
+//! each answer reserves its bytes until the socket has the last of them. The reserved bytes plus
+//! the new answer decide whether the node keeps the answer or returns 503.
 //!
-//! HTTP/2 has no other limit, so this file also cuts off a client that leaves a piece of an answer for as long as a
-//! request may take. `patience.rs` does the same for HTTP/1.
+//! HTTP/2 has no other limit. So this file also cuts off a client that leaves a piece unread for
+//! the request timeout. `patience.rs` does the same for HTTP/1.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,39 +24,40 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::http::{Load, MAX_UNREAD_BYTES};
 
-/// An answer goes out in pieces of so many bytes, so that its progress is seen.
+/// An answer is sent in pieces of this many bytes, so that its progress is visible.
 const PIECE: usize = 16 * 1024;
 
-/// How many ticks make the time that a client has.
+/// Ticks in a client's time.
 const TICKS: usize = 2;
 
-/// Unread bytes of one connection at most.
+/// Largest number of unread bytes of one connection.
 const MAX_OF_CONNECTION: usize = 32 * 1024 * 1024;
 
-/// Unread bytes that each connection may have although the node's budget is full. So clients that read are answered.
+/// Unread bytes that each connection may have even if the node's budget is full. So clients that
+/// read receive answers.
 const SHARE: usize = 64 * 1024;
 
-/// Bytes that an answer takes beside its body, about. Over HTTP/1 an answer of no more is not metered: the socket and
-/// hyper's buffer of 64 KiB bound it.
+/// Approximate bytes that an answer takes besides its body. HTTP/1 answers up to this length are
+/// not metered: the socket and hyper's buffer of 64 KiB bound them.
 const OVERHEAD: usize = 1024;
 
 /// The backlog of one connection.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    /// Of the node.
+    /// The load of the node.
     load: Load,
     /// Unread bytes of this connection.
     bytes: AtomicUsize,
-    /// How many pieces wait since a tick: for this tick and those of which a client has the time, by ticks modulo
-    /// their number.
+    /// Pieces that wait, counted by the tick at which they began. The slots cover a client's time
+    /// and the current tick; ticks wrap at their number.
     waiting: [AtomicUsize; TICKS + 1],
-    /// Modulo that number.
+    /// The current tick, modulo that number.
     tick: AtomicUsize,
     /// The connection speaks HTTP/2.
     is_http2: AtomicBool,
-    /// Requests of HTTP/2 that have no answer yet.
+    /// HTTP/2 requests that have no answer yet.
     open: AtomicUsize,
-    /// There was a request of HTTP/2 since the last look.
+    /// An HTTP/2 request arrived since the last look.
     active: AtomicBool,
 }
 
@@ -71,7 +74,7 @@ impl Backlog {
         }
     }
 
-    /// The client has sent the preface of HTTP/2.
+    /// Notes that the client has sent the preface of HTTP/2.
     pub(super) fn begin_http2(&self) {
         self.is_http2.store(true, Ordering::Relaxed);
     }
@@ -81,12 +84,12 @@ impl Backlog {
         self.fits(self.bytes.load(Ordering::Relaxed) + 1, self.load.unread_bytes() + 1)
     }
 
-    /// Whether the connection and the node may have so many unread bytes.
+    /// Whether the connection and the node may have these numbers of unread bytes.
     fn fits(&self, of_connection: usize, of_node: usize) -> bool {
         of_connection <= SHARE || (of_connection <= MAX_OF_CONNECTION && of_node <= MAX_UNREAD_BYTES)
     }
 
-    /// Meters an answer; 503 in place of one for which there is no room.
+    /// Meters an answer. If there is no room for it, returns 503 instead.
     pub(super) fn metered(self: Arc<Self>, version: Version, answer: Response) -> Response {
         let is_http2 = version == Version::HTTP_2;
         let length = length(&answer);
@@ -100,7 +103,7 @@ impl Backlog {
         if is_http2 {
             match Reservation::new(&self, self::length(&refusal)) {
                 Some(reservation) => return reservation.attach(refusal),
-                // HTTP/2 sends header fields without a window, so a refusal without a body is never kept.
+                // HTTP/2 sends header fields without a window, so a 503 without a body never waits.
                 None => {
                     *refusal.body_mut() = Body::empty();
                     refusal.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
@@ -110,7 +113,7 @@ impl Backlog {
         refusal
     }
 
-    /// Ready when an HTTP/2 connection has had nothing open for `idle`, and up to half of it more.
+    /// Waits until an HTTP/2 connection has had nothing open for `idle`, and up to half of it more.
     pub(super) async fn is_idle(&self, idle: Duration) {
         self.is_http2().await;
         let (mut ticks, mut passed) = (ticks(idle), 0);
@@ -120,20 +123,22 @@ impl Backlog {
         }
     }
 
-    /// Whether nothing is open, and no request came since this was asked.
+    /// Whether nothing is open, and no request arrived since the last call.
     fn was_idle(&self) -> bool {
         let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         let was_active = self.active.swap(false, Ordering::Relaxed);
         !was_active && count(&self.open) == 0 && self.waiting.iter().all(|waiting| count(waiting) == 0)
     }
 
-    /// The client's bytes wake the connection, so no waker is kept, which each request would cost.
+    /// Waits until the connection speaks HTTP/2. It stores no waker, which would cost each request
+    /// time: the client's bytes wake the connection.
     async fn is_http2(&self) {
         let is_http2 = || self.is_http2.load(Ordering::Relaxed);
         poll_fn(|_| if is_http2() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// Ready when a piece of an HTTP/2 answer has waited for `patience`, and up to half of it more.
+    /// Waits until a piece of an HTTP/2 answer has waited for `patience`, and up to half of it
+    /// more.
     pub(super) async fn is_overdue(&self, patience: Duration) {
         self.is_http2().await;
         let mut ticks = ticks(patience);
@@ -145,8 +150,8 @@ impl Backlog {
         }
     }
 
-    /// Whether a piece has waited for too long. It is asked before any piece of the next tick, which takes the same
-    /// place, may be there: those come from tasks of their own.
+    /// Begins a tick and returns whether a piece has waited too long. It reads the next tick's slot
+    /// before that tick begins, so the slot holds only old pieces. Other tasks add new ones later.
     fn tick(&self) -> bool {
         let next = (self.tick.load(Ordering::Relaxed) + 1) % self.waiting.len();
         let is_overdue = self.waiting[next].load(Ordering::Relaxed) > 0;
@@ -155,7 +160,7 @@ impl Backlog {
     }
 }
 
-/// So many in `time` as make it, the first one after its part of it.
+/// Divides `time` into `TICKS` ticks, the first of them after one such part.
 fn ticks(time: Duration) -> Interval {
     let mut ticks = interval(time / u32::try_from(TICKS).unwrap_or(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -163,7 +168,7 @@ fn ticks(time: Duration) -> Interval {
     ticks
 }
 
-/// A request of HTTP/2 that has no answer yet.
+/// An HTTP/2 request that has no answer yet.
 #[derive(Debug)]
 pub(super) struct OpenRequest(Arc<Backlog>);
 
@@ -186,13 +191,13 @@ pub(super) fn is_long(answer: &Response) -> bool {
     length(answer) > OVERHEAD
 }
 
-/// Bytes; zero when that is not known, which no answer of ours is.
+/// Length in bytes, or zero if it is unknown, as it is for no answer of the node.
 fn length(answer: &Response) -> usize {
     answer.size_hint().upper().and_then(|length| usize::try_from(length).ok()).unwrap_or_default()
 }
 
-/// The bytes of one answer in the budgets of its connection and of the node. All pieces share one allocation, so all
-/// bytes count until the last piece is gone.
+/// The bytes of one answer in the budgets of its connection and of the node. All pieces share one
+/// allocation, so all bytes count until the last piece is dropped.
 #[derive(Debug)]
 struct Reservation {
     backlog: Arc<Backlog>,
@@ -200,12 +205,13 @@ struct Reservation {
 }
 
 impl Reservation {
-    /// None where there is no room.
+    /// Returns `None` if there is no room.
     fn new(backlog: &Arc<Backlog>, length: usize) -> Option<Self> {
         let bytes = length + OVERHEAD;
         let of_connection = backlog.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let of_node = backlog.load.add_unread(bytes);
-        // It is counted first, so that no two answers take the last room. Dropped, it gives it back.
+        // Counting first keeps two answers from sharing the last room. Dropping the reservation
+        // uncounts it.
         let reservation = Self { backlog: backlog.clone(), bytes };
         backlog.fits(of_connection, of_node).then_some(reservation)
     }
@@ -225,7 +231,7 @@ impl Drop for Reservation {
     }
 }
 
-/// A piece, or all that follows it, waits since a tick.
+/// A piece, or the rest of an answer, that waits since a tick.
 #[derive(Debug)]
 struct Waiting {
     backlog: Arc<Backlog>,
@@ -246,11 +252,11 @@ impl Drop for Waiting {
     }
 }
 
-/// The body of an answer, which counts until the socket has all of it.
+/// The body of an answer. Its bytes count until the socket has all of them.
 struct MeteredBody {
     body: Body,
     rest: Bytes,
-    /// Of what is not handed over.
+    /// The wait of the bytes that HTTP has not requested yet.
     waiting: Option<Waiting>,
     reservation: Arc<Reservation>,
 }
@@ -258,7 +264,7 @@ struct MeteredBody {
 impl MeteredBody {
     fn piece(&mut self) -> Bytes {
         let bytes = self.rest.split_to(self.rest.len().min(PIECE));
-        // The client has made progress, so the piece and the rest begin to wait anew.
+        // The client has made progress, so the wait of the piece and of the rest restarts.
         let waiting = || Waiting::new(self.reservation.backlog.clone());
         let piece = Piece { bytes, _waiting: waiting(), _reservation: self.reservation.clone() };
         self.waiting = (!self.is_end_stream()).then(waiting);
@@ -330,7 +336,7 @@ mod tests {
         Response::new(Body::from(vec![b' '; length]))
     }
 
-    /// What HTTP/2 gets of an answer when it asks once.
+    /// The piece that HTTP/2 gets from one poll.
     async fn first_piece(answer: &mut Response) -> Bytes {
         let frame = poll_fn(|cx| Pin::new(answer.body_mut()).poll_frame(cx)).await;
         frame.unwrap().unwrap().into_data().unwrap()
@@ -363,7 +369,7 @@ mod tests {
         assert_eq!([(); 3].map(|()| backlog.tick()), [false, false, true]);
         drop((short, kept));
         assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
-        // The rest begins to wait anew with each piece.
+        // The wait of the rest restarts with each piece.
         let mut long = metered(&backlog, answer(10 * PIECE));
         for _ in 0..9 {
             let piece = first_piece(&mut long).await;

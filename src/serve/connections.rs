@@ -1,4 +1,5 @@
-//! Accepts connections, up to a number, serves HTTP/1.1 and HTTP/2 on each, with TLS or without, and ends them.
+//! Accepts a limited number of connections, serves HTTP/1.1 and HTTP/2 with or without TLS, and
+//! ends them.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -33,20 +34,21 @@ use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::workers::{Kind, Workers};
 
-/// How often an HTTP/2 client must show that it is there.
+/// The interval of pings to HTTP/2 clients.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
-/// What the request line and the header fields of an HTTP/1.1 request may take together, bytes. (Of HTTP/2, by
-/// hyper: 16 KiB.)
+/// Largest request line plus header fields of an HTTP/1.1 request, bytes. For HTTP/2 hyper permits
+/// 16 KiB.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Bytes of a request body that an HTTP/2 client may send ahead, of one stream. A connection permits twice as many.
+/// Bytes of a request body that an HTTP/2 client may send ahead on one stream. A connection permits
+/// twice as many.
 const WINDOW: u32 = 64 * 1024;
 
-/// The pause after a failed accept, which is most often for want of file descriptors.
+/// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the end of the node waits for a client to agree on TLS: most have sent all of their part.
+/// How long a shutdown waits for a TLS handshake. Most clients have sent all of their part by then.
 const LAST_HANDSHAKE: Duration = Duration::from_secs(1);
 
 /// The connections of one listener.
@@ -56,13 +58,13 @@ pub(super) struct Connections {
     protocol: Arc<Builder<Streamers>>,
     open: OpenConnections,
     reloader: Arc<Reloader>,
-    /// One permit for each connection that may yet be opened.
+    /// One permit per connection that may still be opened.
     free: Arc<Semaphore>,
-    /// Counts those that are refused, and what the others leave unread.
+    /// Counts refused connections, and the unread bytes of the others.
     load: Load,
-    /// Counts handshakes that fail.
+    /// Counts failed handshakes.
     refused: Refusals,
-    /// Of connections that are refused, and of those that cannot be accepted.
+    /// Limits the log lines about refused connections. `failures` does so for failed accepts.
     refusals: Limiter,
     failures: Limiter,
     clock: Clock,
@@ -70,8 +72,8 @@ pub(super) struct Connections {
     limits: Limits,
 }
 
-/// Streams of HTTP/2 go to whoever has the fewest of them, so that one connection that carries all of a proxy's
-/// requests is work for all cores.
+/// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
+/// all cores.
 #[derive(Debug, Clone)]
 struct Streamers(Workers);
 
@@ -84,12 +86,12 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streamers {
 impl Connections {
     pub(super) fn new(listener: TcpListener, front: Front, node: &Node, workers: Workers, limits: Limits) -> Self {
         let mut protocol = Builder::new(Streamers(workers.clone()));
-        // How long a client may take is `patience.rs`, which needs no timer of its own for each request.
+        // `patience.rs` limits the time of clients without a timer for each request.
         protocol.http1().header_read_timeout(None);
         protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
         protocol.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(2 * WINDOW);
         protocol.http1().max_buf_size(MAX_HEAD_BYTES);
-        // Who says that nothing more will come (`nc -N`) still waits for the answer.
+        // A client that closes its sending side (`nc -N`) still receives its answer.
         protocol.http1().half_close(true);
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
@@ -125,17 +127,19 @@ impl Connections {
         }
     }
 
-    /// Accepts what already waits, which closing the listener would reset, and closes it. What is open goes on.
+    /// Accepts the queued connections, which closing the listener would reset, and closes it. Open
+    /// connections continue.
     pub(super) fn close(self) -> OpenConnections {
         for _ in 0..BACKLOG {
-            // Without a budget: tokio would say that nothing waits when the task has done much.
+            // Outside tokio's budget: after much work in a task, tokio reports that nothing waits.
             let Some(Ok((stream, _))) = unconstrained(self.listener.accept()).now_or_never() else { break };
             self.serve(stream);
         }
         self.open
     }
 
-    /// One connection too many is closed at once: its client can try another node, and those that are open go on.
+    /// A connection over the limit is closed at once. Its client can use another node, and open
+    /// connections continue.
     fn serve(&self, stream: TcpStream) {
         let Ok(permit) = self.free.clone().try_acquire_owned() else {
             self.load.refuse_connection();
@@ -148,10 +152,10 @@ impl Connections {
             }
             return;
         };
-        // An answer is one small write, which must not wait for the acknowledgement of the one before.
+        // An answer is one small write, which must not wait for the previous acknowledgement.
         let _ = stream.set_nodelay(true);
         let tls = self.reloader.tls();
-        // To a listener of both versions a caller by IPv4 has an address of IPv6.
+        // On a listener for both IP versions, an IPv4 caller has an IPv6 address.
         let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let caller = Caller { address, encrypted: tls.is_some() };
         let conversation = Conversation {
@@ -161,7 +165,7 @@ impl Connections {
             end: self.open.0.subscribe(),
             limits: self.limits,
         };
-        // It is watched by the runtime of who serves it.
+        // The worker's runtime must watch the socket, so it leaves this one.
         let stream = match stream.into_std() {
             Ok(stream) => stream,
             Err(error) => return tell(Err(error.into())),
@@ -174,7 +178,7 @@ impl Connections {
             };
             match tls {
                 None => conversation.hold(stream).await,
-                // In a box, so that those without stay small: 2.5 KB instead of 10.
+                // The box keeps tasks without TLS small: 2.5 KB instead of 10.
                 Some(tls) => Box::pin(conversation.hold_encrypted(&tls, stream, caller, &refused)).await,
             }
             drop(permit);
@@ -182,36 +186,36 @@ impl Connections {
     }
 }
 
-/// Those that were accepted and are not closed, each of which has a receiver.
+/// The accepted connections that are still open. Each of them has a receiver.
 pub(super) struct OpenConnections(watch::Sender<()>);
 
 impl OpenConnections {
-    /// Asks them to end, and waits until they have.
+    /// Asks the connections to end, and waits until they have.
     pub(super) async fn end(self) {
-        // There may be none.
+        // There may be no connection.
         let _ = self.0.send(());
         self.0.closed().await;
     }
 }
 
-/// What one connection needs of its listener.
+/// The parts of the listener that one connection needs.
 struct Conversation {
     front: Front,
     protocol: Arc<Builder<Streamers>>,
-    /// Counts what clients leave unread.
+    /// Counts the bytes that clients leave unread.
     load: Load,
-    /// The end of the node waits for it, also before the first request.
+    /// The end of the node waits for this receiver, also before the first request.
     end: watch::Receiver<()>,
     limits: Limits,
 }
 
 impl Conversation {
-    /// The same as [`Conversation::hold`] over TLS. Until that is agreed on nothing was asked, so the end of the node
-    /// waits for it only so long.
+    /// The same as [`Conversation::hold`] over TLS. A client sends no request before the handshake,
+    /// so the end of the node waits for it only for `LAST_HANDSHAKE`.
     async fn hold_encrypted(self, tls: &ServerTls, stream: TcpStream, caller: Caller, refused: &Refusals) {
         let mut end = self.end.clone();
         let is_too_late = async {
-            // When its sender is gone it is the end as well.
+            // A dropped sender means the end as well.
             let _ = end.changed().await;
             sleep(LAST_HANDSHAKE).await;
         };
@@ -241,7 +245,7 @@ impl Conversation {
             let answering = front.clone().answer(request, backlog.has_room());
             async move {
                 let answer = answering.await;
-                // A client that sends many requests at once gets one long answer in a turn.
+                // A client that sends many requests at once gets one long answer per turn.
                 if is_long(&answer) {
                     yield_now().await;
                 }
@@ -271,13 +275,13 @@ impl Conversation {
             biased;
             ended = quietly(connection) => tell(ended),
             () = overdue => tell(Err("a client does not read its answers".into())),
-            // It may keep its streams open, or never say that it has heard.
+            // The client may keep its streams open, or never acknowledge the shutdown.
             () = sleep(limits.request_timeout) => tell(Err("a client does not end its connection".into())),
         }
     }
 }
 
-/// How a connection ended is no fault of the node.
+/// Logs the end of a connection for debugging, since it is no fault of the node.
 fn tell(ended: Result<(), Box<dyn Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!(error, "a connection broke");

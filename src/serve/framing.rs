@@ -1,13 +1,14 @@
-//! Refuses HTTP/1 requests that have both `Content-Length` and `Transfer-Encoding`.
+//! Rejects HTTP/1 requests that have both `Content-Length` and `Transfer-Encoding`.
 //!
-//! A proxy that obeys the other field finds a second request in the body of the first (RFC 9112, 6.3
-//! and 11.2). hyper obeys the codings and drops the length, and no caller of hyper sees it.
+//! A proxy that obeys the other field finds a second request in the first one's body (RFC 9112,
+//! 6.3, 11.2). The library hyper obeys the codings and drops the length, and no caller of hyper
+//! sees it.
 //!
-//! So this reader looks at the bytes before hyper does. It reads heads by the line, and skips bodies.
-//! If one head has both fields, the reader overwrites the colon of the second with a byte that no name
-//! may have. hyper then answers 400 and closes, as for any head that it cannot read.
+//! So this reader looks at the bytes before hyper does. It reads heads line by line, and skips
+//! bodies. If one head has both fields, the reader overwrites the colon of the second. No name may
+//! contain the new byte. Then hyper answers 400 and closes, as for any head that it cannot read.
 //!
-//! The reader only ever refuses. If it misreads a malformed request, hyper refuses that request too.
+//! The reader can only reject. If it misreads a malformed request, hyper rejects that request too.
 
 use std::io;
 use std::pin::Pin;
@@ -15,13 +16,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How every HTTP/2 connection begins, as far as no request of HTTP/1 does.
+/// The beginning of every HTTP/2 connection, up to a length that no HTTP/1 request shares.
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 
 const LENGTH: &[u8] = b"content-length";
 const CODINGS: &[u8] = b"transfer-encoding";
 
-/// A connection, as hyper is to read it.
+/// A connection as hyper reads it.
 pub(super) struct Framed<S> {
     stream: S,
     reader: Reader,
@@ -69,7 +70,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Framed<S> {
     }
 }
 
-/// Where in the requests of a connection one is.
+/// The position in the requests of a connection.
 #[derive(Debug)]
 struct Reader {
     part: Part,
@@ -85,23 +86,23 @@ struct Reader {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// The line of the request, or blank lines before it.
+    /// The request line, or blank lines before it.
     Request,
     /// A field of the head.
     Field,
     /// The digits of a content length.
     Digits,
-    /// A body of which so many bytes are left.
+    /// A body with this many bytes left.
     Body(u64),
-    /// The line before a chunk.
+    /// The size line before a chunk.
     Size,
-    /// A chunk of which so many bytes are left.
+    /// A chunk with this many bytes left.
     Chunk(u64),
-    /// The end of the line behind a chunk.
+    /// The end of the line after a chunk.
     ChunkEnd,
-    /// A line behind the last chunk.
+    /// A line after the last chunk.
     Trailer,
-    /// It is HTTP/2, or nothing that can be read.
+    /// The rest stays unread: it is HTTP/2, or malformed.
     Unread,
 }
 
@@ -130,7 +131,7 @@ impl Reader {
         }
     }
 
-    /// Passes over what is left of a body or chunk, as far as it is there.
+    /// Skips the available part of the rest of a body or chunk.
     fn skip(&mut self, left: u64, there: usize, rest: fn(u64) -> Part, next: Part) -> usize {
         let passed = usize::try_from(left).unwrap_or(usize::MAX).min(there);
         let left = left - passed as u64;
@@ -138,7 +139,7 @@ impl Reader {
         passed
     }
 
-    /// Reads on to the end of a line, or as far as it is there.
+    /// Reads to the end of a line, or of the available bytes.
     fn line(&mut self, bytes: &mut [u8]) -> usize {
         let end = memchr::memchr(b'\n', bytes);
         let upto = end.unwrap_or(bytes.len());
@@ -170,7 +171,7 @@ impl Reader {
             return self.digits(bytes);
         }
         let known = self.length;
-        // All others begin with other letters.
+        // Other fields begin with other letters.
         if known == 0 && !matches!(bytes.first(), None | Some(b'c' | b'C' | b't' | b'T' | b'\r')) {
             self.start[0] = b'x';
             self.length = self.start.len();
@@ -236,12 +237,12 @@ impl Reader {
     }
 }
 
-/// The part that follows the line before a chunk.
+/// The part that follows a chunk's size line.
 fn chunk(line: &[u8]) -> Part {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let size = std::str::from_utf8(&line[..digits]).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     match size {
-        // Neither does hyper read on.
+        // hyper stops reading here as well.
         None => Part::Unread,
         Some(0) => Part::Trailer,
         Some(size) => Part::Chunk(size),
@@ -252,7 +253,7 @@ fn chunk(line: &[u8]) -> Part {
 mod tests {
     use super::*;
 
-    /// The bytes that hyper gets of `text`, read in pieces of `piece` bytes.
+    /// The bytes that hyper gets from `text`, read in pieces of `piece` bytes.
     fn passed(text: &str, piece: usize) -> String {
         let mut reader = Reader::default();
         let mut bytes = text.as_bytes().to_vec();

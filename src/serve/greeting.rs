@@ -1,4 +1,4 @@
-//! What a node says to a person when it starts.
+//! The text that a starting node prints for a person.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::limit::quota::Quota;
 /// Policies shown by name.
 const MAX_SHOWN: usize = 5;
 
-/// The lines, each ended.
+/// The lines of the text, each with a line end.
 pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     let (policies, kind) = (node.engine.policies(), node.engine.health().kind);
     let scheme = if node.reloader.tls().is_some() { "https" } else { "http" };
@@ -45,8 +45,9 @@ fn summary(policy: &Policy) -> String {
     format!("{}: {} ({}{shadow})", policy.name, quotas.join(", "), policy.algorithm.name())
 }
 
-/// A line for a shell. The policy that denies soonest shows most, one that only watches denies nothing; the key is one
-/// of any type. A token that is asked for comes from the variable that has it for the commands as well.
+/// A command for a shell. It uses the policy that denies soonest; shadow policies are the last
+/// choice. The key suits any type. A required token comes from the variable that the commands read
+/// as well.
 fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
     let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
@@ -57,7 +58,7 @@ fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> 
     ))
 }
 
-/// Where a client on this machine reaches the listener.
+/// The URL of the listener for a client on this machine.
 fn url(scheme: &str, listener: &TcpListener) -> String {
     let Ok(address) = listener.local_addr() else { return "an unknown address".into() };
     let host = match address.ip() {

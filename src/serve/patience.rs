@@ -1,10 +1,12 @@
-//! A connection whose client may not dawdle.
+//! Cuts off connections whose client is slow.
 //!
-//! From the first byte of a request to the last one of the answer, and from the accept to the first request, only so
-//! many ticks pass; a client that trickles its request, reads its answer in sips, or says nothing at all, is then cut
-//! off. Between requests another number holds. HTTP/2 sends without being asked, and finds out by itself who is not
-//! there any more. So what its clients say is left alone once they have said all of what it begins with; but they as
-//! well must take what is sent. How long it may be idle is told by its streams (`backlog.rs`).
+//! Timeouts are numbers of ticks. One number covers the time from the accept to the first request.
+//! It also covers a request from its first byte to the last byte of its answer. So a client that
+//! trickles its request, reads its answer slowly or sends nothing is cut off. Another number holds
+//! between requests.
+//!
+//! HTTP/2 sends pings and detects dead clients. So this file ignores the bytes of HTTP/2 clients
+//! after the preface, but they must still read their answers. `backlog.rs` limits their idle time.
 
 use std::io;
 use std::pin::Pin;
@@ -17,34 +19,34 @@ use tokio::time::{Interval, interval};
 
 use super::backlog::Backlog;
 
-/// How every HTTP/2 connection begins (RFC 9113, 3.4).
+/// The beginning of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(super) struct Patient<S> {
     stream: S,
-    /// Of half of a client's time, so that one slow timer serves for all requests of a connection.
+    /// Each tick is half of a client's time, so one slow timer serves all requests of a connection.
     ticks: Interval,
-    /// How many may pass during a request, and between two.
+    /// Ticks that may pass during a request, and between two requests.
     most: [u32; 2],
     waiting: Waiting,
-    /// Since it began to wait so.
+    /// Ticks in the current state.
     passed: u32,
-    /// Hears when it is HTTP/2.
+    /// Learns that the connection speaks HTTP/2.
     backlog: Arc<Backlog>,
 }
 
-/// Who has to say something.
+/// The side that must act next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// The client has not said more than so many bytes of what HTTP/2 begins with.
+    /// The client has sent only this many bytes of the HTTP/2 preface.
     First(usize),
-    /// A request has begun and is not answered.
+    /// A request has begun and has no answer yet.
     Answer,
-    /// It may say something, and need not.
+    /// The client may send a request.
     Idle,
-    /// It is HTTP/2, and has taken what was sent.
+    /// The connection is HTTP/2, and the client has read everything.
     Exempt,
-    /// It is HTTP/2, and has to take what is sent.
+    /// The connection is HTTP/2, and the client must read.
     Stuck,
 }
 
@@ -66,7 +68,7 @@ impl Waiting {
         }
     }
 
-    /// When the socket took something: `all` that there was, or some of it.
+    /// The state after the socket accepted `all` bytes, or some of them.
     fn written(self, all: bool) -> Self {
         match self {
             Self::Exempt | Self::Stuck => Self::Exempt,
@@ -75,7 +77,7 @@ impl Waiting {
         }
     }
 
-    /// When the socket takes nothing.
+    /// The state after the socket accepted no bytes.
     fn blocked(self) -> Self {
         match self {
             Self::Exempt | Self::Stuck => Self::Stuck,
@@ -85,8 +87,9 @@ impl Waiting {
 }
 
 impl<S> Patient<S> {
-    /// Gives the client `patience` for a request, or up to half of the shorter of the two less, and `idle` until the
-    /// next one, or up to as much as the shorter more: who keeps connections for less must not find one closed.
+    /// Gives the client `patience` for a request, and `idle` until the next one. A request may get
+    /// less time, by up to half of the shorter of the two. The idle time may be longer by up to the
+    /// shorter one. So clients that keep connections for less than `idle` never find one closed.
     pub(super) fn new(stream: S, patience: Duration, idle: Duration, backlog: Arc<Backlog>) -> Self {
         let tick = patience.min(idle) / 2;
         let ticks_in =
@@ -105,7 +108,7 @@ impl<S> Patient<S> {
         self.waiting = waiting;
     }
 
-    /// Ready when the patience is at its end.
+    /// Ready when the client's time is over.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             ready!(self.ticks.poll_tick(cx));
@@ -115,7 +118,7 @@ impl<S> Patient<S> {
         }
     }
 
-    /// Whether that is too long.
+    /// Counts a tick and returns whether the client's time is over.
     fn tick(&mut self) -> bool {
         self.passed = self.passed.saturating_add(1);
         match self.waiting {
@@ -125,7 +128,7 @@ impl<S> Patient<S> {
         }
     }
 
-    /// A client that does not take its answer, `length` bytes, runs out of time as well.
+    /// Limits the time of a client that does not read its answer of `length` bytes.
     fn after_write(
         &mut self,
         written: Poll<io::Result<usize>>,
@@ -143,7 +146,8 @@ impl<S> Patient<S> {
         written
     }
 
-    /// The same of what was written before. While the node owes an answer nothing is read, so the time passes here.
+    /// Limits the time of earlier writes. While the node owes an answer hyper reads nothing, so
+    /// this call checks the time instead.
     fn after_flush(&mut self, flushed: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if flushed.is_pending() {
             self.wait_for(self.waiting.blocked());

@@ -1,4 +1,4 @@
-//! The beginning of a connection with TLS.
+//! The handshake of a TLS connection.
 
 use std::io;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How long a client may take to agree on TLS.
+/// Longest time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Agrees on TLS with a client, or gives it up in time.
+/// Performs the handshake with a client within `HANDSHAKE`.
 ///
 /// # Errors
-/// When the client speaks no TLS, has no certificate although one is asked for, or dawdles.
+/// The client speaks no TLS, lacks a required certificate, or is too slow.
 pub(super) async fn handshake(config: Arc<ServerConfig>, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     let agreed = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await;
     agreed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))

@@ -1,4 +1,4 @@
-//! What is counted and timed into while checks are answered: relaxed atomics, no lock, no allocation.
+//! Instruments that checks count and time into: relaxed atomics, no lock, no allocation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,39 +18,40 @@ impl Count {
     }
 }
 
-/// Bounds of the spans of a check, us: from 50 us to a second.
+/// Bounds for durations of a check, us: from 50 us to a second.
 pub const SPANS: &[u64] =
     &[50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
 
-/// Bounds of the sizes of a call: 1 to 1000 checks.
+/// Bounds for sizes of a call: 1 to 1000 checks.
 pub const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000];
 
 /// us in a second.
 pub const MICROS: f64 = 1e6;
 
-/// How many values lay where, and their sum.
+/// A histogram: the number of values per bucket, and their sum.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// How many were at most each bound and beyond the one before; the last are those beyond all bounds.
+    /// The number of values up to each bound and above the previous one. The last entry counts the
+    /// values above all bounds.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
 impl Histogram {
-    /// With upper bounds in rising order.
+    /// A histogram with these upper bounds, in rising order.
     pub fn new(bounds: &'static [u64]) -> Self {
         Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(), sum: AtomicU64::new(0) }
     }
 
-    /// Takes `value`, `times` over.
+    /// Counts `value`, `times` over.
     pub fn observe(&self, value: u64, times: u64) {
         let place = self.bounds.partition_point(|bound| *bound < value);
         self.counts[place].fetch_add(times, Ordering::Relaxed);
         self.sum.fetch_add(value.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// What it holds, with values in units of so many: [`MICROS`] makes seconds of us.
+    /// The contents, with values divided by `unit`: [`MICROS`] converts us to seconds.
     #[expect(clippy::cast_precision_loss, reason = "bounds are small, and a sum may lose its last digits")]
     pub fn read(&self, unit: f64) -> Distribution {
         let bounds = self.bounds.iter().map(|bound| *bound as f64 / unit).chain([f64::INFINITY]);

@@ -1,22 +1,23 @@
-//! How often the log says the same thing.
+//! Limits how often the log repeats a line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
-/// The least time between two lines about one fault.
+/// The shortest time between two lines about one fault.
 const EVERY: Micros = 10 * MICROS_PER_SECOND;
 
-/// Lets one line pass from time to time, and counts those between.
+/// Passes one line from time to time, and counts the lines in between.
 #[derive(Debug, Default)]
 pub struct Limiter {
-    /// When the next one may pass, us.
+    /// The instant from which the next line may pass, us.
     next: AtomicU64,
     suppressed: AtomicU64,
 }
 
 impl Limiter {
-    /// Whether a line may be written at `now` (us), and then how many were not since the last one.
+    /// If a line may be written at `now` (us), returns the number of lines suppressed since the
+    /// last one.
     pub fn pass(&self, now: Micros) -> Option<u64> {
         let next = self.next.load(Ordering::Relaxed);
         let mine =

@@ -1,22 +1,22 @@
-//! The log on its way out: what is logged is put down here, and a thread of its own writes it.
+//! The queue of the log: callers append lines, and one thread writes them.
 //!
-//! So a reader of the log that stands still, or has gone, holds up no check. What finds no room is dropped and counted,
-//! and the log itself says so, at that place, once it is read again.
+//! So a log reader that stalls or ends delays no check. Lines without room are dropped and counted.
+//! The log reports their number at that place once it is read again.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes that wait at most; as many more may be with the thread.
+/// The most bytes that wait. The thread may have as many more.
 const ROOM: usize = 1 << 20;
 
-/// How long the thread waits where a write would have to.
+/// The pause of the thread while a write would block.
 const FULL: Duration = Duration::from_millis(10);
 
 /// The log of this process.
 pub static LOG: LogQueue = LogQueue::new();
 
-/// Text between those who log and the thread that writes it. Its lines are put down whole.
+/// Text between the callers and the thread that writes it. The queue only holds whole lines.
 #[derive(Debug)]
 pub struct LogQueue {
     waiting: Mutex<Waiting>,
@@ -26,9 +26,9 @@ pub struct LogQueue {
 #[derive(Debug)]
 struct Waiting {
     text: Vec<u8>,
-    /// Lines in all that found no room, or could not be written.
+    /// The number of lines without room, or whose write failed.
     dropped: u64,
-    /// Whether the thread has text that is not written yet.
+    /// Whether the thread has unwritten text.
     is_writing: bool,
 }
 
@@ -41,20 +41,20 @@ impl LogQueue {
     /// Starts the thread, which writes to `out` as long as the process runs.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system gives no thread.
     pub fn start(&'static self, mut out: impl Write + Send + 'static) -> io::Result<()> {
         let write = move || {
             let (mut text, mut told) = (Vec::new(), 0);
             loop {
                 let dropped = self.take(&mut text);
                 if dropped > told {
-                    // It comes behind what was taken, where the dropped ones would have been.
+                    // This line follows the dequeued text, at the place of the dropped lines.
                     tracing::warn!(lines = dropped - told, "lines of the log were dropped: nobody read it in time");
                     told = dropped;
                 }
                 let lost = write_all(&mut out, &text);
                 if lost > 0 {
-                    // Nobody would read about these either.
+                    // The report of these lines would fail as well.
                     told += lost;
                     self.lock().dropped += lost;
                 }
@@ -63,18 +63,18 @@ impl LogQueue {
         std::thread::Builder::new().name("log".into()).spawn(write).map(drop)
     }
 
-    /// Waits until all is written, or for `limit`.
+    /// Waits until all is written, at most for `limit`.
     pub fn flush(&self, limit: Duration) {
         let is_unwritten = |waiting: &mut Waiting| waiting.is_writing || !waiting.text.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), limit, is_unwritten));
     }
 
-    /// Lines in all that found no room, or could not be written.
+    /// The number of lines without room, or whose write failed.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// Waits for text and takes all there is, in place of what is in `text`; how many lines were dropped so far.
+    /// Waits for text, moves all of it to `text`, and returns the number of dropped lines so far.
     fn take(&self, text: &mut Vec<u8>) -> u64 {
         let mut waiting = self.lock();
         waiting.is_writing = false;
@@ -94,11 +94,11 @@ impl LogQueue {
     }
 }
 
-/// Takes one or more whole lines, and never waits.
+/// Accepts one or more whole lines, and never waits.
 impl Write for &LogQueue {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         let mut waiting = self.lock();
-        // One that is longer than that is told as well.
+        // An empty queue accepts even a line longer than `ROOM`.
         if waiting.text.is_empty() || waiting.text.len() + lines.len() <= ROOM {
             waiting.text.extend_from_slice(lines);
             self.changed.notify_all();
@@ -113,7 +113,8 @@ impl Write for &LogQueue {
     }
 }
 
-/// Writes all lines of `text`, also where whoever shares `out` has told it not to wait; how many could not be written.
+/// Writes all lines of `text` and returns the number of failed ones. It retries where another user
+/// of `out` has made it non-blocking.
 fn write_all(out: &mut impl Write, mut text: &[u8]) -> u64 {
     while !text.is_empty() {
         match out.write(text) {

@@ -1,8 +1,8 @@
-//! How a node tells what it does: metrics, traces, and the log: how often a line is logged, and its way out.
+//! Telemetry: metrics, traces, and the limits and the queue of the log.
 //!
-//! A low layer: store, engine and surfaces count and time into [`instrument`]s of their own. What they hold is read
-//! when somebody asks, and becomes the text of `GET /metrics` by the table of [`metrics::Metrics`]. A check that is
-//! traced carries its [`traces`] context with it, which costs the others one look.
+//! This is a low layer: store, engine and surfaces count and time into [`instrument`]s of their
+//! own. `GET /metrics` reads them and writes its text by the table of [`metrics::Metrics`]. A
+//! traced check carries its [`traces`] context; other checks only look for one.
 
 pub mod instrument;
 

@@ -1,7 +1,7 @@
 //! The metrics of a node, as a table.
 //!
-//! [`Metrics`] is filled from what is live when somebody asks, so a shard or a policy that is gone has no series. The
-//! comment of a field is the metric's help text.
+//! Each request fills [`Metrics`] from the live objects, so a removed shard or policy has no
+//! series. The comment of a field is the metric's help text.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Everything that `GET /metrics` tells, by the names under which it does. Spans are seconds.
+    /// All metrics of `GET /metrics`, by their names. Spans are in seconds.
     pub struct Metrics {
         /// Checks that were answered: allowed, denied or error, by whom and why.
         pub checks: Family<u64> = "tollgate_checks",
@@ -105,7 +105,7 @@ metrics! {
     }
 }
 
-/// A metric's series.
+/// The series of a metric.
 #[derive(Debug)]
 pub struct Family<V>(Vec<(Labels, V)>);
 
@@ -141,26 +141,26 @@ impl<V: Value> Family<V> {
     fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, V::TYPE)?;
         self.0.iter().try_for_each(|(labels, value)| match labels.is_empty() {
-            // As a family it would get empty braces.
+            // A family would write empty braces here.
             true => value.encode(&mut family),
             false => value.encode(&mut family.encode_family(labels)?),
         })
     }
 }
 
-/// What a series says.
+/// The value of a series.
 pub trait Value {
-    /// How it is announced.
+    /// The type that the text declares.
     const TYPE: MetricType;
 
-    /// Writes it behind its name and labels.
+    /// Writes the value after its name and labels.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The value cannot be written.
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result;
 }
 
-/// How many; it only grows.
+/// A counter.
 impl Value for u64 {
     const TYPE: MetricType = MetricType::Counter;
 
@@ -169,7 +169,7 @@ impl Value for u64 {
     }
 }
 
-/// How much, now.
+/// A gauge.
 impl Value for f64 {
     const TYPE: MetricType = MetricType::Gauge;
 
@@ -178,7 +178,7 @@ impl Value for f64 {
     }
 }
 
-/// Seconds in all; they only grow.
+/// A counter in seconds.
 #[derive(Debug)]
 pub struct Seconds(pub f64);
 
@@ -190,10 +190,11 @@ impl Value for Seconds {
     }
 }
 
-/// How many values lay where.
+/// The contents of a histogram.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
-    /// Upper bounds, the last one infinite, and how many were at most that and beyond the one before.
+    /// Upper bounds, the last one infinite, each with the number of values above the previous
+    /// bound.
     pub buckets: Vec<(f64, u64)>,
     pub sum: f64,
 }

@@ -1,13 +1,13 @@
-//! What the system knows of this process: from Linux's /proc, and nothing elsewhere.
+//! The process metrics, from Linux's /proc. Other systems have none.
 
 use std::fs;
 
 use super::{Metrics, Seconds};
 
-/// What /proc counts as a second, on every machine.
+/// Ticks of /proc in a second, on every machine.
 const TICKS: f64 = 100.0;
 
-/// Adds them to `metrics`; what cannot be read has no series.
+/// Adds the process metrics. Unreadable ones have no series.
 pub fn read(metrics: &mut Metrics) {
     if let Some(stat) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
         metrics.process_cpu = Seconds(stat.cpu / TICKS).into();
@@ -21,7 +21,7 @@ pub fn read(metrics: &mut Metrics) {
     if let Some(open) =
         fs::read_dir("/proc/self/fd").ok().map(Iterator::count).and_then(|open| u32::try_from(open).ok())
     {
-        // The folder that is just being read is open, too.
+        // The listing itself has one descriptor open.
         metrics.process_open_fds = f64::from(open.saturating_sub(1)).into();
     }
     if let Some(most) = fs::read_to_string("/proc/self/limits").ok().as_deref().and_then(max_fds) {
@@ -37,7 +37,7 @@ struct Stat {
 }
 
 impl Stat {
-    /// The fields are counted behind the name, which may hold anything.
+    /// Counts the fields after the name, since the name may hold any text.
     fn parse(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
@@ -49,13 +49,13 @@ fn boot_time(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Bytes.
+/// Resident memory in bytes.
 fn resident(text: &str) -> Option<f64> {
     let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_ascii_whitespace().next()?;
     Some(kilobytes.parse::<f64>().ok()? * 1024.0)
 }
 
-/// The soft limit; `unlimited` has no number.
+/// The soft limit. `unlimited` has no number.
 fn max_fds(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().next()?.parse().ok()

@@ -1,7 +1,8 @@
 //! The text format of Prometheus.
 //!
-//! The crate writes OpenMetrics, where a counter's name goes without its `_total` in HELP and TYPE, and the end is
-//! marked. The older format, which every scraper reads, has the whole name there and no mark.
+//! The crate writes OpenMetrics: HELP and TYPE name a counter without its `_total`, and an end mark
+//! closes the text. The older format, which every scraper reads, has the whole name there and no
+//! mark.
 
 use std::borrow::Cow;
 
@@ -10,10 +11,10 @@ use prometheus_client::registry::Registry;
 use super::{Labels, Metrics, process};
 use crate::telemetry::log_queue::LOG;
 
-/// Of the answer to `GET /metrics`.
+/// The content type of `GET /metrics`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics, with those of the program and its process: one series a line.
+/// All metrics, with those of the program and its process, one series per line.
 pub fn text(mut metrics: Metrics) -> String {
     metrics.build_info = [(build_labels(), 1.0)].into_iter().collect();
     metrics.log_lines_dropped = LOG.dropped().into();
@@ -26,7 +27,7 @@ pub fn text(mut metrics: Metrics) -> String {
     classic(&written)
 }
 
-/// The revision is told to the compiler by whoever builds from a repository.
+/// The version and the revision. A build from a repository passes the revision to the compiler.
 fn build_labels() -> Labels {
     let revision = option_env!("TOLLGATE_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown");
     vec![("version", env!("CARGO_PKG_VERSION").into()), ("revision", revision.into())]
@@ -45,7 +46,7 @@ fn classic(written: &str) -> String {
     text
 }
 
-/// `# HELP name rest` as `# HELP name_total rest`.
+/// Changes `# HELP name rest` to `# HELP name_total rest`.
 fn with_total(line: &str) -> Cow<'_, str> {
     let mut words = line.splitn(4, ' ');
     match (words.next(), words.next(), words.next(), words.next()) {

@@ -1,4 +1,5 @@
-//! How many finished spans wait to be delivered, and whether that has become too many: the SDK drops without a word.
+//! Counts the finished spans that wait for delivery. The SDK drops spans silently, so this file
+//! detects drops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanProcessor
 /// Spans between their end and their delivery.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    /// As many as wait at most.
+    /// The most spans that wait.
     room: u64,
     ended: AtomicU64,
     taken: AtomicU64,
@@ -24,7 +25,8 @@ impl Backlog {
         Self { room, ended: AtomicU64::new(0), taken: AtomicU64::new(0), dropping: AtomicBool::new(false) }
     }
 
-    /// Notes that so many are about to be delivered. True when some have been dropped, and were not before.
+    /// Notes that this many spans are about to be delivered. Returns whether spans were dropped for
+    /// the first time since the queue last had room.
     pub fn take(&self, spans: usize) -> bool {
         let spans = spans as u64;
         let taken = self.taken.fetch_add(spans, Ordering::Relaxed) + spans;
@@ -41,7 +43,7 @@ impl Backlog {
     }
 }
 
-/// The SDK's queue, with what goes into it counted.
+/// The SDK's queue with a count of its spans.
 #[derive(Debug)]
 pub(super) struct Counted {
     pub queue: BatchSpanProcessor,

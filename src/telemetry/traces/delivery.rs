@@ -1,8 +1,8 @@
-//! Brings spans to the OTLP endpoint, beside the checks and never in their way.
+//! Delivers spans to the OTLP endpoint without delaying checks.
 //!
-//! Finished spans wait in a queue of limited length (`OTEL_BSP_MAX_QUEUE_SIZE`, 2048); what does not fit is dropped. A
-//! thread of the SDK takes them from there, in batches. An endpoint that is down or slow therefore costs only traces,
-//! and the log says so once, and once more when it is back.
+//! Finished spans wait in a queue of limited length (`OTEL_BSP_MAX_QUEUE_SIZE`, 2048). The queue
+//! drops spans without room. A thread of the SDK dequeues them in batches. So an endpoint that is
+//! down or slow costs only traces. The log reports it once, and reports its return once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +19,10 @@ use super::backlog::{Backlog, Counted};
 use super::settings::Settings;
 use super::{Misfit, settings::Protocol};
 
-/// Delivers to where `settings` say.
+/// A processor that delivers to the endpoint of `settings`.
 ///
 /// # Errors
-/// When that is no address.
+/// The endpoint is not an address.
 pub(super) fn processor(settings: &Settings) -> Result<Counted, Misfit> {
     let exporter = match settings.protocol {
         Protocol::Grpc => Otlp::builder().with_tonic().build(),
@@ -44,7 +44,7 @@ pub(super) fn processor(settings: &Settings) -> Result<Counted, Misfit> {
     Ok(Counted { queue: BatchSpanProcessor::builder(delivery).build(), backlog })
 }
 
-/// Exports on the runtime, since the SDK's thread has none, and tells of the first failure.
+/// Exports on the runtime, since the SDK's thread has none, and logs the first failure.
 #[derive(Debug)]
 struct Delivery {
     exporter: Arc<Otlp>,
@@ -56,7 +56,7 @@ struct Delivery {
 
 impl SpanExporter for Delivery {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        // Of an endpoint that fails that has been told.
+        // The log has already reported an endpoint that fails.
         if self.backlog.take(batch.len()) && !self.failing.load(Ordering::Relaxed) {
             tracing::warn!(
                 endpoint = self.endpoint,
@@ -87,14 +87,14 @@ impl SpanExporter for Delivery {
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        // Nobody else has it yet.
+        // No other owner exists yet.
         if let Some(exporter) = Arc::get_mut(&mut self.exporter) {
             exporter.set_resource(resource);
         }
     }
 }
 
-/// Why there is no answer to an export.
+/// The reason why an export has no answer.
 fn lost(error: &JoinError) -> String {
     if error.is_cancelled() { "the node ended before it was answered".to_owned() } else { error.to_string() }
 }

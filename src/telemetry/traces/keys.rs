@@ -1,7 +1,7 @@
-//! How the key of a check is named in a trace.
+//! The name of a check's key in a trace.
 //!
-//! By a keyed hash, unless the configuration wants it in clear: a plain hash of an address is found by
-//! hashing them all.
+//! It is a keyed hash, unless the configuration asks for clear text. A plain hash of an address can
+//! be reversed by hashing all addresses.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -24,7 +24,7 @@ impl KeyNames {
         Self { secret, clear: settings.record_keys }
     }
 
-    /// `tollgate.key_hash`, and `tollgate.key` if that is wanted.
+    /// `tollgate.key_hash`, and `tollgate.key` if the configuration asks for it.
     pub(super) fn name(&self, policy: &str, key: &str) -> impl Iterator<Item = KeyValue> {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
         // A policy's name has no zero byte.
@@ -35,7 +35,7 @@ impl KeyNames {
     }
 }
 
-/// Of the system's randomness, which the standard library takes for the seeds of its maps.
+/// A secret from the system's randomness, by way of the seeds of the standard library's maps.
 fn random() -> [u8; 32] {
     let mut secret = [0; 32];
     for part in secret.chunks_exact_mut(8) {

@@ -1,17 +1,17 @@
-//! Traces over OTLP, by OpenTelemetry's API itself. Off unless an endpoint is set.
+//! Traces over OTLP, by OpenTelemetry's own API. Off unless an endpoint is set.
 //!
 //! ```text
-//! POST /v1/check                      SERVER    request.rs: the caller's traceparent is its parent
-//!   store.take                        INTERNAL  store.rs: until the store's verdict, or until it was given up
-//!     lane.wait                       INTERNAL  from the lane's queue to the wire
-//!     EVALSHA window                  CLIENT    on the wire; one span for all checks that the call carried
+//! POST /v1/check             SERVER    request.rs: child of the caller's traceparent
+//!   store.take              INTERNAL  store.rs: until the store's verdict or the timeout
+//!     lane.wait             INTERNAL  from the lane's queue to the wire
+//!     EVALSHA window        CLIENT    on the wire; one span for all checks of the call
 //! ```
 //!
-//! The span of a call is a child of the first of its checks that is recorded, and is linked with every one of them, in
-//! both directions. In a batch, and of checks that are charged together, each key has a span `check` between the
-//! request and the store.
+//! The span of a call is a child of its first recorded check. Links connect it with every one of
+//! its checks, in both directions. In a batch, or if checks are charged together, each key has a
+//! span `check` below the request.
 //!
-//! A request that is not recorded has no context of ours, so whoever asks for it finds nothing and makes nothing.
+//! An unrecorded request has no context, so later spans find no parent and cost nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,29 +43,29 @@ pub use store::{Call, StoreSpan, Waiting, called};
 
 use keys::KeyNames;
 
-/// How long the last spans may take to be delivered at the end.
+/// Longest time to deliver the last spans at the end.
 const LAST_DELIVERY: Duration = Duration::from_secs(2);
 
-/// What makes and delivers the spans of a node.
+/// Makes and delivers the spans of a node.
 #[derive(Debug)]
 pub struct Tracing {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
     keys: KeyNames,
-    /// Of the requests that were not sampled, which part of those that ended in a denial or failure is kept; 0 to 1.
+    /// The fraction of unsampled requests with a denial or failure that is kept, 0 to 1.
     keep_denials: f64,
     /// Whether a caller's decision not to sample is final.
     follows_parents: bool,
-    /// Which part of the requests without a parent is recorded, 0 to 1.
+    /// The fraction of requests without a parent that is recorded, 0 to 1.
     roots: f64,
     clock: Clock,
 }
 
 impl Tracing {
-    /// Starts to deliver as `settings` say. Needs a tokio runtime around it.
+    /// Starts delivery by `settings`. Needs a tokio runtime around it.
     ///
     /// # Errors
-    /// When the endpoint is no address.
+    /// The endpoint is not an address.
     pub fn start(settings: Settings, clock: Clock) -> Result<Arc<Self>, Misfit> {
         let (follows_parents, roots) = (settings.follows_parents, settings.roots);
         let (keys, keep_denials) = (KeyNames::new(&settings), settings.keep_denials);
@@ -79,10 +79,10 @@ impl Tracing {
         Ok(Arc::new(Self { provider, tracer, keys, keep_denials, follows_parents, roots, clock }))
     }
 
-    /// Delivers what is left, as far as that goes quickly.
+    /// Delivers the remaining spans, as far as that is quick.
     pub async fn stop(&self) {
         let provider = self.provider.clone();
-        // It waits for the delivery's own thread; and the threads that may wait may all be waiting for something else.
+        // The call waits for the delivery thread, and all blocking threads may be busy.
         let stopping = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_DELIVERY));
         let _ = tokio::time::timeout(2 * LAST_DELIVERY, stopping).await;
     }

@@ -1,12 +1,13 @@
-//! From the node's clock, by which checks live, to the wall clock, by which traces of several machines are laid
-//! side by side.
+//! Converts the node's clock, which times checks, to the wall clock, by which traces of several
+//! machines align.
 
 use std::time::SystemTime;
 
 use crate::clock::{self, Clock, unix_micros};
 use crate::limit::time::Micros;
 
-/// How far apart the two were when the request began: the wall clock may be set, the other never steps.
+/// The wall clock minus the node's clock at the start of the request, us. The wall clock may be
+/// set; the node's never steps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moments(i64);
 

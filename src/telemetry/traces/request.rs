@@ -1,4 +1,4 @@
-//! The span of a request, and what a check came to.
+//! The span of a request, and the results of its checks.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -17,14 +17,14 @@ use super::Tracing;
 use super::moment::Moments;
 use super::sampling::Chosen;
 
-/// Checks of a batch that have spans of their own, at most.
+/// The most checks of a batch with spans of their own.
 const PARTS: u32 = 64;
 
-/// A call as it arrives.
+/// A request as it arrives.
 #[derive(Debug)]
 pub struct Incoming<'a> {
     pub method: &'static str,
-    /// As in the interface's description.
+    /// The path in the interface's description.
     pub route: &'static str,
     /// Method and route.
     pub name: &'static str,
@@ -36,22 +36,22 @@ pub struct Incoming<'a> {
     pub request_id: &'a str,
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Answered<'a> {
     pub policy: &'a str,
     pub key: &'a str,
     pub cost: u64,
-    /// None when there is no decision.
+    /// `None` if there is no decision.
     pub allowed: Option<bool>,
-    /// Who answered, and why so; none when the check was refused as it stood.
+    /// The source and the reason, or `None` if the check was rejected as invalid.
     pub answer: Option<(&'static str, &'static str)>,
     /// The fallback's mode and cause.
     pub fallback: Option<(&'static str, &'static str)>,
 }
 
 impl Answered<'_> {
-    /// Whether it is a denial, a fallback or a failure; what a caller did wrong is none of them.
+    /// Whether the result is a denial, a fallback or a failure. A caller's mistake is none of them.
     pub fn went_wrong(&self) -> bool {
         self.answer.is_some() && (self.allowed != Some(true) || self.fallback.is_some())
     }
@@ -64,7 +64,7 @@ pub struct Request {
     log: tracing::Span,
 }
 
-/// What belongs to the request as a whole; in its context, and in those of its parts.
+/// The state of the whole request, in its context and in those of its parts.
 #[derive(Debug, Clone)]
 pub(super) struct Root(Arc<Inner>);
 
@@ -73,7 +73,7 @@ struct Inner {
     tracing: Arc<Tracing>,
     moments: Moments,
     parts: AtomicU32,
-    /// Of a request that is not recorded, unless its end is worth it.
+    /// For a request that is recorded only if its result is worth it.
     late: Option<Mutex<Late>>,
 }
 
@@ -88,7 +88,7 @@ struct Late {
 }
 
 impl Tracing {
-    /// Begins to record a request; none when nothing will be told of it.
+    /// Begins to record a request. `None`: the request is never recorded.
     pub fn begin(self: &Arc<Self>, incoming: &Incoming<'_>) -> Option<Request> {
         if incoming.traceparent.is_none() {
             return self.begin_root(incoming);
@@ -99,12 +99,13 @@ impl Tracing {
             return None;
         }
         let request = self.record(incoming, &parent);
-        // Of a caller that is not sampled nothing is kept: it would be torn out of its tree.
+        // A caller that is not sampled keeps nothing, since the span would lack its tree.
         let is_left_out = caller.is_valid() && !caller.is_sampled();
         if request.is_none() && !is_left_out { self.watch(incoming, parent) } else { request }
     }
 
-    /// Of a request without a parent. It is drawn before anything is made of it: nearly all are not.
+    /// Begins a request without a parent. It draws first and allocates later, since nearly all
+    /// requests are not recorded.
     fn begin_root(self: &Arc<Self>, incoming: &Incoming<'_>) -> Option<Request> {
         if fraction() >= self.roots {
             return self.watch(incoming, Context::new());
@@ -112,7 +113,7 @@ impl Tracing {
         self.record(incoming, &Context::new().with_value(Chosen))
     }
 
-    /// Unless the sampler does not want it.
+    /// Records the request, unless the sampler rejects it.
     fn record(self: &Arc<Self>, incoming: &Incoming<'_>, parent: &Context) -> Option<Request> {
         let builder = self.tracer.span_builder(incoming.name).with_kind(SpanKind::Server);
         let context = parent.with_span(builder.start_with_context(&self.tracer, parent));
@@ -124,7 +125,7 @@ impl Tracing {
         Some(Request { context: context.with_value(self.root(Moments::new(&self.clock), None)), log })
     }
 
-    /// A request that is recorded only if its end is worth it; none if that is not wanted.
+    /// Watches a request that is recorded only if its result is worth it. `None` if that is off.
     fn watch(self: &Arc<Self>, incoming: &Incoming<'_>, parent: Context) -> Option<Request> {
         if self.keep_denials <= 0.0 {
             return None;
@@ -142,7 +143,7 @@ impl Tracing {
 }
 
 impl Incoming<'_> {
-    /// What the caller's header fields say: W3C trace context.
+    /// The parent in the caller's header fields: W3C trace context.
     fn parent(&self) -> Context {
         TraceContextPropagator::new().extract_with_context(&Context::new(), self)
     }
@@ -179,7 +180,7 @@ impl Extractor for Incoming<'_> {
 }
 
 impl Request {
-    /// Runs what answers it; what is told meanwhile is told of this request.
+    /// Runs the handler, and attaches its log lines and results to this request.
     pub async fn within<T>(&self, answering: impl Future<Output = T>) -> T {
         answering.with_context(self.context.clone()).instrument(self.log.clone()).await
     }
@@ -207,7 +208,7 @@ fn ending(status: u16) -> Vec<KeyValue> {
 }
 
 impl Tracing {
-    /// Records a request that was not sampled, if its end is worth it and the draw says so.
+    /// Records an unsampled request, if its result is worth it and the draw selects it.
     fn keep(&self, late: &mut Late, status: u16) {
         if !(late.worth_keeping || status >= 500) || fraction() >= self.keep_denials {
             return;
@@ -226,12 +227,12 @@ impl Tracing {
     }
 }
 
-/// Whether the request that is answered here is recorded.
+/// Whether the current request is recorded.
 pub fn is_recorded() -> bool {
     Context::map_current(|context| context.get::<Root>().is_some() && context.span().is_recording())
 }
 
-/// Tells what a check came to, if it is recorded or may yet be: of the request itself, or of its part around it.
+/// Notes the result of a check on the current request or part, if it may be recorded.
 pub fn answered<'a>(told: impl FnOnce() -> Answered<'a>) {
     Context::map_current(|context| {
         let Some(Root(root)) = context.get::<Root>() else { return };
@@ -242,7 +243,7 @@ pub fn answered<'a>(told: impl FnOnce() -> Answered<'a>) {
                 let told = told();
                 if told.went_wrong() {
                     let mut late = late.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Of several the first one: an attribute is told once.
+                    // Only the first result counts, since an attribute has one value.
                     if !std::mem::replace(&mut late.worth_keeping, true) {
                         late.attributes.extend(root.tracing.attributes(&told));
                     }
@@ -272,16 +273,16 @@ impl Tracing {
     }
 }
 
-/// `task`, which another task runs, as a part of the request that is answered here.
+/// Attaches `task`, which another task runs, to the current request.
 pub fn carried<T>(task: impl Future<Output = T>) -> impl Future<Output = T> {
     task.with_context(Context::current()).in_current_span()
 }
 
-/// The part of a batch that asks for one key.
+/// The part of a batch that checks one key.
 #[derive(Debug)]
 pub struct Part(Option<Context>);
 
-/// Begins one; it is a span of its own for the first 64 of a request that is recorded.
+/// Begins a part. The first 64 parts of a recorded request have spans of their own.
 pub fn part(checks: usize) -> Part {
     let context = Context::map_current(|context| {
         let Root(root) = context.get::<Root>().filter(|_| context.span().is_recording())?;
@@ -299,8 +300,8 @@ pub fn part(checks: usize) -> Part {
 }
 
 impl Part {
-    /// Runs what asks; `told` is told of each check at the end. What asks is pinned by the caller, since a future that
-    /// another one takes by value is kept twice.
+    /// Runs the checks of the part; `told` then receives their results. The caller pins `asking`,
+    /// since a future that another one owns is stored twice.
     pub async fn within<T>(self, asking: Pin<&mut impl Future<Output = T>>, told: impl FnOnce(&T)) -> T {
         let Some(context) = self.0 else {
             let answers = asking.await;

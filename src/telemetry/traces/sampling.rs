@@ -1,10 +1,11 @@
-//! Which requests are recorded: what the sampler says at their start, and those that are kept at their end.
+//! Selects the recorded requests: the sampler's choice at the start, and those kept at the end.
 
 use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, ShouldSample};
 
-/// In the context of a span that is recorded whatever the sampler says: its request was drawn, or is kept for its end.
+/// Marks the context of a span that bypasses the sampler: its request was drawn, or is kept for its
+/// result.
 #[derive(Debug)]
 pub(super) struct Chosen;
 

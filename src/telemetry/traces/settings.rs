@@ -6,22 +6,23 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::Sampler;
 
-/// What an endpoint begins with, in letters of either case.
+/// The prefix of an endpoint, in upper or lower case.
 const SCHEME: &str = "http://";
 
-/// The part of the requests that are traced when nobody says otherwise.
+/// The default fraction of traced requests.
 const DEFAULT_RATIO: f64 = 0.01;
 
-/// What waits to be delivered at most when nobody says otherwise, spans.
+/// The default length of the queue, spans.
 const DEFAULT_QUEUE: u64 = 2048;
 
-/// What it may be told to be, spans. The SDK takes the room at the start, and without any it delivers nothing.
+/// The valid lengths of the queue, spans. The SDK allocates it at the start, and delivers nothing
+/// without one.
 const QUEUES: RangeInclusive<u64> = 1..=1_000_000;
 
-/// What a time may be told to be, ms: up to an hour. The SDK takes no time at all for what it says.
+/// The valid times, ms: up to an hour. The SDK accepts zero as no time at all.
 const TIMES: RangeInclusive<u64> = 1..=3_600_000;
 
-/// Those times.
+/// The variables of those times.
 const TIMED: [&str; 4] = [
     "OTEL_BSP_SCHEDULE_DELAY",
     "OTEL_BSP_EXPORT_TIMEOUT",
@@ -29,25 +30,26 @@ const TIMED: [&str; 4] = [
     "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
 ];
 
-/// What is to be traced, and where it goes.
+/// The settings of tracing.
 #[derive(Debug)]
 pub struct Settings {
     pub(super) endpoint: String,
-    /// The variable that says it.
+    /// The variable that sets the endpoint.
     pub(super) endpoint_variable: &'static str,
     pub(super) protocol: Protocol,
     pub(super) sampler: Sampler,
     pub(super) follows_parents: bool,
-    /// Which part of the requests without a parent is traced, 0 to 1.
+    /// The fraction of requests without a parent that is traced, 0 to 1.
     pub(super) roots: f64,
     pub(super) resource: Resource,
-    /// Spans that wait to be delivered at most.
+    /// The most spans that wait for delivery.
     pub(super) queue: u64,
     /// See [`super::Tracing`].
     pub keep_denials: f64,
-    /// Whether keys are recorded as they are.
+    /// Whether keys are recorded in clear text.
     pub record_keys: bool,
-    /// Nodes that are told the same secret write the same hash for a key; each its own without one.
+    /// Nodes with the same secret write the same hash for a key. Without one, each node has its
+    /// own.
     pub(super) hash_secret: Option<String>,
 }
 
@@ -57,7 +59,7 @@ pub(super) enum Protocol {
     Http,
 }
 
-/// A variable that says what cannot be done.
+/// A variable with an invalid value.
 #[derive(Debug, thiserror::Error)]
 #[error("{variable}: {wrong}")]
 pub struct Misfit {
@@ -66,10 +68,10 @@ pub struct Misfit {
 }
 
 impl Settings {
-    /// What the environment says: nothing unless an endpoint for traces is set.
+    /// Reads the environment. `None` unless an endpoint for traces is set.
     ///
     /// # Errors
-    /// When a variable has a value that is not known or cannot be obeyed.
+    /// A variable has an unknown or unusable value.
     pub fn from_environment() -> Result<Option<Self>, Misfit> {
         Self::read(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
@@ -86,7 +88,8 @@ impl Settings {
             return Err(Misfit { variable: "OTEL_TRACES_EXPORTER", wrong });
         }
         if endpoint.contains('@') {
-            // It is logged when it is away, and what is refused is told.
+            // The log prints an endpoint that is down, and errors print rejected values, so no
+            // password is allowed.
             let wrong = "must be http://host:port without a user and password".to_owned();
             return Err(Misfit { variable: endpoint_variable, wrong });
         }
@@ -111,7 +114,7 @@ impl Settings {
                 wrong: format!("must be `none`, not `{value}`: traces are not compressed"),
             });
         }
-        // The SDK reads all of them too, and takes its default for what is no number.
+        // The SDK reads all of them too, and silently uses its default for malformed numbers.
         let queue = number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUES, variable)?.unwrap_or(DEFAULT_QUEUE);
         number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", QUEUES, variable)?;
         for name in TIMED {
@@ -136,7 +139,7 @@ impl Settings {
     }
 }
 
-/// A number of that range, if it is told.
+/// The variable's number within `range`, or `None` if it is unset.
 fn number(
     name: &'static str,
     range: RangeInclusive<u64>,
@@ -149,7 +152,7 @@ fn number(
     number.map(Some).ok_or_else(wrong)
 }
 
-/// Which part of the requests is traced, and whether a caller's decision about it is final.
+/// The fraction of traced requests, and whether a caller's decision is final.
 fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, bool), Misfit> {
     let ratio = || match variable("OTEL_TRACES_SAMPLER_ARG") {
         None => Ok(DEFAULT_RATIO),
@@ -178,7 +181,7 @@ fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, b
     Ok(sampling)
 }
 
-/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read by the builder.
+/// The builder reads `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
 fn resource(variable: &dyn Fn(&'static str) -> Option<String>) -> Resource {
     let is_name = |attribute: &str| attribute.split_once('=').is_some_and(|(key, _)| key.trim() == "service.name");
     let named = variable("OTEL_SERVICE_NAME").is_some()

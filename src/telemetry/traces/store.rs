@@ -1,4 +1,4 @@
-//! The spans of a check at the store: its wait in a lane apart from the call that carried it.
+//! The spans of a check at the store: its wait in a lane, and the call that carried it.
 
 use opentelemetry::trace::{Link, SpanContext, SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
@@ -6,7 +6,7 @@ use opentelemetry::{Context, KeyValue};
 use super::request::Root;
 use crate::limit::time::Micros;
 
-/// From the question to the store's verdict. Dropped without an end, its caller gave up waiting.
+/// From the question to the store's verdict. Dropping it without an end means a timeout.
 #[derive(Debug)]
 pub struct StoreSpan(Option<Context>);
 
@@ -14,7 +14,7 @@ pub struct StoreSpan(Option<Context>);
 #[derive(Debug)]
 pub struct Waiting {
     context: Context,
-    /// Since when, us by this node's clock, unless that was told.
+    /// The start of the wait, us by this node's clock. `None` once the wait is recorded.
     queued: Option<Micros>,
 }
 
@@ -26,19 +26,19 @@ pub struct Call<'a> {
     /// `EVALSHA` or `EVAL`.
     pub operation: &'static str,
     pub script: &'a str,
-    /// Checks that it carried.
+    /// Checks of the call.
     pub checks: usize,
-    /// Calls that went out with it, itself included.
+    /// Calls in the same pipeline, itself included.
     pub pipeline: usize,
     /// us by this node's clock.
     pub sent: Micros,
     pub ended: Micros,
-    /// Redis's code of what went wrong, or a word for why there is no reply.
+    /// Redis's error code, or a word for the reason of a missing reply.
     pub error: Option<&'a str>,
 }
 
 impl StoreSpan {
-    /// Begins under `name`, if the check around it is recorded.
+    /// Begins a span `name`, if the current check is recorded.
     pub fn start(name: &'static str) -> Self {
         Self(Context::map_current(|context| {
             let root = context.get::<Root>().filter(|_| context.span().is_recording())?;
@@ -48,17 +48,17 @@ impl StoreSpan {
         }))
     }
 
-    /// Of a check that is not recorded.
+    /// For a check that is not recorded.
     pub fn none() -> Self {
         Self(None)
     }
 
-    /// To be given along with what is queued at `now`.
+    /// The wait of a check that is queued at `now`.
     pub fn waiting(&self, now: impl FnOnce() -> Micros) -> Option<Waiting> {
         self.0.as_ref().map(|context| Waiting { context: context.clone(), queued: Some(now()) })
     }
 
-    /// Ends with a verdict, or with why there is none.
+    /// Ends with a verdict, or with the reason why there is none.
     pub fn end(mut self, error: Option<&'static str>) {
         if let Some(context) = self.0.take() {
             finish(&context, error);
@@ -82,7 +82,7 @@ fn finish(context: &Context, error: Option<&'static str>) {
     context.span().end();
 }
 
-/// Records a call in the traces of the checks it carried: a child of the first, linked with all.
+/// Records a call in the traces of its checks: a child of the first, linked with all.
 pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &Call<'_>) {
     let waiting: Vec<&mut Waiting> = checks.collect();
     let links: Vec<SpanContext> = waiting.iter().map(|waiting| waiting.context.span().span_context().clone()).collect();
@@ -97,7 +97,7 @@ pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &Call<'_>
 }
 
 impl Waiting {
-    /// Tells how long it waited.
+    /// Records the time of the wait.
     fn sent(&mut self, call: &Call<'_>) {
         let (Some(queued), Some(root)) = (self.queued.take(), self.context.get::<Root>()) else { return };
         let tracer = &root.tracing().tracer;
@@ -111,7 +111,7 @@ impl Call<'_> {
     fn record(&self, parent: &Context, checks: &[SpanContext]) -> Option<SpanContext> {
         let root = parent.get::<Root>()?;
         let tracer = &root.tracing().tracer;
-        // Of a single check it is the child, which says as much.
+        // A single check is the parent already, so it needs no link.
         let links = if checks.len() > 1 { checks } else { &[] };
         let builder = tracer
             .span_builder(format!("{} {}", self.operation, self.script))
