@@ -1,10 +1,10 @@
-//! The token that a command shows.
+//! The token that a command sends.
 
 use std::path::PathBuf;
 
 use super::bounded;
 
-/// The most bytes of a file with a token.
+/// Largest file with a token, bytes.
 const TOKEN_BYTES: u64 = 64 * 1024;
 
 /// Not a flag of its own: everyone on the machine can read those.
@@ -17,7 +17,7 @@ pub struct Bearer {
 
 impl Bearer {
     /// # Errors
-    /// When the file cannot be read, or what is there can be no token.
+    /// When the file is unreadable, or its text cannot be a token.
     pub fn token(&self) -> Result<Option<String>, String> {
         let text = match &self.token_file {
             Some(file) => {
@@ -26,17 +26,17 @@ impl Bearer {
             }
             None => std::env::var("TOLLGATE_TOKEN").unwrap_or_default(),
         };
-        // Some editors begin a file with a mark that is no part of its text.
+        // Some editors write a byte order mark at the start of a file.
         let text = text.trim_start_matches('\u{feff}');
         let token = text.lines().next().map(str::trim).filter(|token| !token.is_empty());
         token.map(|token| shown(token).map(str::to_owned)).transpose()
     }
 }
 
-/// The token, if it is one that a field can show.
+/// Returns the token if it is valid in a header field.
 ///
 /// # Errors
-/// When it is not of visible ASCII characters alone.
+/// When it has other characters than visible ASCII.
 pub(super) fn shown(token: &str) -> Result<&str, String> {
     if token.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(token)

@@ -18,7 +18,7 @@ pub(super) struct Args {
     arguments: Vec<OsString>,
 }
 
-/// Replaces this process by the program, which lies beside this one or on PATH.
+/// Replaces this process with the program, which lies beside this one or on PATH.
 pub(super) fn run(args: &Args) -> ExitCode {
     let beside = std::env::current_exe().ok().map(|this| this.with_file_name(PROGRAM)).filter(|path| path.is_file());
     let program = beside.unwrap_or_else(|| PathBuf::from(PROGRAM));

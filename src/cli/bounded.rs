@@ -1,10 +1,10 @@
-//! Reads whole files up to a bound: a file that is named by mistake may never end.
+//! Reads whole files up to a bound: a file named by mistake may be endless.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The most bytes of a file with certificates or a key.
+/// Largest file with certificates or a key, bytes.
 pub(super) const PEM_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Reads the whole file at `path`.

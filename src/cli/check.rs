@@ -52,7 +52,7 @@ fn ask(args: &Args) -> Result<bool, String> {
     Ok(allowed)
 }
 
-/// `denied: over_limit, 0 of 5 left of quota 1m, retry after 312 ms, whole again after 59800 ms (by store)`
+/// A sentence such as `denied: over_limit, 0 of 5 left of quota 1m, retry after 312 ms (by store)`.
 fn sentence(decision: &Value) -> String {
     let text = |name: &str| decision[name].as_str().unwrap_or("?");
     let mut parts = vec![match decision["allowed"].as_bool() {

@@ -1,4 +1,4 @@
-//! A tiny client for a running node: one HTTP/1.1 call over one connection.
+//! A small client for a running node: one HTTP/1.1 call over one connection.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use super::target::Target;
 use super::tls::Tls;
 use crate::config::visible;
 
-/// How long a whole call may take.
+/// The timeout of a whole call.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most bytes of an answer's body: a thousand policies take a quarter of it.
+/// Largest body of an answer, bytes: a thousand policies take a quarter of it.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
-/// The most bytes of an answer's status line and header fields together.
+/// Largest status line and header fields of an answer together, bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
 /// Which node to ask.
@@ -37,7 +37,7 @@ pub(super) struct Node {
     tls: Tls,
 }
 
-/// What the node said.
+/// The node's answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -50,13 +50,13 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// The body as it came, for programs, if it is JSON.
+    /// The unchanged body, for programs, if it is JSON.
     pub(super) fn document(&self) -> Option<String> {
         let text = std::str::from_utf8(&self.body).ok().filter(|_| !self.json().is_null())?;
         Some(shown::json(text) + "\n")
     }
 
-    /// The detail of a problem document, or at least the status, on one line. For an unexpected answer.
+    /// The detail of a problem document, or else the status, on one line. For an unexpected answer.
     pub(super) fn failure(&self) -> String {
         visible(&self.reason())
     }
@@ -93,7 +93,7 @@ impl Node {
     /// Calls `GET path`.
     ///
     /// # Errors
-    /// When there is no answer, in the words for a person.
+    /// When there is no answer, as a sentence for users.
     pub(super) fn get(&self, path: &str) -> Result<Answer, String> {
         self.call(Method::GET, path, Bytes::new())
     }
@@ -112,7 +112,7 @@ impl Node {
         let runtime = runtime.map_err(|error| error.to_string())?;
         let answer =
             runtime.block_on(async { tokio::time::timeout(TIMEOUT, self.ask(&target, method, path, body)).await });
-        // The look-up of a name may still be under way.
+        // A name look-up may still be running.
         runtime.shutdown_background();
         answer
             .unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
@@ -128,7 +128,7 @@ impl Node {
         self.exchange(stream, target, method, path, body).await
     }
 
-    /// Carries one call over `stream`.
+    /// Sends one call over `stream`.
     async fn exchange(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -164,7 +164,7 @@ impl Node {
     }
 }
 
-/// Why there is no answer; a listener with TLS says no word of HTTP to who speaks without.
+/// The reason for a missing answer. A TLS listener never answers plain HTTP in HTTP.
 fn unanswered(error: &hyper::Error, target: &Target) -> String {
     let question = if error.is_parse() && !target.encrypted { ": is it https?" } else { "" };
     format!("{error}{question}")

@@ -1,9 +1,10 @@
-//! File descriptors: as many as connections may be open, with room for them from the start.
+//! File descriptors: raises their limit and reserves room for them at the start.
 //!
-//! Linux keeps a process's descriptors in a table that doubles when it is full. While several threads share it, the one
-//! that needs the room waits for an RCU grace period: milliseconds, and on busy cores seconds, in which it does nothing
-//! else (3 s were measured; `expand_fdtable` in the kernel's fs/file.c). A table that has its size before there is a
-//! second thread never grows.
+//! Linux keeps a process's descriptors in a table that doubles when it is full. In a process with
+//! several threads, the thread that grows the table waits for an RCU grace period. That wait blocks
+//! the thread for milliseconds, and on busy cores for seconds. A measured wait took 3 s; see
+//! `expand_fdtable` in the kernel's fs/file.c. A table with its final size before the second thread
+//! starts never grows.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,14 +15,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::Config;
 use crate::workers;
 
-/// What is open besides connections of clients and the workers: to Redis, files, the main runtime's own.
+/// Descriptors besides client connections and workers: for Redis, files and the main runtime.
 const OTHERS: usize = 256;
 
-/// Free descriptors without which there is no use in starting, besides those of the workers: for the main runtime, the
-/// listeners and the files that are read.
+/// Fewest free descriptors for a start, besides those of the workers. The main runtime, the
+/// listeners and the configuration files need them.
 const FEWEST: usize = 8;
 
-/// Whether some are free.
+/// Checks that enough descriptors are free.
 ///
 /// # Errors
 /// When too few are.
@@ -31,9 +32,9 @@ pub(super) fn some_are_free() -> io::Result<()> {
     Ok(taken.map(drop)?)
 }
 
-/// Raises the soft limit as far as `config` needs and the hard limit permits, and makes room in the table. Only of use
-/// before other threads are started. How many connections each listener may then have open: clients must not take what
-/// is needed to reach Redis.
+/// Raises the soft limit as far as `config` needs and the hard limit permits, and reserves room in
+/// the table. It must run before other threads start. Returns the number of connections for each
+/// listener. Clients must not use up the descriptors that Redis needs.
 pub(super) fn reserve(config: &Config) -> u64 {
     let listeners = if config.admin_listen.is_some() { 2 } else { 1 };
     let others = (OTHERS + of_workers()) as u64;
@@ -49,17 +50,17 @@ pub(super) fn reserve(config: &Config) -> u64 {
         );
     }
     let last = wanted.min(permitted).saturating_sub(1);
-    // Closed again at once; the room stays. Failing costs only that room.
+    // The descriptor closes at once; the room stays. A failure costs only that room.
     let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(io::stdin(), last));
     connections.clamp(1, config.limits.max_connections)
 }
 
-/// How many the threads that serve connections need.
+/// Descriptors of the threads that serve connections.
 fn of_workers() -> usize {
     workers::cores() * workers::DESCRIPTORS
 }
 
-/// How many files may be open after `wanted` was asked for.
+/// Requests `wanted` open files and returns the resulting limit.
 fn raise(wanted: u64) -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let infinite = u64::MAX;

@@ -1,4 +1,4 @@
-//! `tollgate explain`: what a policy of a file does with a key, without asking anybody.
+//! `tollgate explain`: the effect of a file's policy on a key, offline.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -92,7 +92,7 @@ fn quota(quota: &Quota) -> Value {
     told
 }
 
-/// Where a check of now counts, or would if the policies were on a Redis.
+/// The Redis keys and slot of a check made now, also if the store is not Redis.
 fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
     let (prefix, used) = match &config.store {
         StoreConfig::Embedded => (DEFAULT_KEY_PREFIX, false),

@@ -21,7 +21,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Whatever else answers there is no node, also with 200.
+/// Any other answer is not from a node, even with status 200.
 fn is_ready(args: &Args) -> Result<bool, String> {
     let answer = args.node.get("/health/ready")?;
     let body = answer.json();

@@ -1,4 +1,4 @@
-//! From a file to a configuration, as `tollgate serve` would have it.
+//! Loads a file like `tollgate serve`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::clock::unix_micros;
 use crate::config::{Config, Faults, Overrides, Setup};
 
-/// The variables that say what a flag of `serve` does, and beat a file.
+/// The variables that replace flags of `serve` and override the file.
 pub(super) const LISTEN: &str = "TOLLGATE_LISTEN";
 pub(super) const ADMIN_LISTEN: &str = "TOLLGATE_ADMIN_LISTEN";
 pub(super) const STORE: &str = "TOLLGATE_STORE";
 
-/// Reads `file`; the variables that `serve` reads beat what it says.
+/// Reads `file` with the overrides of the variables that `serve` reads.
 ///
 /// # Errors
 /// Every fault, one a line.
@@ -24,7 +24,8 @@ pub(super) fn config(file: &Path) -> Result<Config, Faults> {
     Setup { file: Some(file.to_owned()), overrides }.load(unix_micros())
 }
 
-/// What a variable says, unless that is nothing. What is not UTF-8 is not repeated: it may hold a password.
+/// The value of a variable unless it is empty. A fault never repeats a value that is not UTF-8: it
+/// may hold a password.
 fn variable(name: &'static str) -> Result<Option<String>, Faults> {
     let value = std::env::var_os(name).filter(|value| !value.is_empty()).map(OsString::into_string).transpose();
     value.map_err(|_| Faults::of_source(name, "not UTF-8"))

@@ -76,13 +76,13 @@ enum Command {
 
 /// Parses the command line of this process. An error is printed and ends the process.
 ///
-/// An empty variable counts as unset: templates leave variables empty that they have nothing for.
+/// An empty variable counts as unset, because templates leave unused variables empty.
 pub fn parse<P: Parser>() -> P {
     let matches = with_variables(P::command()).try_get_matches();
     matches.and_then(|matches| P::from_arg_matches(&matches)).unwrap_or_else(|told| exit(&told))
 }
 
-/// Ends the process with what clap tells in place of a command: the help, the version, or what is wrong.
+/// Prints clap's output and ends the process: the help, the version, or an error.
 fn exit(told: &clap::Error) -> ! {
     let code = match written(show(told)) {
         Err(reason) if !told.use_stderr() => {
@@ -94,7 +94,7 @@ fn exit(told: &clap::Error) -> ! {
     std::process::exit(code)
 }
 
-/// In colour, unless it repeats what a terminal must not be shown.
+/// In colour, unless the text contains characters that are unsafe on a terminal.
 fn show(told: &clap::Error) -> std::io::Result<()> {
     let text = told.render().to_string();
     match shown::lines(&text) {
@@ -106,7 +106,8 @@ fn show(told: &clap::Error) -> std::io::Result<()> {
     }
 }
 
-/// Sees to it that empty variables are none, and that no help shows what the others hold: a URL may have a password.
+/// Ignores empty variables, and hides the values of all others in help texts: a URL may have a
+/// password.
 fn with_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     command
@@ -115,7 +116,7 @@ fn with_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_variables)
 }
 
-/// Does what the command line says.
+/// Runs the command.
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Serve(args) => serve::run(args),
@@ -130,8 +131,7 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
-/// Tells on standard output what a command was asked for, and ends it with `code`; with `failed` where that
-/// cannot be written.
+/// Prints the result of a command and returns `code`, or `failed` if the write fails.
 fn tell(text: &str, code: ExitCode, failed: u8) -> ExitCode {
     match print(text) {
         Ok(()) => code,
@@ -139,16 +139,16 @@ fn tell(text: &str, code: ExitCode, failed: u8) -> ExitCode {
     }
 }
 
-/// Tells why a command failed, and ends it with `code`.
+/// Reports why a command failed and returns `code`.
 fn fail(reason: &str, code: u8) -> ExitCode {
     complain(reason);
     ExitCode::from(code)
 }
 
-/// Writes to standard output, as a terminal may show it; that nobody reads it any more is no reason to fail.
+/// Writes to standard output, escaped for a terminal. A closed pipe is no failure.
 ///
 /// # Errors
-/// When it cannot be written, for instance to a disk that is full.
+/// When the write fails, for instance on a full disk.
 pub fn print(text: &str) -> Result<(), String> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
@@ -162,12 +162,12 @@ fn written(result: std::io::Result<()>) -> Result<(), String> {
     }
 }
 
-/// Tells on standard error why a command failed; that nobody reads it changes nothing.
+/// Reports on standard error why a command failed; ignores write errors.
 fn complain(reason: &str) {
     say(&format!("tollgate: {reason}"));
 }
 
-/// Lines on standard error, as a terminal may show them.
+/// Writes lines to standard error, escaped for a terminal.
 fn say(lines: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("{}\n", shown::lines(lines)).as_bytes());
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// Of the other flags `tollgate COMMAND --help` tells.
+    /// `tollgate COMMAND --help` describes the other flags.
     #[test]
     fn every_flag_of_serve_and_of_who_asks_a_node_is_in_the_document() {
         let document = include_str!("../../docs/configuration.md");

@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// These are the policies of before, and why.
+/// Explains that the node still uses the previous policies, and lists the faults.
 fn faults_of(last: &Value) -> String {
     let fault = |fault: &Value| {
         let place = fault["line"].as_u64().zip(fault["column"].as_u64());
@@ -52,19 +52,19 @@ fn faults_of(last: &Value) -> String {
     format!("these are the policies of before: at {} the file had faults{faults}", text(&last["at"]))
 }
 
-/// What the file says otherwise than the node does, until it is started again.
+/// The settings whose change in the file needs a restart.
 fn waiting(last: &Value) -> Option<String> {
     let settings = last["restart_needed"].as_array()?.iter().filter_map(Value::as_str);
     let settings: Vec<_> = settings.map(|name| format!("`{}`", visible(name))).collect();
     (!settings.is_empty()).then(|| format!("these settings have changed and need a restart: {}", settings.join(", ")))
 }
 
-/// On one line, whatever it holds.
+/// The value on one line.
 fn text(value: &Value) -> String {
     visible(value.as_str().unwrap_or("?"))
 }
 
-/// One line a policy, its columns as wide as what they hold.
+/// One line for each policy, each column as wide as its longest value.
 fn table(body: &Value) -> String {
     let mut rows = vec![["POLICY", "ALGORITHM", "KEY", "ON STORE FAILURE", "QUOTAS"].map(str::to_owned)];
     rows.extend(body["policies"].as_array().into_iter().flatten().map(|policy| {

@@ -1,8 +1,8 @@
-//! `tollgate replay`: what policies would have said to the requests of a log.
+//! `tollgate replay`: applies policies to the requests of a log.
 //!
-//! Nothing is asked over a network: each policy has an embedded store of its own, whose clock is the log's. Time never
-//! goes back: a line from before its predecessor, as servers write them that log a request when it ends, is decided
-//! at the instant of the latest line so far.
+//! It works offline: each policy has its own embedded store, whose clock is the log's. Time never
+//! goes back. Servers that log a request at its end write lines out of order. A line older than its
+//! predecessor is decided at the latest instant so far.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,12 +78,12 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Why there is no report.
+/// The reason why there is no report.
 #[derive(Debug)]
 enum Failure {
-    /// What was asked for cannot be: exit code 1.
+    /// An invalid request of the user: exit code 1.
     Asked(String),
-    /// The log: exit code 2.
+    /// An error in the log: exit code 2.
     Log(String),
 }
 
@@ -101,7 +101,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// The policies that were named, in that order.
+/// The named policies, in that order.
 fn policies(args: &Args) -> Result<Vec<Arc<Policy>>, Failure> {
     let config = load::config(&args.file);
     let Policies { by_name, .. } = config.map_err(|faults| Failure::Asked(faults.to_string()))?.policies;

@@ -15,11 +15,11 @@ use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
 use crate::serve::Server;
 
-/// What comes so soon after the first signal is the same one once more: `timeout` signals the process, and
+/// A signal this soon after the first one is a repetition of it: `timeout` signals the process and
 /// then its group.
 const ECHO: Duration = Duration::from_secs(1);
 
-/// The variable that names the configuration where the command line does not.
+/// The variable that names the configuration when the command line does not.
 const CONFIG: &str = "TOLLGATE_CONFIG";
 
 /// A flag beats its environment variable, which beats the file.
@@ -45,7 +45,7 @@ pub(super) struct Args {
 impl Args {
     fn setup(self) -> Setup {
         let overrides = Overrides { listen: self.listen, admin_listen: self.admin_listen, store: self.store };
-        // Not clap's: to it, a variable and an argument would be at odds.
+        // Not through clap: it rejects a variable together with an argument.
         let variable = || std::env::var_os(CONFIG).filter(|file| !file.is_empty()).map(PathBuf::from);
         Setup { file: self.file.or(self.config).or_else(variable), overrides }
     }
@@ -58,7 +58,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     log::start();
     let setup = args.setup();
     let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());
-    // As long as there is one thread.
+    // Must run while there is only one thread.
     let config = config.map(|config| (descriptors::reserve(&config), config));
     if let Err(error) = log::write() {
         return fail(&error.to_string(), 1);
@@ -69,7 +69,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             .build()
             .map_err(|error| error.to_string())?;
         let served = runtime.block_on(serve(setup, config, connections));
-        // A sweep may still be under way.
+        // A sweep may still be running.
         runtime.shutdown_background();
         served
     });
@@ -82,7 +82,8 @@ async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), Str
     let hangup = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
     let server = Server::open(setup, config).await.map_err(|error| error.to_string())?;
     let server = server.with_connections(connections);
-    // By a thread of its own, since nobody need be reading; without one there is no greeting.
+    // A separate thread prints the greeting, because a full pipe may block it. Without a thread
+    // there is no greeting.
     let greeting = server.greeting();
     let _ = std::thread::Builder::new().name("greeting".into()).spawn(move || drop(print(&greeting)));
     let reloads = reload_on(hangup, server.reloader());
@@ -94,7 +95,7 @@ async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), Str
     }
 }
 
-/// Lets the node end at the first signal, and the process at once at a later one.
+/// Stops the node at the first signal, and ends the process at once at a later one.
 async fn end_on(mut signals: Signals, stop: oneshot::Sender<()>) {
     signals.next().await;
     let _ = stop.send(());
@@ -102,20 +103,20 @@ async fn end_on(mut signals: Signals, stop: oneshot::Sender<()>) {
     while signals.next().now_or_never().is_some() {}
     signals.next().await;
     log::end(Some("ended at once by a second signal"));
-    // To drop what still runs could take as long as others like, such as a collector of traces.
+    // Dropping the running tasks may block on other services, such as a trace collector.
     std::process::exit(1);
 }
 
-/// Loads the configuration again at each signal. Does not end.
+/// Reloads the configuration at each signal; never returns.
 async fn reload_on(mut hangup: Signal, reloader: Arc<Reloader>) {
     while hangup.recv().await.is_some() {
-        // It has logged how it went.
+        // The reloader has logged the result.
         let _ = reloader.reload("SIGHUP").await;
     }
     std::future::pending().await
 }
 
-/// The signals that ask a process to end.
+/// The signals that end the process.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

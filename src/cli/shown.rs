@@ -1,14 +1,14 @@
-//! Text as a terminal may show it.
+//! Escapes text for a terminal.
 //!
-//! A name, a key or an answer may hold escape sequences, which rewrite a terminal, or letters that
-//! turn the direction of a line. All output of a command passes through here. To escape a text twice
-//! changes nothing.
+//! A name, a key or an answer may hold escape sequences, which control a terminal. It may also hold
+//! letters that change the direction of a line. All output of a command passes through here.
+//! Escaping a text twice changes nothing.
 
 use std::borrow::Cow;
 
 use crate::config::visible;
 
-/// Lines for people: all that cannot be seen is escaped, except for the ends of lines.
+/// Lines for people: escapes all invisible characters except line ends.
 pub(super) fn lines(text: &str) -> Cow<'_, str> {
     // Most lines are plain.
     if text.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)) {
@@ -17,13 +17,13 @@ pub(super) fn lines(text: &str) -> Cow<'_, str> {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n").into()
 }
 
-/// A JSON document with the same letters, escaped as JSON does it: programs read the same values.
+/// A JSON document whose invisible characters have JSON escapes: programs read the same values.
 pub(super) fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
             '\n' | '"' | '\'' | '\\' => shown.push(letter),
-            // In JSON these stand between values only.
+            // In JSON these characters appear only between values.
             '\r' | '\t' => shown.push(' '),
             _ if letter.escape_debug().len() == 1 => shown.push(letter),
             _ => letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown += &format!("\\u{unit:04x}")),

@@ -1,4 +1,4 @@
-//! Where to ask: `http://host:port` or `https://host:port`, with a path before every other if need be.
+//! The URL of a service: `http://host:port` or `https://host:port`, with an optional path prefix.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,21 +8,21 @@ use hyper::http::uri::Authority;
 
 const FORM: &str = "--url: write http://host:port or https://host:port";
 
-/// The service to ask.
+/// The service to call.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Whether by TLS.
+    /// Whether it uses TLS.
     pub encrypted: bool,
     /// Without the brackets of an IPv6 address.
     pub host: String,
     pub port: u16,
-    /// As the field `Host` writes it.
+    /// As the header field `Host` writes it.
     pub authority: String,
-    /// Comes before every path; without a slash at its end.
+    /// The prefix of every path, without a trailing slash.
     pub path: String,
 }
 
-/// What cannot be read is not repeated: it may hold a password.
+/// An error never repeats the text: it may hold a password.
 impl FromStr for Target {
     type Err = String;
 
@@ -48,7 +48,7 @@ impl FromStr for Target {
     }
 }
 
-/// By hand: a number that is no port is none at all to [`Authority::port_u16`].
+/// Parses the port separately: [`Authority::port_u16`] ignores an invalid port.
 fn port(authority: &Authority, default: u16) -> Result<u16, String> {
     match authority.as_str().strip_prefix(authority.host()).and_then(|rest| rest.strip_prefix(':')) {
         None => Ok(default),

@@ -1,4 +1,4 @@
-//! TLS towards a node, by the authority that signed its certificate.
+//! TLS towards a node, verified with the authority of its certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,10 +27,10 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Agrees on TLS with `host`.
+    /// Starts TLS with `host`.
     ///
     /// # Errors
-    /// When a file is missing or wrong, or the node is not who it should be.
+    /// When a file is missing or wrong, or the node's certificate does not match.
     pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
         let connector = TlsConnector::from(Arc::new(self.config()?));

@@ -1,4 +1,4 @@
-//! `tollgate token`: tokens for callers, and the lines by which a node knows them.
+//! `tollgate token`: tokens for callers, and the hash lines that a node stores.
 
 use std::process::ExitCode;
 
@@ -7,10 +7,10 @@ use super::bounded;
 use super::{fail, tell};
 use crate::access::{TokenHash, new_token};
 
-/// The most bytes of a token: a bound for input that is named by mistake.
+/// Longest token, bytes: a bound for input named by mistake.
 const MAX_BYTES: u64 = 4096;
 
-/// The fewest characters of a token: 20 random letters and digits hold more than 100 bits.
+/// Fewest characters of a token: 20 random letters and digits hold more than 100 bits.
 const MIN_LETTERS: usize = 20;
 
 #[derive(Debug, clap::Args)]
@@ -41,12 +41,12 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// The line of the one token on standard input. Blanks around it are no part of it.
+/// The hash line of the one token on standard input, without the blanks around it.
 fn hashed() -> Result<String, String> {
     let bytes = bounded::all(std::io::stdin().lock(), MAX_BYTES);
     let bytes = bytes.map_err(|reason| format!("standard input: {reason}"))?;
     let text = String::from_utf8(bytes).map_err(|_| "standard input: not UTF-8")?;
-    // Some editors begin a file with a mark that is no part of its text.
+    // Some editors write a byte order mark at the start of a file.
     let token = text.trim_start_matches('\u{feff}').trim();
     match token.chars().count() {
         0 => Err("write the token to standard input".into()),

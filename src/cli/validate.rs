@@ -24,7 +24,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             tell(&told, ExitCode::SUCCESS, 1)
         }
         Err(faults) => {
-            // Each line as editors and CI read it, from the first on.
+            // Editors and CI parse each line, so the first line has no prefix.
             say(&faults.to_string());
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! Who may call: the files of tokens.
+//! The token files that grant access.
 
 use crate::access::{Access, TokenHash};
 
@@ -13,7 +13,7 @@ const SHAPE: Shape = Shape {
     checked: &[],
 };
 
-/// What `auth` says; nobody has a token when it is absent.
+/// Reads `auth`; without it no token is valid.
 pub(super) fn auth(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Access> {
     let Some(node) = root.member("auth") else { return Some(Access::default()) };
     let section = Section::open(node, &SHAPE, faults)?;
@@ -29,14 +29,15 @@ pub(super) fn auth(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -
     Some(Access { check, admin, allow_anonymous })
 }
 
-/// The tokens of all files of a list.
+/// The tokens of all files in a list.
 fn tokens(list: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<TokenHash>> {
     let items = list.list("[admin.tokens]", faults)?;
     let read: Vec<Option<Vec<TokenHash>>> = items.iter().map(|item| tokens_of(item, files, faults)).collect();
     read.into_iter().collect::<Option<Vec<_>>>().map(|tokens| tokens.concat())
 }
 
-/// The tokens of one file. A fault never repeats a line, nor what names no file: it may be the token itself.
+/// The tokens of one file. A fault never repeats a line, nor text that names no file. Either may be
+/// the token itself.
 fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<TokenHash>> {
     let bytes = match files.read(item, "a file such as `admin.tokens`", faults)? {
         Ok(bytes) => bytes,
@@ -49,7 +50,7 @@ fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<
     let text = String::from_utf8(bytes).ok().or_else(|| item.complain("is not UTF-8", faults))?;
     let mut tokens = Vec::new();
     let before = faults.count();
-    // Some editors begin a file with a mark that is no part of its text.
+    // Some editors write a byte order mark at the start of a file.
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         match TokenHash::parse(line) {

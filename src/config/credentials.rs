@@ -1,4 +1,4 @@
-//! How Redis lets a node in: a user and password, and TLS.
+//! The credentials for Redis: a user and password, and TLS.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use super::url::Seed;
 
 const TLS: Shape = Shape { example: "{ca_file: ca.pem}", known: &["ca_file", "cert_file", "key_file"], checked: &[] };
 
-/// How a node shows who it is, and knows the server: the same for all servers of a store.
+/// How a node authenticates and verifies the servers: the same for all servers of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// None: as the default user, without a password.
+    /// None: the default user, without a password.
     pub login: Option<Login>,
-    /// None: without TLS.
+    /// None: no TLS.
     pub tls: Option<ClientTls>,
 }
 
-/// Whom a node logs in as.
+/// The user that a node logs in as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Login {
     /// None: the default user.
@@ -28,7 +28,8 @@ pub struct Login {
     pub password: Password,
 }
 
-/// A password, or where it is read each time a connection is made, so that it can be changed.
+/// A password, or the file that holds it. Each new connection reads that file, so the password can
+/// change.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Password {
     Text(String),
@@ -44,16 +45,17 @@ impl fmt::Debug for Password {
     }
 }
 
-/// TLS towards the servers. The files are read each time a connection is made, so that they can be renewed.
+/// TLS towards the servers. Each new connection reads the files, so they can be renewed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// The authority of the servers' certificates, in PEM. None: those that this machine trusts.
+    /// The authority of the servers' certificates, in PEM. None: the authorities that this machine
+    /// trusts.
     pub ca_file: Option<PathBuf>,
-    /// The certificate that the node shows, and its key, in PEM.
+    /// The node's client certificate and its key, in PEM.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What is said of them beside the URLs.
+/// The credentials as written beside the URLs.
 #[derive(Debug)]
 pub(super) struct Written {
     place: Place,
@@ -111,7 +113,7 @@ fn tls(section: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<
     Some(ClientTls { ca_file: all(ca_file)?, identity: all(identity)? })
 }
 
-/// What is absent is right, what has a fault is not.
+/// An absent value is valid, a value with a fault is not.
 fn all<T>(read: Option<Option<T>>) -> Option<Option<T>> {
     match read {
         None => Some(None),
@@ -120,7 +122,7 @@ fn all<T>(read: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// What the URLs and the members beside them say together.
+/// Combines the URLs with the members beside them.
 pub(super) fn credentials(
     seeds: &[(Place, Seed)],
     written: Option<Written>,
@@ -158,6 +160,6 @@ pub(super) fn credentials(
             return None;
         }
     };
-    // What is said of TLS turns it on, also where no URL does.
+    // `store.tls` turns TLS on, even where no URL does.
     Some(Credentials { login, tls: tls.or_else(|| first.tls.then(ClientTls::default)) })
 }

@@ -1,4 +1,4 @@
-//! Spans of time as written: `100ms`, `10s`, `1m`, `36h`, `1d`.
+//! Durations as written: `100ms`, `10s`, `1m`, `36h`, `1d`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use super::fault::Faults;
 use super::raw::Node;
 use super::scalar::{digits, excerpt};
 
-/// The span that `text` writes, in us (one too long for that is as long as can be), or what is wrong with it.
+/// The duration in `text`, in us, saturated if it is too long. Otherwise the reason why it is
+/// wrong.
 pub fn parse(text: &str) -> Result<Micros, String> {
     let (count, unit) = parts(text);
     let known = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, length)| *length);
@@ -29,7 +30,8 @@ pub fn parse(text: &str) -> Result<Micros, String> {
     }
 }
 
-/// A window by the clock: days, weeks, months and years are those of the calendar, one at a time; others have a length.
+/// Parses a window by the clock. A unit of the calendar (day, week, month, year) counts only once;
+/// other windows have a fixed length.
 pub(super) fn parse_by_clock(text: &str) -> Result<(Micros, Option<Unit>), String> {
     let (count, unit) = parts(text);
     match (digits(count), calendar_unit(unit)) {
@@ -46,7 +48,7 @@ pub(super) fn parse_by_clock(text: &str) -> Result<(Micros, Option<Unit>), Strin
     }
 }
 
-/// The number and the unit.
+/// Splits the number from the unit.
 fn parts(text: &str) -> (&str, &str) {
     text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()))
 }
@@ -55,7 +57,7 @@ fn calendar_unit(symbol: &str) -> Option<Unit> {
     [Unit::Day, Unit::Week, Unit::Month, Unit::Year].into_iter().find(|unit| unit.symbol() == symbol)
 }
 
-/// The span that `text` writes if it is in the range, or what is wrong with it.
+/// The duration in `text` if it is in the range, otherwise the reason why it is wrong.
 pub(super) fn parse_within(text: &str, range: &RangeInclusive<Micros>) -> Result<Micros, String> {
     let span = parse(text)?;
     let (shortest, longest) = (span_text(*range.start()), span_text(*range.end()));
@@ -64,7 +66,7 @@ pub(super) fn parse_within(text: &str, range: &RangeInclusive<Micros>) -> Result
 }
 
 impl Node {
-    /// A span of time of the range.
+    /// Reads a duration within the range.
     pub(super) fn duration(&self, range: RangeInclusive<Micros>, faults: &mut Faults) -> Option<Duration> {
         let text = self.text("a duration such as `100ms`", faults)?;
         let refuse = |message| faults.note(self.place, format!("{}: {message}", self.name));

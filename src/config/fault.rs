@@ -1,19 +1,19 @@
-//! What is wrong with a configuration, where, and what would be right.
+//! Faults of a configuration: the error, its place and the correction.
 
 use std::fmt;
 
 use super::files::Watched;
 
-/// Where a fault is. Faults are told in this order.
+/// The place of a fault. Faults are sorted in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// In a flag of the command line or its environment variable.
+    /// A flag of the command line or its environment variable.
     Flag(&'static str),
-    /// In the source as a whole: it cannot be read.
+    /// The source as a whole: it cannot be read.
     Source,
     /// In the text: line and column from 1, columns in characters.
     At { line: usize, column: usize },
-    /// In the quotas of a request: which one, and which of its members, from 0.
+    /// In the quotas of a request: the quota's index and its member's index, from 0.
     Asked { quota: usize, member: Option<usize> },
 }
 
@@ -35,17 +35,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Every fault of one configuration.
+/// All faults of one configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
     origin: String,
     found: Vec<Fault>,
-    /// The files that were read, as they were before: when one changes, its faults may be gone.
+    /// The files as they were before the read. When one changes, its faults may be gone.
     read: Vec<Watched>,
 }
 
 impl Faults {
-    /// None yet, in what was read from `origin`.
+    /// No faults yet, for a text read from `origin`.
     pub(super) fn new(origin: &str) -> Self {
         Self { origin: origin.to_owned(), found: Vec::new(), read: Vec::new() }
     }
@@ -65,24 +65,24 @@ impl Faults {
         self.found.len()
     }
 
-    /// `value` if there is one and nothing was noted, else the faults, by place.
+    /// `value` if there is one and no fault was noted, otherwise the faults, by place.
     pub(super) fn conclude<T>(mut self, value: Option<T>) -> Result<T, Self> {
         self.found.sort();
         debug_assert!(value.is_some() || !self.found.is_empty(), "a missing value must have a fault");
         value.filter(|_| self.found.is_empty()).ok_or(self)
     }
 
-    /// The same, of a configuration that was read from these files.
+    /// Adds the files that the configuration was read from.
     pub(super) fn read_from(self, read: Vec<Watched>) -> Self {
         Self { read, ..self }
     }
 
-    /// Whether one of its files was not there, or could not be read.
+    /// Whether one of the files was missing or unreadable.
     pub fn is_unread(&self) -> bool {
         self.read.iter().any(Watched::is_unread)
     }
 
-    /// The files that were read, as they were before.
+    /// The files as they were before the read.
     pub fn files(&self) -> &[Watched] {
         &self.read
     }

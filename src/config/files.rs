@@ -1,4 +1,4 @@
-//! The files that a configuration is read from, and whether they have changed since.
+//! The files that a configuration is read from, and how a change of them is detected.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,25 +10,25 @@ use super::raw::{Node, Value};
 use super::scalar::{excerpt, visible};
 use super::source::Source;
 
-/// What one of these files may hold, bytes: a bound for what is named by mistake.
+/// Largest size of one of these files, bytes: a bound for files named by mistake.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The files that a configuration names, as they are read.
+/// The files that a configuration names.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// Relative paths are found from here: the folder of the configuration.
+    /// The folder of the configuration: relative paths start here.
     folder: PathBuf,
     read: Vec<Watched>,
     /// Warnings about files that others may write, or secrets that others may read.
     open: Vec<String>,
 }
 
-/// Permissions of the group and of others: to write, and to read.
+/// Permissions of the group and of others: write, and read.
 const WRITABLE: u32 = 0o022;
 const READABLE: u32 = 0o044;
 
-/// A warning about the file at `path`, if its permissions have one of `refused`. Root gives files to a group that a
-/// service is in: a group may read what its service does not own.
+/// Returns a warning about the file at `path` if its permissions include one of `refused`. Root
+/// often shares a secret with the service's group, so the group may read files of another owner.
 fn permissions(path: &Path, refused: u32) -> Option<String> {
     let data = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let is_ours = data.uid() == rustix::process::geteuid().as_raw();
@@ -45,7 +45,7 @@ fn permissions(path: &Path, refused: u32) -> Option<String> {
 }
 
 impl Files {
-    /// So far only the configuration itself.
+    /// Starts with the configuration alone.
     pub(super) fn beside(source: &Source) -> Self {
         let parent = |file: &Watched| file.path.parent().map(Path::to_owned);
         let folder = source.file.as_ref().and_then(parent).unwrap_or_default();
@@ -53,27 +53,27 @@ impl Files {
         Self { folder, read: source.file.clone().into_iter().collect(), open }
     }
 
-    /// Those that were read, and warnings about their permissions.
+    /// The files read so far, and warnings about their permissions.
     pub(super) fn into_watched(mut self) -> (Vec<Watched>, Vec<String>) {
         self.open.sort();
         self.open.dedup();
         (self.read, self.open)
     }
 
-    /// Warns if others may read the file that `node` names, which holds a secret.
+    /// Warns if others may read the secret file that `node` names.
     pub(super) fn secret(&mut self, node: &Node) {
         if let Value::Text { text, .. } = &node.value {
             self.open.extend(permissions(&self.folder.join(text), READABLE));
         }
     }
 
-    /// The same of the configuration itself: it holds a password.
+    /// Warns if others may read the configuration itself, because it holds a password.
     pub(super) fn holds_secret(&mut self) {
         let itself = self.read.first().and_then(|file| permissions(&file.path, READABLE));
         self.open.extend(itself);
     }
 
-    /// The path that `node` names; `what` says what it should be.
+    /// The path that `node` names; `what` describes the expected file.
     pub(super) fn path(&self, node: &Node, what: &str, faults: &mut Faults) -> Option<PathBuf> {
         let name = node.text(what, faults)?;
         if name.is_empty() {
@@ -83,16 +83,16 @@ impl Files {
         Some(self.folder.join(name))
     }
 
-    /// What the file holds that `node` names.
+    /// The contents of the file that `node` names.
     pub(super) fn bytes(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Vec<u8>> {
         let read = self.read(node, what, faults)?;
         read.map_or_else(|error| node.complain(&format!("cannot be read: {error}"), faults), Some)
     }
 
-    /// The same; why it cannot be read is for the caller to note.
+    /// Like [`Self::bytes`], but the caller notes a read error.
     pub(super) fn read(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Result<Vec<u8>, String>> {
         let path = self.path(node, what, faults)?;
-        // Whoever opens a pipe waits for who writes to it.
+        // Opening a pipe would block until another process writes to it.
         let (watched, read) = match is_other(&path) {
             true => (Watched::look(&path), Err("it is no file".to_owned())),
             false => watched(&path, MAX_BYTES),
@@ -102,20 +102,20 @@ impl Files {
         Some(read)
     }
 
-    /// The same, when it is text.
+    /// The contents of the file as text.
     pub(super) fn text(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<String> {
         let bytes = self.bytes(node, what, faults)?;
         String::from_utf8(bytes).ok().or_else(|| node.complain("is not UTF-8", faults))
     }
 }
 
-/// Whether what is there is a pipe, a folder, a device.
+/// Whether the path is a pipe, a folder or a device.
 pub(super) fn is_other(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|data| !data.is_file())
 }
 
-/// The file at `path` as it was before it was read, and what it holds if that is at most so many bytes; some that say
-/// they are empty never end.
+/// The stamp of the file at `path` before the read, and its contents up to `most` bytes. Some
+/// endless files report a size of 0.
 pub(super) fn watched(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, String>) {
     let (watched, mut bytes) = (Watched::look(path), Vec::new());
     match File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes)) {
@@ -126,7 +126,7 @@ pub(super) fn watched(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, Strin
 }
 
 impl Node {
-    /// Notes what is wrong with the file that this names.
+    /// Notes a fault of the file that this node names.
     pub(super) fn complain<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
         if let Value::Text { text, .. } = &self.value {
             faults.note(self.place, format!("the file `{}` {what}", excerpt(text)));
@@ -135,16 +135,17 @@ impl Node {
     }
 }
 
-/// A file as it was just before it was read.
+/// A file as it was just before the read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
     path: PathBuf,
-    /// None: it was not there, or could not be read. So one that is there is tried again until it can be, although
-    /// nothing about it changes when a disk or the system recovers.
+    /// None: the file was missing or unreadable. An existing file then differs from this, so it is
+    /// read again until that succeeds. Nothing about the file changes when a disk or the system
+    /// recovers.
     stamp: Option<Stamp>,
 }
 
-/// What differs once a file was written, replaced by another, or reached through another symbolic link.
+/// Changes when the file is written, replaced, or reached through another symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -177,18 +178,18 @@ impl Watched {
         &self.path
     }
 
-    /// Whether another file is there than before, and not the same one with other contents.
+    /// Whether another file has replaced this one: new contents of the same file do not count.
     pub fn has_taken_the_place_of(&self, before: &Self) -> bool {
         let which = |stamp: &Stamp| (stamp.device, stamp.inode);
         self.stamp.as_ref().map(which) != before.stamp.as_ref().map(which)
     }
 
-    /// The same file, which could not be read.
+    /// The same file, marked as unreadable.
     fn unread(self) -> Self {
         Self { stamp: None, ..self }
     }
 
-    /// Whether it was not there, or could not be read.
+    /// Whether the file was missing or unreadable.
     pub fn is_unread(&self) -> bool {
         self.stamp.is_none()
     }
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn what_is_there_and_cannot_be_read_looks_different_as_long_as_it_is_there() {
         let folder = tempfile::tempdir().unwrap();
-        // Its start cannot be read, whoever asks.
+        // No process can read the start of this file.
         let path = folder.path().join("file");
         std::os::unix::fs::symlink("/proc/self/mem", &path).unwrap();
         let (unread, bytes) = watched(&path, 10);

@@ -1,4 +1,4 @@
-//! The quotas that a check brings along: read by the grammar of the configuration, under its rules.
+//! Inline quotas of a check: read with the grammar and the rules of the configuration.
 
 use crate::limit::calendar::UTC;
 use crate::limit::policy::{Options, Policy};
@@ -20,16 +20,16 @@ pub enum Written {
     Members(Vec<(String, Written)>),
 }
 
-/// What is wrong with the quotas of a request.
+/// A fault in the quotas of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
-    /// Where below them, as a JSON pointer without escapes: empty, `/0` or `/0/limit`.
+    /// The place below the quotas, as a JSON pointer without escapes: empty, `/0` or `/0/limit`.
     pub pointer: Vec<String>,
-    /// What is wrong and what would be right.
+    /// The error and its correction.
     pub message: String,
 }
 
-/// The quotas that `written` says, in the form that the quotas of `policy` have.
+/// Parses the quotas in `written`, in the form that the quotas of `policy` have.
 ///
 /// # Errors
 /// Every fault at once.
@@ -47,19 +47,19 @@ pub fn quotas(policy: &Policy, written: &[Written]) -> Result<Vec<Quota>, Vec<Mi
         .map_err(|faults| faults.iter().map(|fault| misfit(fault, written)).collect())
 }
 
-/// The policy with these quotas and counters of their own. The same limits, windows and rates share their
-/// counters, in whatever order, spelling and by whatever names they come.
+/// The policy with these quotas and separate counters. Equal limits, windows and rates share their
+/// counters, whatever their order, spelling and names.
 pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
     let mut terms: Vec<String> = quotas.iter().map(version::terms).collect();
     terms.sort();
     let hash = blake3::hash(terms.join(" ").as_bytes()).to_hex();
-    // No policy can be named so.
+    // No policy name may contain `~`.
     let counters = format!("{}~{}", policy.name, &hash[..16]).into();
     let options = Options { lists: None, counters: Some(counters), ..policy.options.clone() };
     Policy { quotas, options, ..policy.clone() }
 }
 
-/// Equal for quotas that are answered alike.
+/// Equal for quotas that produce equal answers.
 pub fn text(quotas: &[Quota]) -> String {
     quotas.iter().map(version::quota).collect()
 }
@@ -93,7 +93,7 @@ fn members(quota: usize, written: &[(String, Written)], faults: &mut Faults) -> 
     written.iter().enumerate().map(member).collect()
 }
 
-/// What a collection holds does not matter where none may be.
+/// The contents of a collection are irrelevant: no collection is valid here.
 fn scalar(written: &Written) -> Value {
     match written {
         Written::Nothing => Value::Empty,

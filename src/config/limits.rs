@@ -1,4 +1,4 @@
-//! What a client may take of a node.
+//! Limits for the clients of a node.
 
 use std::time::Duration;
 
@@ -14,23 +14,24 @@ const SHAPE: Shape = Shape {
     checked: &[],
 };
 
-/// `request_timeout` may act after half of it, and `/v1/check/all` takes up to two and a half timeouts of a policy.
+/// `request_timeout` may act after half of it. `/v1/check/all` takes up to 2.5 timeouts of a
+/// policy.
 const TIMES_LONGEST: u32 = 6;
 
 impl Limits {
-    /// How long a call may wait for the store, so that it is answered before `request_timeout` acts: two and a half
-    /// timeouts of a policy or more.
+    /// How long a call may wait for the store: 2.5 timeouts of a policy or more. The answer then
+    /// precedes `request_timeout`.
     pub fn waiting(&self) -> Duration {
         self.request_timeout * 5 / (2 * TIMES_LONGEST)
     }
 }
 
-/// What `request_timeout` must be at least, so that no call is cut off that waits for the store.
+/// The least `request_timeout` that never cuts off a call that waits for the store.
 pub(super) fn least_request_timeout(policies: &Policies) -> Duration {
     policies.longest_timeout() * TIMES_LONGEST
 }
 
-/// `request_timeout` where none is written.
+/// The default `request_timeout`.
 pub(super) fn default_request_timeout(policies: &Policies) -> Duration {
     Limits::default().request_timeout.max(least_request_timeout(policies))
 }

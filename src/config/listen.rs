@@ -1,4 +1,4 @@
-//! Where a node listens, and who may reach it there.
+//! The addresses that a node listens on, and the check that protects public ones.
 
 use std::net::SocketAddr;
 
@@ -13,20 +13,21 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net
 
 const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
 
-/// What would be right for checks, and for operators.
+/// Corrections for a public address without tokens: for checks, and for operators.
 const CHECKS_BEYOND_LOOPBACK: &str = "name `auth: {check_token_files: [FILE]}` (`tollgate token new` makes a token), or \
      write `auth: {allow_anonymous: true}` to let everyone in";
 const OPERATORS_BEYOND_LOOPBACK: &str =
     "or name `auth: {admin_token_files: [FILE]}` (`tollgate token new` makes a token)";
 
-/// An address and where it was written.
+/// An address and its place in the source.
 #[derive(Debug, Clone, Copy)]
 struct Written {
     address: SocketAddr,
     place: Place,
 }
 
-/// Where checks are answered, and where operators ask unless it is the same. `access` is none after a fault of it.
+/// The address for checks, and the one for operators if it differs. `access` is none after a fault
+/// in it.
 pub(super) fn listen(
     root: &Section<'_>,
     access: Option<&Access>,
@@ -44,7 +45,7 @@ pub(super) fn listen(
         {
             refuse_beyond_loopback(written, CHECKS_BEYOND_LOOPBACK, faults);
         }
-        // That is about checks: who may do what operators do only tokens can say.
+        // `allow_anonymous` covers checks only: a separate public operator address needs tokens.
         let is_apart = |written: &Written| checks.flatten().is_none_or(|checks| apart(written.address, checks.address));
         if let Some(Some(written)) = admin
             && access.admin.is_empty()
@@ -58,12 +59,13 @@ pub(super) fn listen(
     Some((checks, admin.filter(|admin| apart(*admin, checks))))
 }
 
-/// Whether these are two listeners: port 0 is another one each time.
+/// Whether the addresses are two listeners: port 0 is a new port each time.
 fn apart(admin: SocketAddr, checks: SocketAddr) -> bool {
     admin != checks || admin.port() == 0
 }
 
-/// What the flag says, or else the file; the outer None after a fault, the inner one when neither says anything.
+/// The address of the flag, otherwise of the file. The outer None marks a fault, the inner one an
+/// absent address.
 fn address(
     root: &Section<'_>,
     key: &str,
@@ -85,12 +87,13 @@ fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<Written> {
     address
 }
 
-/// Whether other machines may reach it.
+/// Whether other machines can reach the address.
 pub(super) fn is_beyond_loopback(address: SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
-/// Everyone who reaches the port may ask, so without tokens only this machine does; `or` is what else would be right.
+/// Without tokens every client that reaches the port may call, so only loopback is allowed. `or` is
+/// the alternative correction.
 fn refuse_beyond_loopback(Written { address, place }: Written, or: &str, faults: &mut Faults) {
     if is_beyond_loopback(address) {
         let sentence = format!(

@@ -35,11 +35,12 @@ pub(super) struct Draft {
 /// One entry as written.
 struct Written {
     line: usize,
-    /// Of an override.
+    /// Empty unless the entry is an override.
     quotas: Vec<Quota>,
 }
 
-/// The lists of a policy whose keys are of `key_type` and whose quotas are written as `form` says; none if it has none.
+/// The lists of a policy with keys of `key_type` and quotas in `form`; none if the policy has no
+/// list.
 pub(super) fn lists(policy: &Section<'_>, key_type: KeyType, form: Form, faults: &mut Faults) -> Option<Draft> {
     let mut list = |key| policy.whole(key).map(|member| list(member, key_type, faults));
     let (deny, allow) = (list("deny"), list("allow"));
@@ -55,7 +56,7 @@ pub(super) fn lists(policy: &Section<'_>, key_type: KeyType, form: Form, faults:
 }
 
 impl Draft {
-    /// The lists of `policy`, which has none yet.
+    /// Builds the lists of `policy`, which has none yet.
     pub(super) fn of(self, policy: &Policy) -> Lists {
         let answering = |listed| {
             let policy = Arc::new(with(policy, policy.quotas.clone(), Some(listed)));
@@ -138,7 +139,7 @@ fn matched<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
     }
 }
 
-/// Adds an entry; notes one that is there already.
+/// Adds an entry, or notes a duplicate.
 fn insert(found: &mut Matches<Written>, whom: &Whom<'_>, place: Place, quotas: Vec<Quota>, faults: &mut Faults) {
     let Place::At { line, .. } = place else { return };
     let pattern = whom.pattern();

@@ -1,4 +1,4 @@
-//! Whom an entry of a list is for: a key, a prefix or a network, as written.
+//! The matcher of a list entry, as written: a key, a prefix or a network.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -13,19 +13,19 @@ use super::fault::Faults;
 use super::raw::Node;
 use super::scalar::{digits, excerpt};
 
-/// Whom an entry is for.
+/// The keys that an entry matches.
 pub(super) enum Whom<'a> {
-    /// In the spelling in which it is counted.
+    /// In the normalised spelling, which is the one that is counted.
     Key(Cow<'a, str>),
     Prefix(&'a str),
     Network(Network),
 }
 
-/// One way to say whom an entry is for.
+/// One kind of matcher.
 pub(super) struct Kind {
-    /// The member of a `match`.
+    /// Its member name in a `match`.
     pub one: &'static str,
-    /// The member of a list.
+    /// Its member name in a list.
     pub many: &'static str,
     pub example: &'static str,
     pub read: for<'a> fn(&'a Node, KeyType, &mut Faults) -> Option<Whom<'a>>,
@@ -57,7 +57,7 @@ fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Whom<'a
     sized(node, "a text such as `\"test:\"`", faults).map(Whom::Prefix)
 }
 
-/// A text that may be a key, or its beginning.
+/// A text that may be a key or a prefix of one.
 fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
     let text = node.text_of_any_end(what, faults)?;
     let fits = (1..=MAX_KEY_BYTES).contains(&text.len());
@@ -67,7 +67,7 @@ fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str>
     fits.then_some(text)
 }
 
-/// A network that is no smaller than what the policy counts as one key.
+/// A network no smaller than the network that the policy counts as one key.
 fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
     let text = node.text("a network such as `192.0.2.0/24`", faults)?;
     let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
@@ -84,7 +84,7 @@ fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
     }
 }
 
-/// The network that `text` writes, or what would be right instead.
+/// Parses a network, or returns the correction.
 fn parse(text: &str) -> Result<Network, String> {
     let example = || "write an address and a prefix length, such as `192.0.2.0/24`".to_owned();
     match text.parse::<IpNet>() {
@@ -102,7 +102,7 @@ fn parse(text: &str) -> Result<Network, String> {
     }
 }
 
-/// Whether the address and the length are written as elsewhere; [`IpNet`] also reads `010.0.0.0/08`.
+/// Whether the address and the length have the usual spelling; [`IpNet`] also reads `010.0.0.0/08`.
 fn is_plain(text: &str) -> bool {
     text.split_once('/')
         .is_some_and(|(address, length)| address.parse::<IpAddr>().is_ok() && digits(length).is_some())

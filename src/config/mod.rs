@@ -1,9 +1,9 @@
-//! What the program runs by: the configuration as resolved.
+//! The resolved configuration of the program.
 //!
-//! A `Source` is text; `reader.rs` makes it the tree of `raw.rs`, each piece with its line and column;
-//! `resolve.rs` turns the tree into a `Config` or reports every fault at once. Each reader returns nothing where it
-//! noted a fault and goes on with the rest, so one wrong line never hides the next. What is announced but not built
-//! is refused by name: a setting is obeyed or refused, never ignored.
+//! `reader.rs` parses the text of a `Source` into the tree of `raw.rs`, each node with its line and
+//! column. `resolve.rs` turns the tree into a `Config` or reports every fault at once. Each reader
+//! notes its fault, returns nothing and continues with the rest. So one wrong line never hides the
+//! next. A planned setting that is not built is rejected by name: no setting is ever ignored.
 
 mod files;
 
@@ -80,72 +80,73 @@ pub use source::{Overrides, Source};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;
 
-/// Everything a node is told.
+/// All settings of a node.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where checks are answered.
+    /// The address for checks.
     pub listen: SocketAddr,
-    /// Where operators ask; the same listener when absent.
+    /// The address for operators; the same listener when absent.
     pub admin_listen: Option<SocketAddr>,
     pub store: StoreConfig,
-    /// Keys that the embedded store holds, be it the store or the one behind `on_store_failure: local`.
+    /// Keys that the embedded store holds, as the main store or for `on_store_failure: local`.
     pub max_keys: usize,
     pub prefilter: PrefilterConfig,
-    /// The nodes that share the limits when the store is away, 1 or more.
+    /// The nodes that share the limits while the store is unavailable, 1 or more.
     pub expected_nodes: NonZeroU64,
     pub shutdown: Shutdown,
     pub telemetry: TelemetryConfig,
-    /// Of both listeners; a reload puts its files into force for new connections.
+    /// TLS of both listeners; a reload applies its files to new connections.
     pub tls: Option<ServerTls>,
     pub limits: Limits,
-    /// Who may call what; a reload puts it into force.
+    /// The access rules; a reload applies them.
     pub access: Access,
     pub policies: Policies,
-    /// The files that it was read from; none for the built-in example.
+    /// The files that the configuration was read from; none for the built-in example.
     pub files: Vec<Watched>,
-    /// What is no fault and yet not as it should be, such as a private key that everybody may read.
+    /// Risks that are no faults, such as a private key that every user may read.
     pub warnings: Vec<String>,
 }
 
-/// Which store.
+/// The kind of store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process.
     Embedded,
-    /// One Redis or a cluster, found out from the server.
+    /// One Redis or a cluster; the server reports which.
     Redis(RedisConfig),
 }
 
-/// How to reach Redis.
+/// The connection to Redis.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedisConfig {
     /// `redis://host:port`, or `rediss://` with TLS, of one or more nodes, in the order written.
     pub seeds: Vec<String>,
     /// The first part of each hash tag: `[A-Za-z0-9_.-]`.
     pub key_prefix: String,
-    /// How the servers let a node in.
+    /// The credentials of a node.
     pub credentials: Credentials,
 }
 
 /// Bounds of the pre-filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrefilterConfig {
-    /// Denials remembered at most.
+    /// Largest number of known denials.
     pub max_keys: u64,
-    /// Nothing is believed for longer.
+    /// A known denial expires after this time at the latest.
     pub max_denial: Duration,
 }
 
-/// What clients may take of a node.
+/// Limits for the clients of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections of each listener at a time.
+    /// Concurrent connections of each listener.
     pub max_connections: u64,
-    /// How long a request may take at most, from its first byte to the last of its answer; it takes effect after half
-    /// of it to the whole. So by default it is no less than six times the longest that a policy waits for the store.
+    /// Longest duration of a request, from its first byte to the last of its answer. It takes
+    /// effect between half of it and the whole. So its default is at least six times the longest
+    /// time that a policy waits for the store.
     pub request_timeout: Duration,
-    /// How long a connection may stay open between two requests; over HTTP/2 it takes effect after up to half
-    /// of it more.
+    /// How long a connection may be idle between two requests. Over HTTP/2 it takes effect up to
+    /// half of it later.
     pub idle_timeout: Duration,
 }
 
@@ -156,21 +157,21 @@ impl Default for Limits {
     }
 }
 
-/// How a node ends.
+/// The shutdown of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown {
-    /// How long readiness says 503 while checks are still answered.
+    /// How long readiness returns 503 while the node still answers checks.
     pub delay: Duration,
-    /// How long checks under way may take after that.
+    /// How long open checks may take after that.
     pub timeout: Duration,
 }
 
-/// What is told of checks beyond what OpenTelemetry's own variables say.
+/// Telemetry of checks beyond OpenTelemetry's own variables.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TelemetryConfig {
-    /// Whether traces name keys as they are, besides their hash.
+    /// Whether traces contain plain keys beside their hash.
     pub record_keys: bool,
-    /// Which part of the denials and failures is traced although the request was not sampled, 0 to 1.
+    /// The fraction of denials and failures that is traced without sampling, 0 to 1.
     pub keep_denials: f64,
 }
 
@@ -178,16 +179,16 @@ pub struct TelemetryConfig {
 #[derive(Debug, Clone)]
 pub struct Policies {
     pub by_name: BTreeMap<String, Arc<Policy>>,
-    /// A hash of what they say: equal on nodes that decide alike.
+    /// A hash of their content: equal on nodes that decide alike.
     pub version: String,
-    /// Where they were read from: a path, or `built-in`.
+    /// The source: a path, or `built-in`.
     pub origin: String,
-    /// When, in us since the Unix epoch.
+    /// The time of loading, in us since the Unix epoch.
     pub loaded_at: u64,
 }
 
 impl Policies {
-    /// The longest that a check waits for the store; zero without a policy.
+    /// The longest time that a check waits for the store; zero without a policy.
     pub fn longest_timeout(&self) -> Duration {
         self.by_name.values().map(|policy| policy.timeout).max().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! One policy: its algorithm, quotas, keys and what to do without the store.
+//! One policy: its algorithm, quotas, keys and fallback.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -42,10 +42,10 @@ const SHAPE: Shape = Shape {
 
 const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[] };
 
-/// The network that commonly belongs to one host or household, in bits.
+/// The network that usually belongs to one host or household, in bits.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// The policy that `member` names and describes; `timeout` is for one that names none.
+/// Reads the policy of `member`; `timeout` is the default.
 pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
@@ -112,18 +112,18 @@ fn anchor(node: &Node, faults: &mut Faults) -> Option<Anchor> {
     }
 }
 
-/// How many charges a log may hold; only sliding logs are bounded so.
+/// Largest number of charges in a log; only sliding logs have this bound.
 fn max_entries(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut Faults) -> NonZeroU32 {
     let node = section.member("max_entries");
     if let Some(node) = node.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingLog)) {
         faults.note(node.place, "`max_entries` is for sliding logs: add `algorithm: sliding-log`");
     }
     let most = section.or("max_entries", DEFAULT_ENTRIES.into(), |node| node.integer(1..=MAX_ENTRIES.into(), faults));
-    // Where there is none it has its fault.
+    // A wrong value has its fault already.
     most.and_then(|most| NonZeroU32::new(most.try_into().ok()?)).unwrap_or(NonZeroU32::MIN)
 }
 
-/// How the quotas of an algorithm are written; only fixed windows have an anchor, by default the clock.
+/// The form of an algorithm's quotas. Only fixed windows have an anchor, by default the clock.
 fn form(
     algorithm: Option<Algorithm>,
     anchor: Option<(&Node, Option<Anchor>)>,
@@ -150,8 +150,8 @@ fn durability(node: &Node, faults: &mut Faults) -> Option<Durability> {
     kinds.into_iter().find(|kind| kind.name() == word)
 }
 
-/// What answers without the store. What must not be forgotten must not be guessed either, so a policy that waits for a
-/// replica denies or fails.
+/// The fallback without the store. A policy that waits for a replica denies or fails, because a
+/// guess could lose charges.
 fn on_store_failure(
     node: Option<&Node>,
     durability: Option<Durability>,

@@ -1,5 +1,5 @@
-//! The quotas of a policy: `1000 per 1s` or `{name: burst, limit: 1000, per: 1s}`; of a token bucket
-//! `{rate: 10 per 1s, burst: 20}`.
+//! The quotas of a policy: `1000 per 1s` or `{name: burst, limit: 1000, per: 1s}`. A token bucket
+//! has `{rate: 10 per 1s, burst: 20}`.
 
 use std::num::NonZeroU64;
 
@@ -24,29 +24,29 @@ const SHAPE: Shape = Shape {
 const BUCKET_SHAPE: Shape =
     Shape { example: "{rate: 10 per 1s, burst: 20}", known: &["name", "rate", "burst"], checked: &["limit", "per"] };
 
-/// How the quotas of a policy are written, and what they become.
+/// How the quotas of a policy are written and interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// A limit per window, counted by this rule.
     Window(Rule),
-    /// A limit per window by the clock; days, weeks, months and years are those of this time zone.
+    /// A limit per window by the clock; days, weeks, months and years follow this time zone.
     Clock(&'static str),
     /// A rate and a burst.
     Bucket,
 }
 
-/// A window as it was written: its length, and its unit where it is one of the calendar.
+/// A window as written: its length, and its unit if that is one of the calendar.
 type Window = (Micros, Option<Unit>);
 
-/// What could be read of one quota; what is missing has its fault.
+/// The readable parts of one quota; each missing part has its fault.
 #[derive(Debug)]
 struct Draft<'a> {
     place: Place,
     name: Option<&'a str>,
     limit: Option<NonZeroU64>,
-    /// The window, or the span of a rate.
+    /// The window, or the duration in a rate.
     window: Option<Window>,
-    /// What a token bucket refills in that span.
+    /// The tokens that a bucket refills in that duration.
     units: Option<NonZeroU64>,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec
     }
     let drafts: Vec<Option<Draft<'_>>> = items.iter().map(|item| draft(item, form, faults)).collect();
     refuse_alike(&drafts.iter().flatten().collect::<Vec<_>>(), form, faults);
-    // All of them first, so that each tells its fault.
+    // Collects all of them first, so that each reports its fault.
     let quotas: Vec<Option<Quota>> = drafts.into_iter().map(|draft| draft?.quota(form, faults)).collect();
     quotas.into_iter().collect()
 }
@@ -98,7 +98,7 @@ impl Draft<'_> {
     }
 }
 
-/// Whole us, and a part of one: `rest / of`.
+/// Whole us, and a fraction of one: `rest / of`.
 #[derive(Debug, Clone, Copy)]
 struct FillTime {
     whole: u128,
@@ -143,7 +143,7 @@ fn draft<'a>(node: &'a Node, form: Form, faults: &mut Faults) -> Option<Draft<'a
     }
 }
 
-/// `1000 per 1s`, named after its window as it is written.
+/// `1000 per 1s`, named after its window as written.
 fn short<'a>(place: Place, text: &'a str, form: Form, faults: &mut Faults) -> Option<Draft<'a>> {
     let Some((limit, per)) = per(text) else {
         faults.note(place, format!("a quota reads like `1000 per 1s`, not `{}`", excerpt(text)));
@@ -153,7 +153,7 @@ fn short<'a>(place: Place, text: &'a str, form: Form, faults: &mut Faults) -> Op
     Some(Draft { place, name: Some(per), limit, window, units: None })
 }
 
-/// `{rate: 10 per 1s, burst: 20}`, named after the span of its rate.
+/// `{rate: 10 per 1s, burst: 20}`, named after the duration in its rate.
 fn bucket<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
     let section = Section::open(node, &BUCKET_SHAPE, faults)?;
     for Member { place, key, .. } in ["limit", "per"].into_iter().filter_map(|key| section.whole(key)) {
@@ -202,7 +202,7 @@ fn long<'a>(node: &'a Node, form: Form, faults: &mut Faults) -> Option<Draft<'a>
     Some(Draft { place: node.place, name, limit, window, units: None })
 }
 
-/// Notes the members of a token bucket; whether there are any.
+/// Notes the members of a token bucket and returns whether there are any.
 fn refuse_bucket(section: &Section<'_>, faults: &mut Faults) -> bool {
     let members: Vec<_> = ["rate", "burst"].into_iter().filter_map(|key| section.whole(key)).collect();
     for Member { place, key, .. } in &members {
@@ -230,10 +230,10 @@ fn window(text: &str, form: Form, place: Place, faults: &mut Faults) -> Option<W
     read.map_err(|message| faults.note(place, format!("the window {message}"))).ok()
 }
 
-/// Notes quotas of one window or rate, and quotas of one name. The window of a token bucket is the time in which it
-/// fills.
+/// Notes quotas with the same window, rate or name. The window of a token bucket is the time in
+/// which it fills.
 fn refuse_alike(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
-    // Days of UTC by another name are windows of 24 hours, too.
+    // Days in an alias of UTC are windows of 24 hours, too.
     let counted = |window: Option<Window>| match (form, window) {
         (Form::Clock(zone), Some((span, Some(Unit::Day)))) if is_utc(zone) => Some((span, None)),
         (_, window) => window,

@@ -1,6 +1,6 @@
 //! The configuration as written: a tree of texts, lists and mappings, each with its place.
 //!
-//! A text keeps its spelling; what it means is up to who reads it (`scalar.rs`, `section.rs`).
+//! A text keeps its spelling; its readers interpret it (`scalar.rs`, `section.rs`).
 
 use super::fault::Place;
 
@@ -9,14 +9,14 @@ use super::fault::Place;
 pub(super) struct Node {
     /// A collection in block style is placed at its key, any other value where it begins.
     pub place: Place,
-    /// What faults call it: its key in backticks.
+    /// The name in faults: its key in backticks.
     pub name: String,
     pub value: Value,
 }
 
 #[derive(Debug)]
 pub(super) enum Value {
-    /// Nothing, `~` or `null`.
+    /// An empty value, `~` or `null`.
     Empty,
     Text {
         text: String,
@@ -24,7 +24,7 @@ pub(super) enum Value {
     },
     List(Vec<Node>),
     Mapping(Vec<Member>),
-    /// Something that has its fault already.
+    /// A value that has its fault already.
     Refused,
 }
 

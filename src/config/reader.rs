@@ -1,8 +1,8 @@
-//! Reads YAML into the tree of what was written.
+//! Parses YAML into the tree of `raw.rs`.
 //!
-//! The tree is built from the parser's events and not through serde, since every fault needs a place and one wrong
-//! value must not hide the next. Left out of YAML on purpose: anchors and aliases, tags, directives, more than one
-//! document.
+//! The tree comes from the parser's events and not from serde. Every fault needs a place, and one
+//! wrong value must not hide the next. The reader rejects anchors, aliases, tags, directives and a
+//! second document.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,10 +14,10 @@ use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
 use super::scalar::excerpt;
 
-/// Collections within one another at most.
+/// Deepest nesting of collections.
 const MAX_DEPTH: usize = 32;
 
-/// The tree of `text`; none after a fault of syntax.
+/// The tree of `text`; none after a syntax fault.
 pub(super) fn read(text: &str, faults: &mut Faults) -> Option<Node> {
     let mut options = Options::default();
     options.set_emit_comments(false);
@@ -51,7 +51,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// The next event; a fault of syntax is noted and ends the events.
+    /// The next event; a syntax fault is noted and ends the events.
     fn next(&mut self) -> Option<(Event<'text>, Place)> {
         match self.events.next()? {
             Ok((event, span)) => Some((event, place(span.start))),
@@ -62,7 +62,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// The node that `event` begins; none after a fault of syntax.
+    /// The node that `event` begins; none after a syntax fault.
     fn node(&mut self, event: Event<'text>, place: Place, name: String) -> Option<Node> {
         let value = match event {
             Event::Scalar(text, style, _, tag) => self.tagged(place, tag, scalar(&text, style)),
@@ -140,7 +140,7 @@ impl<'text> Reader<'text, '_> {
         }
     }
 
-    /// Notes a key that is there already. Both members stay, so that the faults of both are told.
+    /// Notes a duplicate key. Both members stay, so that each reports its faults.
     fn refuse_second(&mut self, member: &Member, first: &mut HashMap<String, Place>) {
         let Member { place, key, .. } = member;
         match first.entry(key.clone()) {
@@ -184,7 +184,7 @@ fn syntax(error: &ScanError) -> String {
     }
 }
 
-/// What is most often meant, where the parser's words are about what it read instead.
+/// The usual correction, where the parser describes only the text it read.
 fn advice(info: &str) -> &'static str {
     const MISREAD: [&str; 5] =
         ["mapping values", "expected key", "expected ','", "an anchor or alias", "unexpected character"];

@@ -1,4 +1,4 @@
-//! From what was written to what the program runs by, with every fault on the way.
+//! Resolves the tree as written into the configuration, and notes every fault.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -45,10 +45,11 @@ const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "ti
 const TELEMETRY: Shape =
     Shape { example: "{keep_denials: 0.1}", known: &["record_keys", "keep_denials"], checked: &[] };
 
-/// The configuration that `source` and `overrides` say; `now` is when, in us since the Unix epoch.
+/// Loads the configuration from `source` and `overrides`; `now` is in us since the Unix epoch.
 ///
 /// # Errors
-/// Every fault at once, each with its place and what would be right. A fault of YAML's syntax hides those behind it.
+/// Every fault at once, each with its place and its correction. A fault of YAML's syntax hides the
+/// faults after it.
 pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
     let mut faults = Faults::new(&source.origin);
     let root = reader::read(&source.text, &mut faults);
@@ -64,7 +65,7 @@ pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Confi
     }
 }
 
-/// The configuration of a node that was given no file: `tollgate.example.yaml`.
+/// The configuration of a node without a file: `tollgate.example.yaml`.
 ///
 /// # Errors
 /// When an override is wrong.
@@ -139,7 +140,7 @@ fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig>
     Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials? })
 }
 
-/// The policies, as yet without where they came from and when.
+/// The policies, still without their origin and time.
 fn policies(root: &Section<'_>, timeout: Duration, faults: &mut Faults) -> Option<Policies> {
     let sentence = "`policies` is missing: write at least `policies: {default: {quotas: [1000 per 1s]}}`";
     let node = root.required("policies", sentence, faults)?;

@@ -1,4 +1,4 @@
-//! What of a changed configuration only a restart puts into force.
+//! The settings that only a restart changes.
 
 use super::fault::Faults;
 use super::limits::{default_request_timeout, least_request_timeout};
@@ -6,10 +6,11 @@ use super::listen::is_beyond_loopback;
 use super::{Config, Limits, ServerTls};
 
 impl Config {
-    /// The same, if a node that runs by `running` can put it into force.
+    /// Returns the configuration if a node that runs with `running` can apply it.
     ///
     /// # Errors
-    /// When calls that wait for the store would be cut off: how long a call may take only a restart changes.
+    /// When calls that wait for the store would be cut off. Only a restart changes the longest
+    /// duration of a call.
     pub fn fits(self, running: &Self) -> Result<Self, Faults> {
         let (least, given) = (least_request_timeout(&self.policies), running.limits.request_timeout);
         if least <= given {
@@ -22,7 +23,7 @@ impl Config {
         Err(Faults::of_source(&self.policies.origin, sentence).read_from(self.files))
     }
 
-    /// The settings at the top of the file that differ from those of `running` and are not put into force by a reload.
+    /// The top-level settings that differ from `running` and that no reload applies.
     pub fn needs_restart(&self, running: &Self) -> Vec<&'static str> {
         let Self {
             listen,
@@ -57,19 +58,20 @@ impl Config {
 }
 
 impl Config {
-    /// Whether the limits differ by nothing but what follows from the policies where it is not written.
+    /// Whether the limits differ only by defaults that the policies imply.
     fn limits_follow(&self, running: &Self) -> bool {
         let follows = |config: &Self| config.limits.request_timeout == default_request_timeout(&config.policies);
         let as_running = Limits { request_timeout: running.limits.request_timeout, ..self.limits };
         as_running == running.limits && follows(self) && follows(running)
     }
 
-    /// Whether other machines may reach where it answers checks.
+    /// Whether other machines can reach the address for checks.
     pub fn is_public(&self) -> bool {
         is_beyond_loopback(self.listen)
     }
 
-    /// Whether its tokens would let nobody in where `running` listens: none are asked for where this will.
+    /// Whether its tokens would lock all clients out where `running` listens. A configuration that
+    /// listens on loopback needs no tokens.
     fn locks_out(&self, running: &Self) -> bool {
         let access = &self.access;
         is_beyond_loopback(running.listen) && access.check.is_empty() && !access.allow_anonymous
@@ -77,8 +79,8 @@ impl Config {
     }
 }
 
-/// Whether there is TLS, and whether clients need certificates: no slip in a file may turn off either of a
-/// node that runs.
+/// Whether there is TLS, and whether clients need certificates. No mistake in a file may turn off
+/// either on a running node.
 fn kind(tls: Option<&ServerTls>) -> Option<bool> {
     tls.map(ServerTls::asks_clients)
 }

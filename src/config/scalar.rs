@@ -1,4 +1,4 @@
-//! Reads a node as what it must be, or notes that it is something else.
+//! Reads a node as the expected type, or notes a fault.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -8,20 +8,20 @@ use super::raw::{Member, Node, Value};
 use super::suggest::{listed, nearest};
 use crate::access::TOKEN;
 
-/// The longest name of a policy or a quota, in bytes.
+/// Longest name of a policy or a quota, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The longest part of a value that a fault repeats, in characters.
+/// Longest part of a value that a fault repeats, in characters.
 const MAX_SHOWN: usize = 60;
 
-/// What can be seen, although Rust escapes it.
+/// Visible characters, although Rust escapes them.
 const AS_THEY_ARE: [char; 3] = ['\'', '"', '\\'];
 
-/// By so many hexadecimal digits a token is told from a name that begins alike.
+/// The number of hexadecimal digits that distinguishes a token from a name with the same prefix.
 const DIGITS: usize = 16;
 
 impl Node {
-    /// Nothing, at the very beginning.
+    /// An empty value at the start of the file.
     pub(super) fn empty(name: &str) -> Self {
         Self { place: Place::At { line: 1, column: 1 }, name: name.to_owned(), value: Value::Empty }
     }
@@ -33,7 +33,7 @@ impl Node {
         }
     }
 
-    /// What stands here, in words; none when it has its fault already.
+    /// Describes the value in words; none when it has its fault already.
     fn shown(&self) -> Option<String> {
         match &self.value {
             Value::Empty => Some("empty".to_owned()),
@@ -53,7 +53,8 @@ impl Node {
         }
     }
 
-    /// The same where a text may well end in `:`, by which it is a mapping unless it has quotes.
+    /// Like [`Self::text`], where the text often ends in `:`. YAML reads that as a mapping unless
+    /// it has quotes.
     pub(super) fn text_of_any_end(&self, what: &str, faults: &mut Faults) -> Option<&str> {
         match self.before_colon() {
             Some(text) => {
@@ -65,7 +66,8 @@ impl Node {
         }
     }
 
-    /// What stands before the colon of `text:`; none if it is in braces, which begin on its line and before it.
+    /// The part before the colon of `text:`; none for a mapping in braces. Braces begin on the
+    /// key's line and before the key.
     fn before_colon(&self) -> Option<&str> {
         let Value::Mapping(members) = &self.value else { return None };
         let [Member { place, key, node: Self { value: Value::Empty, .. } }] = members.as_slice() else { return None };
@@ -74,7 +76,7 @@ impl Node {
         (!in_braces).then_some(key.as_str())
     }
 
-    /// An integer of the range, in digits.
+    /// An integer within the range, in digits.
     pub(super) fn integer(&self, range: RangeInclusive<u64>, faults: &mut Faults) -> Option<u64> {
         let what = format!("an integer from {} to {}", range.start(), range.end());
         match &self.value {
@@ -85,7 +87,7 @@ impl Node {
         }
     }
 
-    /// A part of a whole, 0 to 1.
+    /// A ratio, 0 to 1.
     pub(super) fn ratio(&self, faults: &mut Faults) -> Option<f64> {
         let what = "a number from 0 to 1, such as `0.1`";
         match &self.value {
@@ -104,7 +106,7 @@ impl Node {
         }
     }
 
-    /// One of the words.
+    /// One of the given words.
     pub(super) fn word(&self, words: &[&'static str], faults: &mut Faults) -> Option<&'static str> {
         let text = self.text(&listed(words), faults)?;
         let known = words.iter().copied().find(|word| *word == text);
@@ -117,7 +119,7 @@ impl Node {
         known
     }
 
-    /// A name that may stand in header fields, metrics and Redis keys.
+    /// A name that is valid in header fields, metrics and Redis keys.
     pub(super) fn identifier(&self, faults: &mut Faults) -> Option<&str> {
         let what = "1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`";
         let text = self.text(what, faults)?;
@@ -138,7 +140,7 @@ impl Node {
     }
 }
 
-/// The number that ASCII digits without leading zeros write; one beyond u64 is as large as that.
+/// The number that ASCII digits without leading zeros write, saturated at the largest u64.
 pub(super) fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let octal = text.len() > 1 && text.starts_with('0');
@@ -155,7 +157,7 @@ pub(super) fn is_identifier(text: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// The beginning of what was written, on one line, without what in it is secret.
+/// The start of a value, on one line, without its secrets.
 pub(super) fn excerpt(text: &str) -> String {
     let text = masked(text);
     match text.char_indices().nth(MAX_SHOWN) {
@@ -164,8 +166,8 @@ pub(super) fn excerpt(text: &str) -> String {
     }
 }
 
-/// On one line, with what cannot be seen escaped, as it could do anything to a terminal. Quotes and backslashes stand
-/// as they are, so that a key is shown as it was asked for.
+/// The text on one line, with invisible characters escaped, since they can control a terminal.
+/// Quotes and backslashes stay, so a key appears as requested.
 pub fn visible(text: &str) -> String {
     let pieces = text.split_inclusive(AS_THEY_ARE).flat_map(|piece| {
         let (before, mark) = piece.split_at(piece.trim_end_matches(AS_THEY_ARE).len());
@@ -174,7 +176,8 @@ pub fn visible(text: &str) -> String {
     pieces.collect()
 }
 
-/// Of a URL that may hold a password only the scheme, of a token that stands where its file belongs only how it begins.
+/// Keeps only the scheme of a URL that may hold a password. Keeps only the prefix of a token
+/// written in place of its file.
 fn masked(text: &str) -> Cow<'_, str> {
     if let Some((scheme, rest)) = text.split_once("://")
         && rest.contains('@')

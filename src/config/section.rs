@@ -1,17 +1,17 @@
-//! The members of one mapping: which are known, and which are slips.
+//! The members of one mapping: known names and misspelt ones.
 
 use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
 use super::scalar::excerpt;
 use super::suggest::{listed, nearest};
 
-/// What a mapping may hold.
+/// The members that a mapping may have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// How it might look, for who wrote something else.
+    /// An example for faults.
     pub example: &'static str,
     pub known: &'static [&'static str],
-    /// Refused, or partly, by whoever reads the mapping, who says why.
+    /// Members that the reader of the mapping rejects, fully or partly, with its own reason.
     pub checked: &'static [&'static str],
 }
 
@@ -23,12 +23,12 @@ impl Shape {
     }
 }
 
-/// A mapping of which every member is known or has its fault.
+/// A mapping whose members are known or have their fault.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
     place: Place,
     members: &'a [Member],
-    /// Whether every member was known: then what is missing was forgotten, and not misspelt.
+    /// Whether every member was known: then a missing member is absent and not misspelt.
     all_known: bool,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Section<'a> {
         self.whole(key).map(|member| &member.node)
     }
 
-    /// What `read` makes of a member, or `default` where it is left out.
+    /// The result of `read` for a member, or `default` if it is absent.
     pub(super) fn or<T>(&self, key: &str, default: T, read: impl FnOnce(&'a Node) -> Option<T>) -> Option<T> {
         self.member(key).map_or(Some(default), read)
     }
@@ -64,12 +64,12 @@ impl<'a> Section<'a> {
         self.members.iter().find(|member| member.key == key)
     }
 
-    /// Whether there is one member, of that name.
+    /// Whether this is the only member.
     pub(super) fn is_only(&self, key: &str) -> bool {
         matches!(self.members, [member] if member.key == key)
     }
 
-    /// A member that must be there; `sentence` says so.
+    /// A required member; `sentence` is the fault if it is absent.
     pub(super) fn required(&self, key: &str, sentence: &str, faults: &mut Faults) -> Option<&'a Node> {
         let node = self.member(key);
         if node.is_none() {
@@ -78,7 +78,7 @@ impl<'a> Section<'a> {
         node
     }
 
-    /// Notes that something is missing, as `sentence` says, unless it may only be misspelt.
+    /// Notes `sentence` about a missing member, unless that may only be misspelt.
     pub(super) fn needs(&self, sentence: &str, faults: &mut Faults) {
         if self.all_known {
             faults.note(self.place, sentence);

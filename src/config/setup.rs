@@ -1,4 +1,4 @@
-//! Where a node's configuration comes from, so that it can be read again.
+//! The origin of a node's configuration, for reloads.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::limit::time::Micros;
 use super::files::is_other;
 use super::{Config, Faults, Overrides, Source, Watched, built_in, load};
 
-/// The file, and what the command line says beside it.
+/// The file and the command line's overrides.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
     /// None: the built-in example.
@@ -16,7 +16,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Reads it; `now` is when, in us since the Unix epoch.
+    /// Loads the configuration; `now` is in us since the Unix epoch.
     ///
     /// # Errors
     /// Every fault at once.
@@ -27,7 +27,7 @@ impl Setup {
         }
     }
 
-    /// The same where a node runs already: it does not wait for who may write to a pipe.
+    /// Like [`Setup::load`], for a running node: it never waits for a writer of a pipe.
     ///
     /// # Errors
     /// As [`Setup::load`].
@@ -41,7 +41,7 @@ impl Setup {
         }
     }
 
-    /// Whether there is a file that can be read again: a pipe, such as `/dev/stdin`, has nothing more to say.
+    /// Whether the file can be read again: a pipe, such as `/dev/stdin`, is read only once.
     pub fn is_lasting(&self) -> bool {
         self.file.as_deref().is_some_and(|path| !is_other(path))
     }

@@ -1,33 +1,34 @@
-//! Where a configuration comes from: a file, the embedded example, a flag.
+//! The sources of a configuration: a file, the embedded example, a flag.
 
 use std::path::Path;
 
 use super::fault::{Faults, Place};
 use super::files::{Watched, watched};
 
-/// What a configuration may hold, bytes: far more than any needs, and a bound for what is named by mistake.
+/// Largest configuration, bytes: far more than any needs, and a bound for files named by mistake.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A configuration as text.
 #[derive(Debug, Clone, Default)]
 pub struct Source {
-    /// What faults call it: a path, or `built-in`.
+    /// The name in faults: a path, or `built-in`.
     pub origin: String,
     pub text: String,
-    /// The file as it was before it was read; what the text names beside it is found relative to its folder.
+    /// The file as it was before the read; relative paths in the text start at its folder.
     pub file: Option<Watched>,
 }
 
-/// What the command line and the environment say; each beats the file.
+/// Settings from the command line and the environment; each overrides the file.
 ///
-/// Flags beat variables: whoever fills this has chosen already.
+/// The caller has already chosen flags over variables.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// `--listen` or `TOLLGATE_LISTEN`.
     pub listen: Option<String>,
     /// `--admin-listen` or `TOLLGATE_ADMIN_LISTEN`.
     pub admin_listen: Option<String>,
-    /// `--store` or `TOLLGATE_STORE`: URLs, also several with commas between. None: what the file says.
+    /// `--store` or `TOLLGATE_STORE`: URLs, each entry with one or more, separated by commas.
+    /// Empty: the file applies.
     pub store: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ impl Source {
         }
     }
 
-    /// The example that is part of the program.
+    /// The example that is embedded in the program.
     pub fn built_in() -> Self {
         let text = include_str!("../../tollgate.example.yaml").to_owned();
         Self { origin: "built-in".to_owned(), text, file: None }
@@ -63,7 +64,7 @@ fn utf8(bytes: Vec<u8>, faults: &mut Faults) -> Option<String> {
     String::from_utf8(bytes).map_err(refuse).ok()
 }
 
-/// The place just behind `text`.
+/// The place directly after `text`.
 fn end_of(text: &str) -> Place {
     let last = text.rsplit('\n').next().unwrap_or_default();
     Place::At { line: text.matches('\n').count() + 1, column: last.chars().count() + 1 }

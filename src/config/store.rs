@@ -1,4 +1,4 @@
-//! Which store, and how long to wait for it.
+//! The store settings: servers, timeout and bounds.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(super) const TIMEOUT: RangeInclusive<Micros> = 1_000..=20_000_000;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The first part of each key in Redis, where none is named.
+/// The default first part of each key in Redis.
 pub const DEFAULT_KEY_PREFIX: &str = "ratelimit";
 
 const SHAPE: Shape = Shape {
@@ -28,13 +28,13 @@ const SHAPE: Shape = Shape {
     checked: &[],
 };
 
-/// Keys that the embedded store may hold.
+/// The number of keys that the embedded store may hold.
 const MAX_KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
 
 /// The default of `store.max_keys`.
 pub const DEFAULT_MAX_KEYS: usize = 4_000_000;
 
-/// The one setting of `store` that the embedded store obeys.
+/// The only setting of `store` that applies to the embedded store.
 const EMBEDDED: &str = "max_keys";
 
 const FLAG: Place = Place::Flag("--store or TOLLGATE_STORE");
@@ -42,13 +42,13 @@ const FLAG: Place = Place::Flag("--store or TOLLGATE_STORE");
 /// The settings of `store`.
 pub(super) struct Stores {
     pub config: StoreConfig,
-    /// How long a policy waits that names no timeout.
+    /// The timeout of policies that name none.
     pub timeout: Duration,
-    /// Bounds the embedded store and the one behind `on_store_failure: local`.
+    /// Bounds the embedded store, also the one for `on_store_failure: local`.
     pub max_keys: usize,
 }
 
-/// The store as configured. `urls` come from the command line and beat `store.redis`.
+/// The configured store. `urls` come from the command line and override `store.redis`.
 pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faults: &mut Faults) -> Option<Stores> {
     let overriding = from_flag(urls, faults);
     let Some(node) = root.member("store") else {
@@ -81,7 +81,7 @@ fn config(
         return Some(StoreConfig::Embedded);
     }
     let credentials = credentials::credentials(seeds, written, faults)?;
-    // As they are talked to: `tls` holds for all of them.
+    // `tls` holds for all servers, so it changes the scheme of each URL.
     let url = |seed: &Seed| match credentials.tls {
         Some(_) if !seed.tls => seed.url.replacen("redis://", "rediss://", 1),
         _ => seed.url.clone(),
@@ -124,8 +124,9 @@ fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<(Place, Seed)>>
     distinct(read.into_iter().map(|seed| (FLAG, seed)), faults)
 }
 
-/// The URL in a word of the command line, which takes each word behind `--store` for one or more, also a configuration.
-/// Only the name of that is repeated: any other word may be a part of a password.
+/// The URL in a word of the command line. `--store` takes every word after it, even a
+/// configuration. A fault repeats only the name of a configuration: any other word may be a part of
+/// a password.
 fn flagged(word: &str, text: &str) -> Result<Seed, String> {
     if text.contains(char::is_whitespace) {
         return Err("a blank in a URL: several are separated by commas".to_owned());
@@ -133,7 +134,7 @@ fn flagged(word: &str, text: &str) -> Result<Seed, String> {
     if !is_configuration(word) {
         let separate = |wrong| match wrong {
             Wrong::Several => "several URLs in one: separate them by commas".to_owned(),
-            // Where a password has a comma, the URL was cut in two.
+            // A comma in a password has split the URL.
             Wrong::Other(reason) if word.contains(',') && word.contains('@') => {
                 format!("{reason} (commas separate URLs: one in a password is `%2C`)")
             }
@@ -153,12 +154,12 @@ fn is_configuration(word: &str) -> bool {
     !word.contains([':', '@', ',']) && (is_yaml || path.is_file())
 }
 
-/// What a seed's URL says behind its scheme: `store.tls` makes one of `redis://` and `rediss://`.
+/// The part of a seed's URL after its scheme: `store.tls` makes `redis://` and `rediss://` equal.
 fn server_of(seed: &Seed) -> Option<&str> {
     seed.url.split_once("://").map(|(_, server)| server)
 }
 
-/// All of the seeds, none if one is missing; notes each that is named again.
+/// All of the seeds, none if one is missing; notes each duplicate.
 fn distinct(seeds: impl Iterator<Item = (Place, Option<Seed>)>, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
     let seeds: Vec<(Place, Option<Seed>)> = seeds.collect();
     for (index, (place, seed)) in seeds.iter().enumerate() {

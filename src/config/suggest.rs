@@ -1,12 +1,13 @@
-//! What a misspelt word was meant to be.
+//! Suggestions for misspelt words.
 
-/// Longer words are no slips of those that are known, bytes.
+/// Longer words get no suggestion, bytes.
 const LONGEST: usize = 64;
 
-/// The candidate nearest to `word`, if it is near enough to have been meant.
+/// The candidate nearest to `word`, if it is near enough.
 ///
-/// By optimal string alignment distance: an inserted, missing or wrong letter and two letters swapped each count 1,
-/// case and `-` against `_` nothing. One slip in three letters is near enough.
+/// Uses the optimal string alignment distance. An inserted, missing or wrong letter, or two swapped
+/// letters, count 1. Case, and `-` instead of `_`, count nothing. One mistake in three letters is
+/// near enough.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > LONGEST {
         return None;

@@ -1,4 +1,4 @@
-//! The loader as its callers see it. What each fault says is in `tests/fixtures/config`.
+//! Tests of the loader's public functions. `tests/fixtures/config` holds the message of each fault.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -181,7 +181,7 @@ fn the_embedded_store_needs_no_url_for_its_capacity() {
     assert!(matches!((config.store, config.max_keys), (StoreConfig::Redis(_), 7)));
 }
 
-/// For every server, whatever its URL begins with and wherever it is named.
+/// For every server, whatever its scheme and whether the file or a flag names it.
 #[test]
 fn what_is_said_of_tls_turns_it_on() {
     let tls_of = |store: &str, flag: &[&str]| {
@@ -227,19 +227,19 @@ fn a_fault_of_the_command_line_names_the_flag_and_the_variable() {
     assert!(!refused.contains("secret"), "{refused}");
 }
 
-/// Where a password has commas, too.
+/// Even where a password contains commas.
 #[test]
 fn no_part_of_a_url_of_the_command_line_is_repeated() {
     for url in ["redis://me:a,secret,b@c:1", "redis://me:a secret@c:1", "me:secret@c", "secret@c", "secret"] {
         let refused = refused_store(&[url]);
         assert!(!refused.contains("secret"), "{refused}");
     }
-    // As a shell hands on `redis://me:a secret b@c:1`.
+    // The words that a shell makes of `redis://me:a secret b@c:1`.
     let refused = refused_store(&["redis://me:a", "secret", "b@c:1"]);
     assert!(!refused.contains("secret"), "{refused}");
 }
 
-/// `--store` takes every word behind it.
+/// `--store` takes every word after it.
 #[test]
 fn a_configuration_behind_the_urls_is_told_where_it_belongs() {
     for file in ["my.yaml", "conf/my.yml", "Cargo.toml"] {
@@ -305,7 +305,8 @@ fn the_version_tells_what_lists_say_and_not_where() {
     }
 }
 
-/// The constants that know the members of a mapping, and how the rows of those in `docs/configuration.md` begin.
+/// The constants that list the members of a mapping, and the prefix of their rows in
+/// `docs/configuration.md`.
 const SECTIONS: [(&str, &str); 13] = [
     ("resolve::ROOT", ""),
     ("store::SHAPE", "store."),
@@ -322,11 +323,11 @@ const SECTIONS: [(&str, &str); 13] = [
     ("quota::BUCKET_SHAPE", ""),
 ];
 
-/// Those whose members are told in the row of a setting.
+/// Mappings whose members the row of another setting describes.
 const TOLD_WITHIN: [(&str, &str); 4] =
     [("policy::KEY", "key"), ("lists::LIST", "deny"), ("lists::OVERRIDE", "overrides"), ("lists::MATCH", "overrides")];
 
-/// Each member that the readers know has its row.
+/// Each known member has its row.
 #[test]
 fn every_setting_is_in_the_document() {
     let document = include_str!("../../docs/configuration.md");
@@ -367,7 +368,7 @@ fn every_variable_is_in_the_document() {
     assert!(untold.is_empty(), "docs/configuration.md says nothing of {untold:?}");
 }
 
-/// Each [`section::Shape`] by its file and name, with the members that it knows.
+/// Each [`section::Shape`] by its file and name, with its known members.
 fn shapes() -> Vec<(String, Vec<String>)> {
     let mut shapes = Vec::new();
     for (file, source) in sources("src/config") {
@@ -385,7 +386,7 @@ fn shapes() -> Vec<(String, Vec<String>)> {
     shapes
 }
 
-/// The files of Rust below a folder but for this one, by name, with their text.
+/// The Rust files below a folder except this one, by name, with their text.
 fn sources(folder: &str) -> Vec<(String, String)> {
     let (mut folders, mut found) = (vec![PathBuf::from(folder)], Vec::new());
     while let Some(folder) = folders.pop() {

@@ -25,39 +25,40 @@ const SHAPE: Shape = Shape {
 
 const CERTIFICATE: &str = "a file with certificates in PEM, such as `node.pem`";
 
-/// TLS of the listeners, as its files say.
+/// TLS of the listeners, read from its files.
 #[derive(Debug, Clone)]
 pub struct ServerTls {
     pub server: Arc<ServerConfig>,
-    /// The node's certificate, and those of the authorities between it and one that clients know.
+    /// The node's certificate, and the authorities between it and one that clients know.
     chain: Vec<CertificateDer<'static>>,
-    /// When the first of those ends, in us since the Unix epoch; none where a certificate is too odd to tell.
+    /// The earliest expiry in the chain, in us since the Unix epoch; none if no certificate reveals
+    /// one.
     ends_at: Option<Micros>,
-    /// Who signs the certificates of clients. None: they need none.
+    /// The authorities that sign client certificates. None: clients need no certificate.
     clients: Option<Arc<RootCertStore>>,
 }
 
 impl ServerTls {
-    /// Whether clients must show a certificate.
+    /// Whether clients must present a certificate.
     pub fn asks_clients(&self) -> bool {
         self.clients.is_some()
     }
 
-    /// When clients begin to refuse its certificate, in us since the Unix epoch, if that can be told.
+    /// When clients begin to reject the certificate, in us since the Unix epoch, if that is known.
     pub fn ends_at(&self) -> Option<Micros> {
         self.ends_at
     }
 }
 
 impl PartialEq for ServerTls {
-    /// Whether the files hold the same; to another key belongs another certificate.
+    /// Whether the files hold the same; another key implies another certificate.
     fn eq(&self, other: &Self) -> bool {
         let roots = |tls: &Self| tls.clients.as_ref().map(|clients| clients.roots.clone());
         self.chain == other.chain && roots(self) == roots(other)
     }
 }
 
-/// What `tls` says; the inner None without it.
+/// Reads `tls`; the inner None without it.
 pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Option<ServerTls>> {
     let Some(node) = root.member("tls") else { return Some(None) };
     let section = Section::open(node, &SHAPE, faults)?;
@@ -101,8 +102,8 @@ pub(super) fn certificates(
     }
 }
 
-/// When a certificate ends. Who verifies one tells so of one that has ended, before it looks at anything else; at the
-/// end of all time each has.
+/// The expiry of a certificate. The verifier reports an expired certificate before it checks
+/// anything else. So a verification at the end of time reveals the expiry.
 fn ends_at(certificate: &CertificateDer<'_>) -> Option<Micros> {
     let certificate = ParsedCertificate::try_from(certificate).ok()?;
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));

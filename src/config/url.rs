@@ -12,7 +12,7 @@ const SCHEMES: [&str; 2] = ["redis", "rediss"];
 
 const EXAMPLE: &str = "write `redis://host:port`, such as `redis://127.0.0.1:7001`";
 
-/// What the URL of a node says.
+/// The parts of a node's URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seed {
     /// `redis://host:port`, or `rediss://`: without a user or password.
@@ -21,12 +21,12 @@ pub(super) struct Seed {
     pub login: Option<Login>,
 }
 
-/// Why a text is no URL of one node.
+/// The reason why a text is no URL of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// It names several: what would be right depends on where it stands.
+    /// It names several nodes: the correction depends on its place.
     Several,
-    /// The sentence that says what would be right.
+    /// A sentence with the correction.
     Other(String),
 }
 
@@ -36,12 +36,12 @@ impl From<String> for Wrong {
     }
 }
 
-/// Reads a URL, or tells what would be right.
+/// Parses a URL, or returns the correction.
 pub(super) fn seed(text: &str) -> Result<Seed, Wrong> {
     one(text).map_err(|reason| if is_several(text) { Wrong::Several } else { Wrong::Other(reason) })
 }
 
-/// Whether what cannot be read looks like the URLs, or the servers, of several nodes.
+/// Whether an invalid text looks like the URLs, or the servers, of several nodes.
 fn is_several(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else { return false };
     let separates = |letter: char| letter == ',' || letter == ';' || letter == '|' || letter.is_whitespace();
@@ -66,8 +66,8 @@ fn one(text: &str) -> Result<Seed, String> {
     Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: scheme == "rediss", login })
 }
 
-/// `user:password` or `:password`, each percent-encoded: one that is not may end where another program reads on
-/// (RFC 3986, 3.2.1), and so name another host.
+/// `user:password` or `:password`, each percent-encoded. Other programs may end an unencoded one at
+/// another character (RFC 3986, 3.2.1), and so read another host.
 fn login(text: &str) -> Result<Login, String> {
     let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:%".contains(&byte);
     if !text.bytes().all(may_stand) {

@@ -1,4 +1,4 @@
-//! The version of a set of policies: a hash of what they say, not of how it was written.
+//! The version of a set of policies: a hash of their meaning, not of their spelling.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,15 @@ use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
 ///
-/// Comments, spelling and the order of policies do not matter; the order of quotas does, since answers list them so.
+/// Comments, spelling and the order of policies do not matter. The order of quotas does, since
+/// answers list them so.
 pub(super) fn version(policies: &BTreeMap<String, Arc<Policy>>) -> String {
     let text: String = policies.values().map(|policy| canonical(policy)).collect();
     blake3::hash(text.as_bytes()).to_hex().chars().take(16).collect()
 }
 
-/// One line a policy. Names hold neither spaces nor line ends, so no two policies read the same.
+/// One line for each policy. Names hold neither spaces nor line ends, so no two policies produce
+/// the same text.
 fn canonical(policy: &Policy) -> String {
     let Policy { name, algorithm, quotas, key_type, on_store_failure, timeout, options } = policy;
     let keys = match key_type {
@@ -33,9 +35,9 @@ fn canonical(policy: &Policy) -> String {
     line + &format!(" {}us{}\n", timeout.as_micros(), said_besides(options))
 }
 
-/// Nothing when nothing is. Where an entry is written does not matter, nor do the others' order.
+/// The optional settings; empty without any. The line and the order of list entries do not matter.
 fn said_besides(options: &Options) -> String {
-    // Where a zone is written a quota depends on it, which tells it.
+    // A zone is written only if a quota depends on it, and that quota includes it.
     let Options { durability, shadow, inline, zone: _, lists, listed: _, counters: _ } = options;
     let replica = *durability == Durability::Replica;
     let said = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
@@ -53,17 +55,17 @@ fn said_besides(options: &Options) -> String {
     text
 }
 
-/// With a blank before it.
+/// With a leading blank.
 pub(super) fn quota(quota: &Quota) -> String {
     format!(" {}={}", quota.name, terms(quota))
 }
 
-/// What is counted, whatever its name. Without a blank.
+/// The counted terms of a quota, without its name. Contains no blank.
 pub(super) fn terms(quota: &Quota) -> String {
     format!("{}/{}/{}", quota.limit, quota.window, rule(quota.rule))
 }
 
-/// Without a blank.
+/// Contains no blank.
 fn rule(rule: Rule) -> String {
     match rule {
         Rule::SlidingWindow => "sliding".into(),
@@ -71,7 +73,7 @@ fn rule(rule: Rule) -> String {
         Rule::FixedWindow(Anchor::FirstHit) => "first-hit".into(),
         Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.to_string(),
         Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
-        // Its bound says nothing of what is counted.
+        // The bound of a log does not change its counts.
         Rule::SlidingLog(_) => "log".into(),
     }
 }

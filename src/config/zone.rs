@@ -1,4 +1,4 @@
-//! `timezone`: whose days, weeks, months and years a policy counts by.
+//! `timezone`: the zone whose days, weeks, months and years a policy counts by.
 
 use crate::limit::calendar::{Calendar, UTC, Unit, zones};
 use crate::limit::policy::Algorithm;
@@ -10,7 +10,7 @@ use super::raw::{Member, Node};
 use super::scalar::excerpt;
 use super::suggest::nearest;
 
-/// Other names of UTC, and of what has been the same since 1970.
+/// Aliases of UTC, and zones that have equalled it since 1970.
 const LIKE_UTC: [&str; 17] = [
     "Etc/UTC",
     "Etc/UCT",
@@ -31,7 +31,7 @@ const LIKE_UTC: [&str; 17] = [
     "Greenwich",
 ];
 
-/// Whether days there are those of UTC.
+/// Whether the days of `zone` are the days of UTC.
 pub(super) fn is_utc(zone: &str) -> bool {
     zone == UTC || LIKE_UTC.contains(&zone)
 }
@@ -42,7 +42,7 @@ pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: Option<&Node>
     let zone = zone(node, faults);
     match form {
         Form::Clock(utc) => Form::Clock(zone.unwrap_or(utc)),
-        // What is wrong with the algorithm is told already.
+        // The algorithm has its fault already.
         _ if algorithm.is_none() => form,
         Form::Window(Rule::FixedWindow(_)) => {
             faults.note(node.place, "`timezone` is for windows by the clock, not for `anchor: first-hit`");
@@ -55,7 +55,7 @@ pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: Option<&Node>
     }
 }
 
-/// Notes a time zone that no quota depends on, of the policy or of an override.
+/// Notes a time zone that no quota of the policy or of an override depends on.
 pub(super) fn refuse_idle(member: Option<&Member>, form: Form, is_needed: bool, faults: &mut Faults) {
     if let (Some(member), Form::Clock(_), false) = (member, form, is_needed) {
         let sentence = "`timezone` matters to windows of `1d`, `1w`, `1mo` and `1y` only, and here is none";
@@ -63,17 +63,18 @@ pub(super) fn refuse_idle(member: Option<&Member>, form: Form, is_needed: bool, 
     }
 }
 
-/// Whether one of the quotas depends on the time zone of the form. Those that could not be read may.
+/// Whether one of the quotas depends on the time zone of the form. Unreadable quotas may depend on
+/// it.
 pub(super) fn is_needed(form: Form, quotas: Option<&[Quota]>) -> bool {
     let by_calendar = |quota: &Quota| {
-        // Of days in UTC there is nothing else to see.
+        // Windows of days in UTC have no calendar, so only their length reveals them.
         let day = form == Form::Clock(UTC) && quota.window == Unit::Day.nominal();
         matches!(quota.rule, Rule::FixedWindow(Anchor::Calendar(_))) || day
     };
     quotas.is_none_or(|quotas| quotas.iter().any(by_calendar))
 }
 
-/// Whose days the quotas of requests count by.
+/// The zone that inline quotas count by.
 pub(super) fn of(form: Form) -> Option<&'static str> {
     match form {
         Form::Clock(zone) => Some(zone),
@@ -81,7 +82,7 @@ pub(super) fn of(form: Form) -> Option<&'static str> {
     }
 }
 
-/// The name of a time zone.
+/// Reads the name of a time zone.
 fn zone(node: &Node, faults: &mut Faults) -> Option<&'static str> {
     let what = "an IANA time zone such as `Europe/Berlin`";
     let text = node.text(what, faults)?;
@@ -99,7 +100,7 @@ fn zone(node: &Node, faults: &mut Faults) -> Option<&'static str> {
     known
 }
 
-/// The zone that is spelled nearly so, or whose city is: `Berlin`.
+/// The zone with a similar name or the same city: `Berlin`.
 fn meant<'a>(text: &str, zones: &'a [String]) -> Option<&'a str> {
     let names = || zones.iter().map(String::as_str);
     let city = |zone: &&str| zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(text));

@@ -1,8 +1,9 @@
-//! Access logs as web servers write them: the common log format, and combined, which adds two fields.
+//! Access logs of web servers: the common log format, and combined, which adds two fields.
 //!
-//! `client ident user [10/Oct/2000:13:55:36 -0700] "GET /path HTTP/1.1" 200 2326 "referer" "user-agent"`
+//! `client ident user [10/Oct/2000:13:55:36 -0700] "GET /path HTTP/1.1" 200 2326 "referer"
+//! "user-agent"`
 //!
-//! Where one log is of several servers, the name of the server comes before all that: Apache's `vhost_combined`.
+//! A log of several servers has the server's name in front: Apache's `vhost_combined`.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +37,7 @@ const FIELDS: [(&str, Field); 7] = [
 
 impl Field {
     /// # Errors
-    /// When there is none of this name.
+    /// When no field has this name.
     pub(super) fn named(name: &str) -> Result<Self, Failure> {
         let known = || FIELDS.map(|(name, _)| format!("`{name}`")).join(", ");
         let unknown = || Failure::Asked(format!("--key {name}: an access log has {}", known()));
@@ -48,9 +49,9 @@ impl Field {
 #[derive(Debug)]
 pub(super) struct Access {
     key: Field,
-    /// None: the bytes of the answer.
+    /// None: the size of the answer in bytes.
     cost: Option<u64>,
-    /// The time of the line before, which many lines share, as written and in us.
+    /// The previous line's time, as written and in us; many lines share it.
     last: (Vec<u8>, Micros),
 }
 
@@ -68,7 +69,7 @@ impl Access {
             client = second;
             word(&mut rest).ok_or("nothing behind the client")?;
         }
-        // A user's name may hold blanks; the time begins behind it.
+        // A user's name may hold blanks; the time follows it.
         let bracket = memchr::memchr(b'[', rest).ok_or("no time in brackets")?;
         let user = rest[..bracket].trim_ascii();
         rest = &rest[bracket + 1..];
@@ -93,7 +94,7 @@ impl Access {
             Field::Referer => quoted(&mut rest).unwrap_or_default(),
             Field::UserAgent => quoted(&mut rest).and_then(|_| quoted(&mut rest)).unwrap_or_default(),
         };
-        // A dash stands for what is not known.
+        // A dash marks an unknown value.
         let key = Some(key).filter(|key| *key != b"-").map(text).transpose()?.map(Cow::Borrowed);
         Ok(Entry { time, key, cost })
     }
@@ -107,8 +108,8 @@ impl Access {
     }
 }
 
-/// Whether `first` is the server, and the client comes second; else that is a dash as a rule. An address with a port
-/// may be either of them, and is the server only before another address.
+/// Whether `first` is the server and the client is second; otherwise the second word is usually a
+/// dash. An address with a port may be either, and is the server only before another address.
 fn is_server(first: &[u8], second: &[u8]) -> bool {
     let is_address = |word| {
         let word = std::str::from_utf8(word).unwrap_or_default();
@@ -121,8 +122,8 @@ fn is_server(first: &[u8], second: &[u8]) -> bool {
     is_address(second) || second != b"-" && !is_address(first) && has_port()
 }
 
-/// A word; of several with a comma between them, as `X-Forwarded-For` has them, the first, which is the client: what
-/// follows are proxies.
+/// A word, or the first word of a list with commas, as in `X-Forwarded-For`. The first is the
+/// client, the others are proxies.
 fn host<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let first = word(rest)?;
     let mut last = first;
@@ -132,7 +133,7 @@ fn host<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(first.strip_suffix(b",").unwrap_or(first))
 }
 
-/// Up to the next blank.
+/// The text up to the next blank.
 fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
     let (word, after) = rest.split_at(end);
@@ -140,7 +141,7 @@ fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(word).filter(|word| !word.is_empty())
 }
 
-/// Between quotes, of which those behind a backslash are part of the text.
+/// The text between quotes; a quote after a backslash is part of the text.
 fn quoted<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let inside = rest.strip_prefix(b"\"")?;
     let mut from = 0;
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Each proxy adds the address that it was asked from.
+    /// Each proxy appends the address of its client.
     #[test]
     fn of_those_a_request_was_forwarded_for_the_first_is_the_client() {
         for forwarded in

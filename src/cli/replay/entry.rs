@@ -1,4 +1,4 @@
-//! From a line to what one request asked: when, for whom, how much.
+//! Parses a line into one request: its time, key and cost.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ impl Format {
         }
     }
 
-    /// What the first line of a log looks like.
+    /// Detects the format from the first line of a log.
     pub(super) fn of(line: &[u8]) -> Self {
         match line.trim_ascii_start().first() {
             Some(b'{') => Self::Json,
@@ -39,7 +39,7 @@ impl Format {
     }
 }
 
-/// What the command line says of all logs.
+/// Options of the command line for all logs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Choice {
     pub(super) format: Option<Format>,
@@ -47,12 +47,12 @@ pub(super) struct Choice {
     pub(super) cost: Option<String>,
 }
 
-/// What a request asked.
+/// One request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
     /// us since the epoch.
     pub(super) time: Micros,
-    /// None when the line says nothing where the key should be.
+    /// None when the line has no value for the key.
     pub(super) key: Option<Cow<'a, str>>,
     pub(super) cost: u64,
 }
@@ -63,7 +63,7 @@ pub(super) enum Reader {
     Json(Members),
 }
 
-/// Where the cost comes from.
+/// The source of the cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cost {
     Always(u64),
@@ -71,10 +71,10 @@ pub(super) enum Cost {
 }
 
 impl Reader {
-    /// One for a log of this format.
+    /// A reader for a log of this format.
     ///
     /// # Errors
-    /// When it has no such field.
+    /// When the format has no such field.
     pub(super) fn new(format: Format, choice: &Choice) -> Result<Self, Failure> {
         let cost = choice.cost.as_deref().map(cost).transpose()?;
         match format {
@@ -97,10 +97,10 @@ impl Reader {
         }
     }
 
-    /// What a line says.
+    /// Parses a line.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
         let entry = match self {
             Self::Access(access) => access.read(line)?,

@@ -1,4 +1,4 @@
-//! Instants as logs write them, in us since the epoch. None for what cannot be read or was before.
+//! Instants in logs, in us since the epoch. None if they are unreadable or before the epoch.
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -24,7 +24,7 @@ pub(super) fn common_log(text: &[u8]) -> Option<Micros> {
     let small = |from: usize| number(from, from + 2).and_then(|number| i8::try_from(number).ok());
     let date = Date::new(number(7, 11)?, month(&text[3..6])?, small(0)?).ok()?;
     let (hour, minute) = (small(12)?, small(15)?);
-    // A leap second is the last one of its minute.
+    // A leap second counts as the last second of its minute.
     let second = small(18)?.min(59);
     if !(0..=23).contains(&hour) || !(0..=59).contains(&minute) {
         return None;
@@ -34,12 +34,13 @@ pub(super) fn common_log(text: &[u8]) -> Option<Micros> {
     micros(offset.to_timestamp(date.at(hour, minute, second, 0)).ok()?)
 }
 
-/// `2026-11-21T10:41:53.312Z`, with any offset; the offset must be there.
+/// `2026-11-21T10:41:53.312Z`, with any offset; the offset is required.
 pub(super) fn rfc3339(text: &str) -> Option<Micros> {
     micros(text.parse::<Timestamp>().ok()?)
 }
 
-/// Seconds, ms or us since the epoch: which, is told by the size. In seconds 10^11 is the year 5138; in ms it was 1973.
+/// Seconds, ms or us since the epoch: the size reveals the unit. In seconds 10^11 is the year 5138;
+/// in ms it is 1973.
 pub(super) fn number(number: u64) -> Option<Micros> {
     match number {
         0..100_000_000_000 => Some(number * MICROS_PER_SECOND),
@@ -48,7 +49,7 @@ pub(super) fn number(number: u64) -> Option<Micros> {
     }
 }
 
-/// The same with a fraction.
+/// Like [`number`], with a fraction.
 pub(super) fn fraction(number: f64) -> Option<Micros> {
     let scale = match number {
         0.0..1e11 => 1e6,

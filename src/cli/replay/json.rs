@@ -1,4 +1,4 @@
-//! JSON lines: of each object three members matter, the others are passed over.
+//! JSON lines: the reader uses three members of each object and skips the others.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,7 +30,7 @@ impl Members {
     }
 }
 
-/// Which member this is.
+/// The kind of a member.
 enum Member {
     Time,
     Key,
@@ -94,7 +94,7 @@ impl Visitor<'_> for Name<'_> {
     }
 }
 
-/// A value without parts, as far as it is of use here.
+/// A scalar value of a useful type.
 enum Value<'de> {
     Text(Cow<'de, str>),
     Integer(u64),
@@ -102,7 +102,7 @@ enum Value<'de> {
     Null,
 }
 
-/// Reads such a value and makes of it what the function does.
+/// Reads a scalar and converts it with the function.
 struct Scalar<T, F>(F, PhantomData<T>);
 
 impl<'de, T, F: Fn(Value<'de>) -> Result<T, &'static str>> DeserializeSeed<'de> for Scalar<T, F> {

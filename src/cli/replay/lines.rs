@@ -1,18 +1,18 @@
-//! The lines of a log, one after the other, in bounded memory.
+//! The lines of a log in sequence, in bounded memory.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// The longest line that is read, in bytes; of a longer one nothing is.
+/// Longest line, in bytes; the reader skips longer ones.
 const LONGEST: usize = 256 * 1024;
 
-/// Bytes that are asked of the system at once.
+/// Bytes of one read.
 const CHUNK: usize = 1024 * 1024;
 
-/// Lines by the byte.
+/// A reader of lines as bytes.
 pub(super) struct Lines {
     input: BufReader<Box<dyn Read>>,
     line: Vec<u8>,
-    /// Bytes that were read so far.
+    /// Bytes read so far.
     pub(super) bytes: u64,
 }
 
@@ -21,12 +21,13 @@ impl Lines {
         Self { input: BufReader::with_capacity(CHUNK, input), line: Vec::new(), bytes: 0 }
     }
 
-    /// Whether it begins as gzip does; to be asked before the first line.
+    /// Whether the log starts like gzip; call it before the first line.
     pub(super) fn is_compressed(&mut self) -> io::Result<bool> {
         Ok(self.input.fill_buf()?.starts_with(b"\x1f\x8b"))
     }
 
-    /// The next line without its end, none at the end of the log; `Err` within for one that is too long.
+    /// The next line without its end, none at the end of the log. The inner `Err` is a line that is
+    /// too long.
     pub(super) fn next(&mut self) -> io::Result<Option<Result<&[u8], String>>> {
         self.line.clear();
         let is_first = self.bytes == 0;
@@ -56,7 +57,7 @@ impl Lines {
             return Ok(Some(Err(format!("{length} bytes, the most is {LONGEST}"))));
         }
         let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
-        // Some editors begin a file of UTF-8 with a mark that is no part of its text.
+        // Some editors write a byte order mark at the start of a file.
         Ok(Some(Ok(line.strip_prefix(b"\xef\xbb\xbf").filter(|_| is_first).unwrap_or(line))))
     }
 }

@@ -1,15 +1,15 @@
-//! A bar on a terminal, nothing elsewhere.
+//! A progress bar on a terminal, no output elsewhere.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Lines between two looks.
+/// Lines between two updates.
 const EVERY: u64 = 8192;
 
 #[derive(Debug)]
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// `bytes` of all logs; 0 where that is not known.
+    /// `bytes` of all logs; 0 if unknown.
     pub(super) fn new(bytes: u64) -> Self {
         let bar = if bytes > 0 { ProgressBar::new(bytes) } else { ProgressBar::no_length() };
         let template = match bytes {
@@ -27,7 +27,7 @@ impl Progress {
         self.0.position()
     }
 
-    /// Of the log that began at `before`, `bytes` are read, which are `lines`.
+    /// Shows progress after `bytes` and `lines` of the log that began at `before`.
     pub(super) fn show(&self, before: u64, bytes: u64, lines: u64) {
         if lines.is_multiple_of(EVERY) {
             self.0.set_position(before + bytes);

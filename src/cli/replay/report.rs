@@ -1,4 +1,4 @@
-//! What a replay tells: text for people, or JSON.
+//! The report of a replay: text for people, or JSON.
 
 use std::fmt::Write;
 
@@ -58,7 +58,7 @@ fn policy(result: &Result) -> Value {
     })
 }
 
-/// The report for people; every line ends.
+/// The report as text; every line ends with a line end.
 pub(super) fn text(outcome: &Outcome) -> String {
     let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = outcome.counts;
     let mut text = String::new();
@@ -79,7 +79,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
     text
 }
 
-/// One line a policy.
+/// One line for each policy.
 fn table(text: &mut String, results: &[Result]) {
     let width = results.iter().map(|result| result.policy.name.len()).max().unwrap_or(0).max("POLICY".len());
     let head = ["CHECKS", "DENIED", "SHARE", "COST DENIED"];
@@ -126,7 +126,7 @@ fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{line}");
 }
 
-/// Of one in another, 0 to 1, to six decimals.
+/// `part` / `whole`, 0 to 1, to six decimals.
 fn share(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 1e6).round() / 1e6 }
 }
@@ -139,7 +139,7 @@ fn units(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
 }
 
-/// In UTC, as RFC 3339.
+/// The instant in UTC, as RFC 3339.
 fn instant(at: Micros) -> String {
     i64::try_from(at)
         .ok()

@@ -1,4 +1,4 @@
-//! Reads the logs from the first line to the last, and asks each policy.
+//! Reads the logs from start to end and checks each request with each policy.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,18 +14,18 @@ use super::trial::{self, Trial};
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
-/// Lines that cannot be read of which the reason is told.
+/// Unreadable lines whose reason is shown.
 const SHOWN: usize = 5;
 
-/// How far back a line is that no server wrote only when its request ended: us.
+/// A server that logs a request at its end never writes a line this late: us.
 const FAR: Micros = 5 * MINUTE;
 
-/// What comes of a replay.
+/// The result of a replay.
 pub(super) struct Outcome {
-    /// Each log with its format, none of an empty one.
+    /// Each log with its format, none if it is empty.
     pub(super) logs: Vec<(String, Option<Format>)>,
     pub(super) counts: Counts,
-    /// `access.log:17: why`, of the first few.
+    /// `access.log:17: why`, for the first few unreadable lines.
     pub(super) unreadable: Vec<String>,
     /// The instants of the first and the last request, us.
     pub(super) span: Option<(Micros, Micros)>,
@@ -35,23 +35,23 @@ pub(super) struct Outcome {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
-    /// All but blank ones.
+    /// All lines except blank ones.
     pub(super) lines: u64,
-    /// Of which so many asked something.
+    /// Lines that contain a request.
     pub(super) requests: u64,
     pub(super) unreadable: u64,
     pub(super) without_key: u64,
-    /// From before their predecessors.
+    /// Lines older than their predecessors.
     pub(super) out_of_order: u64,
-    /// The same by more than [`FAR`].
+    /// Lines older by more than [`FAR`].
     pub(super) far_back: u64,
 }
 
 impl Outcome {
-    /// A word about logs whose order makes the answer wrong.
+    /// A warning if the order of the logs makes the result wrong.
     pub(super) fn warning(&self) -> Option<String> {
         let Counts { requests, far_back, .. } = self.counts;
-        // A hundredth may be a clock that was set back.
+        // Up to a hundredth may come from a clock that was set back.
         (far_back > requests / 100).then(|| {
             format!(
                 "{far_back} of {requests} requests are from more than 5 minutes before their predecessors, so this is \
@@ -73,7 +73,7 @@ struct Replay<'a> {
 /// Replays `logs`, in this order, through each of the policies.
 ///
 /// # Errors
-/// When a log cannot be read, or has lines but none that can.
+/// When a log is unreadable, or has lines but no readable one.
 pub(super) fn replay(
     policies: &[Arc<Policy>],
     logs: &[PathBuf],
@@ -102,7 +102,7 @@ pub(super) fn replay(
 }
 
 impl Replay<'_> {
-    /// Reads one log; its format.
+    /// Reads one log and returns its format.
     fn log(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
         let (before, told) = (self.counts, std::mem::take(&mut self.unreadable));
         let format = self.lines(name, input, progress)?;
@@ -116,7 +116,8 @@ impl Replay<'_> {
         Ok(format)
     }
 
-    /// Reads the lines to the end of the log; its format, by its first line unless the command line says it.
+    /// Reads all lines of the log. Returns the format, detected from the first line unless a flag
+    /// sets it.
     fn lines(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
         let (mut lines, mut number) = (Lines::new(input), 0u64);
         let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
@@ -180,7 +181,7 @@ impl Replay<'_> {
     }
 }
 
-/// A log with its name, and its size in bytes if that is known, else 0.
+/// A log with its name and its size in bytes, 0 if unknown.
 fn open(log: &Path) -> Result<(String, Box<dyn Read>, u64), Failure> {
     if log.as_os_str() == "-" {
         return Ok(("standard input".to_owned(), Box::new(io::stdin()), 0));

@@ -1,4 +1,4 @@
-//! What is told at the end, gathered in bounded memory: the keys that were denied most, and the busiest minutes.
+//! Statistics of a replay in bounded memory: the most denied keys, and the busiest minutes.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,22 +8,22 @@ use crate::limit::time::Micros;
 /// A minute, us.
 pub(super) const MINUTE: Micros = 60_000_000;
 
-/// Denied keys that are counted at once.
+/// Largest number of denied keys that are counted.
 const KEYS: usize = 200_000;
 
-/// How often a key was denied.
+/// The denials of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Denials {
     pub(super) denied: u64,
     pub(super) cost: u64,
 }
 
-/// Denied keys. When there are too many, the half that was denied least is forgotten: counts of what is left may then
-/// be too small.
+/// Denied keys. When there are too many, the less denied half is dropped. Counts of the remaining
+/// keys may then be too small.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     denials: HashMap<Box<str>, Denials>,
-    /// Whether any was forgotten.
+    /// Whether any key was dropped.
     pub(super) forgot: bool,
 }
 
@@ -40,7 +40,7 @@ impl Keys {
         self.denials.insert(key.into(), Denials { denied: 1, cost });
     }
 
-    /// Those denied most often, the most often first, equals by name.
+    /// The most denied keys, highest first, ties by name.
     pub(super) fn top(self, count: usize) -> Vec<(String, Denials)> {
         let mut all: Vec<_> = self.denials.into_iter().map(|(key, denials)| (key.into_string(), denials)).collect();
         all.sort_unstable_by(|(a, first), (b, second)| second.denied.cmp(&first.denied).then_with(|| a.cmp(b)));
@@ -62,7 +62,7 @@ impl Keys {
     }
 }
 
-/// What happened in one minute.
+/// The checks of one minute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Minute {
     /// Its first instant, us.
@@ -71,10 +71,11 @@ pub(super) struct Minute {
     pub(super) denied: u64,
 }
 
-/// By what minutes are ranked: whatever is 0 is no peak.
+/// Ranks minutes: a rank of 0 is no peak.
 type Rank = fn(&Minute) -> u64;
 
-/// The peak minutes of a time that never goes back: one minute is open, of the others only the highest are kept.
+/// The peak minutes; time never goes back. One minute is open, and only the highest closed ones are
+/// kept.
 #[derive(Debug)]
 pub(super) struct Peaks {
     rank: Rank,
@@ -97,7 +98,7 @@ impl Peaks {
         self.open.denied += u64::from(denied);
     }
 
-    /// The highest first, the earlier of equals.
+    /// The peaks, highest first, ties by time.
     pub(super) fn top(mut self) -> Vec<Minute> {
         self.close();
         self.highest

@@ -1,4 +1,4 @@
-//! One policy against a log: an embedded store of its own, whose time is the log's.
+//! One policy on a log, with its own embedded store and the log's clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::Micros;
 use crate::store::{MemoryStore, Subject};
 
-/// Keys from which on it is worth to look for those that say nothing any more.
+/// With fewer keys than this, a sweep of expired keys is not worthwhile.
 const FEW: usize = 65_536;
 
 pub(super) struct Trial {
@@ -20,7 +20,7 @@ pub(super) struct Trial {
     /// The store's clock, us.
     hand: Arc<AtomicU64>,
     fingerprinter: Fingerprinter,
-    /// When the store is swept next: at so many keys, and not before this instant.
+    /// The next sweep: at this number of keys, and not before this instant.
     sweep: (usize, Micros),
     counts: Counts,
     keys: Keys,
@@ -31,16 +31,16 @@ pub(super) struct Trial {
 pub(super) struct Counts {
     pub(super) checks: u64,
     pub(super) denied: u64,
-    /// Units asked for, and those denied.
+    /// Requested units, and denied ones.
     pub(super) cost: u128,
     pub(super) cost_denied: u128,
-    /// Keys that are none by the policy's key type: such a check is refused.
+    /// Checks rejected because the policy's key type does not accept the key.
     pub(super) refused: u64,
-    /// Not decided, since there were more live keys than an embedded store holds.
+    /// Undecided checks: the embedded store was full of live keys.
     pub(super) undecided: u64,
 }
 
-/// What a policy would have done.
+/// The results of one policy.
 pub(super) struct Result {
     pub(super) policy: Arc<Policy>,
     pub(super) counts: Counts,
@@ -65,7 +65,7 @@ impl Trial {
         }
     }
 
-    /// Decides one request at `now`, which is never before the last one's.
+    /// Decides one request at `now`, which never precedes the last request's time.
     pub(super) fn ask(&mut self, now: Micros, written: &str, cost: u64) {
         let Ok(key) = self.policy.key_type.normalise(written) else {
             self.counts.refused += 1;
@@ -103,7 +103,7 @@ impl Trial {
         Result { policy, counts, keys: self.keys.top(top), keys_approximate, peaks: self.peaks.top() }
     }
 
-    /// Frees what says nothing any more whenever the keys have doubled.
+    /// Frees expired keys whenever the number of keys has doubled.
     fn make_room(&mut self, now: Micros) {
         if self.store.len() >= self.sweep.0 && now >= self.sweep.1 {
             self.store.sweep();
