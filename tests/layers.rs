@@ -1,26 +1,26 @@
-//! Imports point one way, `limit` stays pure, and one file reads the time: what may be used where, as tables. And no
-//! comment is wider than the code.
+//! Imports point one way, `limit` stays pure, and one file reads the time. Tables list the allowed
+//! imports. No comment is wider than the code.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What each module may import of ours. A module names only modules above it, so no circle can arise.
+/// Permitted imports of each module. A module names only modules above it, so no cycle can arise.
 const MODULES: &[(&str, &[&str])] = &[
-    // The pure core stands on nothing.
+    // The pure core depends on nothing.
     ("limit", &[]),
     // Reads the time in the core's unit.
     ("clock", &["limit::time"]),
-    // How long an answer is waited for, by that clock.
+    // Bounds the wait for an answer, by that clock.
     ("deadline", &["clock::Clock"]),
-    // The threads that connections and lanes are given to; stands on nothing.
+    // Threads that run connections and lanes.
     ("workers", &["limit::time", "clock"]),
-    // Tokens and what they open; stands on nothing.
+    // Tokens and the operations that they permit; depends on nothing.
     ("access", &[]),
     // Resolves text into policies of the core and the tokens of callers.
     ("config", &["limit", "access"]),
-    // What the others count and time into, and how it is told; it knows none of them.
+    // Collects and exposes counts and times of the other modules; imports none of them.
     ("telemetry", &["limit::time", "clock"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
     (
@@ -39,17 +39,18 @@ const MODULES: &[(&str, &[&str])] = &[
             "workers",
         ],
     ),
-    // Learns from the store's answers, which are the core's; it never asks.
+    // Learns from the store's answers, which the core defines; never calls the store.
     ("prefilter", &["limit", "telemetry::instrument"]),
-    // The story of a check: asks the pre-filter and the store, by the policies in force; the quotas of a request are
-    // read as the configuration's are.
+    // The path of a check through the pre-filter and the store, by the policies in force. It parses
+    // the quotas of a request as the configuration parses its own.
     (
         "engine",
         &["limit", "clock::Clock", "deadline", "config::Policies", "config::inline", "telemetry", "store", "prefilter"],
     ),
-    // Reads the configuration again and hands it to who runs by it.
+    // Reads the configuration again and applies it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
-    // Parses, asks the engine and renders; the other types are what the engine and a reload hand out.
+    // Parses, calls the engine and renders. The other types are results of the engine and of a
+    // reload.
     (
         "http",
         &[
@@ -82,8 +83,9 @@ const MODULES: &[(&str, &[&str])] = &[
             "workers",
         ],
     ),
-    // Loads a configuration and serves by it, or explains it, down to the keys in Redis; most other commands are
-    // clients of a node. A replay decides by itself, with the embedded store. Where the log goes is known here alone.
+    // `serve` runs by a configuration; `explain` shows its decisions down to the keys in Redis.
+    // Most other commands are clients of a node. `replay` decides with the embedded store. Only
+    // this module knows where the log goes.
     (
         "cli",
         &[
@@ -109,30 +111,31 @@ const MODULES: &[(&str, &[&str])] = &[
 const CRATES: &[(&str, &[&str])] = &[
     // Only the store speaks Redis.
     ("redis", &["store"]),
-    // Only the HTTP surface, and what carries it, know of requests.
+    // Only the HTTP surface and its server know of requests.
     ("axum", &["http", "serve"]),
-    // What decides is not bound to a runtime: the pre-filter and the configuration neither wait nor spawn.
+    // Decisions need no runtime: the pre-filter and the configuration neither wait nor spawn.
     ("tokio", &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
-    // Wire formats end at the surface; the configuration has a reader of its own.
+    // Wire formats end at the surface; the configuration has its own parser.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
-    // Certificates are read with the configuration and used by the listeners and by clients.
+    // The configuration loads certificates; listeners and clients use them.
     ("rustls", &["config", "store", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),
     ("clap", &["cli", "main"]),
-    // How metrics and traces leave is known in one place.
+    // One module knows how metrics and traces leave the process.
     ("prometheus_client", &["telemetry"]),
     ("opentelemetry", &["telemetry"]),
     ("opentelemetry_sdk", &["telemetry"]),
     ("opentelemetry_otlp", &["telemetry"]),
 ];
 
-/// All that `limit` may use from elsewhere: values and arithmetic, no I/O and no clock. Addresses are only parsed, and
-/// the rules of time zones are part of the program.
+/// All that `limit` may import: values and arithmetic, no I/O and no clock. It only parses
+/// addresses. Time zone rules are part of the program.
 const PURE: &str = "jiff::Timestamp jiff::civil jiff::tz smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
     std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::sync std::time::Duration";
 
-/// All that the load generator imports of the product: units, the clock, and the URL and token of a node.
+/// All that the load generator imports of the product: units, the clock, and the URL and token of a
+/// node.
 const OF_BENCH: &[&str] = &[
     "cli::bearer",
     "cli::parse",
@@ -145,7 +148,7 @@ const OF_BENCH: &[&str] = &[
     "limit::time",
 ];
 
-/// What rustfmt lets code have, in columns.
+/// The maximum width of code for rustfmt, in columns.
 const MAX_WIDTH: usize = 120;
 
 #[test]
@@ -244,7 +247,7 @@ fn planted_violations_are_found() {
     }
 }
 
-/// What `code` uses that `file` may not.
+/// The paths in `code` that `file` may not use.
 fn faults(file: &Path, code: &str, dependencies: &[String]) -> Vec<String> {
     let inside = file.with_extension("");
     let module: Vec<&str> =
@@ -279,7 +282,7 @@ fn faults(file: &Path, code: &str, dependencies: &[String]) -> Vec<String> {
     paths(code).into_iter().filter(forbidden).map(fault).collect()
 }
 
-/// Paths in a module of the load generator that lead to other modules than those above it, or far into the product.
+/// Forbidden paths of a load generator module: modules below it, and internals of the product.
 fn faults_of_bench(file: &Path, code: &str, modules: &[&str]) -> Vec<String> {
     let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     let above = modules.iter().position(|module| *module == name).unwrap_or(modules.len());
@@ -297,7 +300,7 @@ fn faults_of_bench(file: &Path, code: &str, modules: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The path from the crate's root, of a path into the crate.
+/// The absolute path of an import, from the crate's root.
 fn import(path: &str, module: &[&str]) -> Option<String> {
     if let Some(absolute) = path.strip_prefix("crate::").or_else(|| path.strip_prefix("tollgate::")) {
         return Some(absolute.to_owned());
@@ -308,7 +311,8 @@ fn import(path: &str, module: &[&str]) -> Option<String> {
         rest = above;
     }
     base.push(rest);
-    // A unit test is one level deeper than its file, so what is no module of ours is no import.
+    // A unit test is one level deeper than its file. A result outside our modules is therefore no
+    // import.
     let ours = |import: &String| MODULES.iter().any(|(name, _)| within(import, &[name]));
     Some(base.join("::")).filter(|import| rest.len() < path.len() && ours(import))
 }
@@ -319,7 +323,8 @@ fn within(path: &str, allowed: &[&str]) -> bool {
         .any(|start| path.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with("::")))
 }
 
-/// Every path in `code` but for comments, those of nested imports in full; of `use name` at least `name::`.
+/// Every path in `code` outside comments. Nested imports appear in full, `use name` at least as
+/// `name::`.
 fn paths(code: &str) -> Vec<String> {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.flat_map(|line| [line, "\n"]).collect();
@@ -367,7 +372,7 @@ fn dependencies(manifest: &str) -> Vec<String> {
     lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.replace('-', "_")).collect()
 }
 
-/// The lines of a comment that have more than [`MAX_WIDTH`] columns.
+/// Comment lines with more than [`MAX_WIDTH`] columns.
 fn wide_comments(file: &Path, code: &str) -> Vec<String> {
     let mark = if file.extension().is_some_and(|extension| extension == "lua") { "--" } else { "//" };
     let is_wide = |line: &str| line.trim_start().starts_with(mark) && line.chars().count() > MAX_WIDTH;

@@ -1,4 +1,5 @@
-//! The exact algorithms against naive models that keep everything, on every step of random histories.
+//! Compares each algorithm with a naive model that keeps everything, on every step of random
+//! histories.
 
 use proptest::prelude::*;
 use tollgate::limit::decision::decide;
@@ -17,7 +18,7 @@ use crate::harness::timed::Timed;
 use crate::harness::unique;
 use crate::window_properties::exact_wait;
 
-/// Every charge, with its instant; what is left is worked out from all of them anew.
+/// Every charge, with its instant. The model computes the remaining units from all of them.
 #[derive(Default)]
 struct Charges(Vec<(Micros, u64)>);
 
@@ -28,7 +29,8 @@ impl Charges {
             Rule::TokenBucket(rate) => {
                 let (units, per) = (u128::from(rate.units.get()), u128::from(rate.per));
                 let burst = u128::from(quota.limit.get()) * per;
-                // In units / per. To a clock that stepped back, what was repaid since then is still owed.
+                // In units / per. When the clock steps back, the debt includes the units repaid
+                // since then.
                 let (mut debt, mut since) = (0u128, 0u128);
                 let owed = |debt: u128, since: u128, at: u128| match at.checked_sub(since) {
                     Some(elapsed) => debt.saturating_sub(elapsed * units),
@@ -47,7 +49,8 @@ impl Charges {
         }
     }
 
-    /// A charge is noted at the latest instant that the clock has shown, and counts from then on for a window.
+    /// The log stores a charge at the latest instant seen so far. The charge counts for one window
+    /// from then.
     fn in_log(&self, quota: &Quota, most: usize, now: Micros) -> u64 {
         let mut latest = 0;
         let noted = self.0.iter().map(|(at, cost)| {
@@ -121,7 +124,8 @@ fn token_buckets_equal_a_model_that_keeps_everything() {
     runner(2000).run(&histories(bucket_policies(), 80), equals_its_model).unwrap();
 }
 
-/// Guarantee 1 for token buckets: burst + rate x t in any interval t, also when the clock steps back.
+/// Guarantee 1 for token buckets: burst + rate x t in any interval t, also when the clock steps
+/// back.
 #[test]
 fn token_buckets_admit_no_more_than_burst_and_rate() {
     let property = |(policy, steps): (Policy, Vec<Step>)| {
@@ -153,12 +157,13 @@ fn token_buckets_admit_no_more_than_burst_and_rate() {
     runner(500).run(&histories(bucket_policies(), 60), property).unwrap();
 }
 
-/// redis-cell's CL.THROTTLE key max_burst count period quantity -> limited, limit, remaining, retry_after,
-/// reset_after (whole seconds; -1 when allowed), worked out by hand; each row asks a key anew after `used` units
-/// were taken at once, `later` ms ago.
+/// redis-cell's CL.THROTTLE key max_burst count period quantity -> limited, limit, remaining,
+/// retry_after, reset_after. Values are computed by hand, in whole seconds; -1 when allowed. Each
+/// row uses a new key, charged once with `used` units `later` ms ago.
 #[test]
 fn the_same_five_numbers_as_cl_throttle() {
-    // max_burst, count, period s, used, later ms, quantity -> limited, limit, remaining, retry_after, reset_after
+    // max_burst, count, period s, used, later ms, quantity -> limited, limit, remaining,
+    // retry_after, reset_after
     let rows: [([u64; 6], [i64; 5]); 22] = [
         ([15, 30, 60, 0, 0, 1], [0, 16, 15, -1, 2]),
         ([15, 30, 60, 1, 0, 1], [0, 16, 14, -1, 4]),
@@ -209,7 +214,8 @@ fn the_same_five_numbers_as_cl_throttle() {
     }
 }
 
-/// Fault 6 and rows 6 and 9: the end of a window is set when it begins; neither hits nor denials move it.
+/// Fault 6 and rows 6 and 9: a window fixes its end when it begins. Neither hits nor denials move
+/// it.
 #[test]
 fn neither_a_hit_nor_a_denial_prolongs_a_window() {
     let (runtime, redis) = timed_store();
@@ -232,7 +238,7 @@ fn neither_a_hit_nor_a_denial_prolongs_a_window() {
     }
 }
 
-/// More is owed then than a debt can be; what is taken back must not be written as that.
+/// The debt then exceeds its maximum. A refund must not write such a debt.
 #[test]
 fn a_refund_after_the_clock_stepped_back_far_leaves_a_bucket_that_can_be_read() {
     let (runtime, redis) = timed_store();

@@ -1,4 +1,4 @@
-//! `/v1/check/all`: several keys, all charged or none, whoever else asks meanwhile.
+//! `/v1/check/all` charges several keys or none, also under concurrent calls.
 
 use std::num::NonZeroU32;
 use std::process::Command;
@@ -23,7 +23,8 @@ fn item(policy: &str, key: &str, cost: u64) -> Value {
     json!({"policy": policy, "key": key, "cost": cost})
 }
 
-/// Asks `each` times from each of 24 callers, by turns of both nodes; what each call asks is chosen by its number.
+/// Sends `each` calls from each of 24 callers, alternating between both nodes. The number of a call
+/// selects its checks.
 fn hammer(nodes: [&Node; 2], each: usize, checks: impl Fn(usize) -> Vec<Value> + Sync) -> Vec<(Vec<Value>, Value)> {
     let start = Barrier::new(CALLERS);
     std::thread::scope(|scope| {
@@ -48,7 +49,7 @@ fn hammer(nodes: [&Node; 2], each: usize, checks: impl Fn(usize) -> Vec<Value> +
 fn two_nodes_and_24_callers_get_exactly_what_the_tightest_limit_permits() {
     on_pairs_of_nodes(&policies(&[25, 40, 60], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
-            // On a cluster their slots, and so their shards, are as good as random.
+            // On a cluster these keys fall into random slots, and so into random shards.
             let keys = [60, 25, 40, 60].map(|limit| (format!("{algorithm}-{limit}"), unique("all"), limit));
             let checks: Vec<_> = keys.iter().map(|(policy, key, _)| item(policy, key, 1)).collect();
             let answers = hammer(nodes, 4, |_| checks.clone());
@@ -113,8 +114,8 @@ fn policy(algorithm: &str) -> Policy {
     Policy { name: format!("{algorithm}-1"), ..policy_of(of, vec![quota]) }
 }
 
-/// What another's open reservation denies is learned by nobody. Reservations that are open at once, more than are
-/// remembered one by one, are given back one after the other.
+/// The pre-filter does not learn denials that another caller's open reservation causes. The test
+/// opens more reservations than the store records separately. Their refunds run in sequence.
 #[test]
 fn however_many_are_denied_at_once_nothing_stays_charged() {
     const AT_ONCE: usize = 128;
@@ -126,7 +127,7 @@ fn however_many_are_denied_at_once_nothing_stays_charged() {
             let mut callers: Vec<_> =
                 (0..AT_ONCE).map(|number| http::Connection::open(&nodes[number % 2].address).unwrap()).collect();
             for _ in 0..3 {
-                // One of the nodes does not know yet that it is denied.
+                // One of the nodes does not know the denial yet.
                 let closed = unique("closed");
                 posted(nodes[0], "/v1/check", &item("sliding-1", &closed, 1));
                 let checks = [item(&open.0, &open.1, 1), item("sliding-1", &closed, 1)];
@@ -179,7 +180,8 @@ fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
             assert_eq!(allowed["denied_by"], json!([]));
             assert_eq!(told(&allowed, "charged"), [2, 3, 0]);
             assert_eq!(told(&allowed, "remaining"), [3, 0, 5]);
-            // `b` is full, `a` would do, `c` never could: each says so, wherever it stands in the order.
+            // `b` is full, `a` would fit, `c` never fits. Each result reports this, whatever its
+            // position.
             let denied = all(&[item(&five, &c, 6), item(&five, &a, 3), item(&three, &b, 1)]);
             assert_eq!(
                 (&denied["allowed"], &denied["denied_by"]),
@@ -193,7 +195,7 @@ fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
             let waits = all(&[item(&five, &a, 3), item(&three, &b, 1)]);
             assert!(waits["retry_after_ms"].as_u64().unwrap() > 0, "{waits}");
             assert_eq!(waits["retry_after_ms"], waits["results"][1]["retry_after_ms"]);
-            // What is asked twice counts as its sum, alone and beside others.
+            // Checks for the same key count as their sum, with and without other keys.
             let twice = [item(&five, &a, 2), item(&five, &a, 2)];
             assert_eq!(all(&twice)["denied_by"], json!([0, 1]), "{algorithm} on {store}");
             assert_eq!(all(&[&twice[..], &[item(&five, &c, 1)]].concat())["denied_by"], json!([0, 1]));
@@ -205,7 +207,7 @@ fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
     });
 }
 
-/// Whatever else is asked of its key in the call: cost 0 is allowed always.
+/// Cost 0 is always allowed, whatever the call charges to the same key.
 #[test]
 fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
     let both = "  both: {quotas: [5 per 1h, 5 per 2h], timeout: 5s}\n";
@@ -216,7 +218,8 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
         for policy in ALGORITHMS.map(|algorithm| format!("{algorithm}-5")).iter().map(String::as_str).chain(["both"]) {
             let key = unique("look");
             check(nodes[0], &item(policy, &key, 3));
-            // Over the limit, more than ever fits, known to be denied; with others before it in the order, and alone.
+            // Over the limit, never fitting, and a known denial; after other checks, and without
+            // any.
             for (cost, used, others) in [(3, 0, true), (3, 0, false), (6, 0, true), (1, 2, true), (1, 0, false)] {
                 check(nodes[0], &item(policy, &key, used));
                 let mut checks = vec![item(policy, &key, 0), item(policy, &key, cost), item(policy, &key, 0)];
@@ -241,7 +244,7 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
                 assert_eq!(look["quotas"].as_array().unwrap().len(), alone["quotas"].as_array().unwrap().len());
             }
         }
-        // Of what only watches the look was not denied; what a list says it says to every cost.
+        // A shadow policy does not deny the peek. A list entry applies to every cost.
         let key = unique("watched");
         let shadow = all(&[item("watched", &key, 0), item("watched", &key, 6)]);
         let reasons = |answer: &Value| [0, 1].map(|place| answer["results"][place]["reason"].clone());
@@ -251,7 +254,7 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
     });
 }
 
-/// A denial that is remembered knows of one quota, which need not be the one with the least remaining.
+/// A known denial describes one quota, which need not be the one with the least remaining.
 #[test]
 fn a_look_beside_a_known_denial_is_told_what_is_left() {
     let quotas = "algorithm: fixed-window, anchor: first-hit, quotas: [10 per 1h, 13 per 2h], timeout: 5s";
@@ -264,7 +267,7 @@ fn a_look_beside_a_known_denial_is_told_what_is_left() {
                 check(nodes[0], &item(policy, full, 5));
                 assert_eq!(check(nodes[0], &item(policy, full, 5))["source"], "prefilter", "{policy} on {store}");
             }
-            // By itself, beside a key that has room, and beside one that is known to be denied as well.
+            // The key without others, beside a key with room, and beside another known denial.
             for others in [vec![], vec![item(policy, &open, 0)], vec![item(policy, &closed, 5)]] {
                 let all = |costs: &[u64]| {
                     let own = costs.iter().map(|cost| item(policy, &key, *cost));
@@ -318,7 +321,7 @@ fallback: {expected_nodes: 2}
         let denied = all(&["allow", "deny", "local"]).json();
         assert_eq!((&denied["allowed"], &denied["denied_by"]), (&json!(false), &json!([1])), "{denied}");
     }
-    // What was denied as a whole has used up nothing of the share of two.
+    // A denied all-or-nothing call uses up nothing of the share of two.
     for expected in [true, true, false] {
         let answer = all(&["allow", "local"]).json();
         assert_eq!(answer["allowed"], expected, "{answer}");
@@ -336,7 +339,7 @@ fallback: {expected_nodes: 2}
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")), "{refused:?}");
 }
 
-/// Also by the fallback `local`, whether the call was denied before a reservation or after one.
+/// The fallback `local` does the same, for denials before and after a reservation.
 #[test]
 fn without_a_store_what_is_denied_as_a_whole_leaves_earlier_charges_as_they_were() {
     let seeds = [format!("redis://127.0.0.1:{}", crate::harness::free_port())];
@@ -369,12 +372,14 @@ policies:
     }
 }
 
-/// The store refuses to give back, and executes nothing of it, between the reservation and the denial: when it does
-/// it again within the policy's timeout, nothing stays charged; when it does not, the log says so.
+/// Between the reservation and the denial, the store rejects the refund without executing it. If
+/// the store recovers within the policy's timeout, nothing stays charged. Otherwise the log reports
+/// the leftover.
 #[test]
 fn what_the_store_refuses_to_give_back_is_given_back_when_it_does_again() {
     let server = Server::start();
-    // Without a replica the second check waits in vain for an acknowledgement: time to take the memory away.
+    // Without a replica the second check waits for an acknowledgement until its timeout. Meanwhile
+    // the test lowers the memory limit.
     let policies = "
 policies:
   a-patient: {quotas: [5 per 1h], timeout: 20s}

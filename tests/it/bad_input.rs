@@ -1,4 +1,4 @@
-//! Every way to ask wrong: its status, its problem document, and no charge.
+//! Each invalid request gets its status and problem document, and charges nothing.
 
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ const BODIES: &[(&str, u16, &str, &[&str])] = &[
     (r#"{"key": "k", "policy": ""}"#, 404, "unknown-policy", &[]),
 ];
 
-/// The same of a refund.
+/// The same for a refund.
 const REFUNDS: &[(&str, u16, &str, &[&str])] = &[
     ("", 400, "malformed-json", &[]),
     (r#"{"key": "k", "cost": 1"#, 400, "malformed-json", &[]),
@@ -79,7 +79,7 @@ const REFUNDS: &[(&str, u16, &str, &[&str])] = &[
     (r#"{"key": "k", "cost": 1, "policy": "defalt"}"#, 404, "unknown-policy", &[]),
 ];
 
-/// The same of checks that are charged together.
+/// The same for checks that are charged together.
 const TOGETHER: &[(&str, u16, &str, &[&str])] = &[
     ("", 400, "malformed-json", &[]),
     ("{}", 422, "invalid-request", &["/checks"]),
@@ -114,7 +114,7 @@ fn every_wrong_body_is_a_problem_document() {
     assert_untouched(&mut node);
 }
 
-/// Where a name of a member should be, no member `key` is spoken of.
+/// Where a member name is missing, the message does not mention the member `key`.
 #[test]
 fn what_is_wrong_is_said_in_words_of_the_request() {
     let node = node_with("policies: {default: {key: {type: ip}, quotas: [5 per 1h]}}");
@@ -177,7 +177,7 @@ fn deep_nesting_is_refused_and_survived() {
     assert_untouched(&mut node);
 }
 
-/// The sender has written everything before it reads: a closed connection would have cost it the answer.
+/// The sender writes everything before it reads. A closed connection would lose the response.
 #[test]
 fn a_body_of_10_mib_gets_its_answer() {
     let mut node = Node::start();
@@ -278,7 +278,7 @@ fn wrong_query_strings() {
     assert_untouched(&mut node);
 }
 
-/// They are refused before there is a request that could have a problem document.
+/// The server rejects them before a request exists that could get a problem document.
 #[test]
 fn heads_that_are_too_large_or_no_http_are_refused() {
     let mut node = Node::start();
@@ -324,7 +324,7 @@ fn pointers_of(problem: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The node lives, and the keys that wrong requests named were not charged.
+/// The node is alive, and the keys of the invalid requests have no charge.
 fn assert_untouched(node: &mut Node) {
     assert!(node.is_alive());
     for key in ["k", "victim"] {

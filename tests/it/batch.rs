@@ -1,4 +1,5 @@
-//! Many checks in one call: each by itself, those for one key in order, answers in the order of the checks.
+//! A batch decides each check separately and checks for one key in order. Results keep the order of
+//! the checks.
 
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ fn a_bad_item_does_not_spoil_the_others() {
     assert_eq!(fault(5), (json!(422), json!("/checks/5/colour")));
 }
 
-/// A long list of faults would make a long answer, and is read by nobody.
+/// A long list of violations would make a long response without use.
 #[test]
 fn an_answer_lists_the_violations_of_eight_invalid_checks() {
     let node = Node::start();
@@ -55,7 +56,7 @@ fn an_answer_lists_the_violations_of_eight_invalid_checks() {
     assert!(results.iter().all(|result| result["error"]["status"] == 422));
 }
 
-/// The engine finds faults as well, and the bound holds for both kinds together.
+/// The engine finds faults as well, and the bound covers both kinds together.
 #[test]
 fn faults_of_the_engine_count_among_the_eight() {
     let node = Node::start();
@@ -71,7 +72,7 @@ fn faults_of_the_engine_count_among_the_eight() {
     assert_eq!(results[19]["error"]["omitted_violations"], 1);
 }
 
-/// What a misspelt name may have meant is looked for, and told with what is known instead, a few times only.
+/// The suggestion for a misspelt name and the list of known names appear a few times only.
 #[test]
 fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
     let name = |number: usize| format!("{number:04}{}", "x".repeat(58));
@@ -91,7 +92,7 @@ fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
     assert_eq!(all.status, 404, "{all:?}");
 }
 
-/// The last of several checks of a key tells what is left, also to the pre-filter.
+/// The last of several checks for a key reports the remaining units, also to the pre-filter.
 #[test]
 fn what_a_batch_used_up_is_known_to_be_used_up() {
     let file = file_with("policies: {three: {quotas: [3 per 1h]}}\n");

@@ -1,4 +1,4 @@
-//! Windows by the calendar: right across whatever clocks in a time zone do, and alike on every store.
+//! Calendar windows are right across every clock change of a time zone, and equal on every store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ fn subject(policy: &Policy) -> Subject {
     steps::subject(policy.clone(), &unique("calendar"))
 }
 
-/// Worked out by hand: the window that holds an instant, with its hours.
+/// Computed by hand: the window around an instant, with its hours.
 #[test]
 fn windows_end_where_the_calendar_says() {
     use Unit::{Day, Month, Week, Year};
@@ -88,22 +88,23 @@ fn windows_end_where_the_calendar_says() {
         (Week, "UTC", "2026-11-15T23:59:59Z", "2026-11-09T00:00:00Z", "2026-11-16T00:00:00Z", 168),
         (Week, "UTC", "2021-01-01T00:00:00Z", "2020-12-28T00:00:00Z", "2021-01-04T00:00:00Z", 168),
         (Month, "UTC", "2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z", 744),
-        // Midnight is skipped: the day begins at one o'clock.
+        // Clocks skip midnight: the day begins at one o'clock.
         (Day, "America/Sao_Paulo", "2018-11-04T12:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z", 23),
         (Day, "Africa/Cairo", "2024-04-26T12:00:00Z", "2024-04-25T22:00:00Z", "2024-04-26T21:00:00Z", 23),
         (Day, "Asia/Beirut", "2022-03-27T12:00:00Z", "2022-03-26T22:00:00Z", "2022-03-27T21:00:00Z", 23),
-        // The last hour of the day is repeated: midnight comes at the end of the second one.
+        // Clocks repeat the last hour of the day: the second one ends at midnight.
         (Day, "America/Sao_Paulo", "2018-02-17T12:00:00Z", "2018-02-17T02:00:00Z", "2018-02-18T03:00:00Z", 25),
         (Day, "Africa/Cairo", "2024-10-31T12:00:00Z", "2024-10-30T21:00:00Z", "2024-10-31T22:00:00Z", 25),
-        // Midnight is repeated: the day begins with the first one, and keeps the hour that is shown again.
+        // Clocks repeat midnight: the day begins with the first one and includes the repeated hour.
         (Day, "America/Havana", "2026-11-01T04:30:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z", 25),
         (Day, "America/Goose_Bay", "2010-11-07T03:00:30Z", "2010-11-07T03:00:00Z", "2010-11-08T04:00:00Z", 25),
         (Day, "America/Goose_Bay", "2010-11-07T03:30:00Z", "2010-11-07T03:00:00Z", "2010-11-08T04:00:00Z", 25),
         (Day, "America/Goose_Bay", "2010-11-07T02:59:59Z", "2010-11-06T03:00:00Z", "2010-11-07T03:00:00Z", 24),
-        // Half hours, also of summer time.
+        // Offsets with half hours, also in summer time.
         (Day, "Asia/Kolkata", "2026-11-21T18:29:59Z", "2026-11-20T18:30:00Z", "2026-11-21T18:30:00Z", 24),
         (Day, "Asia/Kathmandu", "2026-11-21T18:15:00Z", "2026-11-21T18:15:00Z", "2026-11-22T18:15:00Z", 24),
-        // The date line: 2011-12-30 is missing in Samoa, 1994-12-31 on Kiritimati, 1993-08-21 on Kwajalein.
+        // The date line: 2011-12-30 is missing in Samoa, 1994-12-31 on Kiritimati, 1993-08-21 on
+        // Kwajalein.
         (Day, "Pacific/Apia", "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z", 24),
         (Day, "Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z", 24),
         (Week, "Pacific/Apia", "2011-12-30T10:00:00Z", "2011-12-26T10:00:00Z", "2012-01-01T10:00:00Z", 144),
@@ -119,7 +120,7 @@ fn windows_end_where_the_calendar_says() {
         (Day, "Pacific/Kwajalein", "1993-08-21T11:59:59Z", "1993-08-20T12:00:00Z", "1993-08-21T12:00:00Z", 24),
         // Pyongyang jumped from 23:30 to midnight.
         (Day, "Asia/Pyongyang", "2018-05-04T14:59:59Z", "2018-05-03T15:30:00Z", "2018-05-04T15:00:00Z", 0),
-        // Before the epoch there is nothing; far ahead the rules go on.
+        // Nothing precedes the epoch; the rules continue into the far future.
         (Day, "Europe/Berlin", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1970-01-01T23:00:00Z", 23),
         (Year, "Europe/Berlin", "1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1970-12-31T23:00:00Z", 8759),
         (Day, "Europe/Berlin", "2099-03-29T12:00:00Z", "2099-03-28T23:00:00Z", "2099-03-29T22:00:00Z", 23),
@@ -132,7 +133,7 @@ fn windows_end_where_the_calendar_says() {
     }
 }
 
-/// When a date has begun, found by looking at the clocks every minute and then every second.
+/// The start of a date, found by checking the clocks every minute and then every second.
 fn begins(zone: &TimeZone, date: Date) -> i64 {
     let reached = |second: i64| zone.to_datetime(Timestamp::from_second(second).unwrap()).date() >= date;
     let utc = date.at(0, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap().timestamp().as_second();
@@ -140,7 +141,7 @@ fn begins(zone: &TimeZone, date: Date) -> i64 {
     (minute - 60..=minute).find(|second| reached(*second)).unwrap()
 }
 
-/// The window by the days that it is made of, one after the other.
+/// Computes the window day by day.
 fn window_by_days(zone: &TimeZone, unit: Unit, instant: i64) -> (i64, i64) {
     let new = |date: Date| match unit {
         Unit::Day => true,
@@ -163,7 +164,7 @@ fn window_by_days(zone: &TimeZone, unit: Unit, instant: i64) -> (i64, i64) {
 fn windows_equal_those_found_by_looking_at_the_clocks() {
     let zones: Vec<String> = zones().into_iter().filter(|zone| zone.contains('/')).collect();
     assert!(zones.len() > 400, "{}", zones.len());
-    // Two days in 1970 to 130 years later, mostly near an instant at which clocks are set.
+    // From two days into 1970 to 130 years later, mostly near a clock change.
     let span = 2 * 86_400..130 * 365 * 86_400i64;
     let near = prop_oneof![3 => -200_000..200_000i64, 1 => Just(0i64)];
     let cases = (prop::sample::select(zones), 0..UNITS.len(), span, any::<bool>(), near);
@@ -193,7 +194,7 @@ fn windows_follow_each_other_in_every_zone() {
             let next = calendar.window(window.end);
             assert_eq!(next.start, window.end, "{zone}");
             assert_eq!(calendar.window(window.end - 1), window, "{zone}");
-            // By no more than a day, where a date was missing or repeated.
+            // The length differs by a day at most, where a date is missing or repeated.
             assert!((1..=48).contains(&((next.end - next.start) / 3_600_000_000)), "{zone}: {next:?}");
             window = next;
             days += 1;
@@ -201,7 +202,8 @@ fn windows_follow_each_other_in_every_zone() {
     }
 }
 
-/// Ten text messages a day: the ten of one day, then the ten of the next one from its first instant on.
+/// Ten text messages a day: the old day admits ten. The next day admits ten more from its first
+/// instant on.
 #[test]
 fn a_day_without_its_midnight_is_counted_from_its_first_instant() {
     let policy = by_calendar(10, Unit::Day, "America/Sao_Paulo");
@@ -216,7 +218,7 @@ fn a_day_without_its_midnight_is_counted_from_its_first_instant() {
     assert_eq!(after.verdicts[1].quotas[0].reset_after, 23 * 3_600_000_000);
 }
 
-/// Everything of the store in one line: the instants, and what was answered.
+/// Runs the embedded store through one sequence of instants and decisions.
 #[test]
 fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T21:59:59Z")));
@@ -234,7 +236,7 @@ fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
     assert!(!allowed());
 }
 
-/// What the fallback `local` decides by: the limit divided, the windows the same.
+/// The fallback `local` divides the limit and keeps the windows.
 #[test]
 fn a_nodes_share_has_the_same_days() {
     let share = by_calendar(10, Unit::Day, "Europe/Berlin").share(2.try_into().unwrap());
@@ -245,7 +247,7 @@ fn a_nodes_share_has_the_same_days() {
     assert!(store.at(now + 11 * 3_600_000_000).take(&subject, &[5], &[]).unwrap().ruling.verdicts[0].allowed);
 }
 
-/// Both stores, on each unit, in zones with every kind of edge: a step before it, at it, and behind it.
+/// Both stores, on each unit, in zones with every kind of edge: before, at and after the edge.
 #[test]
 fn both_stores_change_windows_at_the_same_instant() {
     let (runtime, redis) = timed_store();
@@ -271,7 +273,8 @@ fn both_stores_change_windows_at_the_same_instant() {
     }
 }
 
-/// A charge by a clock that is ahead, beyond the edge: to one that is behind it counts, until its own end.
+/// A clock that is ahead writes a charge beyond the edge. For a clock behind the edge the charge
+/// counts until its own end.
 #[test]
 fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
     let (runtime, redis) = timed_store();
@@ -288,7 +291,7 @@ fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
     }
 }
 
-/// The shard's TIME decides: whatever the node's clock says, and however far it jumps.
+/// The shard's TIME decides, whatever the node's clock shows and however far it jumps.
 #[test]
 fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -317,7 +320,7 @@ policies:
   api-key: {algorithm: fixed-window, timezone: America/New_York, quotas: [12 per 1d, {name: monthly, limit: 20, per: 1mo}]}
 ";
 
-/// Row 5 by the calendar: on the embedded store, one Redis and the cluster, 20 at once are exactly 10.
+/// Row 5 by the calendar, on every store: 20 concurrent checks admit exactly ten.
 #[test]
 fn ten_text_messages_a_day_on_each_store() {
     on_memory_redis_and_cluster(POLICIES, |node| {
@@ -332,19 +335,19 @@ fn ten_text_messages_a_day_on_each_store() {
             assert!((1..=25 * 3_600_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
             asked.iter().filter(|answer| answer["allowed"] == true).count() == 10
         };
-        // Midnight may come between: then once more.
+        // Midnight may fall between the checks; the test then runs once more.
         assert!((0..2).any(|_| exactly_ten()), "never exactly ten of twenty");
         let answer = node.check("api-key", &unique("api-key"), 1);
         let names: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["name"]).collect();
         assert_eq!(names, [&json!("1d"), &json!("monthly")]);
-        // One number for all days and months: the nominal length.
+        // All days share one nominal length, and so do all months.
         let windows: Vec<_> = answer["quotas"].as_array().unwrap().iter().map(|quota| &quota["window_ms"]).collect();
         assert_eq!(windows, [&json!(86_400_000u64), &json!(2_592_000_000u64)]);
     });
 }
 
-/// The real program, from the noon of the day on which Berlin sets its clocks forward into the next day: its midnight
-/// is ten o'clock in the evening of UTC.
+/// Runs the real program from noon into the next day, while Berlin sets its clocks forward.
+/// Berlin's midnight is ten o'clock in the evening of UTC.
 #[test]
 fn a_real_node_gives_ten_more_after_the_midnight_of_a_day_of_23_hours() {
     let file = file_with(POLICIES);
@@ -361,7 +364,7 @@ fn a_real_node_gives_ten_more_after_the_midnight_of_a_day_of_23_hours() {
     for left in (0..10).rev() {
         let answer = node.check("sms", "user-42", 1);
         assert_eq!((&answer["allowed"], &answer["remaining"]), (&json!(true), &json!(left)), "{answer}");
-        // Ten hours to midnight; a busy machine may take some of them.
+        // Ten hours to midnight; a busy machine may use up a part of them.
         assert!((9.5..=10.0).contains(&hours(&answer, "reset_after_ms")), "{answer}");
     }
     set(9 * 60 + 31);

@@ -36,7 +36,7 @@ fn check_tells_by_its_exit_code() {
     assert_eq!(check(&["five-per-minute", "me", "--cost", "-1"]).0, 2);
 }
 
-/// Templates leave variables empty that they have nothing for.
+/// Templates leave variables empty when they have no value.
 #[test]
 fn an_empty_variable_is_as_good_as_none() {
     let node = Node::start();
@@ -49,7 +49,8 @@ fn an_empty_variable_is_as_good_as_none() {
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
 }
 
-/// As on a disk that is full. Whoever reads no further, such as `head`, is another matter.
+/// A full disk causes such errors. A reader that closes its pipe early, such as `head`, is a
+/// different case.
 #[test]
 fn output_that_cannot_be_written_is_a_failure() {
     let node = Node::start();
@@ -137,7 +138,7 @@ fn policies_tells_what_waits_for_a_restart() {
     }
 }
 
-/// Asks another service, which says 200 to everything with `body`.
+/// Runs a command against another service, which returns 200 with `body` for every request.
 fn ask_another(body: &'static str, arguments: &[&str]) -> (i32, String, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -227,7 +228,7 @@ fn policies_of_before_a_reload_with_faults_are_told_to_be_that() {
     );
 }
 
-/// A file of which the variables of `serve` say the rest.
+/// Variables of `serve` complete this file.
 #[test]
 fn a_file_is_read_as_serve_would() {
     let file = file_with("store: {timeout: 50ms, key_prefix: shop}\npolicies: {default: {quotas: [5 per 1h]}}");
@@ -283,7 +284,7 @@ fn who_asks_without_tls_is_told_where_there_is_some() {
     assert!(code == 1 && reason.contains("is it https?"), "{code} {reason}");
 }
 
-/// Some editors begin a file with it.
+/// Some editors write it at the start of a file.
 #[test]
 fn the_mark_of_an_encoding_is_no_part_of_a_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -309,13 +310,13 @@ fn a_slip_in_rust_log_is_a_line_like_the_others() {
     assert_eq!((&told["level"], &told["fields"]["ignored"]), (&"WARN".into(), &"h2=loud".into()), "{log}");
 }
 
-/// As `validate`, `explain` and `replay` take theirs.
+/// `serve` accepts its file as `validate`, `explain` and `replay` do.
 #[test]
 fn serve_takes_its_file_by_position() {
     let file = file_with("policies: {mine: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
     let mut program = Command::new(TOLLGATE);
-    // What the command line says beats a variable.
+    // The command line overrides a variable.
     program.env("TOLLGATE_CONFIG", "no-such-file.yaml");
     let node = Node::start_by(program, &[path]);
     assert_eq!(run(&["check", "mine", "me"], &node.url()).0, 0);
@@ -344,7 +345,7 @@ fn help_explains_each_argument_by_position() {
     }
 }
 
-/// Help is copied into tickets and chats.
+/// Users copy help into tickets and chats.
 #[test]
 fn help_names_variables_and_not_what_they_hold() {
     let variables = [
@@ -382,7 +383,7 @@ fn one_is_not_told_in_the_plural() {
     assert_eq!(refused["detail"], "the running policies stay in force: 1 fault, see violations");
 }
 
-/// As editors and CI read it, from the first line on.
+/// Editors and CI parse these lines, from the first one on.
 #[test]
 fn validate_tells_each_fault_by_its_file_line_and_column() {
     let file = file_with("listen: nowhere\npolicies:\n  a: {quotas: [0 per 1s]}\n  b: {quotos: [5 per 1s]}\n");
@@ -396,7 +397,7 @@ fn validate_tells_each_fault_by_its_file_line_and_column() {
     assert!(lines.iter().all(|line| line.starts_with(path)), "{reason}");
 }
 
-/// Every member with a value that is documented for it, and files that are there.
+/// Sets every member to a documented value and names existing files.
 #[test]
 fn the_documented_configuration_is_valid() {
     let authority = Authority::new();
@@ -417,7 +418,7 @@ fn validate_refuses_what_is_not_there() {
     assert!(code == 1 && reason.contains("no-such-file.yaml"), "{code} {reason}");
 }
 
-/// What is named by mistake neither fills the memory nor is waited for.
+/// A path given by mistake neither fills the memory nor blocks the command.
 #[test]
 fn what_never_ends_is_no_configuration() {
     let (code, _, reason) = run(&["validate", "/dev/zero"], "");
@@ -493,7 +494,7 @@ fn an_address_in_use_is_told() {
     assert!(code == 1 && reason.contains("cannot listen on"), "{code} {reason}");
 }
 
-/// The programs are links, so that no test writes what another one starts.
+/// The programs are hard links, so no test writes a program that another test starts.
 #[test]
 fn bench_runs_the_load_generator_beside_it_or_on_path_or_names_it() {
     let folder = tempfile::tempdir_in(Path::new(TOLLGATE).parent().unwrap()).unwrap();

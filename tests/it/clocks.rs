@@ -1,4 +1,5 @@
-//! The shard's clock decides: a node whose own is wrong, or jumps, neither admits more nor gets stuck.
+//! The shard's clock decides. A node whose clock is wrong or jumps neither admits more nor gets
+//! stuck.
 
 use std::fs::File;
 use std::process::Command;
@@ -24,7 +25,7 @@ use crate::harness::{Node, TOLLGATE, config_on, file_with, free_port, http, uniq
 /// From the shortest window to a day, us.
 const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
-/// A store whose node has the clock that `hand` moves.
+/// A store whose node uses the clock that `hand` sets.
 fn store(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
     let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());
@@ -72,8 +73,8 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
         .unwrap();
 }
 
-/// Denials that were learned by the instants of a clock that has stepped are about other instants now, and so are
-/// admissions that denials are compared with.
+/// After the clock steps, known denials refer to wrong instants, and so do the admissions that
+/// denials are compared with.
 #[test]
 fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
     let (hand, generations) = (Arc::new(AtomicU64::new(START)), Arc::new(Generations::default()));
@@ -84,9 +85,9 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
     let policy = Arc::new(policy(&[(7, 3_600_000_000)]));
     let [known, other] = [(); 2].map(|()| subject(policy.clone(), &unique("stepped")));
     let slot = store.slot(&known);
-    // What comes first is where the clock is.
+    // The first call establishes where the shard's clock is.
     runtime.block_on(store.take(&other, &[1], &[])).unwrap();
-    // The shard's clock steps as seen from here: this node's own goes the other way.
+    // For this node a step of the shard's clock equals an opposite step of its own clock.
     for step in [10_800_000_000, -10_800_000_000] {
         generations.allowed(slot, START);
         let before = generations.current(slot);
@@ -97,8 +98,8 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
     }
 }
 
-/// A question that takes longer to its shard than clocks are believed to differ is asked again, for the time when
-/// it gets there.
+/// A call may take longer to the shard than the assumed difference of the clocks. The lane then
+/// repeats it for its arrival time.
 #[test]
 fn a_long_way_to_the_shard_is_no_step_of_a_clock() {
     let server = Server::start();
@@ -112,7 +113,8 @@ policies:
     let node = Node::with_config(&file);
     let ask = |policy: &str| node.check(policy, &unique("far"), 1);
     for policy in ["usual", "short"] {
-        // A connection that a stall has ended is made anew only over a short way: then it is told from the start.
+        // A connection that a stall has ended reconnects only over a short delay. The test then
+        // starts over.
         let mut answers = Vec::new();
         let is_decided = (0..3).any(|_| {
             proxy.delay(0);
@@ -127,8 +129,8 @@ policies:
     }
 }
 
-/// The real program under Debian's libfaketime, which shifts its wall clock and its monotonic one. The command
-/// `faketime` does the same, but stays between us and the process.
+/// Runs the real program under Debian's libfaketime, which shifts its wall clock and its monotonic
+/// clock. The `faketime` command would add a process between the test and the program.
 pub(crate) fn shifted() -> Command {
     let library = std::fs::read_dir("/usr/lib").unwrap().flatten().map(|folder| folder.path().join("faketime"));
     let library = library.map(|folder| folder.join("libfaketimeMT.so.1")).find(|library| library.exists());
@@ -185,8 +187,9 @@ fn a_real_node_that_has_slept_goes_on() {
     goes_on(&["+0s", "+5s", "+3600s"], "0");
 }
 
-/// The wall clock was wrong at the start, or the machine has slept: the day turns when it is set right, with the store
-/// and with what stands in for it. A wall clock that is set back is told, and the day does not come again.
+/// The wall clock is wrong at the start, or the machine slept. When the clock is set forward, the
+/// day changes, with the store and with the fallback. The node logs a wall clock that is set back,
+/// and the day does not repeat.
 #[test]
 fn the_days_of_an_embedded_store_follow_a_wall_clock_that_is_set_forward() {
     let folder = tempfile::tempdir().unwrap();
@@ -228,7 +231,8 @@ fn goes_on(jumps: &[&str], monotonic_stays: &str) {
     let mut admitted = 0;
     for jump in jumps {
         std::fs::write(&shift, format!("{jump}\n")).unwrap();
-        // The jump itself may make a check or a connection look overdue; the next ones must be decided.
+        // The jump itself may time out a check or a connection. The store must decide the next
+        // checks.
         let decided = || {
             let request = http::json_request("/v1/check", body.as_bytes());
             let Ok(answer) = http::try_exchange(&node.address, &request) else { return false };

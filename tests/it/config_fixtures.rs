@@ -1,5 +1,6 @@
-//! Every configuration below `tests/fixtures/config`: the good ones load, each bad one says exactly what its
-//! `.expected` says, `line:column: message` for every fault. New rules of the configuration get a fixture here.
+//! Loads every configuration below `tests/fixtures/config`. The good ones load. Each bad one
+//! reports exactly the faults in its `.expected`, as `line:column: message`. New configuration
+//! rules get a fixture here.
 
 use std::fs;
 use std::io;
@@ -35,7 +36,7 @@ fn loaded(path: &Path) -> Result<Config, Faults> {
     load(&Source::read(path)?, &Overrides::default(), 0)
 }
 
-/// What differs between the faults of the file and those expected of it.
+/// The differences between the faults of the file and its expected faults.
 fn differences(path: &Path) -> Option<String> {
     let Ok(expected) = fs::read_to_string(path.with_extension("expected")) else {
         return Some(format!("{}\n  has no .expected beside it\n", path.display()));

@@ -29,7 +29,7 @@ fn policies() -> Vec<Policy> {
     ]
 }
 
-/// All that a caller may ask for, but a reset.
+/// All operations of a caller, except a reset.
 fn works() -> Vec<Work> {
     vec![
         Work::Take([1].into_iter().collect()),
@@ -48,7 +48,7 @@ async fn ask(store: &RedisStore, subject: &Subject, work: Work) -> Result<Done, 
     store.run(subject, work, &metas).await
 }
 
-/// Writes all keys that there can be.
+/// Writes all kinds of keys.
 async fn write_all(store: &RedisStore, subject: &Subject) {
     for work in works() {
         ask(store, subject, work).await.unwrap();
@@ -70,7 +70,7 @@ fn names(connection: &mut Connection, key: &str) -> Vec<String> {
     names
 }
 
-/// The keys as they are; of long ones the length.
+/// The dumps of the keys; only the length of long ones.
 fn dumps(connection: &mut Connection, names: &[String]) -> Vec<(i64, Option<Vec<u8>>)> {
     const DUMP: &str = "local size = redis.pcall('STRLEN', KEYS[1])
         return {type(size) == 'number' and size or 0, type(size) == 'number' and size > 1000000 and '' or redis.call('DUMP', KEYS[1])}";
@@ -79,7 +79,7 @@ fn dumps(connection: &mut Connection, names: &[String]) -> Vec<(i64, Option<Vec<
     all.query(connection).unwrap()
 }
 
-/// The commands that spoil a key, each a list of arguments.
+/// The commands that corrupt a key, each a list of arguments.
 fn spoilings(connection: &mut Connection, name: &str, dice: &mut Dice) -> Vec<(String, Vec<Vec<Vec<u8>>>)> {
     let bytes = |parts: &[&str]| parts.iter().map(|part| part.as_bytes().to_vec()).collect::<Vec<_>>();
     let set = |value: Vec<u8>| vec![b"SET".to_vec(), name.into(), value];
@@ -118,7 +118,7 @@ fn spoilings(connection: &mut Connection, name: &str, dice: &mut Dice) -> Vec<(S
             }
             all.push((format!("changed: {changed:?}"), vec![set(changed)]));
         }
-        // More columns, or pairs, than there are.
+        // More columns, or pairs, than the format permits.
         if whole.len() > 9 {
             let mut changed = whole.clone();
             changed[8] = changed[8].wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Where a cluster's nodes are is found out again, whatever has become of those that were known.
+//! Nodes rediscover a cluster's topology, whatever happens to the known addresses.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,14 +13,15 @@ use crate::harness::{Node, TOLLGATE, config_on, free_port, unique, wait_until};
 
 const POLICIES: &str = "policies: {p: {quotas: [1000000 per 1h], on_store_failure: deny}}";
 
-/// The same with more time for a stall; not more than a second, so that a store that is down is asked once.
+/// The same with more time for a stall. It is at most a second, so that a store that is down gets
+/// one call.
 const PATIENT: &str = "policies: {p: {quotas: [1000000 per 1h], on_store_failure: deny, timeout: 1s}}";
 
 fn is_decided(node: &Node, key: &str) -> bool {
     node.check("p", key, 1)["source"] == "store"
 }
 
-/// What is left after one more check, as soon as the store decides.
+/// The remaining units after one more check, once the store decides.
 fn left_by_the_store(node: &Node) -> u64 {
     let mut left = None;
     wait_until("the store decides", || {
@@ -37,8 +38,9 @@ fn metric(node: &Node, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// As when all of it is deployed anew: the addresses of before lead nowhere, and the name that was configured leads to
-/// the new nodes. Seed and primaries are an even number here, and the questions to them take turns.
+/// The whole cluster is deployed anew. The old addresses are dead, and the configured name leads to
+/// the new nodes. Here seed and primaries are an even number, and discovery alternates between
+/// them.
 #[test]
 fn a_cluster_that_is_replaced_as_a_whole_is_found_by_its_seed() {
     let mut cluster = whole();
@@ -55,7 +57,7 @@ fn a_cluster_that_is_replaced_as_a_whole_is_found_by_its_seed() {
     wait_until("the store decides in the end", || is_decided(&node, "key"));
 }
 
-/// Of two nodes that are left, one refuses to tell, and the other knows who took over.
+/// Two nodes remain: one rejects topology queries, and the other knows the new owner.
 #[test]
 fn a_node_that_does_not_tell_keeps_nobody_from_asking_another() {
     let cluster = Cluster::start();
@@ -74,7 +76,8 @@ fn a_node_that_does_not_tell_keeps_nobody_from_asking_another() {
     wait_until("the store decides again", || keys.iter().all(|key| is_decided(&node, key)));
 }
 
-/// The reverse is a redirection or an INFO; here nobody of the cluster is left to say that it is gone.
+/// A redirection or an INFO reveals the reverse case. Here no node of the cluster remains to report
+/// the change.
 #[test]
 fn a_cluster_whose_place_one_server_takes_is_noticed() {
     let cluster = whole();
@@ -90,7 +93,8 @@ fn a_cluster_whose_place_one_server_takes_is_noticed() {
     assert_eq!(node.health()["store"]["kind"], "redis");
 }
 
-/// Nothing else shows it: connections stand, and checks are decided, until the next failover.
+/// Nothing else reveals it: connections stay open, and the store decides checks, until the next
+/// failover.
 #[test]
 fn a_topology_that_nobody_tells_any_more_is_told_and_measured() {
     let (cluster, folder) = (whole(), tempfile::tempdir().unwrap());
@@ -140,8 +144,8 @@ fn slots_that_nobody_owns_are_told() {
     assert_eq!(metric(&node, "tollgate_slots_without_owner"), Some(100.0));
 }
 
-/// Its connections stand, and it executes nothing. To ask it again and again would cost each check its time, and the
-/// server a multiple of its calls.
+/// Its connections stay open, and it executes nothing. Repeated calls would cost each check its
+/// time and multiply the server's calls.
 #[test]
 fn a_cluster_that_is_down_is_told_and_asked_once_for_each_check() {
     let cluster = whole();
@@ -167,20 +171,20 @@ fn a_cluster_that_is_down_is_told_and_asked_once_for_each_check() {
     };
     let before = refused();
     let causes: Vec<_> = (0..50).map(|_| node.check("p", "key", 1)["fallback"]["cause"].clone()).collect();
-    // A stall may make one late.
+    // A stall may delay one.
     assert!(causes.iter().filter(|cause| *cause == "refused").count() >= 48, "{causes:?}");
     let calls = refused() - before;
-    // Before Redis 7.0 they are not counted.
+    // Redis before 7.0 does not count them.
     assert!(calls <= 60, "{calls} calls for 50 checks");
     tell("CLUSTER ADDSLOTS 0");
     wait_until("health tells of the end", || node.health()["status"] == "ok");
     wait_until("the store decides again", || is_decided(&node, "key"));
 }
 
-/// An address of before belongs to somebody else now, and the nodes of the cluster are away for a moment.
+/// A different cluster now owns an old address, while the known nodes are briefly unreachable.
 #[test]
 fn a_cluster_that_is_another_one_is_not_taken_for_it_at_once() {
-    // A stall may make the moment so long that it is.
+    // A stall may extend the outage so long that the node switches.
     let is_kept = (0..3).any(|_| {
         let (away, is_kept) = away_for_a_moment();
         assert!(is_kept || away > 1000, "given up after {away} ms");
@@ -189,7 +193,7 @@ fn a_cluster_that_is_another_one_is_not_taken_for_it_at_once() {
     assert!(is_kept, "given up each time");
 }
 
-/// For how long the cluster was away, ms, and whether the node counts on there.
+/// How long the cluster was unreachable, ms, and whether the node continues with its counts.
 fn away_for_a_moment() -> (u64, bool) {
     let (own, other) = (whole(), whole());
     let proxy = Proxy::start(own.port);
@@ -204,7 +208,7 @@ fn away_for_a_moment() -> (u64, bool) {
     let frozen = now_ms();
     let is_away = !is_decided(&node, "key");
     wait_until("it is away", || shard()["up"] == false || shard()["address"] != own_address);
-    // Long enough to ask the address of before, and not so long that its own nodes are given up.
+    // Long enough to contact the old address, and too short for the node to give up its own nodes.
     std::thread::sleep(Duration::from_millis(500));
     own.thaw();
     let away = now_ms() - frozen;
@@ -212,7 +216,7 @@ fn away_for_a_moment() -> (u64, bool) {
     (away, is_away && is_by_the_same_counts && shard()["address"] == own_address)
 }
 
-/// As when all of it is deployed anew and an address of before belongs to a server that lets nobody in without a
+/// The whole cluster is deployed anew. An old address now belongs to a server that requires another
 /// password.
 #[test]
 fn a_stranger_that_refuses_the_login_keeps_no_new_cluster_from_being_found() {
@@ -237,8 +241,8 @@ fn a_stranger_that_refuses_the_login_keeps_no_new_cluster_from_being_found() {
     assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", other.port));
 }
 
-/// The address of one of two primaries belongs to another cluster now: that takes over neither the other's keys nor
-/// its own, and when the primary is there again it goes on.
+/// A foreign cluster takes the address of one of two primaries. It takes over neither the other's
+/// keys nor its own. The node continues when the primary returns.
 #[test]
 fn a_cluster_at_the_address_of_one_primary_is_not_taken_for_the_known_one() {
     let (other, to_second) = (whole(), Proxy::start(free_port()));
@@ -267,7 +271,7 @@ fn a_cluster_at_the_address_of_one_primary_is_not_taken_for_the_known_one() {
         let shards = health["store"]["shards"].as_array().unwrap().clone();
         shards.len() == 2 && shards.iter().any(|shard| shard["up"] == false)
     });
-    // Long enough to ask both many times.
+    // Long enough to contact both many times.
     let began = now_ms();
     while now_ms() < began + 3000 {
         assert!(is_decided(&node, &near), "the other primary goes on");
@@ -283,7 +287,7 @@ fn a_cluster_at_the_address_of_one_primary_is_not_taken_for_the_known_one() {
     assert!(left(&far) < before[1], "by the same counts");
 }
 
-/// It is there and says that it is down, which is no reason to count elsewhere.
+/// The cluster is reachable and reports that it is down. The node must not count elsewhere.
 #[test]
 fn a_cluster_that_is_down_is_not_left_for_another_one() {
     let (own, other) = (whole(), whole());
@@ -296,7 +300,7 @@ fn a_cluster_that_is_down_is_not_left_for_another_one() {
     let mut connection = own.connection().unwrap();
     redis::cmd("CLUSTER").arg(&["DELSLOTS", "0"]).exec(&mut connection).unwrap();
     wait_until("it is told", || node.health()["status"] == "degraded");
-    // Long enough to ask both many times.
+    // Long enough to contact both many times.
     std::thread::sleep(Duration::from_secs(3));
     assert!(!is_decided(&node, "key"));
     redis::cmd("CLUSTER").arg(&["ADDSLOTS", "0"]).exec(&mut connection).unwrap();
@@ -304,7 +308,7 @@ fn a_cluster_that_is_down_is_not_left_for_another_one() {
     assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", own.port));
 }
 
-/// Each login costs a server that others share something, with TLS a handshake.
+/// Each login costs a shared server time, with TLS a handshake.
 #[test]
 fn a_server_that_lets_nobody_in_is_not_pressed() {
     let server = Server::start();
@@ -314,9 +318,9 @@ fn a_server_that_lets_nobody_in_is_not_pressed() {
     let file = config_on(&[format!("redis://:wrong@127.0.0.1:{}", proxy.port)], POLICIES);
     let began = now_ms();
     let _node = Node::with_config(&file);
-    // What does not happen can only be waited for.
+    // The test can only wait to show that something does not happen.
     std::thread::sleep(Duration::from_secs(6));
-    // One in 250 ms to find out what it is.
+    // One login in 250 ms for detection.
     let (logins, took) = (proxy.accepted() as u64, now_ms() - began);
     assert!((2..=took / 200).contains(&logins), "{logins} logins in {took} ms");
 }

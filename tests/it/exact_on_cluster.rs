@@ -1,4 +1,4 @@
-//! Two nodes of Tollgate on a six-node cluster admit together exactly what the limit permits.
+//! Two Tollgate nodes on a six-node cluster together admit exactly the limit.
 
 use std::collections::BTreeMap;
 use std::sync::Barrier;
@@ -13,7 +13,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, cluster, config_on, unique};
 
-/// What is shown is that counts are exact, not how fast they come while other tests run beside: 2 s.
+/// The test shows exact counts, not speed. The timeout of 2 s leaves time for other tests.
 const POLICIES: &str = "
 policies:
   hourly: {quotas: [1000 per 1h], timeout: 2s}
@@ -23,7 +23,7 @@ policies:
   trio: {quotas: [400 per 1m, 600 per 1h, 500 per 1d], timeout: 2s}
 ";
 
-/// Clients at once, over both nodes.
+/// Concurrent clients, over both nodes.
 const CLIENTS: usize = 256;
 
 fn config(policies: &str) -> NamedTempFile {
@@ -36,7 +36,7 @@ fn nodes(config: &NamedTempFile) -> [Node; 2] {
     [(); 2].map(|()| Node::start_with(&["--config", path]))
 }
 
-/// Asks `each` times from each of 256 clients, and counts the answers by what they say.
+/// Sends `each` checks from each of 256 clients, and counts the answers by outcome.
 fn hammer(nodes: &[Node; 2], policy: &str, key: &str, each: usize) -> Tally {
     let tally = Tally::default();
     let start = Barrier::new(CLIENTS);
@@ -138,7 +138,7 @@ fn one_call_per_check_and_none_for_a_known_denial() {
     let calls = || {
         let mut calls = BTreeMap::new();
         cluster::add_calls(&mut server.connection().unwrap(), &mut calls);
-        // What this test's own connections ask, and what a node that is idle asks once a second.
+        // Leaves out the test's own calls and the calls of an idle node, one a second.
         calls.retain(|name, _| name != "info" && name != "time" && !name.starts_with("client"));
         calls
     };
@@ -166,7 +166,7 @@ fn one_call_per_check_and_none_for_a_known_denial() {
     assert_eq!(calls(), before, "a known denial asks nothing");
 }
 
-/// However many ask, and however many pipelines may be under way.
+/// The bound holds for any number of clients and parallel pipelines.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 fn a_hot_key_costs_one_call_per_round_trip() {
@@ -186,7 +186,7 @@ fn a_hot_key_costs_one_call_per_round_trip() {
     let tally = hammer(&nodes, "wide", &key, 50);
     let (asked, took) = (calls() - before, started.elapsed());
     assert_eq!(tally.counts(), (256 * 50, 0, 0));
-    // Of each node one call in each round trip, and the last one need not have come to its end.
+    // Each node sends one call per round trip. The last round trip may be incomplete.
     let most = 2 * (took.as_micros() / (2 * ONE_WAY).as_micros() + 1);
     assert!(u128::from(asked) <= most, "{asked} calls in {took:?}");
     assert!(asked >= 2, "{asked}");

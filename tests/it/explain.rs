@@ -1,4 +1,4 @@
-//! `tollgate explain`: which entry of the file decides for a key, and where it counts.
+//! `tollgate explain` shows which entry of the file decides for a key, and which keys count.
 
 use std::process::{Command, Output};
 
@@ -102,7 +102,7 @@ fn a_person_can_read_it() {
     assert!(out.contains("{ratelimit:alice:}login:buckets"), "{out}");
 }
 
-/// As the configuration reads it.
+/// The output uses the units of the configuration.
 #[test]
 fn windows_by_the_calendar_are_told_in_its_units() {
     let policies = "policies: {sms: {algorithm: fixed-window, timezone: Europe/Berlin, quotas: [1 per 1d, 9 per 1mo]}}";
@@ -115,7 +115,7 @@ fn windows_by_the_calendar_are_told_in_its_units() {
     assert_eq!((&told["anchor"], &told["timezone"]), (&json!("clock"), &json!("Europe/Berlin")), "{told}");
 }
 
-/// The keys that it names are those that a check makes.
+/// A check creates exactly the keys that `explain` names.
 #[test]
 fn the_keys_are_where_a_check_counts() {
     let server = Server::start();
@@ -160,7 +160,7 @@ fn what_cannot_be_explained_says_why() {
     }
 }
 
-/// Whoever copies them from there finds them in Redis.
+/// A user can paste these keys into a Redis client.
 #[test]
 fn keys_are_told_as_they_are() {
     let file = file_with(POLICIES);
@@ -170,7 +170,7 @@ fn keys_are_told_as_they_are() {
     assert!(out.lines().any(|line| line.strip_prefix("key").is_some_and(|rest| rest.trim() == key)), "{out}");
 }
 
-/// A key may come from anywhere, and a terminal obeys what it is sent.
+/// A key may contain any bytes, and a terminal executes escape sequences.
 #[test]
 fn what_would_not_be_seen_is_escaped() {
     let file = file_with(POLICIES);

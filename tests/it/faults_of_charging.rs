@@ -1,5 +1,5 @@
-//! Faults seen in comparable services that concern what is charged and what is not, each with a test of its name; the
-//! others are in `faults_seen_elsewhere.rs`.
+//! Faults of comparable services that concern charges, each with a test named after it.
+//! `faults_seen_elsewhere.rs` has the others.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::harness::pairs::{ALGORITHMS, check, on_pairs_of_nodes, policies, post
 use crate::harness::redis::Server;
 use crate::harness::{Node, file_with, unique};
 
-/// Tokens went negative by denied calls, and the caller was locked out longer and longer.
+/// Denied calls made the tokens negative, and the caller was locked out longer and longer.
 #[test]
 fn a_denied_call_deducts_nothing() {
     on_pairs_of_nodes(&policies(&[3], ""), |nodes, store| {
@@ -39,7 +39,7 @@ fn a_denied_call_deducts_nothing() {
     });
 }
 
-/// Every path that writes, in odd orders; then every key must have an end.
+/// Runs every path that writes, in odd orders. Every key must then have an expiry.
 #[test]
 fn no_path_leaves_a_key_without_a_ttl() {
     let server = Server::start();
@@ -52,7 +52,7 @@ fn no_path_leaves_a_key_without_a_ttl() {
         let refund = |body: &Value| posted(&node, "/v1/refund", body);
         let refund_cost = |key: &str, cost: u64| refund(&json!({"policy": three, "key": key, "cost": cost}));
         for key in ["a", "b"] {
-            // Before anything is there.
+            // Before any key exists.
             refund(&with_id(key, "none"));
             refund_cost(key, 1);
             reset(&node, &three, key);
@@ -109,7 +109,7 @@ policies:
                 assert_eq!(check(nodes[0], &one)["allowed"], true, "{policy} on {store}");
             }
             for turn in 0..10 {
-                // By one rule denied, by the other not; by itself, with an id, and beside another key.
+                // Denied by one rule only: without an id, with one, and beside another key.
                 assert_eq!(check(nodes[turn % 2], &one)["allowed"], false);
                 let with_id = json!({"policy": policy, "key": key, "id": "a"});
                 assert_eq!(check(nodes[turn % 2], &with_id)["allowed"], false);

@@ -1,14 +1,15 @@
-//! Faults seen in comparable services, each with a test of its name. Fault 1 is in `replaced_systems.rs`
-//! (`fault_1_a_bucket_of_burst_one_limits`), fault 6 in `exact_on_cluster.rs`
-//! (`two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five`), faults 3, 4 and 11 in
-//! `faults_of_charging.rs`.
+//! Faults of comparable services, each with a test named after it. Other files test some of them:
+//! `replaced_systems.rs` fault 1 (`fault_1_a_bucket_of_burst_one_limits`), `exact_on_cluster.rs`
+//! fault 6 (`two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five`),
+//! `faults_of_charging.rs` faults 3, 4 and 11.
 
 use serde_json::{Value, json};
 
 use crate::harness::stores::{ask, on_memory_and_redis};
 use crate::harness::{cluster, http, node_with, unique};
 
-/// A cost beyond the burst was told a wait, though it can never pass; a wait below a second was told as 0.
+/// The service returned a wait for a cost beyond the burst, which never fits. It returned waits
+/// below a second as 0.
 #[test]
 fn never_is_no_wait_and_a_short_wait_is_not_zero() {
     let policies = "
@@ -30,7 +31,8 @@ policies:
                 "{policy}"
             );
             assert_eq!(never.json()["reason"], "cost_exceeds_limit");
-            // What was taken is back soon, so on a slow machine it may be there before it is asked for: then once more.
+            // The quota refills soon, on a slow machine perhaps before the second check. The test
+            // then repeats.
             let short = (0..20).find_map(|_| {
                 check(10);
                 let answer = check(10);
@@ -45,7 +47,7 @@ policies:
     });
 }
 
-/// Several keys in one call without a hash tag are refused by a cluster: CROSSSLOT.
+/// A cluster rejects a call with several keys without a hash tag: CROSSSLOT.
 #[test]
 fn several_quotas_are_one_call_on_a_cluster() {
     let seeds = cluster::shared().seeds().join(", ");
@@ -69,7 +71,7 @@ policies:
     }
 }
 
-/// What was known to be denied was denied again for a smaller cost.
+/// A known denial also denied a smaller cost.
 #[test]
 fn a_known_denial_is_none_for_a_cheaper_request() {
     let policies = "
@@ -92,7 +94,7 @@ policies:
     });
 }
 
-/// What was known to be denied was denied again under a higher limit.
+/// A known denial also denied under a higher limit.
 #[test]
 fn a_known_denial_is_none_under_a_raised_limit() {
     let policies = "policies: {own: {quotas: [2 per 1h], inline: true}}";

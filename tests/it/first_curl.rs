@@ -1,4 +1,4 @@
-//! The first minutes: the printed line works, five are allowed, the sixth is not.
+//! The first minutes: the printed command works, five checks pass, and the sixth is denied.
 
 use std::process::Command;
 use std::time::Duration;
@@ -35,13 +35,14 @@ fn five_are_allowed_and_the_sixth_is_told_when() {
     assert_eq!(answer.header("content-type"), Some("application/json"));
 }
 
-/// At the promised instant the same check is allowed; that it is not sooner is shown where time stands still.
+/// The same check is allowed at the promised instant. Tests with a manual clock show that it is not
+/// allowed sooner.
 #[test]
 fn who_waits_as_told_is_allowed() {
     let node = Node::start();
     let ask = || http::post(&node.address, "/v1/check", r#"{"key": "a", "cost": 1000}"#).json();
     assert_eq!(ask()["allowed"], true);
-    // After a stall of a second it is allowed once more.
+    // After a stall of a second the store allows one more.
     let denied = (0..4).map(|_| ask()).find(|answer| answer["allowed"] == false).expect("it is denied");
     let wait = denied["retry_after_ms"].as_u64().unwrap();
     assert!((1..=1016).contains(&wait), "{denied}");

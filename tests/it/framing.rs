@@ -1,4 +1,4 @@
-//! A node refuses requests whose length or target a proxy may understand differently.
+//! A node rejects requests whose length or target a proxy may understand differently.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,10 +13,10 @@ use crate::harness::{Node, node_with};
 
 const CHECK: &str = r#"{"key":"k"}"#;
 
-/// A second request, behind a refused one: it must get no answer.
+/// A second request after a rejected one: it must get no response.
 const HIDDEN: &str = "GET /health/live HTTP/1.1\r\nHost: t\r\n\r\n";
 
-/// (what is sent, status). `BODY` is a check of 11 bytes, `CHUNKS` the same in one chunk.
+/// (request, status). `BODY` is a check of 11 bytes, `CHUNKS` the same in one chunk.
 const REQUESTS: &[(&str, u16)] = &[
     // RFC 9112, 6: a length, or one `chunked`.
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length: 11||BODY", 200),
@@ -29,7 +29,7 @@ const REQUESTS: &[(&str, u16)] = &[
     ("POST /v1/check HTTP/1.1|Host: t|J|transfer-encoding:chunked|X: y|CONTENT-LENGTH:4||CHUNKS", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length: 0|Transfer-Encoding: chunked||CHUNKS", 400),
     ("GET /health/live HTTP/1.1|Host: t|Content-Length: 0|Transfer-Encoding: chunked||0||", 400),
-    // RFC 9112, 6.1: codings that a server does not understand, `chunked` not last or twice.
+    // RFC 9112, 6.1: codings that a server does not understand; `chunked` not last, or twice.
     ("POST /v1/check HTTP/1.1|Host: t|J|Transfer-Encoding: gzip, chunked||CHUNKS", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Transfer-Encoding: chunked, chunked||CHUNKS", 400),
     (
@@ -45,7 +45,7 @@ const REQUESTS: &[(&str, u16)] = &[
     ("POST /v1/check HTTP/1.1|Host: t|J|Transfer-Encoding:||CHUNKS", 400),
     // RFC 9112, 6.1: HTTP/1.0 has no codings.
     ("POST /v1/check HTTP/1.0|Host: t|J|Transfer-Encoding: chunked||CHUNKS", 400),
-    // RFC 9112, 6.3, and RFC 9110, 8.6: lengths that are none, or two.
+    // RFC 9112, 6.3, and RFC 9110, 8.6: invalid lengths, or two.
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length: +11||BODY", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length: 0x0b||BODY", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length: 11, 11||BODY", 400),
@@ -54,7 +54,7 @@ const REQUESTS: &[(&str, u16)] = &[
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length: -1||BODY", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length:||BODY", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length: 99999999999999999999||BODY", 400),
-    // RFC 9112, 3.2: one Host, and a right one; only HTTP/1.0 needs none.
+    // RFC 9112, 3.2: exactly one valid Host; only HTTP/1.0 needs none.
     ("GET /health/live HTTP/1.1||", 400),
     ("GET /health/live HTTP/1.1|Host: t|Host: t||", 400),
     ("GET /health/live HTTP/1.1|Host: t|hOST: u||", 400),
@@ -68,17 +68,17 @@ const REQUESTS: &[(&str, u16)] = &[
     ("GET /health/live HTTP/1.1|Host:||", 200),
     ("GET /health/live HTTP/1.0||", 200),
     ("GET /health/live HTTP/1.0|Host: t|Host: u||", 400),
-    // RFC 9112, 3.2.2: an absolute target beats Host, which must be there.
+    // RFC 9112, 3.2.2: an absolute target overrides Host, which is still required.
     ("GET http://other/health/live HTTP/1.1|Host: t||", 200),
     ("GET http://other/health/live HTTP/1.1||", 400),
-    // RFC 9112, 5.1 and 5.2: no blank before a colon, no folded line.
+    // RFC 9112, 5.1 and 5.2: no space before a colon, no folded line.
     ("GET /health/live HTTP/1.1|Host : t||", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Content-Length : 11||BODY", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Transfer-Encoding : chunked||CHUNKS", 400),
     ("GET /health/live HTTP/1.1|Host: t|X: a| b||", 400),
     ("POST /v1/check HTTP/1.1|Host: t|J|Transfer-Encoding:| chunked||CHUNKS", 400),
     ("GET /health/live HTTP/1.1| Host: t||", 400),
-    // RFC 9112, 2.2: a line may end in LF alone; a CR alone is no end.
+    // RFC 9112, 2.2: a line may end in a single LF; a single CR ends no line.
     ("GET /health/live HTTP/1.1\nHost: t\n\n", 200),
     ("POST /v1/check HTTP/1.1\nHost: t\nContent-Length: 11\nTransfer-Encoding: chunked\n\nCHUNKS", 400),
     ("GET /health/live HTTP/1.1|Host: t|X: a\rY: b||", 400),
@@ -99,7 +99,7 @@ fn bytes(request: &str) -> Vec<u8> {
     request.replace("|J|", "|Content-Type: application/json|").replace('|', "\r\n").into_bytes()
 }
 
-/// All that a node says until it closes, or until it has said nothing for a while.
+/// Reads everything until the node closes the connection or stays silent for a while.
 fn said(address: &str, request: &[u8]) -> (String, bool) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -114,7 +114,7 @@ fn said(address: &str, request: &[u8]) -> (String, bool) {
             Err(_) => break false,
         }
         let answered = said.windows(9).filter(|part| part.starts_with(b"HTTP/1.")).count();
-        // Both requests have their answers.
+        // Both requests have their responses.
         if answered == 2 {
             let _ = stream.shutdown(Shutdown::Write);
         }
@@ -132,7 +132,7 @@ fn what_two_readers_may_read_differently_is_refused_and_the_connection_ends() {
         let found: Option<u16> = said.get(9..12).and_then(|status| status.parse().ok());
         let answers = said.matches("HTTP/1.").count();
         let only_one = *status == 200 || answers == 1 && closed;
-        // A refusal by hyper has no body, any other has a problem.
+        // A rejection by hyper has no body; any other has a problem document.
         let has_right_body = *status == 200 || said.contains("about:blank") || !said.contains('{');
         if found != Some(*status) || !only_one || !has_right_body && found != Some(400) {
             wrong.push(format!("{request}: {status} expected, and {answers} answers: {said}"));
@@ -156,7 +156,7 @@ fn a_refused_request_has_a_problem_that_says_why() {
     );
 }
 
-/// Over TLS as well, and where a request comes in pieces behind others.
+/// The check also covers TLS, and requests that arrive in pieces after others.
 #[test]
 fn a_length_said_in_two_ways_is_found_wherever_it_comes() {
     let authority = Authority::new();
@@ -176,7 +176,7 @@ fn a_length_said_in_two_ways_is_found_wherever_it_comes() {
     let chunked = bytes("POST /v1/check HTTP/1.1|Host: t|J|Transfer-Encoding: chunked||CHUNKS");
     let all = [&before[..], &chunked, &before, &both].concat();
     for piece in all.chunks(7) {
-        // The node has closed once it has seen enough.
+        // The node may already have closed the connection.
         let _ = stream.write_all(piece);
     }
     let mut said = Vec::new();
@@ -185,7 +185,7 @@ fn a_length_said_in_two_ways_is_found_wherever_it_comes() {
     assert_eq!((said.matches("HTTP/1.1 200").count(), said.matches("HTTP/1.1 400").count()), (3, 1), "{said}");
 }
 
-/// A field in a body belongs to no head.
+/// Field lines in a body belong to no head.
 #[test]
 fn fields_in_a_body_refuse_nothing() {
     let node = node_with("policies: {default: {quotas: [1000 per 1h]}}");

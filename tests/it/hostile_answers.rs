@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{TOLLGATE, file_with};
 
-/// Letters that a terminal obeys.
+/// Control characters that a terminal executes.
 const ESCAPES: &str = r"\u001b[2J\u009b31m\u202e\u0007";
 
-/// The node answers each call by what `answer` writes.
+/// A fake node; `answer` writes the response to each call.
 fn node(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -28,7 +28,7 @@ fn says(status: &'static str, body: String) -> String {
     node(move |stream| write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
-/// A command that may have 400 MB; its exit code, and what it says on both outputs.
+/// Runs a command in 400 MB of address space. Returns its exit code and both outputs.
 fn run(arguments: &[&str], url: &str) -> (Option<i32>, String, String) {
     let output = Command::new("prlimit")
         .args(["--as=400000000", TOLLGATE])
@@ -149,7 +149,7 @@ fn escape_sequences_of_arguments_and_files_reach_no_terminal() {
     }
 }
 
-/// Each is given up in time, and in the memory that it may have.
+/// The command gives up each in time and within its memory.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 fn an_answer_that_never_ends_is_given_up() {

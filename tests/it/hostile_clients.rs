@@ -1,5 +1,5 @@
-//! Clients that ask for long answers and do not read them: memory stays bounded, and others are answered in time.
-//! `scripts/hostile` runs the same with 1000 connections for a minute.
+//! Clients request long responses and do not read them. Memory stays bounded, and other clients get
+//! timely responses. `scripts/hostile` runs the same with 1000 connections for a minute.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -15,13 +15,14 @@ use tokio::task::JoinSet;
 
 use crate::harness::{Node, TOLLGATE, file_with, http, resident_kib};
 
-/// Resident memory of a node at most, KiB. The documents state it.
+/// The maximum resident memory of a node, KiB. The documents state it.
 const MAX_RESIDENT_KIB: u64 = 600 * 1024;
 
-/// The slowest answer to a caller that behaves. The suite runs on busy machines; `scripts/hostile` asserts 250 ms.
+/// The slowest response to a well-behaved caller. The suite runs on busy machines;
+/// `scripts/hostile` asserts 250 ms.
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// The program under attack; `scripts/hostile` names one that is built for release.
+/// The program under attack; `scripts/hostile` sets a release build.
 fn program() -> Command {
     std::env::var_os("TOLLGATE_HOSTILE_PROGRAM").map_or_else(|| Command::new(TOLLGATE), Command::new)
 }
@@ -36,13 +37,13 @@ fn faulty_batch() -> String {
     batch(|_| format!("{{{}}}", members.join(",")))
 }
 
-/// One long check of as many unknown members as a body holds.
+/// One long check with as many unknown members as a body holds.
 fn one_faulty_check() -> String {
     let members: Vec<_> = (0..90_000).map(|member| format!(r#""{member}":1"#)).collect();
     format!(r#"{{"checks":[{{{}}}]}}"#, members.join(","))
 }
 
-/// Names that a pointer repeats with escapes.
+/// Names that a JSON pointer escapes.
 fn long_names() -> String {
     batch(|place| format!(r#"{{"{}{place}":1}}"#, "~/".repeat(500)))
 }
@@ -62,7 +63,7 @@ fn valid_batch() -> String {
     batch(|place| format!(r#"{{"policy":"p","key":"{}{place:04}"}}"#, "k".repeat(1000)))
 }
 
-/// A light body with a heavy answer.
+/// A short body with a long response.
 fn short_batch() -> String {
     batch(|_| "{}".to_owned())
 }
@@ -84,7 +85,7 @@ enum Transport {
     Http2,
 }
 
-/// The longest waits of a caller that behaves, and the resident memory of the node meanwhile, KiB.
+/// The longest waits of a well-behaved caller, and the resident memory of the node meanwhile, KiB.
 struct Probe {
     p50: Duration,
     p99: Duration,
@@ -112,7 +113,7 @@ impl Probe {
     }
 }
 
-/// One attack: a node, many connections that send the same request, and a caller that behaves.
+/// One attack: a node, many connections that send the same request, and a well-behaved caller.
 fn attack(transport: Transport, method: &'static str, path: &'static str, body: String) {
     let connections = setting("TOLLGATE_HOSTILE_CONNECTIONS", 150);
     let span = Duration::from_secs(setting("TOLLGATE_HOSTILE_SECONDS", 4));

@@ -1,4 +1,4 @@
-//! Quotas that a check brings along: their own counters, in both stores, and every fault with its place.
+//! Quotas in a check: their own counters, in both stores, and every fault with its place.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn check(node: &Node, policy: &str, key: &str, quotas: &Value) -> Value {
     ask(node, &json!({"policy": policy, "key": key, "quotas": quotas}))
 }
 
-/// How many checks of cost 1 are allowed before one is denied.
+/// The number of checks of cost 1 before the first denial.
 fn admitted(node: &Node, policy: &str, key: &str, quotas: &Value) -> usize {
     (0..20).take_while(|_| check(node, policy, key, quotas)["allowed"] == true).count()
 }
@@ -46,13 +46,13 @@ fn other_quotas_are_other_counters() {
             let configured = ask(node, &json!({"policy": "own", "key": key}));
             assert_eq!((&configured["limit"], &configured["remaining"]), (&json!(2), &json!(left)), "{configured}");
         }
-        // Nor does one that equals the configured quota share its counter.
+        // Inline quotas equal to the configured quota do not share its counter either.
         assert_eq!(admitted(node, "own", &key, &json!(["2 per 1h"])), 2);
         assert_eq!(admitted(node, "own", &unique("own"), a), 3, "another key");
     });
 }
 
-/// To look for what is wrong with each of them would hold up everybody else.
+/// A search for the fault of each member would delay all other callers.
 #[test]
 fn very_many_members_are_refused_at_once() {
     on_memory_and_redis(POLICIES, |node| {
@@ -77,7 +77,7 @@ fn the_same_quotas_are_one_counter_however_they_are_written() {
             let decision = check(node, "own", &key, way);
             assert_eq!(decision["remaining"], 3 - used, "{way} {decision}");
         }
-        // In one call each has its own names, in its own order.
+        // In one call each result has its own names, in its own order.
         let item = |way: &Value| json!({"policy": "own", "key": key, "quotas": way});
         let batch = json!({"checks": [item(&ways[2]), item(&ways[0]), item(&ways[2])]});
         let results = node.post("/v1/check/batch", &batch).json()["results"].clone();
@@ -87,7 +87,7 @@ fn the_same_quotas_are_one_counter_however_they_are_written() {
     });
 }
 
-/// Checks of one counter are summed there, and yet each is told its own names in its own order.
+/// The store sums checks of one counter. Each result still has its own names in its own order.
 #[test]
 fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
     let story = |node: &Node, share: u64| {
@@ -96,7 +96,7 @@ fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
             json!(["4 per 1m", "8 per 1h", "20 per 1d"]),
             json!([{"name": "daily", "limit": 20, "per": "1d"}, {"name": "mine", "limit": 4, "per": "60s"}, "8 per 60m"]),
         ];
-        // By name, limit and what is left of a share after `used`.
+        // By name, limit, and the remaining units of a share after `used`.
         let quotas = [[("1m", 4), ("1h", 8), ("1d", 20)], [("daily", 20), ("mine", 4), ("60m", 8)]];
         let all = |cost: u64, others: &[Value]| {
             let items = ways.iter().map(|way| json!({"policy": "own", "key": key, "cost": cost, "quotas": way}));
@@ -115,7 +115,7 @@ fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
                     .map(|quota| json!([quota["name"], quota["limit"], quota["remaining"]]))
                     .collect();
                 let expected = quotas.map(|(name, limit)| json!([name, limit / share, limit / share - used]));
-                // A denial that is known tells the quota that denies only.
+                // A known denial lists no quotas.
                 assert!(listed.is_empty() && result["source"] == "prefilter" || listed == expected, "{answer}");
             }
         };
@@ -186,7 +186,8 @@ fn what_is_taken_back_or_told_is_the_policy_s_own() {
     });
 }
 
-/// Also where the policy itself counts days, and in its time zone where it counts none.
+/// The windows are right even if the policy itself counts days. A policy without days uses its time
+/// zone.
 #[test]
 fn their_windows_by_the_clock_are_as_long_as_they_say() {
     on_memory_and_redis(POLICIES, |node| {
@@ -283,7 +284,8 @@ fn every_fault_is_told_with_its_pointer() {
     assert!(told["violations"][0]["detail"].as_str().unwrap().contains("`inline: true`"), "{told}");
 }
 
-/// All keys of a key lie in one slot, each ends, and no two sets of quotas share one.
+/// All Redis keys of a key share one slot and have an expiry. No two sets of quotas share a Redis
+/// key.
 #[test]
 fn names_in_redis_do_not_collide_and_all_end() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! Deny, allow and override: who is answered by a list, by which entry, and at what price.
+//! Deny, allow and override: which list entry decides for a key, and at which cost.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ const KEYS: &[(&str, &str, Result<u64, &str>)] = &[
     ("login", "198.51.100.9", Ok(6)),
     ("login", "198.51.7.9", Ok(7)),
     ("login", "198.51.100.x", Ok(8)),
-    // The address that is named stands for its whole network, which is one key.
+    // The listed address covers its whole network, which is one key.
     ("per-ip", "2001:DB8:0:1::5", Err("deny_listed")),
     ("per-ip", "2001:db8:0:1:ffff::", Err("deny_listed")),
     ("per-ip", "2001:db8:bad:7::1", Err("deny_listed")),
@@ -136,7 +136,7 @@ fn keys_under_one_override_have_a_counter_each() {
     });
 }
 
-/// A changed limit keeps its counts, also where an override changes it.
+/// A changed limit keeps its counts, also when an override changes it.
 #[test]
 fn an_override_counts_on_under_the_same_names() {
     let server = shared();
@@ -170,7 +170,7 @@ fn a_list_asks_no_store_and_leaves_nothing_in_it() {
     assert!(size() > 0, "what is counted is seen by this test");
 }
 
-/// Without a store there still are lists.
+/// Lists work without a store.
 #[test]
 fn lists_and_overrides_hold_while_the_store_is_away() {
     let node = node_with(&format!("store: {{timeout: 50ms, redis: [redis://127.0.0.1:1]}}\n{POLICIES}"));
@@ -191,7 +191,7 @@ fn policies_tell_how_much_is_listed() {
     assert_eq!((&login["shadow"], &login["inline"]), (&json!(false), &json!(false)));
 }
 
-/// Ten thousands of entries of each kind, in the file: they load, and each is found.
+/// The file lists tens of thousands of entries of each kind. They load, and lookups find each.
 #[test]
 fn a_long_list_loads_and_is_found() {
     let keys: String = (0..30_000).map(|number| format!("user-{number}, ")).collect();
@@ -221,7 +221,7 @@ impl Plain {
         }
     }
 
-    /// How near it is to the key: which kind, and then how long; none where it does not match.
+    /// How specific the match is: its kind, then its length. None without a match.
     fn nearness(&self, key: &str) -> Option<(u8, usize)> {
         match self {
             Self::Key(text) => (text == key).then_some((3, 0)),
@@ -231,7 +231,7 @@ impl Plain {
     }
 }
 
-/// Bit by bit.
+/// Compares bit by bit.
 fn contains(network: std::net::IpAddr, length: u8, key: &str) -> bool {
     use std::net::IpAddr::{V4, V6};
     let bits = |octets: &[u8]| -> Vec<bool> {
@@ -268,7 +268,7 @@ fn what_is_found_is_what_a_scan_of_all_entries_finds() {
     runner.run(&cases, |(entries, keys)| as_a_scan(&entries, &keys)).unwrap();
 }
 
-/// 100,000 entries that no key names, and some near the keys.
+/// 100,000 entries that match no key, and some near the keys.
 #[test]
 fn a_hundred_thousand_entries_are_found_as_by_a_scan() {
     let far = (0..100_000u32).map(|number| match number % 3 {

@@ -1,4 +1,4 @@
-//! Answers that take long to make do not hold up the checks of others.
+//! Responses that take long to build do not delay other checks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use serde_json::json;
 use crate::harness::redis::Server;
 use crate::harness::{Node, config_on, http, node_with, unique, wait_until};
 
-/// A check waits less for a thread that is not held, also on a busy machine.
+/// A check waits less for a free thread, also on a busy machine.
 const SOON: Duration = Duration::from_millis(40);
 
-/// Calls `path` while four connections ask for checks. Returns the slowest check of the best round:
-/// other programs may use the cores in one of them.
+/// Calls `path` while four connections send checks. Returns the slowest check of the best round,
+/// because other programs may use the cores in one of them.
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 fn slowest_check_beside(node: &Node, method: &str, path: &str) -> Duration {
     let request = http::request(method, path, &[("Content-Type", "application/json")], b"");
@@ -55,7 +55,7 @@ policies:
   log: {algorithm: sliding-log, quotas: [10000000 per 1d], max_entries: 100000, timeout: 5s}
 ";
 
-/// Fills a log, with another `meta` for each charge.
+/// Fills a log, with a different `meta` for each charge.
 fn fill(node: &Node, key: &str) {
     for part in 0..100 {
         let checks: Vec<_> = (0..1000)

@@ -1,5 +1,5 @@
-//! Millions of everything that a store can be asked, with many keys, by every algorithm: no count is ever negative, no
-//! key is without an end, and when the windows have passed nothing is left. `scripts/long-run` makes it 10 million.
+//! Runs random store operations on many keys, by every algorithm. No count becomes negative, every
+//! key has an expiry, and nothing remains after the windows. `scripts/long-run` runs 10 million.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::harness::redis::Server;
 use crate::harness::resident_kib;
 use crate::harness::steps::{START, bucket, logs, policy_of, quota};
 
-/// Callers at once.
+/// Concurrent callers.
 const CALLERS: u64 = 128;
 
 const KEYS: u64 = 20_000;
@@ -26,12 +26,13 @@ const KEYS: u64 = 20_000;
 /// us.
 const SECOND: u64 = 1_000_000;
 
-/// Checks to make; the variable is for the long run.
+/// The number of checks; the long run sets the variable.
 fn checks() -> u64 {
     std::env::var("TOLLGATE_CHECKS").ok().and_then(|text| text.parse().ok()).unwrap_or(60_000)
 }
 
-/// One of each algorithm, with windows that pass many times meanwhile, except for the calendar's day.
+/// One policy of each algorithm. Except for the calendar's day, their windows pass many times
+/// during the run.
 fn policies() -> Vec<Policy> {
     let day = Calendar::new(Unit::Day, "Europe/Berlin").unwrap();
     let calendar = quota(50, Unit::Day.nominal(), Rule::FixedWindow(Anchor::Calendar(day)));
@@ -50,13 +51,13 @@ fn policies() -> Vec<Policy> {
     policies.into_iter().enumerate().map(named).collect()
 }
 
-/// What was asked and granted.
+/// The counts of operations and results.
 #[derive(Default)]
 struct Tally {
     checks: AtomicU64,
     allowed: AtomicU64,
     refunded: AtomicU64,
-    /// Of which nobody knows whether it was done: what must hold, holds all the same.
+    /// Operations with an unknown outcome. The invariants hold in either case.
     unanswered: AtomicU64,
 }
 
@@ -64,7 +65,7 @@ struct Run {
     store: Store,
     subjects: Vec<Subject>,
     tally: Tally,
-    /// The clock to move, where it does not go by itself.
+    /// The clock to advance, for a store with a manual clock.
     hand: Option<Arc<AtomicU64>>,
 }
 
@@ -111,7 +112,7 @@ impl Run {
             if number.is_multiple_of(100_000) {
                 self.store.sweep();
             }
-            // Some keys are asked for much more often than others.
+            // Some keys get many more operations than others.
             let among = [100, self.subjects.len() as u64][usize::from(dice.below(4) > 0)];
             let place = usize::try_from(dice.below(among) * 7919 % self.subjects.len() as u64).unwrap();
             let (place, work) = match dice.below(100) {
@@ -153,7 +154,7 @@ impl Run {
         }
     }
 
-    /// More left than the limit would be a negative count.
+    /// More remaining units than the limit would mean a negative count.
     fn note(&self, subject: &Subject, verdicts: &[tollgate::limit::decision::Verdict]) {
         for verdict in verdicts {
             for (quota, state) in subject.policy.quotas.iter().zip(&verdict.quotas) {
@@ -164,7 +165,7 @@ impl Run {
     }
 }
 
-/// One of few, so that it is often there already.
+/// One of few ids, so that it often exists already.
 fn id(dice: &mut Dice) -> Arc<str> {
     format!("id-{}", dice.below(3)).into()
 }
@@ -173,8 +174,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().unwrap()
 }
 
-/// By a clock that goes on with each check, and in the end to where the last reset of the calendar's day is
-/// known no more.
+/// Each check advances the clock. The last step exceeds the lifetime of the reset of the calendar's
+/// day.
 #[test]
 fn the_embedded_store_holds_nothing_in_the_end() {
     let hand = Arc::new(AtomicU64::new(START));
@@ -193,7 +194,8 @@ fn the_embedded_store_holds_nothing_in_the_end() {
     );
 }
 
-/// By the server's own clock. The records of ids live for 5 minutes, which only the long run waits for.
+/// Runs by the server's own clock. The records of ids live for 5 minutes, and only the long run
+/// waits for them.
 #[test]
 fn redis_holds_nothing_in_the_end() {
     let (server, runtime) = (Server::start(), runtime());
@@ -203,7 +205,7 @@ fn redis_holds_nothing_in_the_end() {
     };
     runtime.block_on(store.ready());
     let mut connection = server.connection().unwrap();
-    // The calendar's day would be there until midnight.
+    // Leaves out the calendar's day, which would remain until midnight.
     let run = Run::of(Store::Redis(store), policies().into_iter().take(5).collect(), None);
     runtime.block_on(run.store.take(&run.subjects[0], &[1], &[])).unwrap();
     let mut memory = || {
@@ -233,12 +235,12 @@ fn all_end(keys: &[(String, i64)]) {
     assert!(endless.is_none(), "a key without an end: {endless:?}");
 }
 
-/// Every key with how long it lives, ms.
+/// Every key with its remaining lifetime, ms.
 fn keys_and_lives(server: &Server) -> Vec<(String, i64)> {
     let mut connection = server.connection().unwrap();
     let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
     let life = |name: &String| redis::cmd("PTTL").arg(name).query::<i64>(&mut connection).unwrap();
     let lives: Vec<i64> = names.iter().map(life).collect();
-    // -2: it has ended meanwhile.
+    // -2: the key has expired meanwhile.
     names.into_iter().zip(lives).filter(|(_, life)| *life != -2).collect()
 }

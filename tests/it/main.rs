@@ -1,30 +1,30 @@
-//! Stories about Tollgate as a whole: real servers, the real binary. One line says what each file shows.
+//! Tests of Tollgate as a whole: real servers, the real binary. One line describes each file.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod harness;
 
-// The first minutes with Tollgate: five are allowed, the sixth is told when to come again.
+// The first minutes with Tollgate: five checks pass, and the sixth reports when to retry.
 mod first_curl;
 
 mod fuzz;
 
-// Whatever a caller sends wrong is answered by a problem document, and charges nothing.
+// Invalid requests get a problem document and charge nothing.
 mod bad_input;
 
-// Requests that two readers of HTTP understand differently are refused.
+// The node rejects requests that HTTP parsers may understand differently.
 mod framing;
 
-// Calls that are refused leave a trace.
+// Rejected calls appear in logs and metrics.
 mod refused_calls;
 
-// Nodes that are none, and files that never end: what a command prints and reads of them is bounded.
+// Commands bound what they read and print, for fake nodes and endless files.
 mod hostile_answers;
 
-// Files that others may write or read, and reloads that let more callers in, are told.
+// The node warns of files that others may write or read, and of reloads that let more callers in.
 mod weak_settings;
 
-// Long answers keep nobody waiting.
+// Long responses do not delay other callers.
 mod long_answers;
 
 // Many checks in one call.
@@ -33,151 +33,152 @@ mod batch;
 // Checks of several keys that share one script call.
 mod shared_calls;
 
-// What a policy says when the store cannot.
+// Policies decide when the store cannot.
 mod store_failure;
 
-// The embedded store has places for each policy, and says when they are used up.
+// The embedded store has a capacity for each policy, and reports when it is full.
 mod store_capacity;
 
-// The end of a node loses no answer.
+// A shutdown loses no response.
 mod shutdown;
 
-// Policies are loaded again while the node runs, whole or not at all, and counts go on.
+// A reload applies policies to a running node, all or none, and keeps the counts.
 mod reload;
 
-// Listeners with TLS: certificates of the node and of its clients, renewed while it runs.
+// Listeners with TLS renew certificates of the node and of its clients while it runs.
 mod tls;
 
-// Clients that dawdle, and more of them than a node takes.
+// Slow clients, and more of them than a node accepts.
 mod slow_clients;
 
-// Clients that do not read their answers: memory stays bounded, and others are answered.
+// Clients that do not read their responses: memory stays bounded, and other clients get responses.
 mod hostile_clients;
 
-// Who may call what, by tokens; where a node listens without them.
+// Tokens permit calls; a node without tokens listens on restricted addresses.
 mod tokens;
 
-// Each bad configuration is refused in its exact words, each good one loads.
+// Each bad configuration reports its exact faults; each good one loads.
 mod config_fixtures;
 
 // Exit codes and output of the commands.
 mod cli;
 
-// Redis absent or frozen: answers all the same, and the store again when it is back.
+// Redis is absent or frozen: the node still decides, and uses the store again once it is back.
 mod redis_away;
 
 // Health reports why a shard makes no charges, and a failure to connect names its cause.
 mod redis_health;
 
-// Servers that send what no Redis sends: endless answers, long errors, slots that overlap.
+// Hostile servers: endless replies, long errors, overlapping slots.
 mod redis_hostile;
 
-// What another program writes at Tollgate's keys is rejected for that key alone, and a reset ends it.
+// A corrupt value is rejected for its key alone, and a reset ends it.
 mod corrupt_keys;
 
-// A Redis that asks who one is: users, passwords that change, TLS.
+// Redis with authentication: users, changed passwords, TLS.
 mod redis_auth;
 
-// The user in Redis that the document describes: all that a node needs, and nothing else.
+// The documented Redis user has all permissions that a node needs, and no others.
 mod redis_acl;
 
 // Two nodes on a six-node cluster: exactly the limit, one call a check, none for a known denial.
 mod exact_on_cluster;
 
-// Failovers, flushed scripts: what the server did not execute is asked again, what it may have is not.
+// Failovers and flushed scripts: the lane repeats only calls that the server did not execute.
 mod redirections;
 
-// A cluster whose nodes change is found again.
+// Nodes rediscover a cluster whose nodes change.
 mod discovery;
 
-// One fault of a cluster after the other under load: always answered, never twice, never over.
+// A sequence of cluster faults under load: always a decision, no double charge, never over the
+// limit.
 mod faults;
 
 // The pure core: never over, barely under, exact waits, on every step of random histories.
 mod window_properties;
 
-// What a key counted in Redis: one String, whose columns come and go with the quotas.
+// The counts of a key in Redis: one String, whose columns come and go with the quotas.
 mod window_columns;
 
 mod pair_columns;
 
-// Deny, allow and override: which entry answers a key.
+// Deny, allow and override: which entry decides for a key.
 mod lists;
 
-// Policies that only watch.
+// Shadow policies.
 mod shadow;
 
-// Quotas that a check brings along.
+// Quotas in a check.
 mod inline;
 
-// What a file does with a key, and by which line.
+// `explain` shows the decision for a key, and the responsible line of the file.
 mod explain;
 
 // Faults of comparable services, each with a test.
 mod faults_seen_elsewhere;
 
-// The same, of what is charged and what is not.
+// The same, for charges.
 mod faults_of_charging;
 
-// What people use today, as policies on each store, with the flaw fixed.
+// Existing rate limiters as policies on each store, with their flaws fixed.
 mod replaced_systems;
 
-// The sliding log: no interval over, its clock, its bounds, who caused what.
+// The sliding log: no interval over the limit, its clock, its bounds, the callers of its charges.
 mod sliding_log;
 
-// Fixed windows, token buckets and sliding logs against naive models; rows of the systems they replace.
+// Fixed windows, token buckets and sliding logs against naive models; rows of the replaced systems.
 mod algorithms;
 
-// What is taken back, by id, by cost or as a reservation: exactly that, against naive models.
+// Refunds by id, by cost or of a reservation: exact, against naive models.
 mod refund_properties;
 
 // The embedded store and Redis answer alike, in every member, on every sequence.
 mod stores_alike;
 
-// Names and lives of the keys in Redis.
+// Names and lifetimes of the keys in Redis.
 mod redis_keys;
 
 // Nodes whose clocks are wrong, or jump.
 mod clocks;
 
-// The pre-filter against the store beside it, over several nodes, with answers late and out of order.
+// The pre-filter against the store, over several nodes, with late and reordered answers.
 mod prefilter_sound;
 
-// A check with an id: retried as often as one likes, charged once.
+// A check with an id charges once, however many retries follow.
 mod retries;
 
-// Refunds and resets: exactly that, at once, and on the other nodes soon.
+// Refunds and resets: exact, immediate, and soon visible on the other nodes.
 mod refunds;
 
-// Several keys, all charged or none, whoever else asks meanwhile.
+// Several keys, all charged or none, also under concurrent calls.
 mod all_at_once;
 
-// Millions of everything a store can be asked: nothing negative, nothing without an end, nothing left.
+// Long random runs: no negative count, no key without an expiry, nothing left.
 mod long_run;
 
-// Days, weeks, months and years of a time zone, across whatever clocks there do.
+// Days, weeks, months and years of a time zone, across every clock change.
 mod calendar;
 
-// What policies would have said to the requests of a log.
+// Replays the requests of a log against policies.
 mod replay;
 
 // Traces, as a real OTLP receiver gets them.
 mod telemetry_traces;
 
-// An OTLP endpoint that is away, and what the log says.
+// An OTLP endpoint that is unavailable, and the log messages.
 mod telemetry_faults;
 
-// A log that nobody reads.
+// A log without a reader.
 mod telemetry_log;
 
 // The metrics: all names, bounded series, in agreement with health and policies.
 mod telemetry_metrics;
 
-// The description of the interface, held to the routes and to real answers.
+// The OpenAPI document matches the routes and real responses.
 mod openapi;
 
-// Checks charged together, ids, refunds and resets in metrics and traces.
+// All-or-nothing calls, ids, refunds and resets in metrics and traces.
 mod telemetry_ops;
 
-// The rules, the dashboard and the manual speak of metrics that exist.
+// The rules, the dashboard and the manual name existing metrics.
 mod telemetry_rules;

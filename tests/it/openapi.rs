@@ -1,5 +1,5 @@
-//! The description of the interface: it has every route with its methods, and it knows every answer. That of all other
-//! stories is held to it as well, in `harness/http.rs`.
+//! The OpenAPI document lists every route with its methods, and describes every response.
+//! `harness/http.rs` checks the responses of all other tests against it.
 
 use std::collections::BTreeSet;
 
@@ -91,7 +91,7 @@ fn every_kind_of_problem_is_in_it() {
     assert_eq!(named, described);
 }
 
-/// Each answer is checked where it arrives; this story sees to it that each kind of it comes.
+/// The harness checks each response on arrival; this test produces each kind.
 #[test]
 fn real_answers_of_every_route_are_as_it_says() {
     let server = Server::start();
@@ -103,7 +103,8 @@ fn real_answers_of_every_route_are_as_it_says() {
         assert_eq!(answer.status, status, "{path} {body}: {answer:?}");
         answer
     };
-    // By the store, the pre-filter and a list; never to fit; replayed; with another cost; denied by other statuses.
+    // By the store, the pre-filter and a list; never fitting; replayed; with a different cost;
+    // denied with other statuses.
     let check = |policy: &str, cost: u64| json!({"policy": policy, "key": key, "cost": cost});
     let with_id = json!({"key": key, "cost": 5, "id": "a"});
     for body in [with_id.clone(), with_id, check("default", 1), check("default", 1), check("default", 2000)] {

@@ -1,4 +1,5 @@
-//! What fixed windows and token buckets counted of a key is one String in Redis, with a column for each quota.
+//! Redis stores the counts of fixed windows and token buckets of a key in one String. Each quota
+//! has a column.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::window_columns;
 
 const SECOND: Micros = 1_000_000;
 
-/// Bytes of a column without a tail, and of what is before all of them.
+/// Bytes of a column without a tail, and of the header.
 const COLUMN: usize = 34;
 const HEADER: usize = 9;
 
@@ -32,7 +33,7 @@ fn daily(zone: &str) -> Quota {
     fixed(Anchor::Calendar(Calendar::new(Unit::Day, zone).unwrap()), Unit::Day.nominal())
 }
 
-/// A quota of each kind that a policy of its algorithm may have beside the others.
+/// One quota of each kind, in combinations that a policy of the algorithm permits.
 fn kinds() -> [(Algorithm, [Quota; 4]); 2] {
     let hour = 3600 * SECOND;
     let windows =
@@ -42,7 +43,7 @@ fn kinds() -> [(Algorithm, [Quota; 4]); 2] {
     [(Algorithm::FixedWindow, windows), (Algorithm::TokenBucket, buckets)]
 }
 
-/// What is left of each quota after a check of 1 that was admitted.
+/// The remaining units of each quota after an admitted check of 1.
 async fn left(redis: &TimedRedis, policy: Policy, key: &str, now: Micros) -> Vec<u64> {
     window_columns::left(redis, policy, key, 1, now).await
 }
@@ -55,8 +56,9 @@ fn length(connection: &mut Connection, name: &str) -> usize {
     redis::cmd("STRLEN").arg(name).query(connection).unwrap()
 }
 
-/// A reload, or another node with another file: what the quotas counted that both have stays, in whichever order they
-/// come, and what the others counted is there when they are asked for again; also what was noted to be taken back.
+/// A reload, or another node with another file, changes the quotas. Common quotas keep their
+/// counts, in any order. The counts of other quotas are there when these return. So are the notes
+/// for refunds.
 #[tokio::test]
 async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
     let redis = shared().timed_store();
@@ -105,8 +107,8 @@ async fn a_rate_that_is_written_otherwise_is_the_same() {
     }
 }
 
-/// What a bucket noted is kept while others are asked for, also in the instant in which it was full again: its numbers
-/// are not used twice.
+/// A bucket keeps its notes while checks use other buckets, even at the instant when it is full
+/// again. It never reuses the numbers of its notes.
 #[tokio::test]
 async fn what_was_taken_back_is_not_taken_back_again_from_another() {
     let redis = shared().timed_store();
@@ -127,13 +129,13 @@ async fn what_was_taken_back_is_not_taken_back_again_from_another() {
     assert!(matches!(given, Ok(Done::Refunded(_, 0))), "{given:?}");
 }
 
-/// In Troll a day has up to 26 hours, also for who asks for another quota meanwhile.
+/// In Troll a day has up to 26 hours, also when a check of another quota comes between.
 #[tokio::test]
 async fn a_long_day_counts_to_its_end() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let key = unique("troll");
-    // The 25th of October 2026 there, from its first instant on.
+    // 2026-10-25 there, from its first instant on.
     let (day, start, minute) = (daily("Antarctica/Troll"), 1_792_879_200_000_000, 60 * SECOND);
     let of_day = || policy_of(Algorithm::FixedWindow, vec![day.clone()]);
     assert_eq!(left(&redis, of_day(), &key, start).await, [99]);
@@ -143,20 +145,20 @@ async fn a_long_day_counts_to_its_end() {
     assert_eq!(left(&redis, of_day(), &key, start + 26 * 60 * minute).await, [99], "the next day");
 }
 
-/// Columns that no policy has leave the others where they are written in place.
+/// Columns without a policy do not prevent in-place writes of the others.
 #[tokio::test]
 async fn what_is_left_over_makes_no_check_dearer() {
     let server = Server::start();
     let redis = server.timed_store();
     redis.store.ready().await;
-    // So fast that their TTL reaches.
+    // The buckets fill so fast that the existing TTL suffices.
     let fast = [1000, 1001, 1002, 1003].map(|units| bucket(100, units, SECOND));
     let [(fixed, windows), (buckets, _)] = kinds();
     for (algorithm, [a, b, c, d]) in [(fixed, windows), (buckets, fast)] {
         let all = |quotas: &[&Quota]| policy_of(algorithm, quotas.iter().copied().cloned().collect());
         let key = unique("over");
         assert_eq!(left(&redis, all(&[&a, &b, &c, &d]), &key, START).await, [99; 4]);
-        // Once, so that its columns come first.
+        // One check, so that its columns come first.
         assert_eq!(left(&redis, all(&[&c, &b]), &key, START).await, [98; 2]);
         let calls = || server.calls(["set", "setrange"]);
         let before = calls();
@@ -180,7 +182,7 @@ async fn another_time_zone_counts_for_itself() {
     }
 }
 
-/// Columns that no policy asks for any more go when what they hold counts no more, and there is an end to their number.
+/// Unused columns go when their counts expire, and their number is bounded.
 #[tokio::test]
 async fn columns_that_nobody_asks_for_go() {
     let redis = shared().timed_store();
@@ -203,8 +205,8 @@ async fn columns_that_nobody_asks_for_go() {
     }
 }
 
-/// What is not as long as it says, or says what cannot be, is nobody's count: it is refused and left as it is,
-/// whatever is asked; but a reset ends it.
+/// The store rejects a value with a wrong length or impossible content, and does not change it.
+/// Every operation except a reset fails; a reset removes it.
 #[tokio::test]
 async fn half_of_a_state_is_refused() {
     let redis = shared().timed_store();
@@ -219,7 +221,8 @@ async fn half_of_a_state_is_refused() {
         let whole: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
         let mut spoilt: Vec<Vec<u8>> = (0..whole.len()).step_by(5).map(|length| whole[..length].to_vec()).collect();
         spoilt.push([&whole[..], b"x"].concat());
-        // An end beyond doubles; more columns than there are, or fewer; a pair, and a kind; a tail that is longer.
+        // An end beyond doubles; more columns than there are, or fewer; a pair, a kind, and a
+        // longer tail.
         let places = [(0, 255), (8, 3), (8, 1), (9, 255), (17, 255), (41, 255), (49, 255), (58, 9)];
         spoilt.extend(places.map(|(place, byte)| {
             let mut changed = whole.clone();
@@ -236,7 +239,7 @@ async fn half_of_a_state_is_refused() {
             let left: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
             assert_eq!(left, value);
         }
-        // So is what is no String at all.
+        // Any type but a String is corrupt too.
         redis::cmd("DEL").arg(&name).exec(&mut connection).unwrap();
         redis::cmd("RPUSH").arg(&name).arg("x").exec(&mut connection).unwrap();
         for work in asks {
@@ -249,7 +252,7 @@ async fn half_of_a_state_is_refused() {
     }
 }
 
-/// Columns behind those of the policy, which nobody can read, spoil neither the next checks nor those of other keys.
+/// Unreadable columns after those of the policy affect neither its next checks nor other keys.
 #[tokio::test]
 async fn what_nobody_can_read_behind_the_columns_goes() {
     let redis = shared().timed_store();
@@ -261,7 +264,8 @@ async fn what_nobody_can_read_behind_the_columns_goes() {
         left(&redis, Policy::clone(&both.policy), &key, START).await;
         let name = name(&own.policy, &key);
         let mut state: Vec<u8> = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
-        // The key seems to end, so that the whole is written; and the second kind is none.
+        // The key seems to end, so that the script writes the whole value; the second kind is
+        // invalid.
         state[..8].fill(0);
         state[59..67].fill(0);
         redis::cmd("SET").arg(&name).arg(&state).exec(&mut connection).unwrap();
@@ -270,7 +274,8 @@ async fn what_nobody_can_read_behind_the_columns_goes() {
     }
 }
 
-/// The key never ends before what it counts, nor much later; and few charges have to say when it ends.
+/// The key expires no earlier than its counts, and not much later. Few charges have to set the
+/// expiry.
 #[tokio::test]
 async fn a_key_lives_as_long_as_it_counts() {
     let server = Server::start();

@@ -1,5 +1,5 @@
-//! The pre-filter says NO only where the store would, for no shorter than the store would, whatever the order
-//! in which answers arrive.
+//! The pre-filter denies only where the store would, and for no shorter a wait, in any order of
+//! answers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,10 +20,10 @@ use crate::harness::timed::Timed;
 
 const MAX_DENIAL: Duration = Duration::from_secs(60);
 
-/// The longest way of a question, and of an answer, us.
+/// The maximum delay of a question, and of an answer, us.
 const WAY: Micros = 30_000;
 
-/// A check by one node after `gap` us; its question and its answer take their time.
+/// A check by one node after `gap` us, with the delays of its question and its answer.
 #[derive(Debug, Clone)]
 struct Asking {
     gap: Micros,
@@ -33,7 +33,7 @@ struct Asking {
     back: Micros,
 }
 
-/// What happens at one instant of the simulation; the number says to which check.
+/// An event of the simulation; the number identifies the check.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Ask(usize),
@@ -99,7 +99,8 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
     }
     let mut questions: Vec<Option<Question>> = vec![None; askings.len()];
     let mut answers: Vec<Option<Taken>> = vec![None; askings.len()];
-    // Of each answer that says when a cost will fit: the node, that instant by its clock, and the trip.
+    // For each answer with a known fitting instant: the node, that instant by its clock, and the
+    // round trip.
     let mut learned: Vec<(usize, Micros, Micros)> = Vec::new();
     let mut denials = 0;
     while let Some(Reverse((now, event))) = events.pop() {
@@ -116,10 +117,11 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
                     let told = denial.retry_after;
                     let binding = beside.quotas[beside.binding];
                     prop_assert_eq!(denial.quota, beside.binding);
-                    // What was left then: some of that quota may have come back since, while another one is closed.
+                    // The remaining units at that time. Some of that quota may have refilled since,
+                    // while another quota is closed.
                     prop_assert!(denial.remaining <= binding.remaining);
                     prop_assert!(denial.reset_after >= binding.reset_after);
-                    // The answer it stands on says that instant, and its trip is how much longer it may tell.
+                    // Some answer reported that instant, and its round trip bounds the extra wait.
                     let trips = learned.iter().filter(|(of, full_at, _)| (*of, *full_at) == (node, now + ahead + told));
                     let trip = trips.map(|(_, _, trip)| *trip).max();
                     prop_assert!(trip.is_some(), "no answer said so");
@@ -218,7 +220,7 @@ fn nothing_is_believed_for_longer_than_max_denial() {
     assert!(!scene.says_no(2, START + 4_000_000), "counted from when the question was sent");
 }
 
-/// Another cost is asked about meanwhile, and the shorter quota says the same as before.
+/// Checks of another cost come between, and the shorter quota decides as before.
 #[test]
 fn no_cost_is_believed_for_longer_than_max_denial_because_of_another() {
     let scene = Scene::of(policy(&[(2, 10_000_000), (6, 3_600_000_000)]));
@@ -228,7 +230,7 @@ fn no_cost_is_believed_for_longer_than_max_denial_because_of_another() {
     scene.take(2, START);
     scene.learn(scene.ask(START), &scene.take(2, START), START);
     assert!(denial(2, START + 1).unwrap().retry_after > 3_000_000_000);
-    // By another node.
+    // Through another node.
     scene.run(Work::RefundOnce("early".into()), START + 1_000_000);
     scene.learn(scene.ask(START + 3_000_000), &scene.take(1, START + 3_000_000), START + 3_000_000);
     assert!(scene.says_no(2, START + 3_999_999));
@@ -311,7 +313,7 @@ fn a_late_answer_does_not_bring_back_what_a_newer_one_ended() {
     scene.learn(second, &allowed, START + 30);
     scene.learn(first, &denied, START + 40);
     assert!(!scene.says_no(1, START + 40));
-    // And in the order of the decisions: known first, then ended.
+    // In the order of the decisions the denial becomes known first, and then ends.
     let scene = Scene::new();
     scene.learn(scene.ask(START + 10), &denied, START + 20);
     assert!(scene.says_no(1, START + 20));
@@ -327,14 +329,14 @@ fn while_a_reservation_may_be_open_nothing_is_learned() {
     assert!(tentative.tentative && !tentative.ruling.verdicts[0].allowed);
     scene.learn(scene.ask(START + 999), &tentative, START + 999);
     assert!(!scene.says_no(1, START + 999));
-    // Over, it counts for good.
+    // An expired reservation becomes a permanent charge.
     let told = scene.take(1, START + 1_000);
     assert!(!told.tentative);
     scene.learn(scene.ask(START + 1_000), &told, START + 1_000);
     assert!(scene.says_no(1, START + 1_000));
 }
 
-/// A denial that was decided before a refund comes after the refund's own reply, or after that was given up.
+/// An earlier denial arrives after the refund's reply, or after the refund has timed out.
 #[test]
 fn a_denial_on_its_way_does_not_outlive_a_refund() {
     let scene = Scene::new();
@@ -346,7 +348,7 @@ fn a_denial_on_its_way_does_not_outlive_a_refund() {
     assert!(!scene.says_no(1, START + 5));
 }
 
-/// When a shard's clock has stepped back, what was decided before that lies ahead.
+/// After a shard's clock steps back, earlier decisions lie in the future.
 #[test]
 fn an_answer_from_before_a_step_of_the_clock_holds_nothing_back() {
     let scene = Scene::new();

@@ -1,4 +1,5 @@
-//! While the cluster changes under load: no answer fails, none is by fallback, and nothing is charged twice.
+//! The cluster changes under load. No response fails or uses the fallback, and nothing is charged
+//! twice.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,16 +11,16 @@ use crate::harness::http::{self, Connection};
 use crate::harness::redis::{Server, bus_port};
 use crate::harness::{Node, config_on, unique, wait_until};
 
-/// Clients at once.
+/// Concurrent clients.
 const CLIENTS: usize = 192;
 
-/// Each client's own key may spend this.
+/// The limit of each client's own key.
 const LIMIT: u64 = 100_000;
 
 #[test]
 fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
     let cluster = Cluster::start();
-    // Generous: what is shown is that calls are asked again, not how fast this machine is.
+    // A long timeout: the test shows that the lane retries calls, not how fast the machine is.
     let policies = format!("policies:\n  p: {{quotas: [{LIMIT} per 1h], on_store_failure: error, timeout: 3s}}\n");
     let file = config_on(&cluster.seeds(), &policies);
     let node = Node::with_config(&file);
@@ -63,17 +64,17 @@ fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
     }
 }
 
-/// Before 7.0 a primary that has handed over answers the calls that it held meanwhile only after 10 s
+/// Redis before 7.0 holds calls during a failover. The former primary answers them only after 10 s
 /// (redis/redis#9618).
 fn holds_calls_after_a_failover(cluster: &Cluster) -> bool {
     let info: redis::InfoDict = redis::cmd("INFO").arg("server").query(&mut cluster.connection(1)).unwrap();
     info.get::<String>("redis_version").unwrap().starts_with("6.")
 }
 
-/// Each replica takes over once, and each new primary forgets its scripts.
+/// Each replica takes over once, and each new primary loses its scripts.
 fn disturb(cluster: &Cluster) {
     for number in [4, 5, 6] {
-        // Load for a while before each change, and after the last one.
+        // Keeps the load on before each change, and after the last one.
         std::thread::sleep(std::time::Duration::from_millis(300));
         cluster.fail_over(number);
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut cluster.connection(number)).unwrap();
@@ -81,7 +82,8 @@ fn disturb(cluster: &Cluster) {
     std::thread::sleep(std::time::Duration::from_millis(500));
 }
 
-/// While its first slot moves to it a primary owns none, and the checks of that slot go to it all the same.
+/// While its first slot migrates to it, a primary owns none. Checks of that slot reach it
+/// nevertheless.
 #[test]
 fn a_primary_without_slots_is_connected_to_once() {
     let servers = [(); 2].map(|()| Server::start_on(bus_port(), &["--cluster-enabled", "yes"]));
@@ -113,7 +115,7 @@ fn a_primary_without_slots_is_connected_to_once() {
     };
     wait_until("the store decides", || ask().0);
     let (_, before) = ask();
-    // The topology is asked for every second.
+    // The node refreshes the topology every second.
     let end = chaos::now_ms() + 5000;
     while chaos::now_ms() < end {
         let (by_store, connections) = ask();

@@ -1,4 +1,4 @@
-//! The user that docs/security.md describes may do all that a node does, and nothing else.
+//! The user in docs/security.md has all permissions that a node needs, and no others.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;
@@ -10,7 +10,8 @@ use crate::harness::cluster::Cluster;
 use crate::harness::http;
 use crate::harness::{Node, unique};
 
-/// One of each algorithm. They wait for the replica, so that WAIT is needed, and fail where the store refuses.
+/// One of each algorithm. Some wait for the replica, so that WAIT is needed. All fail where the
+/// store rejects a call.
 const POLICIES: &str = "
   window: {quotas: [1000 per 1m, 5000 per 1h], durability: replica, on_store_failure: error}
   plain: {quotas: [1000 per 1m], on_store_failure: error}
@@ -21,7 +22,8 @@ const POLICIES: &str = "
   short: {algorithm: sliding-log, quotas: [1000 per 500ms], on_store_failure: error}
 ";
 
-/// The rules of the line `user tollgate on #HASH KEYS RULES...` in the document, without name and hash.
+/// The rules of the line `user tollgate on #HASH KEYS RULES...` in the document, without name and
+/// hash.
 fn rules() -> Vec<&'static str> {
     let document = include_str!("../../docs/security.md");
     let line = document.lines().find(|line| line.starts_with("user tollgate on ")).unwrap();
@@ -67,14 +69,14 @@ fn the_documented_user_may_do_what_a_node_does_and_no_more() {
         assert_eq!(refused, json!([]), "node {number}");
         used.extend(commands(&mut connection));
     }
-    // Before 7.0 subcommands are not counted apart.
+    // Redis before 7.0 does not count subcommands separately.
     let is_used = |command: &str| used.contains(command) || used.contains(command.split('|').next().unwrap());
     let superfluous: Vec<_> = allowed().filter(|command| !is_used(command)).collect();
     assert!(superfluous.is_empty(), "nobody needs {superfluous:?}; used: {used:?}");
     may_do_nothing_else(&cluster);
 }
 
-/// Every call, on keys of all shards.
+/// Every operation, on keys of all shards.
 fn ask_everything(node: &Node) {
     let policies = ["window", "plain", "fixed", "day", "bucket", "log", "short"];
     for policy in policies {
@@ -97,8 +99,8 @@ fn ask_everything(node: &Node) {
     long_logs(node);
 }
 
-/// A log of many charges, of which one of the first and a part of one are taken back, and one whose charges leave while
-/// others come.
+/// Fills a long log and refunds an early charge and a part of one. In another log charges expire
+/// while others arrive.
 fn long_logs(node: &Node) {
     let key = unique("acl");
     let check = json!({"policy": "log", "key": key, "meta": "m"});
@@ -126,7 +128,7 @@ fn forget_scripts(node: &Node, cluster: &Cluster) {
     }
 }
 
-/// A key that is not there yet is asked for where its slot moves to.
+/// The node sends a check of a key that does not exist yet to the target of the slot migration.
 fn while_a_slot_moves(node: &Node, cluster: &Cluster) {
     let key = unique("acl");
     let slot: u16 = redis::cmd("CLUSTER")
@@ -152,14 +154,14 @@ fn post(node: &Node, path: &str, body: &Value) {
     done(&node.post(path, body));
 }
 
-/// It was answered, and nothing in the answer is by anyone but the store, or what is known from it.
+/// Asserts that the store, or knowledge from it, decided everything in the response.
 fn done(answer: &http::Answer) {
     assert_eq!(answer.status, 200, "{answer:?}");
     let told = String::from_utf8_lossy(&answer.body).into_owned();
     assert!(!told.contains("\"fallback\"") && !told.contains("problem:"), "{told}");
 }
 
-/// What users were refused, by ACL LOG.
+/// The rejected commands of all users, from ACL LOG.
 fn refused(connection: &mut redis::Connection) -> Value {
     let log: redis::Value = redis::cmd("ACL").arg("LOG").query(connection).unwrap();
     match log {

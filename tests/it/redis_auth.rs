@@ -1,5 +1,5 @@
-//! A Redis that asks who one is: users, passwords that change, TLS with and without a client's certificate. What a
-//! node knows of a password it never tells.
+//! Redis with authentication: users, changed passwords, TLS with and without a client's
+//! certificate. A node never reveals anything about a password.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::harness::redis::{Server, bus_port};
 use crate::harness::tls::Authority;
 use crate::harness::{Node, TOLLGATE, free_port, http, unique, wait_until};
 
-/// A node with this `store`, its file in `folder`, and what it logs in a file `log` there.
+/// A node with this `store`, its file in `folder`, and its log in a file `log` there.
 fn node(folder: &Path, store: &str) -> Node {
     node_by(Command::new(TOLLGATE), folder, store)
 }
@@ -38,7 +38,7 @@ fn health(node: &Node) -> String {
     node.health()["status"].as_str().unwrap().to_owned()
 }
 
-/// A server on which `tollgate` may do what a node needs, and the default user nothing without a password.
+/// A server where `tollgate` has the permissions of a node, and the default user needs a password.
 fn guarded(password: &str) -> Server {
     let server = Server::start();
     let mut connection = server.connection().unwrap();
@@ -88,7 +88,7 @@ fn a_wrong_password_is_told_and_tried_again() {
     assert_eq!(health(&node), "ok");
 }
 
-/// A store that cannot be reached for another reason than before says so, to the log and to who asks.
+/// When the reason of a store failure changes, the log and the responses report the new one.
 #[test]
 fn another_reason_why_nobody_answers_is_told_as_well() {
     let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
@@ -101,7 +101,7 @@ fn another_reason_why_nobody_answers_is_told_as_well() {
     let server = Server::start_on(port, &[]);
     let mut connection = server.connection().unwrap();
     redis::cmd("CONFIG").arg(&["SET", "requirepass", "right-one"]).exec(&mut connection).unwrap();
-    // Every 10 s a line may pass.
+    // The log admits one line every 10 s.
     wait_until("the new reason is told", || {
         source(&node);
         logged(folder.path()).matches("has no password for its default user").count() > 0
@@ -112,7 +112,7 @@ fn another_reason_why_nobody_answers_is_told_as_well() {
     assert!(!told.contains("wr0ng-one"), "{told}");
 }
 
-/// The password changes, and later the connections break: the new ones log in by the new password.
+/// The password changes, and later the connections break. New connections use the new password.
 #[test]
 fn a_changed_password_is_read_when_a_connection_is_made() {
     let server = guarded("first-one");
@@ -133,7 +133,7 @@ fn a_changed_password_is_read_when_a_connection_is_made() {
     }
 }
 
-/// To log in takes a round trip, and so does each question, here 300 ms.
+/// A login takes a round trip, and so does each call, here 300 ms.
 #[test]
 fn a_server_that_is_far_away_is_found() {
     let server = guarded("secret");
@@ -166,7 +166,7 @@ fn authority() -> Authority {
     authority
 }
 
-/// A pipe into which nobody writes stands for a disk that does not answer.
+/// A pipe without a writer simulates a disk that does not answer.
 #[test]
 fn a_password_that_cannot_be_read_takes_few_threads() {
     let server = guarded("secret");
@@ -230,7 +230,7 @@ fn a_server_with_tls_is_believed_by_its_authority_only() {
     drop(server);
 }
 
-/// Never without: what is said of TLS would be ignored.
+/// Without TLS the node would ignore the section.
 #[test]
 fn a_tls_section_turns_it_on_whatever_the_urls_begin_with() {
     let authority = authority();
@@ -270,8 +270,8 @@ fn a_server_that_asks_for_a_certificate_is_shown_one() {
     assert_eq!((source(&unknown).as_str(), health(&unknown).as_str()), ("fallback", "degraded"));
 }
 
-/// Two primaries whose plain ports the node never learns: CLUSTER SLOTS and redirections over TLS name the
-/// ports for it.
+/// Two primaries whose plain ports the node never learns. CLUSTER SLOTS and redirections over TLS
+/// name the TLS ports.
 #[test]
 fn a_cluster_with_tls_is_one() {
     let authority = authority();

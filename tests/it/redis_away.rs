@@ -1,4 +1,4 @@
-//! A node whose Redis is not there, or does not answer, answers all the same, says so, and joins it when it comes.
+//! A node without a responding Redis still decides, reports it, and reconnects when Redis returns.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -69,7 +69,7 @@ fn a_frozen_redis_holds_up_no_answer_and_is_used_again_when_it_thaws() {
     wait_until("health tells the truth again", || node.health()["status"] == "ok");
 }
 
-/// It tells its TIME all the while, and answers nobody who asks for a decision.
+/// The server replies to TIME throughout, and executes no script.
 #[test]
 fn a_server_that_holds_up_scripts_is_not_up_until_it_runs_one() {
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
@@ -85,7 +85,7 @@ fn a_server_that_holds_up_scripts_is_not_up_until_it_runs_one() {
     redis::cmd("CLIENT").arg(&["PAUSE", "120000", "WRITE"]).exec(&mut connection).unwrap();
     for _ in 0..3 {
         assert_eq!(ask(&node, "deny", &key).json()["source"], "fallback");
-        // Long enough for the lane to see for itself whether the server answers.
+        // Long enough for the lane to probe the server.
         std::thread::sleep(Duration::from_millis(1300));
         wait_until("health tells", || node.health()["status"] == "degraded");
     }
@@ -95,7 +95,7 @@ fn a_server_that_holds_up_scripts_is_not_up_until_it_runs_one() {
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
 }
 
-/// The same while many ask: once it is known that scripts are held up, nobody waits for one.
+/// The same under load: once the lane knows that scripts block, no check waits for one.
 #[test]
 fn nobody_waits_for_a_server_that_is_known_to_hold_up_scripts() {
     let server = Server::start();
@@ -118,7 +118,8 @@ fn nobody_waits_for_a_server_that_is_known_to_hold_up_scripts() {
     wait_until("the store decides again", || ask(&node, "deny", &key).json()["source"] == "store");
 }
 
-/// Nobody asks, and the server hangs up: it is connected to anew, and nobody is told that it does not answer.
+/// The server closes an idle connection. The lane reconnects, and the log reports no unresponsive
+/// server.
 #[test]
 fn a_connection_that_breaks_while_idle_is_made_anew_at_once() {
     let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
@@ -140,8 +141,8 @@ fn a_connection_that_breaks_while_idle_is_made_anew_at_once() {
     assert!((0..5).any(|_| round()));
 }
 
-/// Redis closes connections when it is restarted, a proxy when nothing has been said for a while. What is asked then,
-/// and could not be sent, waits for the next connection.
+/// Redis closes connections on a restart, and a proxy closes idle ones. A check that could not be
+/// sent waits for the next connection.
 #[test]
 fn the_first_check_behind_a_connection_that_was_closed_is_decided_by_the_store() {
     let server = Server::start();
@@ -166,20 +167,21 @@ fn hang_up(connection: &mut redis::Connection) {
     redis::cmd("CLIENT").arg(&arguments).exec(connection).unwrap();
 }
 
-/// A node that says that it listens is connected, also where the first connect took too long and was made again.
+/// A node that reports its address is connected, even if the first connect timed out and was
+/// repeated.
 #[test]
 fn the_first_check_of_all_is_decided_by_the_store() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
-    // Two round trips are more than the 250 ms of a first connect.
+    // Two round trips exceed the 250 ms of a first connect.
     proxy.delay(130);
     let file = config_on(&[proxy.url()], "policies: {patient: {quotas: [1000 per 1h], timeout: 5s}}");
     let is_decided = |_| ask(&Node::with_config(&file), "patient", &unique("first")).json()["source"] == "store";
-    // The start waits for 2 s, which may be too short where the machine has no time.
+    // The start waits for 2 s, which may be too short on a busy machine.
     assert!((0..3).any(is_decided));
 }
 
-/// While a node waits for its store, clients and load balancers may ask another one.
+/// While a node waits for its store, clients and load balancers may use another one.
 #[test]
 fn nobody_is_let_in_before_the_store_was_waited_for() {
     let (away, own) = (free_port(), format!("127.0.0.1:{}", free_port()));
@@ -194,7 +196,8 @@ fn nobody_is_let_in_before_the_store_was_waited_for() {
     assert_eq!(node.health()["status"], "degraded");
 }
 
-/// Whether the other end of a connection to `port` has been closed and this end has not (CLOSE_WAIT, proc(5)).
+/// Whether the other end of a connection to `port` has closed and this end has not (CLOSE_WAIT,
+/// proc(5)).
 fn has_closed_connections(port: u16) -> bool {
     let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let (remote, close_wait) = (format!(":{port:04X}"), "08");
@@ -204,7 +207,7 @@ fn has_closed_connections(port: u16) -> bool {
     })
 }
 
-/// Of a server and its replica as seeds, in whichever order, the server keeps the counts.
+/// With a server and its replica as seeds, in either order, the server keeps the counts.
 #[test]
 fn a_replica_among_the_seeds_keeps_no_counts() {
     let primary = Server::start();
@@ -216,7 +219,7 @@ fn a_replica_among_the_seeds_keeps_no_counts() {
     assert_eq!(node.health()["store"]["shards"][0]["address"], format!("127.0.0.1:{}", primary.port));
 }
 
-/// What a person, or a Sentinel, does for maintenance: the two change places, and both go on.
+/// A maintenance failover, by an operator or a Sentinel: the two swap roles and both continue.
 #[test]
 fn who_counts_after_a_server_and_its_replica_have_changed_places() {
     let (one, other) = (Server::start(), Server::start());
@@ -250,7 +253,7 @@ fn an_address_that_moves_to_the_new_primary_is_connected_to_anew() {
     assert!(charged > 0, "the new primary counts");
 }
 
-/// A batch takes a timeout, however its checks of one key must be asked: by runs of those that may go together.
+/// A batch takes one timeout, even if its checks of one key need several calls in sequence.
 #[test]
 fn a_batch_that_waits_in_vain_waits_once() {
     let server = Server::start();
@@ -280,7 +283,7 @@ fn a_batch_that_waits_in_vain_waits_once() {
     for answer in &results {
         assert_eq!((&answer["fallback"]["cause"], &answer["charged"]), (&json!("timeout"), &json!(0)), "{answer}");
     }
-    // One behind the other they would wait for 10 s.
+    // In sequence they would wait for 10 s.
     assert!(took < 7000, "{took} ms");
 }
 
@@ -298,7 +301,7 @@ fn change_places(primary: &Server, replica: &Server) {
     make_replica(primary, replica);
 }
 
-/// A server that greets and then says nothing more does not keep the node from connecting anew.
+/// A server accepts the connection and then stays silent. The node still reconnects.
 #[test]
 fn a_server_that_falls_silent_while_connecting_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -322,8 +325,8 @@ fn a_server_that_falls_silent_while_connecting_is_given_up() {
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
 }
 
-/// A proxy may greet, and hang up on whoever calls a script: it is not connected to without a pause, and is used when
-/// it has learned better.
+/// A proxy may accept connections and close them at each script call. The node pauses between
+/// connects, and uses the proxy once it lets scripts pass.
 #[test]
 fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
     let server = Server::start();
@@ -340,7 +343,7 @@ fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
         }
         let answer = ask(&node, "deny", &key).json();
         assert_eq!((&answer["allowed"], &answer["source"]), (&json!(false), &json!("fallback")), "{answer}");
-        // The first of them found the connection whole.
+        // The first of them found the connection open.
         if asked > 10 {
             assert_eq!(node.health()["status"], "degraded", "a connection alone is no shard that is up");
         }
@@ -352,7 +355,8 @@ fn a_server_that_breaks_at_each_call_is_connected_to_now_and_then() {
     wait_until("health tells of the end", || node.health()["status"] == "ok");
 }
 
-/// Answers what a client says first, and INFO; keeps silent at SCRIPT, with the connection open for a while.
+/// Answers the first commands of a client, and INFO. At SCRIPT it stays silent and keeps the
+/// connection open for a while.
 fn greet(stream: &mut std::net::TcpStream) {
     let mut bytes = [0; 65536];
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
@@ -374,7 +378,7 @@ fn greet(stream: &mut std::net::TcpStream) {
     }
 }
 
-/// A share of a rate may have no divisor in common with its span; it is counted exactly all the same.
+/// A share of a rate may have no divisor in common with its span. The count is exact nevertheless.
 #[test]
 fn a_share_of_a_large_token_bucket_is_all_there() {
     let policies = "
@@ -390,7 +394,7 @@ policies:
     assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(966_666_666)), "{decision}");
 }
 
-/// A cost beyond this node's share waits for the store; one beyond the limit can never fit.
+/// A cost beyond this node's share waits for the store; one beyond the limit never fits.
 #[test]
 fn a_cost_beyond_the_share_is_told_to_wait_for_its_own_window() {
     let policies = "
@@ -401,7 +405,7 @@ policies:
 ";
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], policies);
     let node = Node::with_config(&file);
-    // Of shares that a cost is beyond, the one that it waits for longest.
+    // The result names the share with the longest wait for that cost.
     let beyond_both = node.check("both", "k", 6);
     assert_eq!(
         (&beyond_both["quota"], &beyond_both["limit"], &beyond_both["retry_after_ms"]),

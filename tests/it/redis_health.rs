@@ -15,7 +15,7 @@ use crate::harness::redis::Server;
 use crate::harness::tls::Authority;
 use crate::harness::{Node, TOLLGATE, free_port, http, wait_until};
 
-/// Words of the driver, and pieces of the scripts.
+/// Phrases of the driver, and pieces of the scripts.
 const FOREIGN_WORDS: [&str; 8] =
     ["- Client", "- Io", "Parse error", "An error was signalled", "redis.call", "local ", "ARGV", "Pipeline failure"];
 
@@ -46,7 +46,7 @@ impl Watched {
         self.node.check("p", key, 1)["source"] == "store"
     }
 
-    /// The detail that a caller receives instead.
+    /// The detail in the response of a failed check.
     fn detail(&self) -> String {
         self.node.check("p", "key", 1)["detail"].as_str().unwrap_or_default().to_owned()
     }
@@ -55,7 +55,7 @@ impl Watched {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// The first shard, as health tells of it.
+    /// The first shard in the health response.
     fn shard(&self) -> Value {
         self.node.health()["store"]["shards"][0].clone()
     }
@@ -75,7 +75,7 @@ impl Watched {
         health["status"] == "ok" && shard["up"] == true && shard["reason"].is_null()
     }
 
-    /// Charges are asked for until health says that the shard is down for this reason.
+    /// Sends charges until health reports the shard down for this reason.
     fn goes_down(&self, reason: &str) {
         wait_until(&format!("health tells of {reason}, not {}", self.shard()), || {
             self.charge("key");
@@ -85,7 +85,7 @@ impl Watched {
         assert_plain(&self.logged());
     }
 
-    /// It is up within about two seconds; `asks` says whether charges are asked for meanwhile.
+    /// The shard is up within about two seconds; `asks` sends charges meanwhile.
     fn comes_up(&self, asks: bool) {
         let begin = now_ms();
         wait_until("health tells of the end", || {
@@ -127,7 +127,7 @@ fn a_redis_that_refuses_all_charges_is_down_with_the_reason() {
         for asks in [false, true] {
             say(&server, before);
             watched.goes_down(reason);
-            // Answers that write nothing end nothing.
+            // Replies of reading calls do not end the state.
             for _ in 0..3 {
                 let usage = http::get(&watched.node.address, "/v1/usage?policy=other&key=key");
                 assert!([200, 503].contains(&usage.status), "{usage:?}");
@@ -180,7 +180,7 @@ fn a_redis_that_is_a_replica_frozen_or_dead_is_down_with_the_reason() {
     wait_until("health tells of its end", || watched.is_down_for("connection refused"));
 }
 
-/// Nobody asks it for anything: it stays as it was, up or down.
+/// Without calls the shard keeps its state, up or down.
 #[test]
 fn a_shard_that_was_asked_nothing_keeps_its_state() {
     let server = Server::start();
@@ -198,7 +198,7 @@ fn a_shard_that_was_asked_nothing_keeps_its_state() {
     assert!(watched.is_down_for("NOREPLICAS"), "{}", watched.shard());
 }
 
-/// A corrupt value at one key says nothing about the shard.
+/// A corrupt value at one key does not concern the shard.
 #[test]
 fn a_corrupt_key_does_not_lower_health() {
     let server = Server::start();
@@ -276,7 +276,7 @@ fn sentinel(port: u16) -> Process {
     process
 }
 
-/// Answers whatever is said by a fixed text.
+/// Answers everything with a fixed text.
 fn parrot(text: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -303,7 +303,7 @@ fn tls_server(authority: &Authority) -> (Server, u16) {
     (Server::start_with(&[&options[..], &more[..]].concat()), port)
 }
 
-/// Nobody is told more than one sentence, and it names the likely cause.
+/// Callers, the log and health get a single short sentence that names the likely cause.
 fn tells(what: &str, store: &str, cause: &str) {
     let watched = Watched::start(store);
     let mut detail = String::new();

@@ -1,4 +1,5 @@
-//! Servers that send what no Redis sends. A node keeps its memory, its other work and its terminal.
+//! Servers that violate the Redis protocol. A node keeps its memory, its other work and its
+//! terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use crate::harness::chaos::now_ms;
 use crate::harness::{Node, TOLLGATE, http, resident_kib, wait_until};
 
-/// The answer of a hostile server to a command.
+/// The reply of a hostile server to a command.
 #[derive(Clone)]
 enum Sent {
     /// These bytes.
@@ -32,7 +33,7 @@ impl Sent {
 
 type Manners = dyn Fn(&str) -> Sent + Send + Sync;
 
-/// An attacker who speaks the protocol of Redis as far as it serves him. It ends with this.
+/// An attacker with just enough of the Redis protocol. It ends when dropped.
 struct Hostile {
     port: u16,
     is_over: Arc<AtomicBool>,
@@ -99,7 +100,7 @@ fn answer(mut stream: TcpStream, manners: &Manners, is_over: &AtomicBool) {
     }
 }
 
-/// The first command of `bytes`, its parts joined by blanks, and its length.
+/// The first command of `bytes`, its parts joined by spaces, and its length.
 fn command(bytes: &[u8]) -> Option<(String, usize)> {
     let mut at = 0;
     let mut line = || {
@@ -120,7 +121,7 @@ fn command(bytes: &[u8]) -> Option<(String, usize)> {
     (place <= bytes.len()).then(|| (parts.join(" "), place))
 }
 
-/// The answers of a Redis to the questions that precede the first check.
+/// The usual replies of Redis to the commands before the first check.
 fn usual(command: &str, cluster: bool) -> Sent {
     let word = command.split(' ').next().unwrap_or_default();
     match word {
@@ -138,7 +139,7 @@ fn is_script(command: &str) -> bool {
     command.starts_with("EVAL")
 }
 
-/// The node answers, and others are not kept waiting.
+/// The node responds, and other callers do not wait.
 fn stays_well(node: &Node, millis: u64) {
     let (begin, mut worst) = (now_ms(), 0);
     while now_ms() < begin + millis {
@@ -152,7 +153,7 @@ fn stays_well(node: &Node, millis: u64) {
     assert!(worst < 4000, "an answer took {worst} ms");
 }
 
-/// Endless answers of all kinds, to each of the questions that a node asks.
+/// Endless replies of all kinds, to each command of a node.
 #[test]
 fn an_endless_answer_is_cut_off() {
     let endless = |first: &str, chunk: &str| Sent::Endless(first.into(), chunk.into());
@@ -192,7 +193,7 @@ fn an_endless_answer_is_cut_off() {
     });
 }
 
-/// An answer that is cut off is named as what it is.
+/// The detail names a truncated reply.
 #[test]
 fn an_answer_that_is_too_long_is_named() {
     let hostile = Hostile::start(|command| match is_script(command) {
@@ -209,7 +210,7 @@ fn an_answer_that_is_too_long_is_named() {
     assert!(detail.len() <= 300, "{detail}");
 }
 
-/// An error of 5 MB, and one that would write to a terminal, to each of the questions.
+/// An error of 5 MB, and one with terminal escapes, to each command.
 #[test]
 fn an_error_of_a_server_reaches_the_log_cut_and_callers_not_at_all() {
     let long = format!("-ERR {}\r\n", "x".repeat(5 << 20));
@@ -244,7 +245,7 @@ fn an_error_of_a_server_reaches_the_log_cut_and_callers_not_at_all() {
 }
 
 /// CLUSTER SLOTS with more ranges than slots, with two owners of a slot, with thousands of
-/// primaries, with hosts that are none.
+/// primaries, with invalid hosts.
 #[test]
 fn slots_that_no_cluster_has_are_rejected() {
     let range = |first: usize, last: usize, host: &str, port: usize| {
@@ -283,7 +284,7 @@ fn slots_that_no_cluster_has_are_rejected() {
     }
 }
 
-/// A redirection to a new node for each check opens no lanes without end.
+/// A redirection to a new node for each check opens a bounded number of lanes.
 #[test]
 fn redirections_to_ever_new_nodes_end() {
     let next = std::sync::atomic::AtomicUsize::new(0);

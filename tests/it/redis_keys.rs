@@ -1,4 +1,4 @@
-//! What lies in Redis: where, for how long, and nothing else.
+//! Keys in Redis: their names and lifetimes, and no other keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ async fn take(redis: &TimedRedis, subject: &Subject, cost: u64, now: Micros) -> 
     redis.at(now).take(subject, &[cost], &[]).await.unwrap().ruling.verdicts[0].allowed
 }
 
-/// The keys that match, and how long each has to live, ms (-1: for ever).
+/// The matching keys, and the remaining lifetime of each, ms (-1: for ever).
 fn lives(server: &Server, pattern: &str) -> BTreeMap<String, i64> {
     let mut connection = server.connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap();
@@ -93,7 +93,7 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
         } else {
             format!("{key}{}", unique("odd"))
         };
-        // What a policy counted is one key.
+        // The counts of a policy are one key.
         let windows = policy(&[(2, 1_000_000), (3, 10_000_000), (5, 60_000_000)]);
         let buckets = [bucket(2, 1, 1_000_000), bucket(3, 1, 10_000_000), bucket(5, 1, 60_000_000)];
         let subject = subject(windows, &key);
@@ -118,7 +118,7 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
 async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more() {
     let redis = shared().timed_store();
     redis.store.ready().await;
-    // Noon of the day on which Berlin sets its clocks forward, of the day on which it sets them back, and a March.
+    // Noon of the days on which Berlin sets its clocks forward and back, and a March.
     let rows = [
         (Unit::Day, 1_774_782_000_000_000u64, 11 * 3600u64),
         (Unit::Day, 1_792_926_000_000_000, 12 * 3600),
@@ -135,7 +135,7 @@ async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more()
         let all = lives(shared(), &format!("*{key}*"));
         let (written, life) = all.first_key_value().unwrap();
         assert_eq!((all.len(), written.clone()), (1, format!("{{ratelimit:{key}:}}p:fixed")));
-        // And the second charge, a second later, has not prolonged it.
+        // The second charge, a second later, has not prolonged it.
         let expected = i64::try_from(left * 1000).unwrap() + 1000;
         assert!(*life <= expected && *life > expected - 20_000, "{written}: {life}, expected {expected}");
     }
@@ -160,7 +160,7 @@ async fn after_the_windows_have_passed_the_database_is_empty() {
         }
     }
     let all = lives(&server, "*");
-    // -2 is one that has ended since it was listed, -1 one that never would.
+    // -2: the key has expired since the listing. -1: the key never expires.
     assert!(!all.is_empty() && all.values().all(|life| *life > 0 || *life == -2), "{all:?}");
     let empty = || {
         let size: u64 = redis::cmd("DBSIZE").query(&mut server.connection().unwrap()).unwrap();

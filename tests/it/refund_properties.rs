@@ -1,4 +1,4 @@
-//! Taking back against naive models that keep every charge, on every step of random histories.
+//! Refunds against naive models that keep every charge, on every step of random histories.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::harness::steps::{START, Step, any_policies, policy_of, quota, runner,
 use crate::harness::timed::Timed;
 use crate::harness::works::{Deed, Scribe, deeds};
 
-/// As long as ids' records live at least, us.
+/// The minimum lifetime of the records of ids, us.
 const RECORDS_LIVE: Micros = 300_000_000;
 
-/// A charge, as the models know it.
+/// Identifies a charge in the models.
 type Number = usize;
 
-/// One quota of one key, in the plainest words. Time only goes forward here.
+/// A naive model of one quota of one key. Here time only goes forward.
 enum Model {
-    /// What was charged in each bucket.
+    /// The units charged in each bucket.
     Sliding(BTreeMap<u64, u64>),
-    /// The first instant of the window and what was charged in it.
+    /// The first instant of the window, and the units charged in it.
     Fixed(Micros, u64),
-    /// Debts in the order in which they are repaid, in units / per, up to an instant.
+    /// Debts in the order of repayment, in units / per, up to an instant.
     Bucket(VecDeque<(Number, u128)>, Micros),
-    /// What is left of each charge.
+    /// The remaining units of each charge.
     Log(Vec<(Micros, u64)>),
 }
 
@@ -47,7 +47,7 @@ impl Model {
         }
     }
 
-    /// Forgets what has left by `now`.
+    /// Drops expired charges at `now`.
     fn pass(&mut self, quota: &Quota, now: Micros) {
         match self {
             Self::Sliding(buckets) => *buckets = buckets.split_off(&(now / bucket(quota) - 64)),
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// Takes back what is left of one charge, units.
+    /// Refunds the rest of one charge, units.
     fn give_back(&mut self, quota: &Quota, number: Number, at: Micros, cost: u64) -> u64 {
         match self {
             Self::Sliding(buckets) => {
@@ -119,7 +119,8 @@ impl Model {
                 given
             }
             Self::Log(charges) => {
-                // Those of one instant and cost are as good as each other; what is left of others, in their order.
+                // Charges of one instant and cost are interchangeable. Other charges of that
+                // instant give their rest in order.
                 if let Some(place) = charges.iter().position(|charge| *charge == (at, cost)) {
                     charges.remove(place);
                     return cost;
@@ -133,7 +134,7 @@ impl Model {
         }
     }
 
-    /// Takes back `cost`, the oldest first, units.
+    /// Refunds `cost`, the oldest charges first, units.
     fn refund(&mut self, quota: &Quota, cost: u64) -> u64 {
         let mut left = cost;
         match self {
@@ -194,7 +195,7 @@ fn per(quota: &Quota) -> u128 {
     rate.per.into()
 }
 
-/// A key with all that was ever charged to it.
+/// A key with all charges ever made to it.
 struct Ledger {
     policy: Arc<Policy>,
     models: Vec<Model>,
@@ -243,7 +244,7 @@ impl Ledger {
         self.models.iter().zip(&self.policy.quotas).map(|(model, quota)| model.remaining(quota)).collect()
     }
 
-    /// What `work` must come to: the costs that are allowed in order, or what is given back.
+    /// The expected result of `work`: the allowed costs in order, or the refunded units.
     fn expect(&mut self, now: Micros, work: &Work) -> Expected {
         let quotas = self.policy.quotas.clone();
         self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
@@ -285,8 +286,8 @@ impl Ledger {
         }
     }
 
-    /// Guarantee 1 for what was not taken back: no interval as long as the window holds more than the limit, and
-    /// none of any length more than burst and rate.
+    /// Guarantee 1 for charges without a refund. No interval as long as the window exceeds the
+    /// limit, and no interval of any length exceeds burst and rate.
     fn never_over(&self) -> Result<(), TestCaseError> {
         let kept: Vec<_> = self.charges.iter().filter(|charge| !charge.taken_back).collect();
         for quota in &self.policy.quotas {
@@ -299,7 +300,7 @@ impl Ledger {
                         Rule::SlidingWindow | Rule::SlidingLog(_) if span >= quota.window => break,
                         Rule::FixedWindow(Anchor::Calendar(calendar)) if to.at >= calendar.window(from.at).end => break,
                         Rule::FixedWindow(Anchor::Clock) if to.at / quota.window > from.at / quota.window => break,
-                        // Where windows begin depends on what was taken back; two of them hold any such span.
+                        // Refunds change where windows begin; two windows cover any such span.
                         Rule::FixedWindow(Anchor::FirstHit) if span >= quota.window => break,
                         Rule::FixedWindow(Anchor::FirstHit) => 2 * u128::from(quota.limit.get()),
                         Rule::TokenBucket(_) => {
@@ -339,7 +340,7 @@ fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> 
     let by_charge = !deeds.iter().any(|(_, deed)| matches!(deed, Deed::Refund | Deed::Reset));
     let mut now = START;
     for (step, deed) in deeds {
-        // What is charged in the very microsecond of a reset may count as forgotten.
+        // A reset may also remove a charge of the same microsecond.
         now = step.now.max(now + u64::from(ledger.reset_at == now));
         if now >= START + RECORDS_LIVE {
             break;
@@ -384,8 +385,8 @@ fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> 
 }
 
 fn histories(count: usize, by_charge: bool) -> impl Strategy<Value = (Policy, Vec<(Step, Deed)>)> {
-    // Of a bucket near the bounds of what can be counted, what all charges of a history skip would be too large
-    // (`ledger.rs`).
+    // Near the bounds of a bucket's counts, the total that all charges of a history skip would be
+    // too large (`ledger.rs`).
     let is_exact = |quota: &Quota| match quota.rule {
         Rule::TokenBucket(_) => Terms::of_quota(quota).capacity(quota.limit).is_some_and(|debt| debt < 1 << 45),
         _ => true,
@@ -409,7 +410,7 @@ fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back()
         let counted = std::cell::RefCell::new(&mut seen);
         let property =
             |(policy, deeds): (Policy, Vec<(Step, Deed)>)| equals_its_model(policy, &deeds, &mut counted.borrow_mut());
-        // Of those given back in part, which are rarest, 3 to 31 are seen in a round.
+        // Partial refunds are the rarest: 3 to 31 in a round.
         for _ in 0..4 {
             runner(2000).run(&histories(70, by_charge), property).unwrap();
             if counted.borrow().partly > 0 {
@@ -422,7 +423,7 @@ fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back()
     }
 }
 
-/// Whoever comes first to a new key begins its window, and the others are charged in it.
+/// The first charge to a new key begins its window, and the others join it.
 #[test]
 fn what_is_charged_at_once_by_many_can_all_be_given_back() {
     const KEYS: usize = 20_000;

@@ -1,4 +1,4 @@
-//! What is taken back, by id or by cost, or forgotten: exactly that, at once, and on the other nodes soon.
+//! Refunds by id or by cost, and resets: exact, immediate, and soon visible on the other nodes.
 
 use std::process::Command;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn a_refund_by_id_gives_back_exactly_that_charge_once() {
     });
 }
 
-/// When a key is forgotten is noted, but where there is no place for that.
+/// The store notes the reset of a key, unless it is full.
 #[test]
 fn a_full_store_forgets_what_it_does_not_know() {
     let memory = Timed::new(1);
@@ -70,7 +70,7 @@ fn a_full_store_forgets_what_it_does_not_know() {
     assert!(memory.at(START).take(&unknown, &[1], &[]).is_err(), "what was forgotten is noted");
 }
 
-/// A refund is no check: whoever asked hears of the failure, and the log says why.
+/// A refund has no fallback. The caller gets the failure, and the log gives the reason.
 #[test]
 fn a_refund_that_fails_is_logged() {
     let server = Server::start();
@@ -87,7 +87,7 @@ fn a_refund_that_fails_is_logged() {
     wait_until("it is logged", || told().contains("the store did not do a refund or a reset"));
 }
 
-/// Others' charges are taken back before it and after it, at once or while something was charged behind them.
+/// Refunds of other charges come before and after, directly or with a charge between them.
 #[test]
 fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
     on_pairs_of_nodes(&policies(&[140], ""), |nodes, store| {
@@ -123,8 +123,8 @@ fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
     });
 }
 
-/// What was skipped is counted in fractions, which grow beyond what is exact: a bucket that is refilled within a
-/// year has few.
+/// A bucket counts skipped units in fractions, which grow beyond exact numbers. A bucket that
+/// refills within a year has few.
 #[test]
 fn any_number_of_refunds_leaves_a_key_that_can_be_read() {
     on_pairs_of_nodes(&policies(&[140], ""), |nodes, store| {
@@ -182,7 +182,7 @@ fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
             let usage = forgotten.json();
             assert_eq!((&usage["remaining"], &usage["reset_after_ms"]), (&json!(10), &json!(0)), "{policy} on {store}");
             assert_eq!(check(nodes[1], &json!({"policy": policy, "key": key, "cost": 6}))["remaining"], 4);
-            // The charge of the id is gone; what others charged since is not its.
+            // The reset removed the charge of the id; later charges of others are not its own.
             let refund = posted(nodes[0], "/v1/refund", &json!({"policy": policy, "key": key, "id": "a"}));
             assert_eq!((&refund["refunded"], &refund["remaining"]), (&json!(0), &json!(4)), "{policy} on {store}");
             assert_eq!(reset(nodes[1], &policy, &key).json()["remaining"], 10);
@@ -191,7 +191,8 @@ fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
     });
 }
 
-/// The node that takes back does not contradict itself; another one that knows a denial does for `max_denial` at most.
+/// The node of the refund drops its known denial at once; another node keeps its own for
+/// `max_denial` at most.
 #[test]
 fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_others() {
     let configuration = format!("prefilter: {{max_denial: 8s}}\n{}", policies(&[2], ""));
@@ -225,7 +226,7 @@ fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_other
     });
 }
 
-/// A check with an id is asked of the store whatever is known, and its answer is known from then on.
+/// A check with an id skips the pre-filter, and the pre-filter learns from its answer.
 #[test]
 fn what_a_check_with_an_id_was_allowed_ends_a_known_denial() {
     let configuration = format!("prefilter: {{max_denial: 60s}}\n{}", policies(&[3], ""));
@@ -245,7 +246,7 @@ fn what_a_check_with_an_id_was_allowed_ends_a_known_denial() {
     });
 }
 
-/// Its caller leaves while the store is silent; the store does it all the same.
+/// The caller leaves while the store is frozen; the store executes the refund nevertheless.
 #[test]
 fn a_refund_whose_caller_has_gone_ends_what_is_known() {
     let server = Server::start();
@@ -272,7 +273,7 @@ fn a_refund_whose_caller_has_gone_ends_what_is_known() {
     }
 }
 
-/// Windows of the clock are other ones than those of a first hit, though they are as long.
+/// Clock windows differ from first-hit windows of the same length.
 #[test]
 fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
     for store in [format!("store: {{redis: [{}]}}\n", shared().url()), String::new()] {
@@ -292,8 +293,8 @@ fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
     }
 }
 
-/// A list that comes by a reload answers for a key whatever was charged to it before: also what is taken back then. Off
-/// the list again, the key counts on with what is left.
+/// A list from a reload decides for a key despite earlier charges, which a refund can still return.
+/// Off the list again, the key continues with its remaining counts.
 #[test]
 fn what_a_listed_key_was_charged_before_can_be_taken_back() {
     for store in [format!("store: {{timeout: 5s, redis: [{}]}}\n", shared().url()), String::new()] {
@@ -329,7 +330,7 @@ fn what_a_listed_key_was_charged_before_can_be_taken_back() {
             }
             reload(&on_list);
             for of in &keys {
-                // Its list answers, and not the record of its id.
+                // The list decides, and not the record of the id.
                 by_list(&check(&node, &body(of, json!({"id": "b", "cost": 4}))), list, &of.0);
                 let taken_back = [json!({"id": "a"}), json!({"id": "a"}), json!({"cost": 1})];
                 assert_eq!(taken_back.map(|what| refund(of, what)), [3, 0, 1], "{list}: {of:?} on {store}");

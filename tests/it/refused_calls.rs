@@ -1,4 +1,4 @@
-//! A metric counts refused calls and failed handshakes, and the log names a client.
+//! A metric counts rejected calls and failed handshakes, and the log names a client.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::harness::tls::{self, Authority};
 use crate::harness::{Node, TOLLGATE, http, wait_until};
 
-/// A node by this configuration that logs to a file of the folder.
+/// A node with this configuration that logs to a file of the folder.
 fn node(folder: &TempDir, settings: &str) -> Node {
     let file = folder.path().join("my.yaml");
     fs::write(&file, format!("{settings}\npolicies: {{p: {{quotas: [5 per 1h]}}}}\n")).unwrap();
@@ -64,7 +64,7 @@ fn refused_calls_are_counted_by_reason_and_told_with_their_caller() {
     for reason in ["no_token", "unknown_token", "no_admin_tokens", "malformed_http"] {
         let told = || lines(&folder, "calls are refused").into_iter().filter(|line| line["fields"]["reason"] == reason);
         wait_until("it is told", || told().count() > 0);
-        // One in ten seconds.
+        // The log admits one line in ten seconds.
         assert!(told().count() < 10, "{:?}", told().collect::<Vec<_>>());
         let line = told().next().unwrap();
         assert_eq!((&line["level"], &line["fields"]["client"]), (&"WARN".into(), &"127.0.0.1".into()), "{line}");
@@ -118,7 +118,7 @@ fn handshakes_that_fail_are_counted_and_those_with_a_reason_told() {
         line.unwrap().parse::<u64>().unwrap()
     };
     assert_eq!(failed(), 0);
-    // A look at the port.
+    // A connection without data.
     drop(TcpStream::connect(&node.address).unwrap());
     wait_until("it is counted", || failed() == 1);
     assert_eq!(lines(&folder, "no TLS was agreed on").len(), 0);

@@ -1,4 +1,5 @@
-//! Policies are loaded again while the node runs: whole, without losing a count, and never with a fault.
+//! A node reloads policies while it runs: as a whole, without losing a count, and never with a
+//! fault.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -25,7 +26,7 @@ use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::{Node, TOLLGATE, http, redis, unique, wait_until};
 
-/// A node and the file that it runs by.
+/// A node and its configuration file.
 struct Story {
     node: Node,
     file: PathBuf,
@@ -45,7 +46,7 @@ impl Story {
         std::fs::write(&self.file, text).unwrap();
     }
 
-    /// Writes the file and has it loaded by a call.
+    /// Writes the file and calls the reload.
     fn reload(&self, text: &str) -> http::Answer {
         self.write(text);
         reload(&self.node)
@@ -72,8 +73,8 @@ fn on(store: &str, limit: u64) -> String {
     format!("store: {{redis: [{store}], timeout: 10s}}\n{}", p(limit))
 }
 
-/// A library before the system's, by which looking at the file `SLOW` takes as long as the file `HANG` is there: a
-/// network file system whose server has gone, for instance. Two minutes at most.
+/// A preloaded library that delays `statx` of the file `SLOW` while the file `HANG` exists, at most
+/// two minutes. It simulates a network file system whose server is gone.
 const HANGING: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>
@@ -114,11 +115,11 @@ fn a_file_system_that_hangs_holds_up_no_check() {
     std::fs::write(&hang, "").unwrap();
     wait_until("the node hangs on its file", || !not_yet.exists());
     assert_eq!(node.check("p", "k", 1)["remaining"], 9);
-    // Nor do those who ask for a reload and are cut off take one more thread each.
+    // Reload calls that are cut off do not occupy one more thread each.
     let before = node.threads();
     for _ in 0..4 {
         let cut_off = http::try_exchange(&node.address, &http::request("POST", "/v1/reload", &[], b"")).unwrap_err();
-        // And not given up by the client.
+        // The node ends the call, not the client.
         assert_ne!(cut_off.kind(), ErrorKind::WouldBlock);
     }
     assert!(node.threads() <= before + 1, "{} threads, {before} before", node.threads());
@@ -146,7 +147,7 @@ fn a_raised_limit_leaves_what_was_used() {
     assert_eq!((&less["limit"], &less["remaining"]), (&json!(100), &json!(0)));
 }
 
-/// Two nodes share the counts and both know the denial; each allows from the moment of its own reload.
+/// Two nodes share the counts and both know the denial. Each allows again after its own reload.
 #[test]
 fn a_known_denial_ends_with_the_limit_that_it_was_for() {
     let server = redis::shared();
@@ -212,7 +213,7 @@ fn what_changed_is_told_by_name() {
     assert!(!Arc::ptr_eq(&b, &engine.policies().by_name["b"]));
 }
 
-/// The question was sent under the old policy, and its answer comes after the reload.
+/// The node sends the question under the old policy, and the answer arrives after the reload.
 #[test]
 fn an_answer_on_its_way_is_not_believed_for_the_new_policy() {
     let policy = |limit: u64| {
@@ -280,7 +281,8 @@ fn a_hangup_loads_the_file_again_and_ends_nothing() {
     assert!(without_file.is_alive());
 }
 
-/// A file that is written, renamed into place, or swapped by the link of its folder is loaded without being asked to.
+/// The node loads a changed file without a call. The file may be rewritten, renamed into place, or
+/// swapped by its folder's link.
 #[test]
 fn a_changed_file_is_noticed() {
     let story = Story::begin(&p(5));
@@ -297,7 +299,7 @@ fn a_changed_file_is_noticed() {
     wait_until("the mended file is loaded", || limit(&story.node) == 8);
 }
 
-/// A list that a feed writes, for instance, need not rest to be obeyed.
+/// A file that changes continuously, such as a feed's list, still takes effect.
 #[test]
 fn a_file_that_changes_all_the_time_is_loaded_all_the_same() {
     let story = Story::begin(&p(1));
@@ -325,7 +327,7 @@ fn a_pipe_in_the_place_of_the_file_holds_up_nobody() {
     assert_eq!(story.node.ended().code(), Some(0));
 }
 
-/// What came through it cannot be read once more, which is no fault of the configuration.
+/// The node cannot read a pipe twice, which is no fault of the configuration.
 #[test]
 fn what_was_read_from_a_pipe_cannot_be_loaded_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -342,13 +344,14 @@ fn what_was_read_from_a_pipe_cannot_be_loaded_again() {
     assert!(refused.json()["detail"].as_str().unwrap().contains("from a pipe"), "{refused:?}");
     assert_eq!(policies(&node)["last_reload"]["successful"], true);
     assert_eq!(node.check("p", "k", 1)["remaining"], 4);
-    // What is written into it is noticed by nobody, and so not told again and again.
+    // The node does not watch the pipe, and so does not log again.
     std::thread::sleep(Duration::from_secs(3));
     let told = std::fs::read_to_string(folder.path().join("log")).unwrap().matches("nothing to load again").count();
     assert_eq!(told, 1, "by the call");
 }
 
-/// As Kubernetes does: the file is a link through `..data`, a link to a folder that is swapped as a whole.
+/// Kubernetes updates files this way: the file is a link through `..data`, a link to a swapped
+/// folder.
 #[test]
 fn a_config_map_that_is_swapped_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
@@ -374,7 +377,7 @@ fn a_config_map_that_is_swapped_is_noticed() {
     }
 }
 
-/// The file system recovers, or a file is closed elsewhere: nothing about the file changes by that.
+/// The file system recovers, or a descriptor becomes free; neither changes the file.
 #[test]
 fn a_file_that_cannot_be_read_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -383,7 +386,7 @@ fn a_file_that_cannot_be_read_is_tried_again() {
     let mut program = Command::new(TOLLGATE);
     program.stderr(File::create(&log).unwrap());
     let node = Node::start_by(program, &["--config", file.to_str().unwrap()]);
-    // It can accept nobody while it can open no file.
+    // Without free descriptors the node cannot accept connections.
     let mut connection = http::Connection::open(&node.address).unwrap();
     let mut last_reload = || {
         connection.send(&http::request("GET", "/v1/policies", &[], b"")).unwrap();
@@ -408,7 +411,7 @@ fn a_file_that_cannot_be_read_is_tried_again() {
     assert_eq!(log.matches("the configuration has faults").count(), 1, "{log}");
 }
 
-/// As when a Secret comes later than the configuration that names it.
+/// A Secret may arrive later than the configuration that names it.
 #[test]
 fn a_file_that_a_faulty_configuration_names_is_waited_for() {
     let story = Story::begin(&p(5));

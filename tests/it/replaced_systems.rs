@@ -1,5 +1,6 @@
-//! The systems that Tollgate replaces, each as a policy of the real program, on the embedded store, on one Redis and on
-//! a cluster: what people rely on, and the flaw that is gone.
+//! The systems that Tollgate replaces, each as a policy of the real program. Every policy runs on
+//! the embedded store, on Redis and on a cluster. The tests show the expected behaviour and the
+//! fixed flaw.
 
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ fn usage(node: &Node, policy: &str, key: &str) -> Value {
     http::get(&node.address, &format!("/v1/usage?policy={policy}&key={key}")).json()
 }
 
-/// How many of `count` checks of cost 1 are allowed, asked by as many callers at once.
+/// The number of allowed checks among `count` concurrent checks of cost 1.
 fn allowed_at_once(node: &Node, policy: &str, key: &str, count: usize) -> usize {
     std::thread::scope(|scope| {
         let asked: Vec<_> = (0..count).map(|_| scope.spawn(|| node.check(policy, key, 1)["allowed"] == true)).collect();
@@ -35,7 +36,7 @@ fn allowed_at_once(node: &Node, policy: &str, key: &str, count: usize) -> usize 
     })
 }
 
-/// Of a counter with a life of its own: its limit, then denials that neither count nor prolong.
+/// A counter with its own lifetime: its limit, then denials that neither charge nor prolong.
 fn counter(node: &Node, policy: &str, limit: u64) {
     let key = unique(policy);
     for left in (0..limit).rev() {
@@ -66,7 +67,7 @@ fn a_rolling_window_takes_costs() {
         assert_eq!(node.check("row2", &key, 2)["remaining"], 0);
         let denied = node.check("row2", &key, 1);
         assert_eq!((&denied["allowed"], &denied["charged"]), (&json!(false), &json!(0)), "{denied}");
-        // A log is exact: not a step longer than the window.
+        // A log is exact: the wait is no longer than the window.
         assert!((50_000..=60_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
         let never = node.check("row2", &key, 6);
         assert_eq!((&never["reason"], &never["retry_after_ms"]), (&json!("cost_exceeds_limit"), &Value::Null));
@@ -82,7 +83,7 @@ fn two_hits_at_one_instant_count_twice() {
         let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
         let allowed: Vec<&Value> = answer["results"].as_array().unwrap().iter().map(|one| &one["allowed"]).collect();
         assert_eq!(allowed, [true, true, true, true, true, false, false], "{answer}");
-        // One call, so one instant: they are five entries all the same, in the log of the longest window.
+        // One call, so one instant: the log of the longest window still has five entries.
         let usage = usage(node, "row3", &key);
         let ages: Vec<&Value> = usage["entries"].as_array().unwrap().iter().map(|entry| &entry["age_ms"]).collect();
         assert_eq!((ages.len(), ages.iter().all(|age| *age == ages[0])), (5, true), "{usage}");
@@ -98,7 +99,8 @@ fn twenty_per_user_and_refused_ones_do_not_count() {
 #[test]
 fn ten_at_once_on_five_per_ten_seconds_give_five() {
     on_memory_redis_and_cluster(POLICIES, |node| {
-        // The ten may fall on both sides of an edge, where five more are right: then once more.
+        // The ten may fall on both sides of an edge, where five more are right. The test then
+        // repeats.
         let exact = (0..3).any(|_| allowed_at_once(node, "row5", &unique("row5"), 10) == 5);
         assert!(exact, "never exactly five of ten");
     });
@@ -111,7 +113,7 @@ fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
         let reset = |decision: &Value| decision["reset_after_ms"].as_u64().unwrap();
         let mut last = reset(&node.check("row6", &key, 1));
         for allowed in [true, true, false, false] {
-            // The pre-filter counts from when it heard of the window, which is later by the way of an answer.
+            // The pre-filter counts from the arrival of an answer, which is later by its delay.
             crate::harness::wait_until("time has passed", || reset(&usage(node, "row6", &key)) + 200 < last);
             let decision = node.check("row6", &key, 1);
             assert_eq!(decision["allowed"], allowed, "{decision}");
@@ -121,13 +123,14 @@ fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
     });
 }
 
-/// limited, limit, remaining, retry_after, reset_after of CL.THROTTLE, by seconds rounded up; the table of all cases
-/// is in `algorithms.rs`.
+/// limited, limit, remaining, retry_after, reset_after of CL.THROTTLE, in seconds rounded up.
+/// `algorithms.rs` has the table of all cases.
 #[test]
 fn the_five_numbers_of_cl_throttle_from_a_node() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let seconds = |value: &Value| value.as_u64().unwrap().div_ceil(1000);
-        // One unit in 120 s: used before, quantity -> limited, remaining, retry_after, reset_after, s.
+        // One unit in 120 s: used before, quantity -> limited, remaining, retry_after, reset_after,
+        // s.
         let rows = [
             (0, 1, [0, 15, 0, 120]),
             (0, 16, [0, 0, 0, 1920]),
@@ -148,7 +151,7 @@ fn the_five_numbers_of_cl_throttle_from_a_node() {
                 seconds(&told["reset_after_ms"]),
             ];
             assert_eq!(told["limit"], 16);
-            // What little time has passed may take a second from the spans.
+            // The elapsed time may shorten the spans by seconds.
             let near = numbers.iter().zip(expected).all(|(number, expected)| number.abs_diff(expected) <= 3);
             assert!(near && numbers[..2] == expected[..2], "{used}, {quantity}: {told}");
         }

@@ -1,4 +1,4 @@
-//! `tollgate replay`: the real program on logs of every format, with results worked out by hand.
+//! `tollgate replay`: the real program on logs of every format, with results computed by hand.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -69,7 +69,7 @@ fn a_common_log_by_client_with_two_policies_side_by_side() {
     assert_eq!((&report["lines"], &report["requests"], &report["unreadable"]), (&json!(7), &json!(7), &json!(0)));
     assert_eq!((&report["from"], &report["to"]), (&json!("2026-11-21T10:00:00Z"), &json!("2026-11-21T10:02:00Z")));
     assert_eq!(report["peak_minutes"][0], json!({"minute": "2026-11-21T10:00:00Z", "checks": 6}));
-    // 192.0.2.1 asks for a fourth within the minute at 10:00:15.
+    // 192.0.2.1 sends a fourth request within the minute at 10:00:15.
     let three = &report["policies"][0];
     assert_eq!(
         (&three["checks"], &three["denied"], &three["denied_share"]),
@@ -77,7 +77,8 @@ fn a_common_log_by_client_with_two_policies_side_by_side() {
     );
     assert_eq!(three["top_denied_keys"], json!([{"key": "192.0.2.1", "denied": 1, "cost": 1}]));
     assert_eq!(three["peak_minutes"], json!([{"minute": "2026-11-21T10:00:00Z", "checks": 6, "denied": 1}]));
-    // 1 per 10 s from the first: denied at :05 and :15, and of 192.0.2.2 the second one.
+    // 1 per 10 s from the first request: denied at :05 and :15. The second one of 192.0.2.2 is
+    // denied.
     let one = &report["policies"][1];
     assert_eq!((&one["policy"], &one["allowed"], &one["denied"]), (&json!("one"), &json!(4), &json!(3)));
     let top = json!([{"key": "192.0.2.1", "denied": 2, "cost": 2}, {"key": "192.0.2.2", "denied": 1, "cost": 1}]);
@@ -123,19 +124,20 @@ fn other_fields_are_keys_and_bytes_are_a_cost() {
         let report = report(&folder, &format!("--policy three --log {log} --key {key}"));
         (verdicts(&report), report["without_key"].as_u64().unwrap())
     };
-    // ann asks five times, of which the fourth in the minute is denied; a dash is nobody.
+    // ann sends five requests; the fourth in the minute is denied. A dash is no user.
     assert_eq!(by("common.log", "user"), ((5, 1), 1));
     // /x three times in the first minute with and without a query, /y three times.
     assert_eq!(by("common.log", "path"), ((7, 0), 0));
     assert_eq!(by("common.log", "method"), ((6, 1), 0));
     assert_eq!(by("common.log", "status"), ((5, 2), 0));
-    // All are one; the seventh comes two minutes later.
+    // All have one value; the seventh request comes two minutes later.
     assert_eq!(by("combined.log", "user-agent"), ((4, 3), 0));
     assert_eq!(by("combined.log", "referer"), ((4, 3), 0));
     assert_eq!(by("common.log", "referer"), ((0, 0), 7));
     let format = report(&folder, "--policy three --log combined.log")["logs"][0]["format"].clone();
     assert_eq!(format, "combined");
-    // 192.0.2.1 sends 10, 20, then 40, and 50 would be 120; 60 more are 130. 192.0.2.2 sends 0 and 30.
+    // 192.0.2.1 sends 10, 20, then 40, and 50 would be 120; 60 more are 130. 192.0.2.2 sends 0 and
+    // 30.
     let bytes = report(&folder, "--policy sum --log common.log --cost bytes");
     let sum = &bytes["policies"][0];
     assert_eq!((verdicts(&bytes), &sum["cost"], &sum["cost_denied"]), ((5, 2), &json!(210), &json!(110)));
@@ -158,11 +160,11 @@ fn json_lines_with_times_of_every_kind() {
 "#;
     let folder = folder(&[("checks.jsonl", lines)]);
     let told = report(&folder, "--policy three --log checks.jsonl");
-    // a: 1 and 2, then one more is denied, and cost 0 only looks. b: 1, 3 do not fit, 2 do.
+    // a: 1 and 2 fit, then one more is denied, and cost 0 only peeks. b: 1 fits, 3 do not, 2 do.
     assert_eq!((&told["logs"][0]["format"], &told["lines"]), (&json!("json"), &json!(7)));
     assert_eq!((verdicts(&told), &told["policies"][0]["cost_denied"]), ((5, 2), &json!(4)));
     assert_eq!((&told["from"], &told["to"]), (&json!("2026-11-21T10:00:00Z"), &json!("2026-11-21T10:00:06Z")));
-    // By another member: one key, of which nothing is known where it is not there.
+    // By another member: one key. Lines without that member have no key.
     let by_meta = report(&folder, "--policy three --log checks.jsonl --key meta --cost 4");
     assert_eq!((verdicts(&by_meta), &by_meta["without_key"]), ((0, 1), &json!(6)));
 }
@@ -183,7 +185,7 @@ fn time_never_goes_back_and_goes_on_from_log_to_log() {
     let line = |time: u64| format!("{{\"time\":{time},\"key\":\"a\"}}\n");
     let (first, second) = (line(1000) + &line(1009) + &line(1005), line(1002) + &line(1010) + &line(1019));
     let folder = folder(&[("1.jsonl", &first), ("2.jsonl", &second)]);
-    // 1 per 10 s from the first: 1000, then 1010; 1005 and 1002 are decided at 1009.
+    // 1 per 10 s from the first: 1000, then 1010. The replay decides 1005 and 1002 at 1009.
     let told = report(&folder, "--policy one --log 1.jsonl --log 2.jsonl");
     assert_eq!((verdicts(&told), &told["out_of_order"]), ((2, 4), &json!(2)));
     assert_eq!((&told["from"], &told["to"]), (&json!("1970-01-01T00:16:40Z"), &json!("1970-01-01T00:16:59Z")));
@@ -261,7 +263,7 @@ fn keys_are_told_as_they_are_and_only_what_cannot_be_seen_is_escaped() {
     assert!(code == 0 && out.contains(r#"  it's "a\b"\u{1b}"#), "{out}{error}");
 }
 
-/// As `zcat *.gz` gives the logs of days: the newest first.
+/// `zcat *.gz` prints daily logs in this order: the newest first.
 #[test]
 fn logs_in_the_wrong_order_are_told() {
     let newer = COMMON.replace("21/Nov", "22/Nov");
@@ -341,7 +343,8 @@ fn what_cannot_be_done_has_its_exit_code_and_its_reason() {
     assert_eq!(run(&folder, "--policy three").0, 2, "clap's own");
 }
 
-/// A million lines of a day: how fast depends on the build, so it is told and not judged.
+/// A million lines of a day. The rate depends on the build, so the test prints it without an
+/// assertion.
 ///
 /// `cargo test --release --test it -- --ignored --nocapture replay`
 #[test]

@@ -1,4 +1,4 @@
-//! Checks with an id: retried as often as one likes, charged once.
+//! Checks with an id charge once, however many retries follow.
 
 use std::sync::Barrier;
 
@@ -10,13 +10,13 @@ use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, file_with, free_port, node_with, unique, wait_until};
 
-/// The same decision, whether it is told for the first time or again.
+/// The decision without the mark of a replay.
 fn without_replayed(mut decision: Value) -> Value {
     decision.as_object_mut().unwrap().remove("replayed");
     decision
 }
 
-/// Asks the same 100 times at once, by turns of both nodes.
+/// Sends the same check 100 times concurrently, alternating between both nodes.
 fn hundred(nodes: [&Node; 2], body: &Value) -> Vec<Value> {
     let start = Barrier::new(100);
     std::thread::scope(|scope| {
@@ -38,7 +38,8 @@ fn hundred(nodes: [&Node; 2], body: &Value) -> Vec<Value> {
 fn a_hundred_retries_at_once_are_charged_once_and_answered_alike() {
     on_pairs_of_nodes(&policies(&[1, 5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
-            // Of five, and of one: it is the last unit, so everything else is denied.
+            // With five units, and with one: the check uses the last unit, so the store denies
+            // everything else.
             for limit in [5, 1] {
                 let (policy, key) = (format!("{algorithm}-{limit}"), unique("retry"));
                 let decisions = hundred(nodes, &json!({"policy": policy, "key": key, "id": "once"}));
@@ -49,7 +50,7 @@ fn a_hundred_retries_at_once_are_charged_once_and_answered_alike() {
                     assert_eq!(without_replayed(decision.clone()), *fresh[0], "{policy} on {store}");
                 }
                 assert_eq!(remaining(nodes[0], &policy, &key), limit - 1, "{policy} on {store}");
-                // What is known to be denied does not hide the record, on either node.
+                // A known denial does not hide the record, on either node.
                 for node in nodes {
                     check(node, &json!({"policy": policy, "key": key, "cost": limit}));
                     let again = check(node, &json!({"policy": policy, "key": key, "id": "once"}));
@@ -69,7 +70,7 @@ fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
                 let body = json!({"policy": policy, "key": key, "id": id, "cost": cost});
                 nodes[0].post("/v1/check", &body)
             };
-            // A denial and a look leave no record.
+            // A denial and a peek leave no record.
             assert_eq!(ask("a", 6).json()["reason"], "cost_exceeds_limit", "{store}");
             assert_eq!(ask("a", 0).json()["remaining"], 5);
             assert_eq!(ask("a", 3).json()["charged"], 3);
@@ -82,7 +83,7 @@ fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
                 (ask("a", 3).json()["replayed"].clone(), ask("a", 3).json()["remaining"].clone()),
                 (json!(true), json!(2))
             );
-            // The ids of one key are not another's, nor another policy's.
+            // Ids belong to one key and one policy.
             let other = json!({"policy": policy, "key": unique("id"), "id": "a", "cost": 1});
             assert_eq!(check(nodes[1], &other)["replayed"], Value::Null);
             assert_eq!(remaining(nodes[1], &policy, &key), 0);
@@ -90,7 +91,7 @@ fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
     });
 }
 
-/// Cost 0 is another cost than that of any charge; under an id without one it looks, and leaves nothing behind.
+/// Cost 0 differs from the cost of any charge. Under a new id it peeks and leaves no record.
 #[test]
 fn a_look_with_the_id_of_a_charge_is_refused() {
     on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
@@ -145,7 +146,7 @@ fn any_characters_make_an_id() {
     });
 }
 
-/// Also this node's share is charged once.
+/// This node's share is charged once, too.
 #[test]
 fn a_retry_while_the_store_is_away_is_answered_alike() {
     let away = format!("store: {{redis: [redis://127.0.0.1:{}]}}\nfallback: {{expected_nodes: 2}}\n", free_port());
@@ -173,7 +174,7 @@ fn a_retry_while_the_store_is_away_is_answered_alike() {
     is(&once("c"), [json!(false), json!(0), new]);
 }
 
-/// They are asked one right behind the other, and decided in that order.
+/// The lane sends them in sequence, and the store decides them in that order.
 #[test]
 fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
     on_pairs_of_nodes(&policies(&[100], ""), |nodes, store| {
@@ -193,15 +194,17 @@ fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
     });
 }
 
-/// What is asked of a key in one list is decided in its order, however checks with and without ids alternate; also
-/// where it could go out in fewer calls, and where a log is asked for it in parts.
+/// The store decides checks of one key in the order of the batch. This holds for any mix of checks
+/// with and without ids. It also holds where fewer calls would do, and where a log needs several
+/// calls.
 #[test]
 fn checks_with_and_without_ids_of_one_key_are_decided_in_order() {
     let long = "  log-9000: {algorithm: sliding-log, quotas: [9000 per 1h], timeout: 5s}\n";
     on_pairs_of_nodes(&(policies(&[100], "") + long), |nodes, store| {
         for (algorithm, limit) in ALGORITHMS.map(|algorithm| (algorithm, 100)).into_iter().chain([("log", 9000)]) {
             let (policy, key) = (format!("{algorithm}-{limit}"), unique("mixed"));
-            // Runs of one to three, now and then a look, and of the log more different costs than one call may carry.
+            // Runs of one to three, now and then a peek. For the log, more different costs than one
+            // call may carry.
             let with_id = |place: usize| place < 40 && place % 7 < 3 || place == 149;
             let cost = |place: usize| if limit == 100 { place % 4 } else { place };
             let item = |place: usize| {
@@ -285,8 +288,8 @@ fn a_client_that_left_before_its_answer_may_ask_again() {
     });
 }
 
-/// The first try was given up while its command was on the way: nobody can know whether it is charged, and with an
-/// id nobody needs to.
+/// The first try times out while its call is in flight. Its outcome is unknown, and with an id it
+/// does not matter.
 #[test]
 fn an_answer_that_came_too_late_is_found_by_the_retry() {
     let server = Server::start();
@@ -304,14 +307,14 @@ fn an_answer_that_came_too_late_is_found_by_the_retry() {
             allowed = check(&node, &body);
             allowed["source"] == "store"
         });
-        // The only unit is this check's, whichever of its tries was charged.
+        // The only unit belongs to this check, whichever of its tries charged it.
         assert_eq!((&allowed["allowed"], &allowed["charged"]), (&json!(true), &json!(1)), "{algorithm}: {allowed}");
         wait_until("and the next one", || check(&node, &body)["replayed"] == true);
     }
 }
 
-/// A new connection knows the scripts of up to three quotas, and a check of four has to bring its own: what stands
-/// behind it in the list waits for it all the same.
+/// A new connection knows the scripts of up to three quotas. A check of four has to send its script
+/// first. The checks after it still wait.
 #[test]
 fn a_script_that_the_server_does_not_know_yet_changes_no_order() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! `shadow: true`: decided and counted as ever, and always allowed.
+//! `shadow: true`: the store decides and counts as usual, and the check is always allowed.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ policies:
   bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 2}], shadow: true}
 ";
 
-/// What would have been denied: allowed, not charged, and it says so.
+/// A denial in shadow mode: allowed, not charged, and marked as such.
 fn shadowed(decision: &Value) {
     assert_eq!((&decision["allowed"], &decision["reason"]), (&json!(true), &json!("shadow")), "{decision}");
     assert!(decision["quotas"].is_array(), "{decision}");
@@ -81,7 +81,7 @@ fn lists_overrides_and_batches_only_watch_too() {
     });
 }
 
-/// What is taken back or forgotten of a listed key is nothing, and is told as a look is.
+/// A refund or reset of a listed key has no effect and returns the same as a peek.
 #[test]
 fn refunds_and_resets_only_watch_too() {
     on_memory_and_redis(POLICIES, |node| {
@@ -102,7 +102,7 @@ fn refunds_and_resets_only_watch_too() {
     });
 }
 
-/// Whatever a policy says for a store that is away, in shadow it denies and refuses nobody.
+/// In shadow mode the fallback neither denies nor rejects, whatever the policy sets.
 #[test]
 fn without_a_store_it_allows_all_the_same() {
     let node = node_with(

@@ -1,4 +1,5 @@
-//! Checks of several keys that go out together share a script call, and each is decided as if it had been alone.
+//! Checks of several keys that the lane sends together share a script call. The store decides each
+//! as if it were alone.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use crate::harness::steps::{
 use crate::harness::timed::{Timed, TimedRedis, in_time};
 use crate::harness::{Node, cluster, config_on, http, unique, wait_until};
 
-/// Keys that are asked for at once.
+/// Concurrent keys.
 const KEYS: usize = 24;
 
-/// Policies that they are asked for under.
+/// The policies for these keys.
 const POLICIES_AT_ONCE: usize = 3;
 
 /// Calls per history.
@@ -34,7 +35,7 @@ fn several_keys_are_decided_as_each_alone() {
     each_as_alone(&runtime, &redis);
 }
 
-/// There the keys are in several slots, and so are not declared.
+/// On a cluster the keys are in several slots, so the call does not declare them.
 #[test]
 fn several_keys_of_a_cluster_are_decided_as_each_alone() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -47,7 +48,7 @@ fn several_keys_of_a_cluster_are_decided_as_each_alone() {
 }
 
 fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &TimedRedis) {
-    // Of one algorithm; calendars are of different zones, and the numbers of quotas differ.
+    // One algorithm per history; the zones of calendars and the numbers of quotas differ.
     let families =
         [policies().boxed(), fixed_policies().boxed(), calendar_policies().boxed(), bucket_policies().boxed()];
     let histories = prop::sample::select(families.to_vec())
@@ -64,11 +65,12 @@ fn each_as_alone(runtime: &tokio::runtime::Runtime, redis: &TimedRedis) {
     runner.run(&histories, alike).unwrap();
     let calls = redis.store.checks_per_call();
     let count: u64 = calls.buckets.iter().map(|(_, count)| count).sum();
-    // A key asks for 2.4 costs at once.
+    // A key has 2.4 costs per step.
     assert!(calls.sum > 5.0 * count as f64, "{} checks in {count} calls", calls.sum);
 }
 
-/// At each step all keys are asked for at once, each under one of the policies and for the costs of another step.
+/// Each step checks all keys concurrently, each under one of the policies and for the costs of
+/// another step.
 async fn as_alone(redis: &TimedRedis, policies: &[Policy], steps: &[Step]) -> Result<(), TestCaseError> {
     let memory = Timed::new(100);
     let keys = [(); KEYS].map(|()| unique("shared"));
@@ -92,7 +94,7 @@ async fn as_alone(redis: &TimedRedis, policies: &[Policy], steps: &[Step]) -> Re
     Ok(())
 }
 
-/// With as many quotas as a policy may have.
+/// With the maximum number of quotas of a policy.
 #[test]
 fn eight_quotas_of_several_keys_are_decided_as_each_alone() {
     let (runtime, redis) = timed_store();
@@ -109,7 +111,7 @@ fn eight_quotas_of_several_keys_are_decided_as_each_alone() {
     }
 }
 
-/// Of each algorithm whose checks share calls.
+/// One policy of each algorithm whose checks share calls.
 const POLICIES: &str = "policies:
   sliding: {quotas: [1000 per 1h, 2000 per 2h], timeout: 5s, on_store_failure: error}
   fixed: {algorithm: fixed-window, quotas: [1000 per 1h, 2000 per 2h], timeout: 5s, on_store_failure: error}
@@ -119,7 +121,7 @@ const POLICIES: &str = "policies:
 ";
 const NAMES: [&str; 5] = ["sliding", "fixed", "first", "daily", "bucket"];
 
-/// What is left of each key, asked for in one batch; nothing where no decision could be made.
+/// The remaining units of each key, from one batch; none without a decision.
 fn left(node: &Node, policy: &str, keys: &[String]) -> Vec<Option<u64>> {
     let checks: Vec<_> = keys.iter().map(|key| json!({"policy": policy, "key": key})).collect();
     let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
@@ -134,8 +136,8 @@ fn new_keys(count: usize) -> Vec<String> {
     (0..count).map(|_| unique("shared")).collect()
 }
 
-/// What a server does for a batch of checks: one script call, which reads once for each, and writes once, however many
-/// quotas it has.
+/// The server runs one script call for a batch of checks. It reads once and writes once for each
+/// check, for any number of quotas.
 #[test]
 fn a_batch_of_many_keys_is_one_script_call() {
     let server = Server::start();
@@ -160,7 +162,7 @@ fn a_batch_of_many_keys_is_one_script_call() {
     }
 }
 
-/// Policies of one algorithm and as many quotas share calls; others have calls of their own.
+/// Policies with the same algorithm and number of quotas share calls; others do not.
 #[test]
 fn policies_of_one_algorithm_share_a_call() {
     let server = Server::start();
@@ -173,14 +175,14 @@ fn policies_of_one_algorithm_share_a_call() {
         let results = answer["results"].as_array().unwrap();
         assert!(results.iter().all(|each| each["remaining"] == 999 && each["source"] == "store"), "{answer}");
     };
-    // The first time scripts may have to be sent.
+    // The first round may have to send scripts.
     asked();
     let before = calls();
     asked();
     assert_eq!(calls() - before, 3, "one for each of three algorithms");
 }
 
-/// What somebody else wrote in the place of counts is refused, and the checks that share its call are decided.
+/// A corrupt value is rejected, and the checks that share its call are decided.
 #[test]
 fn a_spoilt_key_spoils_no_other() {
     let server = Server::start();
@@ -205,12 +207,12 @@ fn a_spoilt_key_spoils_no_other() {
     }
 }
 
-/// What is learned from a decision on many checks of a key at once is what was left after all of them.
+/// From a call with many checks of a key the pre-filter learns the final remaining units.
 #[test]
 fn what_callers_used_up_together_is_known_to_be_used_up() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
-    // So that those who come meanwhile wait for each other.
+    // The delay makes later checks wait for each other.
     proxy.delay(5);
     let file = config_on(&[proxy.url()], "policies: {five: {quotas: [5 per 1h], timeout: 5s}}");
     let node = Node::with_config(&file);
@@ -227,8 +229,8 @@ fn what_callers_used_up_together_is_known_to_be_used_up() {
     assert_eq!((&known["source"], &known["remaining"]), (&json!("prefilter"), &json!(0)), "{known}");
 }
 
-/// However many callers ask in batches, what waits for a call of its key is one call again, and nobody is refused for
-/// want of room.
+/// Queued checks for one key merge into one call, however many batches arrive. None is rejected for
+/// lack of room.
 #[test]
 fn the_more_wait_the_more_each_call_decides() {
     const BATCHES: usize = 12;
@@ -245,7 +247,7 @@ fn the_more_wait_the_more_each_call_decides() {
         assert!(reads > 0, "it reads by GET");
         reads
     };
-    // Two pipelines are on their way for so long that all the others wait behind them.
+    // Two pipelines stay in flight for so long that all the others queue.
     proxy.delay(500);
     let before = reads();
     let answers = std::thread::scope(|scope| {

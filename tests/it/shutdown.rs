@@ -1,4 +1,4 @@
-//! The end of a node: what was asked is answered, and balancers are told first.
+//! A node that shuts down responds to open requests, and first reports to load balancers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::harness::{Node, file_with, http, wait_until};
 
 const PEEK: &[u8] = br#"{"key": "k", "cost": 0}"#;
 
-/// Requests whose last byte comes after the signal are under way and are answered.
+/// A request counts as open if its last byte arrives after the signal. It still gets a response.
 #[test]
 fn what_is_under_way_is_answered() {
     let mut node = Node::start();
@@ -27,7 +27,7 @@ fn what_is_under_way_is_answered() {
     for connection in &mut open {
         connection.send(most).unwrap();
     }
-    // An answer on a later connection shows that the earlier ones were accepted.
+    // A response on a later connection shows that the node has accepted the earlier ones.
     assert_eq!(http::get(&node.address, "/health/live").status, 200);
     node.terminate();
     wait_until("nothing is accepted any more", || http::Connection::open(&node.address).is_err());
@@ -40,7 +40,7 @@ fn what_is_under_way_is_answered() {
     assert_eq!(node.ended().code(), Some(0));
 }
 
-/// `timeout` signals the process and then its group; whoever is told twice at once is asked for one end.
+/// `timeout` signals the process and then its group. Two signals in short succession count as one.
 #[test]
 fn a_signal_that_comes_twice_is_one() {
     let mut node = Node::start();
@@ -57,7 +57,7 @@ fn a_signal_that_comes_twice_is_one() {
     assert_eq!(node.ended().code(), Some(0));
 }
 
-/// Also where spans wait for a collector that accepts them and never says a word.
+/// This holds even if spans wait for a collector that accepts connections and never responds.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 fn a_later_signal_ends_it_at_once() {
@@ -69,21 +69,22 @@ fn a_later_signal_ends_it_at_once() {
     let file = file_with("shutdown: {delay: 30s}\npolicies: {default: {quotas: [5 per 1h]}}");
     let mut node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
     assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
-    // A delivery is under way.
+    // An export is in progress.
     let _delivery = silent.accept().unwrap();
     let started = Instant::now();
     wait_until("it has ended", || {
         node.terminate();
         !node.is_alive()
     });
-    // Of itself it would end after 30 s, and wait for the collector.
+    // Without the second signal it would end after 30 s, and wait for the collector.
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_eq!(node.ended().code(), Some(1));
     let said = std::fs::read_to_string(log.path()).unwrap();
     assert!(said.contains("ended at once by a second signal"), "{said}");
 }
 
-/// Clients that ask without pause get an answer to each request, the last one with notice of the end.
+/// Clients that send requests without pause get a response to each, the last one with `Connection:
+/// close`.
 #[test]
 fn busy_connections_are_told_that_they_end() {
     let mut node = Node::start();
@@ -118,7 +119,8 @@ fn shutdown_answers_every_connection_in_the_accept_queue() {
     answered_by(node, clients, 800);
 }
 
-/// On a busy machine each pause outlasts `CLOSE_GRACE`, and a worker reads its sockets only after it.
+/// On a busy machine each pause outlasts `CLOSE_GRACE`, and a worker reads its sockets only after
+/// it.
 #[test]
 fn shutdown_of_a_starved_process_answers_every_connection() {
     let node = Node::start();
@@ -134,7 +136,7 @@ fn shutdown_of_a_starved_process_answers_every_connection() {
     answered_by(node, clients, 200);
 }
 
-/// Stops the process, and leaves so many requests in its accept queue.
+/// Stops the process, and leaves that many requests in its accept queue.
 fn queue_requests(node: &Node, count: usize) -> Vec<http::Connection> {
     node.stop();
     (0..count)

@@ -1,5 +1,6 @@
-//! The sliding log: no interval over its limit, what a clock that steps back does, what bounds a log, who caused what.
-//! That it equals a list which forgets nothing is shown in `algorithms.rs`, that both stores do in `stores_alike.rs`.
+//! The sliding log: its limit in every interval, clocks that step back, its bounds, the callers of
+//! its charges. `algorithms.rs` compares it with a list that keeps everything, `stores_alike.rs`
+//! compares both stores.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ use crate::harness::{Node, config_on, http, unique, wait_until};
 
 const WINDOW: Micros = 10_000_000;
 
-/// How long a log may be read.
+/// The maximum time for reading a log.
 const A_WHILE: Duration = Duration::from_secs(10);
 
-/// Both stores, asked alike; they must answer alike.
+/// Both stores get the same calls; they must answer alike.
 struct Both {
     runtime: tokio::runtime::Runtime,
     redis: TimedRedis,
@@ -67,7 +68,7 @@ fn meta(name: &str) -> Meta {
     Some(name.into())
 }
 
-/// Guarantee 1, by the clock as it was read, also where it stepped back.
+/// Guarantee 1 by the observed clock, also where it steps back.
 #[test]
 fn no_interval_as_long_as_the_window_holds_more_than_the_limit() {
     let store = Timed::new(1_000_000);
@@ -105,7 +106,8 @@ fn a_charge_counts_for_exactly_a_window() {
     assert_eq!((denied.allowed, denied.retry_after), (false, Wait::For(WINDOW)));
 }
 
-/// What lies ahead counts, and a charge is noted no earlier than it, so that entries stay in order.
+/// Charges in the future count. The log stores a charge no earlier than the latest entry, so that
+/// entries stay in order.
 #[test]
 fn to_a_clock_that_steps_back_what_lies_ahead_counts() {
     let both = Both::new();
@@ -117,14 +119,14 @@ fn to_a_clock_that_steps_back_what_lies_ahead_counts() {
     assert!(third.allowed);
     assert_eq!(third.quotas[0].reset_after, START + 2 * WINDOW - 1 - back, "noted at the latest instant");
     assert_eq!(both.take(&subject, 1, back).retry_after, Wait::For(200_000));
-    // What has left counts again where the clock goes back to before it did.
+    // Expired charges count again when the clock steps back to before their expiry.
     assert_eq!(both.take(&subject, 0, START + WINDOW).quotas[0].remaining, 1);
     assert!(both.take(&subject, 1, START + WINDOW + 100).allowed);
     assert_eq!(both.take(&subject, 0, START + WINDOW - 100).quotas[0].remaining, 0);
     assert_eq!(both.take(&subject, 1, START + WINDOW - 100).retry_after, Wait::For(WINDOW - 1 + 100));
 }
 
-/// Sums begin anew when a log is rewritten: ten thousand times 10^15 stay exact.
+/// A rewrite of the log restarts its sums: ten thousand times 10^15 stay exact.
 #[test]
 fn the_largest_limit_stays_exact_for_ever() {
     const MOST: u64 = 1_000_000_000_000_000;
@@ -147,7 +149,7 @@ fn a_full_log_denies_until_an_entry_has_left() {
         assert!(verdict.allowed);
         assert_eq!(verdict.quotas[0].remaining, if number < 2 { 1000 - 10 * (number + 1) } else { 0 });
     }
-    // The log of the longer window is full for longer.
+    // The log of the longer window stays full for longer.
     let denied = both.take(&subject, 1, START + 3_000_000);
     assert_eq!((denied.allowed, denied.binding), (false, 1));
     assert_eq!(denied.retry_after, Wait::For(6 * WINDOW - 3_000_000));
@@ -156,7 +158,7 @@ fn a_full_log_denies_until_an_entry_has_left() {
     assert_eq!(both.take(&subject, 1, START + 6 * WINDOW).retry_after, Wait::For(1_000_000));
 }
 
-/// As with the quotas of a request: equal windows, other counters.
+/// Inline quotas work the same: equal windows, separate counters.
 #[test]
 fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
     let (runtime, redis) = timed_store();
@@ -187,7 +189,8 @@ fn a_call_admits_as_many_costs_as_the_log_has_room_for() {
     assert_eq!(taken.ruling.closed.map(|closed| closed.span), Some(WINDOW));
 }
 
-/// Neither bytes nor lives: what a charge wrote lives until it has left and one second more.
+/// Neither bytes nor lifetimes change: a charge's data lives one second longer than the charge
+/// counts.
 #[test]
 fn a_denial_changes_nothing_in_redis() {
     let (runtime, redis) = timed_store();
@@ -244,16 +247,16 @@ fn both_stores_tell_the_same_of_who_caused_what() {
     runner(60).run(&histories(log_policies(), 40), property).unwrap();
 }
 
-/// What is done to a log at an instant.
+/// An operation on a log at an instant.
 #[derive(Debug, Clone)]
 enum Deed {
-    /// So much, for one of four users or nobody, with the number of the deed as its id.
+    /// A cost, for one of four users or none. The number of the operation is its id.
     Charge(u64, Option<u8>),
     TakeBack(usize),
     TakeBackCost(u64),
 }
 
-/// Deeds, each with how long it comes after the one before, us.
+/// Operations, each with its delay after the previous one, us.
 fn charges_and_refunds() -> impl Strategy<Value = Vec<(Micros, Deed)>> {
     let deed = prop_oneof![
         6 => (1_u64..6, proptest::option::of(0_u8..4)).prop_map(|(cost, user)| Deed::Charge(cost, user)),
@@ -309,8 +312,8 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
     assert_eq!(history.entries.len(), 100);
 }
 
-/// Each portion of a long log has the policy's time, and all of them 2 s; of a log that takes longer the newest charges
-/// are told.
+/// Each part of a long log has the policy's timeout, and all parts together 2 s. If a log takes
+/// longer, the response has its newest charges.
 #[test]
 fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
     let server = Server::start();
@@ -322,7 +325,7 @@ fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
     let key = unique("long");
     fill(&node, &key, 3500);
     proxy.delay(100);
-    // Four portions of 200 ms.
+    // Four parts of 200 ms.
     let whole = usage_of(&node, &key, true);
     assert!(whole["top_metas"][0]["count"].as_u64().unwrap() >= 3500, "{whole}");
     proxy.delay(0);
@@ -332,7 +335,7 @@ fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
     usage_of(&node, &key, false);
 }
 
-/// Not for as long as people would wait otherwise: the connection would be cut off without an answer.
+/// Reading stops before the request timeout, which would cut off the connection without a response.
 #[test]
 fn a_long_log_is_told_as_far_as_it_can_be_read_before_a_request_takes_too_long() {
     let server = Server::start();
@@ -343,17 +346,17 @@ policies: {log: {algorithm: sliding-log, quotas: [100000 per 1h], max_entries: 3
     let node = Node::with_config(&file);
     let key = unique("long");
     fill(&node, &key, 20_000);
-    // Twenty portions of 120 ms.
+    // Twenty parts of 120 ms.
     proxy.delay(60);
     usage_of(&node, &key, false);
 }
 
-/// Has so much charged to a log by `user-1`, or more.
+/// Charges at least that many units to a log as `user-1`.
 fn fill(node: &Node, key: &str, charges: usize) {
     let decided = |checks: usize| {
         let body = json!({"checks": vec![json!({"policy": "log", "key": key, "meta": "user-1"}); checks]});
         let request = http::json_request("/v1/check/batch", body.to_string().as_bytes());
-        // Where requests may not take long, one that a stall falls into is cut off.
+        // Under a short request timeout a stall may cut off a request.
         let answer = http::try_exchange(&node.address, &request).map(|answer| answer.json());
         let results = answer.map_or(serde_json::Value::Null, |mut answer| answer["results"].take());
         results
@@ -367,7 +370,7 @@ fn fill(node: &Node, key: &str, charges: usize) {
     });
 }
 
-/// What is told of such a log when the store tells as much of it.
+/// The usage of the log, once the response covers it as expected.
 fn usage_of(node: &Node, key: &str, is_whole: bool) -> serde_json::Value {
     let mut usage = serde_json::Value::Null;
     let request = http::request("GET", &format!("/v1/usage?policy=log&key={key}"), &[], b"");
@@ -380,7 +383,7 @@ fn usage_of(node: &Node, key: &str, is_whole: bool) -> serde_json::Value {
     usage
 }
 
-/// A server of its own, and the store on it.
+/// A separate server, and the store on it.
 fn own_store() -> (Server, tokio::runtime::Runtime, TimedRedis) {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -392,13 +395,13 @@ fn own_store() -> (Server, tokio::runtime::Runtime, TimedRedis) {
     (server, runtime, redis)
 }
 
-/// Script calls that a server has had.
+/// The script calls that a server has executed.
 fn script_calls(server: &Server) -> u64 {
     server.calls(["eval", "evalsha"]).iter().sum()
 }
 
-/// When each of many different costs fits takes the server a search each, of each quota's log: so they go in calls of
-/// a few ms.
+/// Each different cost takes a search in each quota's log for the instant when it fits. The lane
+/// therefore splits them into calls of a few ms.
 #[test]
 fn many_callers_with_different_costs_share_several_calls() {
     let (server, runtime, redis) = own_store();
@@ -419,7 +422,7 @@ fn many_callers_with_different_costs_share_several_calls() {
     }
 }
 
-/// The same of one list of checks.
+/// The same for one batch.
 #[test]
 fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order() {
     let server = Server::start();
@@ -435,7 +438,7 @@ fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order
         assert_eq!(answer.status, 200);
         answer.json()["results"].as_array().unwrap().clone()
     };
-    // 1 to 76 are 2926; what follows is too much.
+    // 1 to 76 are 2926; the following costs are too much.
     for (place, result) in results().iter().enumerate() {
         assert_eq!((&result["allowed"], &result["source"]), (&json!(place < 76), &json!("store")), "{result}");
     }
@@ -453,7 +456,7 @@ fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order
 /// Entries of the longest logs.
 const MOST: u64 = 100_000;
 
-/// A server of its own, and a subject whose log may be so long.
+/// A separate server, and a subject whose log may have that length.
 fn long_logs() -> (Server, tokio::runtime::Runtime, TimedRedis, Subject) {
     let (server, runtime, redis) = own_store();
     let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));
@@ -470,7 +473,8 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
         let metas = vec![meta; costs.len()];
         runtime.block_on(redis.at(now).take(&subject, costs, &metas)).unwrap().ruling.verdicts
     };
-    // One charge a ms, 1000 in a call, for three windows and a half: it is full, and entries leave as others come.
+    // One charge a ms, 1000 in a call, for three windows and a half. The log is then full, and
+    // entries expire while others arrive.
     let mut now = START;
     for _ in 0..350 {
         now += 1_000_000;
@@ -497,8 +501,9 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
     assert!((MOST - 3000..=MOST).contains(&history.top_metas[0].count), "{:?}", history.top_metas);
 }
 
-/// What is taken back from a log of 100,000 moves the sums on the shorter side: few, for a cost and for one of the
-/// oldest or latest charges; and who caused the rest is still told.
+/// A refund from a log of 100,000 moves the sums on the shorter side. These are few for a refund by
+/// cost, and for one of the oldest or latest charges. The callers of the remaining charges stay
+/// known.
 #[test]
 fn taking_back_from_a_log_of_100_000_writes_little() {
     let (server, runtime, redis, subject) = long_logs();

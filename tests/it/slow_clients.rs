@@ -1,4 +1,4 @@
-//! Clients that trickle their requests, say nothing, or come in numbers.
+//! Clients that send requests slowly, stay silent, or open many connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -27,7 +27,7 @@ fn node(limits: &str) -> (Node, NamedTempFile) {
     (Node::with_config(&file), file)
 }
 
-/// Sends the next piece of its request whenever it can; whether it was cut off.
+/// Sends the next piece of its request. Returns whether the node has closed the connection.
 fn trickles(stream: &mut TcpStream, piece: &[u8]) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     if stream.write_all(piece).is_err() {
@@ -40,7 +40,7 @@ fn trickles(stream: &mut TcpStream, piece: &[u8]) -> bool {
     }
 }
 
-/// Slowloris: a header field at a time, never the last; and bodies of which the end never comes.
+/// Slowloris: a header field at a time, never the last; and bodies without an end.
 #[test]
 fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
     let (node, _file) = node("{request_timeout: 2s}");
@@ -64,8 +64,8 @@ fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
     assert_eq!(http::post(&node.address, "/v1/check", PEEK).status, 200);
 }
 
-/// Many requests in one write, which one turn of a connection does not answer all; the same in pieces, whose ends are
-/// anywhere; and bodies that tell no length. A connection must be run again for each of them.
+/// Many requests in one write, more than one turn of a connection handles. The same in pieces with
+/// arbitrary bounds, and with bodies without a length. Each must wake the connection again.
 #[test]
 fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
     const REQUESTS: usize = 100;
@@ -94,7 +94,8 @@ fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
     }
 }
 
-/// As `nc -N` does. The node has read the end of what is sent long before the store answers.
+/// A half-closed client, such as `nc -N`. The node reads the end of the stream long before the
+/// store answers.
 #[test]
 fn who_says_that_nothing_more_will_come_is_answered() {
     let server = Server::start();
@@ -114,7 +115,7 @@ fn who_says_that_nothing_more_will_come_is_answered() {
     }
 }
 
-/// What HTTP/2 begins with.
+/// The preface of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -126,7 +127,7 @@ fn ping() -> Vec<u8> {
     frame(6, 0, 0, b"anybody?")
 }
 
-/// The first words of HTTP/2 are no pass for those that say nothing else.
+/// A partial HTTP/2 preface does not exempt a connection from the timeout.
 #[test]
 fn who_says_half_of_what_http2_begins_with_is_cut_off() {
     let (node, _file) = node("{request_timeout: 1s}");
@@ -148,7 +149,7 @@ fn what_http2_begins_with_may_come_in_pieces() {
     let (node, _file) = node("{request_timeout: 1s}");
     let mut stream = TcpStream::connect(&node.address).unwrap();
     stream.set_nodelay(true).unwrap();
-    // Settings, and the word that those of the other side are taken, to which nothing is said.
+    // SETTINGS, and the acknowledgement of the node's own, which gets no reply.
     for piece in [&PREFACE[..3], &PREFACE[3..], &frame(4, 0, 0, b""), &frame(4, 1, 0, b"")] {
         stream.write_all(piece).unwrap();
         std::thread::sleep(Duration::from_millis(100));
@@ -165,7 +166,7 @@ fn what_http2_begins_with_may_come_in_pieces() {
     }
 }
 
-/// A client of HTTP/2 that grants room for all that it asks for, and reads nothing of it.
+/// An HTTP/2 client that grants a window for all its responses, and reads nothing.
 #[test]
 fn who_does_not_read_from_its_socket_over_http2_is_cut_off() {
     let (node, _file) = node("{request_timeout: 1s}");
@@ -176,7 +177,7 @@ fn who_does_not_read_from_its_socket_over_http2_is_cut_off() {
     let more = (i32::MAX - 65_535).to_be_bytes();
     let hello = [PREFACE, &frame(4, 0, 0, &settings), &frame(8, 0, 0, &more)].concat();
     stream.write_all(&hello).unwrap();
-    // GET, http, and two fields that are told in letters (RFC 7541, 6.2.2): a path and a host.
+    // GET, http, and two literal fields (RFC 7541, 6.2.2): a path and a host.
     let head = b"\x82\x86\x04\x08/metrics\x01\x04host";
     for call in 0..2000 {
         let stream_id = 2 * call + 1;
@@ -195,7 +196,7 @@ fn who_does_not_read_from_its_socket_over_http2_is_cut_off() {
     });
 }
 
-/// HTTP/2 lets a client ask on and on and grant no room for what it asked for.
+/// An HTTP/2 client may send requests continuously and grant no window for the responses.
 #[tokio::test]
 async fn who_does_not_read_a_long_answer_over_http2_is_cut_off() {
     let (node, _file) = node("{request_timeout: 5s}");
@@ -223,7 +224,7 @@ async fn who_does_not_read_a_long_answer_over_http2_is_cut_off() {
     assert!(unread.into_body().collect().await.is_err());
 }
 
-/// A client of HTTP/2 that grants no room for what it asks for, and what drives its connection.
+/// An HTTP/2 client that grants no window, and the task of its connection.
 async fn without_window(node: &Node) -> (http2::SendRequest<String>, JoinHandle<hyper::Result<()>>) {
     let stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
     let mut client = http2::Builder::new(TokioExecutor::new());
@@ -237,7 +238,7 @@ fn post_to(node: &Node, path: &str, body: &str) -> Request<String> {
     request.body(body.to_owned()).unwrap()
 }
 
-/// Nor may it leave short ones for ever.
+/// Unread short responses have a time limit too.
 #[tokio::test]
 async fn who_does_not_read_a_short_answer_over_http2_is_cut_off() {
     let (node, _file) = node("{request_timeout: 1s}");
@@ -248,7 +249,8 @@ async fn who_does_not_read_a_short_answer_over_http2_is_cut_off() {
     let _ = tokio::time::timeout(Duration::from_secs(10), connection).await.expect("it is cut off");
 }
 
-/// A little asks for a lot: 3 KB for 230 KB. What nobody takes is kept up to a cap; those that read go on.
+/// Small requests have large responses: 3 KB for 230 KB. The node buffers unread data up to a cap;
+/// connections that read continue.
 #[tokio::test]
 async fn what_a_connection_leaves_unread_over_http2_is_bounded() {
     let (node, _file) = node("{request_timeout: 50s}");
@@ -282,7 +284,7 @@ fn an_idle_connection_is_closed() {
     assert!(connection.receive(true).is_err(), "it is closed, within the ten seconds of a read");
 }
 
-/// Whoever answers pings and asks for nothing holds a place that others want.
+/// A client that answers pings without a request occupies a place that others need.
 #[test]
 fn an_idle_connection_of_http2_is_told_and_closed() {
     let (node, _file) = node("{idle_timeout: 1s}");
@@ -299,7 +301,8 @@ fn an_idle_connection_of_http2_is_told_and_closed() {
     assert!(told, "it is closed without a word");
 }
 
-/// The next frame's kind, flags and payload; none at the end, which comes within the ten seconds of a read.
+/// The next frame's kind, flags and payload; none at the end, which comes within the read timeout
+/// of ten seconds.
 fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     let mut head = [0; 9];
     if let Err(error) = stream.read_exact(&mut head) {
@@ -311,7 +314,7 @@ fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
     Some((head[3], head[4], payload))
 }
 
-/// Nor does it help not to answer the farewell.
+/// The node closes it even without a reaction to GOAWAY.
 #[test]
 fn an_idle_connection_of_http2_that_says_nothing_is_closed() {
     let (node, _file) = node("{idle_timeout: 1s, request_timeout: 1s}");
@@ -325,7 +328,7 @@ fn an_idle_connection_of_http2_that_says_nothing_is_closed() {
     assert!(told, "it is closed without a word");
 }
 
-/// Those that are open go on; newcomers are refused until one of them leaves.
+/// Open connections continue; the node rejects new ones until one of them closes.
 #[test]
 fn more_connections_than_the_limit_are_refused() {
     let (node, _file) = node("{max_connections: 10}");
@@ -347,7 +350,7 @@ fn more_connections_than_the_limit_are_refused() {
     wait_until("there is room again", || ask().is_ok_and(|answer| answer.status == 200));
 }
 
-/// Whoever can make a node say a line for each of its connections fills its disk.
+/// A log line for each connection would let a client fill the disk.
 #[test]
 fn refused_connections_are_counted_and_hardly_logged() {
     const REFUSED: usize = 30;
@@ -365,7 +368,8 @@ fn refused_connections_are_counted_and_hardly_logged() {
     let peek = http::json_request("/v1/check", PEEK);
     let mut answered = None;
     for _ in 0..REFUSED {
-        // The one place is taken, a second client refused, and the place given up.
+        // The client occupies the one place, the node rejects a second client, and the first one
+        // leaves.
         drop(answered.take());
         wait_until("there is room", || {
             let mut connection = http::Connection::open(&node.address).unwrap();
@@ -383,7 +387,7 @@ fn refused_connections_are_counted_and_hardly_logged() {
     assert!(told.contains("suppressed"), "{told}");
 }
 
-/// Nor may it by opening more than the node has descriptors for.
+/// The same for connections beyond the node's descriptors.
 #[test]
 fn descriptors_that_run_out_are_hardly_logged() {
     let log = NamedTempFile::new().unwrap();
@@ -394,7 +398,7 @@ fn descriptors_that_run_out_are_hardly_logged() {
     let limit = Rlimit { current: Some(open as u64 + 3), ..getrlimit(Resource::Nofile) };
     prlimit(Pid::from_raw(node.pid().cast_signed()), Resource::Nofile, limit).unwrap();
     let clients: Vec<_> = (0..10).map(|_| TcpStream::connect(&node.address).unwrap()).collect();
-    // It tries again every 100 ms.
+    // The node retries every 100 ms.
     std::thread::sleep(Duration::from_secs(2));
     drop(clients);
     wait_until("there is room again", || {
@@ -404,7 +408,7 @@ fn descriptors_that_run_out_are_hardly_logged() {
     assert_eq!(told.matches("cannot accept connections").count(), 1, "{told}");
 }
 
-/// Nor may it by what it says over HTTP/2.
+/// The same for HTTP/2 protocol errors.
 #[test]
 fn faults_of_http2_clients_are_not_logged() {
     let log = NamedTempFile::new().unwrap();
@@ -413,7 +417,7 @@ fn faults_of_http2_clients_are_not_logged() {
     let mut node = Node::start_by(program, &[]);
     let mut stream = TcpStream::connect(&node.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // Answers to pings that nobody sent, and a ping.
+    // Unsolicited ping acknowledgements, and a ping.
     let unwanted = frame(6, 1, 0, b"nothing!").repeat(100);
     stream.write_all(&[PREFACE, &frame(4, 0, 0, b""), &unwanted, &ping()].concat()).unwrap();
     wait_until("it has heard all", || next_frame(&mut stream).unwrap() == (6, 1, b"anybody?".to_vec()));
@@ -424,7 +428,7 @@ fn faults_of_http2_clients_are_not_logged() {
     assert!(told.contains("stopped") && !told.contains("h2::"), "{told}");
 }
 
-/// Where fewer descriptors are permitted than connections, clients do not get those that lead to Redis.
+/// With fewer descriptors than permitted connections, clients do not use those reserved for Redis.
 #[test]
 fn clients_leave_descriptors_for_redis() {
     let server = Server::start();
@@ -443,13 +447,13 @@ fn clients_leave_descriptors_for_redis() {
         .arg(&["KILL", "TYPE", "normal"])
         .exec(&mut server.connection().unwrap())
         .unwrap();
-    // What that frees goes to clients that still wait, if they may have it.
+    // Waiting clients would get the freed descriptors, if the node permitted it.
     std::thread::sleep(Duration::from_millis(200));
     wait_until("the store decides again", || source() == "store");
 }
 
-/// Growing the table of descriptors while threads share it stops a thread for as long as the kernel takes to see all
-/// cores idle once: seconds on busy ones. So it has its size from the start.
+/// The kernel grows a shared descriptor table only after all cores have been idle once. This blocks
+/// a thread, for seconds on busy cores. The node therefore sets the size at the start.
 #[test]
 fn descriptors_for_all_connections_are_there_from_the_start() {
     let file = file_with("limits: {max_connections: 3000}\npolicies: {p: {quotas: [5 per 1h]}}\n");

@@ -1,4 +1,4 @@
-//! Callers who invent keys under one policy exhaust that policy's places, and nobody else's.
+//! Callers that invent keys under one policy exhaust the capacity of that policy only.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -14,10 +14,10 @@ use crate::harness::{Node, TOLLGATE, file_with, free_port, http, node_with, uniq
 
 const SECOND: Micros = 1_000_000;
 
-/// For stories in the test's own process, us.
+/// For tests in the test's own process, us.
 const START: Micros = 1_700_000_000 * SECOND;
 
-/// `a` and `b` have a share of 50 each, and 100 places are for the first who come.
+/// `a` and `b` have a share of 50 each; 100 common places serve the first keys.
 const TWO: &str = "
 store: {max_keys: 200}
 policies:
@@ -32,7 +32,7 @@ fn spraying_keys_of_one_policy_leaves_others_their_share() {
     let refused = node.check("a", "a-new", 1);
     assert_eq!((&refused["fallback"]["cause"], &refused["allowed"]), (&json!("refused"), &json!(true)));
     assert_eq!(stored(&batch(&node, "b", 0..400)), 50);
-    // Known keys go on exactly.
+    // Known keys continue with exact counts.
     for (policy, key) in [("a", "a-0"), ("a", "a-149"), ("b", "b-0"), ("b", "b-49")] {
         let allowed = (1..=5).map(|_| node.check(policy, key, 1)).filter(|told| told["allowed"] == true).count();
         assert_eq!((allowed, &node.check(policy, key, 1)["allowed"]), (4, &json!(false)), "{policy} {key}");
@@ -40,7 +40,7 @@ fn spraying_keys_of_one_policy_leaves_others_their_share() {
     assert_eq!((keys(&node, "a"), keys(&node, "b")), (Some(150), Some(50)));
 }
 
-/// Single checks, several keys at once, quotas and ids of a request.
+/// Single checks, several keys in one call, quotas and ids of a request.
 #[test]
 fn no_call_occupies_more_than_its_policy_may() {
     type Spray = fn(usize) -> (&'static str, Value);
@@ -111,14 +111,14 @@ fn a_reload_divides_the_shares_anew() {
     assert_eq!(stored(&batch(&node, "c", 0..400)), 25);
     assert_eq!(stored(&batch(&node, "b", 0..400)), 25);
     assert_eq!(stored(&batch(&node, "d", 0..400)), 0, "all 200 places are occupied");
-    // Keys of a policy that is gone occupy their places, and count again when it is back.
+    // Keys of a removed policy keep their places, and count again when it returns.
     reload(&["b", "c", "d"]);
     assert_eq!(keys(&node, "a"), None);
     assert_eq!(stored(&batch(&node, "d", 0..400)), 0);
     reload(&["a", "b"]);
     assert_eq!((keys(&node, "a"), keys(&node, "b")), (Some(150), Some(25)));
     assert_eq!(node.check("a", "a-0", 5)["allowed"], false);
-    // A restart is needed for another capacity.
+    // A different capacity needs a restart.
     std::fs::write(file.path(), policies(&["a"]).replace("200", "300")).unwrap();
     let answer = http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b""));
     assert_eq!(answer.json()["restart_needed"], json!(["store"]));
@@ -174,7 +174,7 @@ fn a_known_key_is_denied_exactly_where_no_place_is_left_for_an_id() {
         |id: &str, replayed: bool| matches!(once(id), Ok(Done::Charged(charged)) if charged.replayed == replayed);
     assert!(charged("one", false));
     assert!(store.at(START).take(&subject("p", 2), &[1], &[]).is_ok());
-    // It would be allowed, and a retry would charge it again.
+    // The check would be allowed, and a retry would charge it again.
     assert!(once("two").is_err());
     assert!(charged("one", true));
     assert!(store.at(START).take(&key, &[1], &[]).is_ok());
@@ -193,7 +193,7 @@ fn ids_of_one_key_leave_places_to_other_keys() {
     assert_eq!((0..5000).filter(|number| once(*number, START)).count(), 4000);
     assert!(once(3999, START), "a known id is answered as before");
     assert!(store.at(START).take(&subject("p", 1), &[1], &[]).is_ok());
-    // Records are kept for five minutes.
+    // Records live for five minutes.
     assert!(once(5000, START + 301 * SECOND));
     store.at(START + 700 * SECOND).sweep();
     assert_eq!(store.at(START).len(), 0);
@@ -211,12 +211,12 @@ fn batch(node: &Node, policy: &str, numbers: std::ops::Range<usize>) -> Vec<Valu
     answer.json()["results"].as_array().unwrap().clone()
 }
 
-/// How many the store decided.
+/// The number of decisions by the store.
 fn stored(decisions: &[Value]) -> usize {
     decisions.iter().filter(|decision| decision["source"] == "store").count()
 }
 
-/// How many were answered for this reason.
+/// The number of keys with this reason.
 fn counted(decisions: &[Value], reason: &str) -> usize {
     let keys: HashSet<&str> = decisions
         .iter()
@@ -230,7 +230,7 @@ fn keys(node: &Node, policy: &str) -> Option<u64> {
     value(node, &format!("tollgate_store_keys{{policy=\"{policy}\"}}"))
 }
 
-/// The value of one series; none if there is none.
+/// The value of one series, if it exists.
 fn value(node: &Node, series: &str) -> Option<u64> {
     let text = node.metrics();
     let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;

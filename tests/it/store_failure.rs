@@ -1,4 +1,4 @@
-//! A store that refuses everything: each mode gives its answer, and never a 500.
+//! A store that rejects everything: each mode gives its decision, and never a 500.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -42,7 +42,7 @@ async fn each_mode_has_its_answer() {
     stories.await.unwrap();
 }
 
-/// Without a counter there is nothing to say about quotas.
+/// Without a counter the response has no quotas.
 fn blind(answer: &Answer, status: u16, retry_after_ms: &Value) {
     let decision = answer.json();
     assert_eq!((answer.status, &decision["retry_after_ms"]), (status, retry_after_ms));

@@ -1,4 +1,5 @@
-//! Both stores decide alike: one sequence of calls, at the same instants, gives equal answers in every member.
+//! Both stores decide alike: the same calls at the same instants give equal answers in every
+//! member.
 
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::harness::timed::{Timed, TimedRedis, in_time};
 use crate::harness::unique;
 use crate::harness::works::{Deed, Scribe, deeds};
 
-/// The records of ids live at least 5 minutes by the embedded store, by the instants of a history; by Redis as long
-/// in truth. us.
+/// The minimum lifetime of the records of ids, us. The embedded store measures it by the instants
+/// of a history, Redis by real time.
 const RECORDS_LIVE: u64 = 300_000_000;
 
 /// Calls per history.
@@ -45,7 +46,7 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
     each_key_ends(policy, &key)
 }
 
-/// The same for everything that can be done with a key, as long as the ids' records live.
+/// The same for every operation on a key, within the lifetime of the ids' records.
 #[test]
 fn memory_and_redis_take_back_alike() {
     let (runtime, store) = timed_store();
@@ -79,7 +80,7 @@ async fn deeds_alike(redis: &TimedRedis, policy: &Policy, deeds: &[(Step, Deed)]
         stepped_back |= step.now < latest;
         latest = latest.max(step.now);
         if step.now < latest && latest >= marked {
-            // A mark that was over need not be there any more when a clock steps back behind its end.
+            // An expired mark may be gone when a clock steps back to before its end.
             [&mut expected, &mut answered].into_iter().for_each(be_final);
         }
         if stepped_back && subject.policy.algorithm == Algorithm::SlidingLog {
@@ -95,20 +96,21 @@ fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
     &subject.policy.quotas
 }
 
-/// A reply that tells of room to spare does not tell of reservations, since nothing is learned from it.
+/// A reply with room to spare omits reservations, since the pre-filter learns nothing from it.
 fn comparable(mut done: Done) -> Done {
     match &mut done {
         Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed.is_some(),
-        // Nor does what takes back tell when anything fits.
+        // A refund does not report when a cost fits.
         Done::Refunded(taken, _) => taken.ruling.closed = None,
         Done::Charged(_) | Done::Reused => {}
     }
     done
 }
 
-/// Redis forgets the entries of a log later than the embedded store does. After a step back they may be what is left
-/// when all that counts has been taken back, and with them the mark: replies are tentative for longer than they need
-/// be, which costs no more than that nothing is learned from them.
+/// Redis drops the entries of a log later than the embedded store does. After a step back these
+/// entries may remain when refunds have removed all charges that count. The mark then remains too,
+/// and replies are tentative for longer than necessary. The only effect is that the pre-filter
+/// learns nothing from them.
 fn be_as_careful(expected: &mut Done, answered: &Done) {
     if let (Done::Taken(expected) | Done::Reserved(expected, _), Done::Taken(answered) | Done::Reserved(answered, _)) =
         (expected, answered)
@@ -123,26 +125,26 @@ fn be_final(done: &mut Done) {
     }
 }
 
-/// Each key that the history left in Redis has a TTL, and none beyond the time in which it can matter and 1 s.
+/// Each key of the history in Redis has a TTL of at most its relevant time and 1 s.
 fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
     let longest = policy.quotas.iter().map(|quota| match quota.rule {
-        // Until the segment after that of its last charge has ended, which is later by what the clock stepped back. A
-        // raised burst takes at most twice as long to fill.
+        // Until the end of the segment after its last charge, which is later by the clock's step
+        // back. A raised burst takes at most twice as long to fill.
         Rule::SlidingWindow => 2 * BUCKETS * Grid::new(quota.window).bucket() + quota.window,
-        // A bucket that is charged again and again lives an eighth longer, and at least a second.
+        // A bucket with repeated charges lives an eighth longer, and at least a second.
         Rule::TokenBucket(_) => 2 * quota.window + (quota.window / 4).max(1_000_000),
         _ => 2 * quota.window,
     });
     let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();
     let record = i64::try_from(policy.quotas.iter().map(|quota| 2 * quota.window / 1000).max().unwrap_or(0)).unwrap();
-    // A reset is remembered for two windows, which may be those of a raised burst.
+    // The mark of a reset lives for two windows, possibly those of a raised burst.
     let reset =
         i64::try_from(policy.quotas.iter().map(|quota| 4 * quota.window).max().unwrap_or(0) / 1000 + 1001).unwrap();
     let mut connection = shared().connection().unwrap();
     let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{key}:*")).query(&mut connection).unwrap();
     for name in names {
         let life: i64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
-        // -2: it has ended meanwhile.
+        // -2: the key has expired meanwhile.
         let most = match &name {
             name if name.contains(":id:") => record.clamp(300_000, 86_400_000),
             name if name.ends_with(":reset") => reset,

@@ -1,5 +1,5 @@
-//! An OTLP endpoint that is away or silent costs no check anything, and the log says so once. What the log says of a
-//! fault that repeats.
+//! An OTLP endpoint that is absent or silent does not affect checks, and the log reports it once.
+//! The log limits its lines for a repeated fault.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use crate::harness::collector::tracing_to;
 use crate::harness::redis::Server;
 use crate::harness::{Node, TOLLGATE, config_on, free_port, http, wait_until};
 
-/// Spans that may wait, so that more are made than do.
+/// A queue that is smaller than the number of spans.
 const QUEUE: &[(&str, &str)] = &[
     ("OTEL_TRACES_SAMPLER", "always_on"),
     ("OTEL_BSP_MAX_QUEUE_SIZE", "64"),
@@ -31,7 +31,7 @@ fn an_endpoint_that_refuses_is_told_of_once() {
 
 #[test]
 fn an_endpoint_that_accepts_and_says_nothing_is_told_of_once() {
-    // Connections wait in its backlog and are never answered.
+    // Connections wait in its backlog without a response.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     endpoint_fails(&format!("http://{}", silent.local_addr().unwrap()), "grpc");
 }
@@ -40,14 +40,14 @@ fn an_endpoint_that_accepts_and_says_nothing_is_told_of_once() {
 fn an_endpoint_that_is_slow_is_told_of_once() {
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", slow.local_addr().unwrap());
-    // It takes everything, a batch of 32 spans in 200 ms; far more than that end meanwhile.
+    // It accepts everything, a batch of 32 spans in 200 ms. Far more spans end meanwhile.
     std::thread::spawn(move || {
         slow.incoming().flatten().for_each(|stream| _ = std::thread::spawn(|| take_slowly(stream)))
     });
     endpoint_fails(&endpoint, "http/protobuf");
 }
 
-/// Answers requests as long as there are any.
+/// Answers all requests of the stream.
 fn take_slowly(stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
@@ -79,7 +79,7 @@ fn endpoint_fails(endpoint: &str, protocol: &str) {
         assert!(answer.json()["results"].as_array().unwrap().iter().all(|result| result["source"] == "store"));
         complaints() > 0
     });
-    // Many more failures, and not another word.
+    // Many more failures, and no further line.
     let before = http::get(&node.address, "/metrics").body;
     for _ in 0..50 {
         let answer = node.post("/v1/check/batch", &batch);
@@ -127,7 +127,7 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
     assert_eq!((&line["fields"]["policy"], &line["fields"]["mode"]), (&json!("default"), &json!("local")));
 }
 
-/// What says 503 is not left unsaid for others that fail as often.
+/// Failures of other modes do not suppress the log line of the mode that returns 503.
 #[test]
 fn a_fault_is_told_once_of_each_mode_that_answers_for_the_store() {
     let log = NamedTempFile::new().unwrap();
@@ -150,7 +150,7 @@ fn a_fault_is_told_once_of_each_mode_that_answers_for_the_store() {
     assert_eq!(told, modes.map(|mode| (json!(mode), json!(mode))));
 }
 
-/// It is asked once a minute, which the clocks of a node that jump make shorter.
+/// The node checks it once a minute; jumping clocks shorten that.
 #[test]
 fn a_server_that_is_told_to_evict_is_told_of_while_its_connection_lasts() {
     let server = Server::start();
@@ -179,7 +179,7 @@ fn a_server_that_is_told_to_evict_is_told_of_while_its_connection_lasts() {
     assert_eq!(told()[0]["maxmemory_policy"], "allkeys-lru");
 }
 
-/// The endpoint is logged when it is away.
+/// The log names an endpoint that is absent.
 #[test]
 fn a_password_in_the_endpoint_is_refused_and_not_repeated() {
     for endpoint in ["http://me:hunter2@127.0.0.1:1", "https://me:hunter2@example.com", "me:hunter2@example.com"] {
@@ -203,7 +203,8 @@ fn a_variable_that_cannot_be_obeyed_is_refused() {
     assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"), "{said}");
 }
 
-/// What a node says that does not start by these variables; one that does is ended.
+/// The error output of a node that does not start with these variables. `timeout` ends a node that
+/// does.
 fn refusal(variables: &[(&str, &str)]) -> String {
     let mut program = Command::new("timeout");
     program.args(["20", TOLLGATE, "serve", "--listen", "127.0.0.1:0"]).envs(variables.iter().copied());
@@ -228,7 +229,7 @@ fn resident(metrics: &[u8]) -> f64 {
     number(metrics, "process_resident_memory_bytes ")
 }
 
-/// Which part of the checks of a source took at most so many seconds.
+/// The share of a source's checks that took at most that many seconds.
 fn within(metrics: &[u8], source: &str, seconds: &str) -> f64 {
     let name = "tollgate_check_duration_seconds";
     number(metrics, &format!("{name}_bucket{{le=\"{seconds}\",source=\"{source}\"}} "))

@@ -1,4 +1,4 @@
-//! Who reads what a node says stands still, or has gone: checks are answered all the same.
+//! The reader of the log stops or closes the pipe: the node still decides checks.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
 use std::process::Command;
@@ -8,10 +8,10 @@ use tempfile::NamedTempFile;
 
 use crate::harness::{Node, TOLLGATE, file_with, free_port, http, wait_until};
 
-/// A configuration with so many faults that it takes one line of some 20 KB to name them.
+/// The number of faults in the configuration; the line that names them has some 20 KB.
 const FAULTS: usize = 200;
 
-/// More such lines than a pipe and what waits before it have room for.
+/// More of those lines than the pipe and its queue can hold.
 const RELOADS: usize = 200;
 
 #[test]
@@ -54,7 +54,7 @@ fn a_reader_that_has_gone_takes_nothing_with_it() {
     assert_eq!(story.node.ended().code(), Some(0));
 }
 
-/// A write does not wait there, and takes part of a line.
+/// A non-blocking write may write a part of a line.
 #[test]
 fn a_log_that_others_share_without_waiting_has_whole_lines() {
     let (log, far_end) = pipe().unwrap();
@@ -106,7 +106,7 @@ fn a_line_that_is_longer_than_all_that_may_wait_is_told() {
     );
 }
 
-/// Whoever keeps one pipe over restarts may have left it full.
+/// A pipe that outlives restarts may be full.
 #[test]
 fn a_greeting_that_nobody_reads_keeps_no_node_from_serving() {
     let (_reader, mut full) = pipe().unwrap();
@@ -122,7 +122,7 @@ fn a_greeting_that_nobody_reads_keeps_no_node_from_serving() {
     assert_eq!(node.ended().code(), Some(0));
 }
 
-/// A node whose log goes into a pipe, with a configuration that has faults by now.
+/// A node that logs into a pipe, with a configuration that has become faulty.
 struct Story {
     node: Node,
     log: Option<PipeReader>,
@@ -147,7 +147,7 @@ impl Story {
 
     fn log_much_and_ask(&self) {
         (0..RELOADS).for_each(|_| reload_and_ask(&self.node));
-        // The file is watched, too: from here on nothing more is logged.
+        // The node also watches the file: from here on it logs nothing more.
         let mut before = None;
         wait_until("nothing is logged", || {
             std::thread::sleep(std::time::Duration::from_millis(300));

@@ -1,5 +1,5 @@
-//! What `GET /metrics` tells: every name, in a format that promtool has nothing to say about, with series that
-//! callers cannot multiply and that go with what they speak of.
+//! `GET /metrics` exposes every name in a format that promtool accepts. Callers cannot multiply the
+//! series, and a series goes with its subject.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -19,7 +19,7 @@ policies:
   error: {quotas: [5 per 1h], on_store_failure: error}
 ";
 
-/// The names that are fixed, with their types and labels.
+/// The fixed names, with their types and labels.
 const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_checks_total", "counter", &["policy", "outcome", "source", "reason"]),
     ("tollgate_check_duration_seconds", "histogram", &["source"]),
@@ -94,12 +94,12 @@ fn callers_cannot_add_series() {
     let of_policy = |line: &&str| line.starts_with("tollgate_checks_total{") && line.contains("\"default\"");
     assert_eq!(series(&text).filter(of_policy).map(number).sum::<f64>(), 100_000.0);
     assert!(!text.contains(&run));
-    // On a machine that is busy some checks may be answered by the fallback, whose words are few and its own.
+    // On a busy machine the fallback may decide some checks; it has few label values of its own.
     let added = series_names(&text).into_iter().filter(|name| !before.contains(name));
     assert_eq!(added.filter(|name| !name.contains("source=\"fallback\"")).collect::<Vec<_>>(), [""; 0]);
 }
 
-/// A thousand checks, each of a key of its own.
+/// A thousand checks, each of its own key.
 fn batch(node: &Node, run: &str, part: usize) {
     let checks: Vec<Value> = (0..1000).map(|at| json!({"key": format!("{run}-{part}-{at}")})).collect();
     let answer = node.post("/v1/check/batch", &json!({ "checks": checks }));
@@ -188,8 +188,8 @@ fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
     std::thread::scope(|scope| {
         let more = |count| (0..count).for_each(|_| _ = scope.spawn(|| ask(&node, "default", "hot")));
         let depth = || value(&node.metrics(), "tollgate_lane_queue_depth", &[]);
-        // The first of them are under way, and those that come later wait for them; for two seconds, then
-        // the breaker opens.
+        // The first checks are in flight, and later ones queue for two seconds. Then the breaker
+        // opens.
         more(30);
         wait_until("thirty wait", || {
             more(5);
@@ -227,7 +227,7 @@ fn series_names(text: &str) -> Vec<String> {
     series(text).map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
 }
 
-/// The one series of `name` that has all these words among its labels.
+/// The one series of `name` with all these label values.
 fn value(text: &str, name: &str, words: &[&str]) -> f64 {
     let has = |line: &&str| words.iter().all(|word| line.contains(&format!("\"{word}\"")));
     let found: Vec<&str> =

@@ -1,4 +1,5 @@
-//! Checks charged together, checks with ids, refunds and resets: counted and traced as every decision is.
+//! All-or-nothing calls, checks with ids, refunds and resets have the same metrics and traces as
+//! every decision.
 
 use serde_json::{Value, json};
 
@@ -81,7 +82,7 @@ fn checks_with_ids_refunds_and_resets_are_counted_and_the_stores_calls_carry_onl
     assert_eq!(node.post("/v1/check", &check).json()["charged"], 3);
     assert_eq!(node.post("/v1/check", &check).json()["replayed"], true);
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 2);
-    // Another cost under the same id is a fault of the caller's, and no decision.
+    // A different cost under the same id is the caller's fault, and no decision.
     assert_eq!(node.post("/v1/check", &json!({"policy": "wide", "key": key, "id": "order-1"})).status, 409);
     assert_eq!(counted(&node, ["wide", "allowed", "store", "ok"]), 2);
     assert_eq!(sum(&node, "tollgate_store_checks_per_call_sum "), 3);
@@ -101,7 +102,7 @@ fn checks_charged_together_are_a_tree_with_a_span_for_each_key_and_what_was_give
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
-    // Reservations are made in the order of policies: `one` comes before `wide`.
+    // Reservations follow the order of policies: `one` comes before `wide`.
     let (key, full, trace) = (unique("tree"), unique("full"), trace_id());
     let all = json!({"checks": [
         {"policy": "one", "key": key}, {"policy": "wide", "key": full, "cost": 1000}, {"policy": "one", "key": key, "cost": 0},
@@ -176,7 +177,7 @@ fn counted(node: &Node, [policy, outcome, source, reason]: [&str; 4]) -> u64 {
     sum(node, &series)
 }
 
-/// Of all series that begin like this.
+/// The sum of all series with this prefix.
 fn sum(node: &Node, beginning: &str) -> u64 {
     let text = node.metrics();
     let lines = text.lines().filter(|line| line.starts_with(beginning));

@@ -1,5 +1,4 @@
-//! What watches Tollgate: the rules, the dashboard and the manual speak of metrics that exist, and promtool has nothing
-//! against the rules.
+//! The rules, the dashboard and the manual name existing metrics, and promtool accepts the rules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,7 +54,7 @@ fn what_is_watched_exists_and_is_explained() {
     assert!(unexplained.is_empty(), "docs/operations.md says nothing of {unexplained:?}");
 }
 
-/// What looks like a metric of a node.
+/// Words with the form of a node's metric.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words.filter(|word| word.starts_with("tollgate_") || word.starts_with("process_")).collect()

@@ -1,4 +1,4 @@
-//! What a trace shows of a check: spans, parents, links and attributes, as a real OTLP receiver gets them.
+//! The trace of a check: spans, parents, links and attributes, as a real OTLP receiver gets them.
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
@@ -21,14 +21,14 @@ policies:
 
 const ALWAYS: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "parentbased_always_on")];
 
-/// Nothing is recorded from its start on, whatever a caller says.
+/// The sampler records nothing from the start, whatever a caller sends.
 const UNDRAWN: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0")];
 
 #[test]
 fn an_allowed_check_on_the_cluster_is_a_tree_under_its_callers_span() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), POLICIES);
-    // By default a root is sampled once in a hundred; a sampled parent always.
+    // By default the node samples one root in a hundred, and every sampled parent.
     let variables = [("OTEL_SERVICE_NAME", "limits")];
     let node = Node::start_by(collector.tollgate(&variables), &["--config", file.path().to_str().unwrap()]);
     let (key, trace) = (unique("tree"), trace_id());
@@ -87,7 +87,7 @@ fn a_denial_from_the_pre_filter_shows_that_no_store_was_asked() {
         (spans.children(server).len(), server.status.clone().unwrap_or_default().code()),
         (0, StatusCode::Unset)
     );
-    // The check before it had no parent, so it began a trace, and went to the store.
+    // The first check had no parent, so it began a trace and reached the store.
     let first = spans.all().find(|span| span.name == "POST /v1/check" && hex(&span.trace_id) != trace).unwrap();
     assert!(first.parent_span_id.is_empty());
     assert_eq!(attribute(first, "tollgate.key_hash"), attribute(server, "tollgate.key_hash"));
@@ -98,7 +98,7 @@ fn a_batch_has_a_span_for_each_key() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
-    // On different shards, or they would share a call.
+    // Keys on different shards do not share a call.
     let (a, b, trace) = (key_in(0), key_in(1), trace_id());
     let checks = json!({"checks": [{"key": a}, {"key": b}, {"key": a}, {"policy": "nobody", "key": a}]});
     assert_eq!(traced(&node, "/v1/check/batch", &trace, "01", &checks).status, 200);
@@ -124,7 +124,7 @@ fn a_call_that_carried_several_checks_is_linked_with_each() {
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
     let key = unique("merged");
-    // Checks of one key that wait together become one call.
+    // Queued checks of one key become one call.
     let merged = |spans: &Spanned| {
         let call = spans.all().find(|span| span.links.len() > 1).cloned()?;
         let all = call.links.iter().all(|link| spans.all().any(|span| span.span_id == link.span_id));
@@ -177,7 +177,7 @@ fn a_fallback_tells_its_mode_and_cause() {
     assert_eq!(server.status.clone().unwrap().code(), StatusCode::Error);
 }
 
-/// An id that stands for another cost is the caller's fault, and what cannot be given back is nobody's fallback.
+/// An id with a different cost is the caller's fault, and a failed refund has no fallback.
 #[test]
 fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
     let collector = Collector::start();
@@ -240,7 +240,7 @@ fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
     // Allowed, and then denied, as roots.
     node.post("/v1/check", &json!({"key": key}));
     node.post("/v1/check", &check);
-    // Nor is the fault of a caller a denial.
+    // A fault of the caller is no denial either.
     for (cost, status) in [(1, 200), (2, 409)] {
         let once = json!({"key": key, "id": "once", "cost": cost});
         assert_eq!(node.post("/v1/check", &once).status, status);
@@ -256,7 +256,7 @@ fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
     assert!(kept.parent_span_id.is_empty() && kept.start_time_unix_nano <= kept.end_time_unix_nano);
 }
 
-/// By a sampler that asks no caller: what is kept of a caller that is sampled is in its trace.
+/// The sampler ignores callers. A kept denial of a sampled caller appears in its trace.
 #[test]
 fn a_denial_is_kept_for_a_caller_that_is_sampled_and_for_no_other() {
     let collector = Collector::start();
@@ -279,7 +279,7 @@ fn a_denial_is_kept_for_a_caller_that_is_sampled_and_for_no_other() {
     }
 }
 
-/// The last one for its key only looks, which is always allowed.
+/// The last check of the key is a peek, which is always allowed.
 #[test]
 fn a_denial_in_a_batch_is_kept_and_told_wherever_it_stands() {
     let collector = Collector::start();
@@ -297,7 +297,7 @@ fn a_denial_in_a_batch_is_kept_and_told_wherever_it_stands() {
     }
 }
 
-/// Proxies may add lines of their own.
+/// Proxies may add header lines.
 #[test]
 fn a_state_in_several_lines_is_one_and_several_parents_are_none() {
     let collector = Collector::start();
@@ -332,7 +332,7 @@ fn a_service_without_a_name_of_its_own_is_tollgate() {
     }
 }
 
-/// As a listener of both versions has them.
+/// A dual-stack listener reports IPv4 clients in this form.
 #[test]
 fn a_caller_by_ipv4_is_told_by_its_own_address() {
     let collector = Collector::start();
@@ -352,7 +352,7 @@ fn traces_go_over_http_as_well() {
     let node = Node::start_by(collector.tollgate(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), &[]);
     let trace = trace_id();
     assert_eq!(traced(&node, "/v1/check", &trace, "01", &json!({"key": "k"})).status, 200);
-    // The last spans are delivered when a node ends.
+    // A node exports the last spans at shutdown.
     node.terminate();
     let spans = collector.wait("the trace is there", |spans| !spans.named(&trace, "POST /v1/check").is_empty());
     let server = spans.one(&trace, "POST /v1/check");
@@ -367,11 +367,11 @@ fn of_requests_without_a_parent_a_part_is_drawn() {
     for _ in 0..400 {
         assert_eq!(http::post(&node.address, "/v1/check", r#"{"key": "k"}"#).status, 200);
     }
-    // Spans are delivered in order.
+    // Exports keep the order of spans.
     let last = trace_id();
     traced(&node, "/v1/check", &last, "01", &json!({"key": "k"}));
     let spans = collector.wait("the last one is there", |spans| !spans.named(&last, "POST /v1/check").is_empty());
     let drawn = spans.all().filter(|span| span.parent_span_id.is_empty()).count();
-    // The odds that it is less or more by chance are below 1 to 10^20.
+    // The odds of a value outside by chance are below 1 to 10^20.
     assert!((100..300).contains(&drawn), "{drawn} of 400");
 }

@@ -70,7 +70,7 @@ fn a_client_without_its_certificate_is_not_heard() {
     assert_eq!((run(&shown), run(&[])), (Some(0), Some(1)));
 }
 
-/// New connections are shown the new certificate; one that does not fit its key changes nothing.
+/// New connections get the new certificate; one that does not fit its key changes nothing.
 #[test]
 fn a_renewed_certificate_is_used_without_a_restart() {
     let authority = Authority::new();
@@ -92,7 +92,7 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     assert_eq!(shown(), second);
 }
 
-/// A slip in the file leaves a node neither open to all nor mute.
+/// A mistake in the file makes a node neither open to all nor unreachable.
 #[test]
 fn a_reload_turns_tls_neither_on_nor_off() {
     let authority = Authority::new();
@@ -113,7 +113,7 @@ fn a_reload_turns_tls_neither_on_nor_off() {
     }
     write("tls: {cert_file: node.pem, key_file: node.key}\n");
     assert_eq!(reload(), (json!([]), json!([]), first.clone()));
-    // As its files change, whoever has loaded them.
+    // The node still applies changed files.
     authority.sign("node");
     wait_until("the new certificate is shown", || reload().2 == own());
 
@@ -135,7 +135,7 @@ fn a_renewed_certificate_is_told_by_the_reload() {
     let node = node(&authority, "");
     let reload = http::request("POST", "/v1/reload", &[], b"");
     let told = || exchange(&node.address, authority.client(None), &reload).unwrap().0.json()["settings"].clone();
-    // The node may have noticed it before it was asked.
+    // The node may have noticed the file before the call.
     wait_until("a reload tells of the new certificate", || {
         authority.sign("node");
         told() == json!(["tls"])
@@ -143,7 +143,7 @@ fn a_renewed_certificate_is_told_by_the_reload() {
     assert_eq!(told(), json!([]));
 }
 
-/// At the start, and when another takes its place; the metric tells it at any time.
+/// The log warns at the start and at each renewal; the metric exposes the end at any time.
 #[test]
 fn a_certificate_that_has_ended_or_soon_will_is_told() {
     let authority = Authority::new();
@@ -173,7 +173,7 @@ fn a_certificate_that_has_ended_or_soon_will_is_told() {
     wait_until("the end of the third is told", || end() == Some(begin(date(4096, 1, 1)).as_second() as f64));
 }
 
-/// A client that says nothing, or no TLS, is let go, and others are answered meanwhile.
+/// The node drops a client that is silent or speaks no TLS, and serves others meanwhile.
 #[test]
 fn who_speaks_no_tls_holds_up_nobody() {
     let authority = Authority::new();
@@ -186,13 +186,13 @@ fn who_speaks_no_tls_holds_up_nobody() {
     }
 }
 
-/// The end waits for answers, and who has not said how to encrypt them has asked nothing.
+/// The shutdown waits for responses. A client without a handshake has sent no request.
 #[test]
 fn a_silent_client_holds_up_no_end() {
     let authority = Authority::new();
     let mut node = node(&authority, "");
     let _silent = TcpStream::connect(&node.address).unwrap();
-    // It has been accepted when a later one has been.
+    // A response on a later connection shows that the node has accepted the first.
     assert_eq!(exchange(&node.address, authority.client(None), &check()).unwrap().0.status, 200);
     let begun = now_ms();
     node.terminate();

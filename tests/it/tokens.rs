@@ -1,4 +1,4 @@
-//! Who may call what: tokens for checks, tokens for operators, and listeners that ask nobody.
+//! Tokens for checks, tokens for operators, and listeners without tokens.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::harness::{Node, TOLLGATE, http, wait_until};
 
 const CHECK: &str = r#"{"policy": "p", "key": "k"}"#;
 
-/// A new token and its line, as the program makes them.
+/// A new token and its line, as `tollgate token new` prints them.
 fn token() -> (String, String) {
     let output = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -70,7 +70,7 @@ fn each_call_asks_for_its_token() {
     }
 }
 
-/// A stranger charges nothing, and learns of no policy.
+/// An unauthenticated caller charges nothing, and learns of no policy.
 #[test]
 fn who_is_refused_charges_nothing() {
     let (check, line) = token();
@@ -102,7 +102,7 @@ fn tokens_are_read_again_on_reload() {
     assert_eq!(status(&node, "POST", "/v1/check", Some(&new)), 200);
 }
 
-/// A file of tokens is never taken for an empty one.
+/// A faulty token file never counts as an empty one.
 #[test]
 fn faults_of_a_token_file_are_told_and_not_repeated() {
     let folder = folder("auth:\n  check_token_files: [absent, empty, plain]");
@@ -123,7 +123,7 @@ fn faults_of_a_token_file_are_told_and_not_repeated() {
     assert!(!told.contains("hunter2"));
 }
 
-/// Nor where it is told besides the log: to who asks for a reload, and for the policies.
+/// The responses of a reload and of the policies do not repeat it either.
 #[test]
 fn a_token_in_place_of_its_file_is_not_repeated() {
     let (token, line) = token();
@@ -151,7 +151,7 @@ fn a_token_in_place_of_its_file_is_not_repeated() {
     }
 }
 
-/// Whatever page somebody on the machine has open may call 127.0.0.1, though it may not read what is answered.
+/// Any page in a local browser may call 127.0.0.1, though it may not read the response.
 #[test]
 fn pages_in_a_browser_are_no_operators() {
     let folder = folder("");
@@ -174,13 +174,13 @@ fn pages_in_a_browser_are_no_operators() {
         assert_eq!(call(method, path, &[("Sec-Fetch-Site", "none")]).status, 200, "{method} {path}");
         assert_eq!(call(method, path, &[("X-Forwarded-Host", "example.org")]).status, 200, "{method} {path}");
     }
-    // A proxy on the machine may pass on what a browser sent to it.
+    // A local proxy may forward a browser's header fields.
     let passed = [evil, ("Sec-Fetch-Site", "cross-site"), ("Content-Type", "application/json")];
     assert_eq!(call("POST", "/v1/check", &passed).status, 200);
     assert_eq!(call("GET", "/v1/usage?policy=p&key=k", &passed).status, 200);
 }
 
-/// Who shows a token for operators is one, wherever it is written.
+/// A caller with an operator token is an operator, wherever its page comes from.
 #[test]
 fn a_page_with_a_token_is_an_operator() {
     let (token, line) = token();
@@ -219,7 +219,7 @@ fn a_public_address_needs_tokens() {
     assert_eq!(status(&node, "GET", "/health/live", None), 200);
 }
 
-/// Everyone may check, and nobody may do what operators do.
+/// Every caller may check, and none may call operator endpoints.
 #[test]
 fn an_anonymous_public_node_has_no_operators() {
     let config = folder("auth: {allow_anonymous: true}");
@@ -230,8 +230,8 @@ fn an_anonymous_public_node_has_no_operators() {
     assert_eq!(status(&node, "GET", "/nothing", None), 404);
 }
 
-/// They tell what keys may do, and so are for who may check by a token; where checks need none, for all on loopback but
-/// pages.
+/// Policies show the limits of keys, so callers need the rights of a check to read them. Without
+/// check tokens any loopback client may read them, except web pages.
 #[test]
 fn the_policies_need_what_a_check_needs() {
     let (token, line) = token();
@@ -270,7 +270,7 @@ fn the_printed_line_shows_the_token_that_is_asked_for() {
     assert!(!Node::start().greeting.contains("TOLLGATE_TOKEN"));
 }
 
-/// RFC 9110, 15.5.2: an answer of that status says how to be let in.
+/// RFC 9110, 15.5.2: a response with that status carries a challenge.
 #[test]
 fn a_denial_as_401_has_its_challenge() {
     let node = Node::start();

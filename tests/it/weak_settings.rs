@@ -75,7 +75,7 @@ fn files_that_others_may_write_or_read_are_warned_of() {
         assert!(told.iter().all(|line| line.contains(name)), "{told:?}");
         fs::set_permissions(folder.join(name), Permissions::from_mode(0o600)).unwrap();
     }
-    // A password in a URL makes a secret of the configuration.
+    // A password in a URL makes the configuration a secret.
     let text = format!("store: {{redis: ['redis://u:hunter2@127.0.0.1:1']}}\n{POLICIES}");
     for (mode, warnings) in [(0o600, 0), (0o644, 1)] {
         write(folder, "url.yaml", &text, mode);

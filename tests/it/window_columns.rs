@@ -1,4 +1,4 @@
-//! What the sliding windows of a key counted is one String in Redis, with a column for each quota.
+//! Redis stores the counts of a key's sliding windows in one String. Each quota has a column.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::harness::unique;
 
 const SECOND: Micros = 1_000_000;
 
-/// What is left of each quota after a check that was admitted.
+/// The remaining units of each quota after an admitted check.
 pub(super) async fn left(redis: &TimedRedis, policy: Policy, key: &str, cost: u64, now: Micros) -> Vec<u64> {
     let taken = redis.at(now).take(&subject(policy, key), &[cost], &[]).await.unwrap();
     let verdict = &taken.ruling.verdicts[0];
@@ -29,13 +29,13 @@ fn name(key: &str) -> String {
     Tag::new("ratelimit", key).counts(&policy(&[(1, SECOND)]))
 }
 
-/// Bytes of what is kept of a key.
+/// Bytes of a key's value.
 fn length(connection: &mut Connection, key: &str) -> usize {
     redis::cmd("STRLEN").arg(name(key)).query(connection).unwrap()
 }
 
-/// A reload, or another node with another file: what the quotas counted that both have stays, in whichever order they
-/// come, and what the others counted is there when they are asked for again.
+/// A reload, or another node with another file, changes the quotas. Common quotas keep their
+/// counts, in any order. The counts of other quotas are there when these return.
 #[tokio::test]
 async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
     let redis = shared().timed_store();
@@ -57,13 +57,14 @@ async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
         let now = START + number as Micros * 20_000;
         assert_eq!(left(&redis, policy(&quotas), &key, 1, now).await, expected, "{number}: {quotas:?}");
     }
-    // A limit that crosses 2^32 counts in another column, and comes back to the one it had.
+    // A limit that crosses 2^32 counts in another column, and returns to its former one.
     let now = START + SECOND / 2;
     assert_eq!(left(&redis, policy(&[(1 << 32, 10 * SECOND)]), &key, 1, now).await, [(1 << 32) - 1]);
     assert_eq!(left(&redis, policy(&[ten]), &key, 1, now).await, [93]);
 }
 
-/// A column of a quota that is no more, of a day perhaps, does not have each check until then write all anew.
+/// The column of a removed quota, for example of a day, does not force each check to rewrite the
+/// value.
 #[tokio::test]
 async fn what_is_left_over_makes_no_check_dearer() {
     let server = Server::start();
@@ -73,7 +74,7 @@ async fn what_is_left_over_makes_no_check_dearer() {
     for number in 0..3 {
         left(&redis, policy(&[day, ten]), "over", 1, START + number * SECOND).await;
     }
-    // Once, so that its columns come first.
+    // One check, so that its columns come first.
     left(&redis, policy(&[ten]), "over", 1, START + 3 * SECOND).await;
     let calls = || server.calls(["set", "setrange"]);
     let before = calls();
@@ -84,8 +85,8 @@ async fn what_is_left_over_makes_no_check_dearer() {
     assert_eq!(left(&redis, policy(&[day, ten]), "over", 1, START + 4 * SECOND).await, [96, 90]);
 }
 
-/// A clock that steps back twice still finds what was charged in between, also where the first charge lies further
-/// ahead than a window; on both stores.
+/// A clock that steps back twice still finds the charges in between. This holds if the first charge
+/// lies further ahead than a window, and on both stores.
 #[tokio::test]
 async fn two_steps_back_hide_nothing_that_lies_within_a_window() {
     let redis = shared().timed_store();
@@ -100,7 +101,7 @@ async fn two_steps_back_hide_nothing_that_lies_within_a_window() {
     }
 }
 
-/// Columns that no policy asks for any more go when what they hold has left, and there is an end to their number.
+/// Unused columns go when their counts expire, and their number is bounded.
 #[tokio::test]
 async fn columns_that_nobody_asks_for_go() {
     let redis = shared().timed_store();
@@ -111,12 +112,12 @@ async fn columns_that_nobody_asks_for_go() {
         left(&redis, policy(&[(100, number * 60 * SECOND)]), &key, 1, START).await;
     }
     assert_eq!(length(&mut connection, &key), 9 + 32 * 34);
-    // After five hours windows of more than that are left, and one of an hour that is new.
+    // After five hours only longer windows remain, and a new one of an hour.
     left(&redis, policy(&[(100, 3600 * SECOND + 1)]), &key, 1, START + 5 * 3600 * SECOND).await;
     assert_eq!(length(&mut connection, &key), 9 + 34);
 }
 
-/// A key that is hit once is short, and a busy one never longer than two windows of sums.
+/// A key with one hit is short. A busy key is never longer than two windows of sums.
 #[tokio::test]
 async fn a_key_takes_as_much_as_it_was_hit() {
     let redis = shared().timed_store();
@@ -138,7 +139,7 @@ async fn a_key_takes_as_much_as_it_was_hit() {
     }
 }
 
-/// Fails where a history does, unless it took so long that keys may have ended meanwhile.
+/// Fails if a history fails, unless it took so long that keys may have expired.
 fn hold_alike(history: impl FnOnce() -> Result<(), TestCaseError>) {
     match in_time(history) {
         Err(TestCaseError::Reject(_)) | Ok(()) => {}
@@ -146,7 +147,7 @@ fn hold_alike(history: impl FnOnce() -> Result<(), TestCaseError>) {
     }
 }
 
-/// Eight quotas, the most there are, with totals that go round: as the embedded store decides.
+/// Eight quotas, the maximum, with sums that wrap: the store decides as the embedded store does.
 #[test]
 fn eight_quotas_count_as_the_embedded_store_does() {
     let (runtime, redis) = timed_store();
@@ -172,9 +173,9 @@ fn eight_quotas_count_as_the_embedded_store_does() {
     }
 }
 
-/// A busy key is decided as by the embedded store through many windows, while its sums go round: from check to check at
-/// once and after long, when the clock steps back, when something is taken back, and while columns of other quotas come
-/// and go.
+/// A busy key is decided as by the embedded store through many windows, while its sums wrap. Gaps
+/// between checks vary, the clock steps back, refunds occur, and columns of other quotas come and
+/// go.
 #[test]
 fn a_key_that_is_busy_for_long_counts_as_in_the_embedded_store() {
     let (runtime, redis) = timed_store();
@@ -208,7 +209,7 @@ fn a_key_that_is_busy_for_long_counts_as_in_the_embedded_store() {
                 let expected = memory.at(at).run(subject, &work, &[]).unwrap();
                 let answered = runtime.block_on(redis.at(at).run(subject, work.clone(), &[])).unwrap();
                 let told = |done| match done {
-                    // What takes back does not tell when anything fits.
+                    // A refund does not report when a cost fits.
                     Done::Refunded(mut taken, given) => {
                         taken.ruling.closed = None;
                         Done::Refunded(taken, given)
@@ -223,7 +224,7 @@ fn a_key_that_is_busy_for_long_counts_as_in_the_embedded_store() {
     }
 }
 
-/// What is not as long as it says, or says what cannot be, is nobody's count: it is refused and left as it is.
+/// The store rejects a value with a wrong length or impossible content, and does not change it.
 #[tokio::test]
 async fn half_of_a_state_is_refused() {
     let redis = shared().timed_store();
@@ -238,7 +239,8 @@ async fn half_of_a_state_is_refused() {
     let subject = subject(Arc::new(policy(&quotas)), &key);
     let mut spoilt: Vec<Vec<u8>> = (0..whole.len()).step_by(7).map(|length| whole[..length].to_vec()).collect();
     spoilt.push([&whole[..], b"x"].concat());
-    // More columns than there are, a first bucket behind the last, more room than there is, a total beyond doubles.
+    // More columns than there are, a first bucket after the last, more room than there is, a total
+    // beyond doubles.
     spoilt.extend([(8, 3), (17, 255), (41, 255), (42, 255), (33, 255)].map(|(place, byte)| {
         let mut changed = whole.clone();
         changed[place] = byte;
@@ -251,7 +253,7 @@ async fn half_of_a_state_is_refused() {
         let left: Vec<u8> = redis::cmd("GET").arg(name(&key)).query(&mut connection).unwrap();
         assert_eq!(left, value);
     }
-    // So is what is no String at all; a reset ends it.
+    // Any type but a String is corrupt too; a reset removes it.
     let name = name(&key);
     redis::cmd("DEL").arg(&name).exec(&mut connection).unwrap();
     redis::cmd("RPUSH").arg(&name).arg("x").exec(&mut connection).unwrap();

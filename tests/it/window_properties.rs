@@ -1,4 +1,4 @@
-//! The sliding window against a log that forgets nothing, on every step of random histories.
+//! The sliding window against a log that keeps everything, on every step of random histories.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::harness::steps::{START, Step, histories, policies, policy, runner, wi
 use crate::harness::timed::{Timed, in_time};
 use crate::harness::unique;
 
-/// Everything that was admitted, with its instant.
+/// All admitted costs, with their instants.
 #[derive(Default)]
 struct Log(Vec<(Micros, u64)>);
 
@@ -24,7 +24,7 @@ impl Log {
         self.0.iter().filter(|(at, _)| *at > after).map(|(_, cost)| cost).sum()
     }
 
-    /// The most in any interval as long as `window` that holds `now`.
+    /// The most in any interval as long as `window` that contains `now`.
     fn densest(&self, window: Micros, now: Micros) -> u64 {
         let ends = self.0.iter().map(|(at, _)| *at).filter(|at| *at >= now && *at < now + window);
         let within =
@@ -120,7 +120,7 @@ pub(crate) fn exact_wait(
     Ok(())
 }
 
-/// Traffic that asks for more than the limit, as gaps between checks of cost 1 (us), from a fixed seed.
+/// Traffic beyond the limit, as gaps between checks of cost 1 (us), from a fixed seed.
 fn shape(name: &str, window: Micros, limit: u64) -> Box<dyn FnMut() -> Micros> {
     let fair = window / limit;
     let mut seed = 0x9E37_79B9_7F4A_7C15u64;

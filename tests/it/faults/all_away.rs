@@ -1,4 +1,4 @@
-//! All of Redis dies and comes back, or was not there at the start.
+//! All Redis nodes die and return, or are absent at the start.
 
 use std::thread::sleep;
 
@@ -38,7 +38,7 @@ fn all_nodes_are_down_at_the_start() {
     }
 }
 
-/// The replicas first: none must take over from a primary that is killed before it.
+/// The replicas first: none must take over from a primary that dies earlier.
 fn kill_all(cluster: &Cluster, primaries: [u16; 3]) {
     let replicas = (1..=6).filter(|number| !primaries.contains(number));
     for number in replicas.chain(primaries) {
@@ -46,8 +46,8 @@ fn kill_all(cluster: &Cluster, primaries: [u16; 3]) {
     }
 }
 
-/// Starts all nodes, and tells when every shard takes writes; the load then runs on for a while. The primaries first:
-/// no replica must take over from one that comes late.
+/// Starts all nodes, and returns the time when every shard accepts writes; the load then continues
+/// for a while. The primaries start first: no replica must take over from a late one.
 fn returned(cluster: &Cluster, primaries: [u16; 3]) -> u64 {
     let back = std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Batches whose keys are in several shards, when one of those is in trouble.
+//! Batches with keys in several shards, while one shard fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -13,7 +13,8 @@ use crate::harness::cluster::Cluster;
 use crate::harness::slots::move_slot;
 use crate::harness::{Node, config_on, wait_until};
 
-/// Algorithms whose checks share calls, and a sliding log, whose checks do not; of each a quick and a patient policy.
+/// Algorithms whose checks share calls, and a sliding log, whose checks do not. The policies have
+/// short and long timeouts.
 const POLICIES: &str = "policies:
   sliding: {quotas: [1000000 per 1h, 2000000 per 2h], on_store_failure: deny, timeout: 600ms}
   sliding-patient: {quotas: [1000000 per 1h], on_store_failure: allow, timeout: 800ms}
@@ -28,7 +29,7 @@ fn results(node: &Node, checks: &[Value]) -> Vec<Value> {
     answer["results"].as_array().unwrap_or_else(|| panic!("{answer}")).clone()
 }
 
-/// Tells a story that a stall may spoil until it is as it should be; what is wrong with it each time.
+/// Repeats a test that a stall may spoil until it passes; collects the error of each attempt.
 fn one_is_right(story: impl Fn() -> Result<(), String>) {
     let wrong: Vec<String> = (0..attempts()).map_while(|_| story().err()).collect();
     assert!(wrong.len() < attempts(), "{wrong:#?}");
@@ -47,7 +48,7 @@ fn are_by_store(results: &[Value]) -> bool {
     results.iter().all(|each| each["source"] == "store")
 }
 
-/// Its keys are answered as their policies say, the others by the store, and what failed is counted once.
+/// The fallback decides the keys of that shard, and the store the others. Each failure counts once.
 #[test]
 fn a_frozen_shard_leaves_the_rest_of_a_batch_alone() {
     let cluster = chaos::arena_without_failovers();
@@ -78,21 +79,21 @@ fn freeze_one(cluster: &Cluster, node: &Node) -> Result<(), String> {
     let more = |name: &str, labels: [&str; 2]| sum(&metrics, name, labels) - sum(&before, name, labels);
     let timeouts = more("tollgate_store_errors_total{", [r#"kind="timeout""#, ""]);
     ensure(timeouts == 5, || format!("{timeouts} timeouts: {metrics}"))?;
-    // What the others' took is not how long the batch took.
+    // The duration of a store decision excludes the wait for the frozen shard.
     let by_store = r#"source="store""#;
     let answered = more("tollgate_check_duration_seconds_count{", [by_store, ""]);
     let soon = more("tollgate_check_duration_seconds_bucket{", [by_store, r#"le="0.5""#]);
     ensure(answered > 0 && soon == answered, || format!("{soon} of {answered}: {metrics}"))
 }
 
-/// Of the values of this metric with these labels.
+/// The sum of this metric's values with these labels.
 fn sum(metrics: &str, name: &str, labels: [&str; 2]) -> u64 {
     let is_one = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
     let lines = metrics.lines().filter(is_one);
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// No check of a batch is answered by the fallback, and each is charged once.
+/// The store decides every check of a batch, and charges each once.
 #[test]
 fn batches_follow_slots_that_move() {
     let cluster = chaos::arena_without_failovers();
@@ -149,7 +150,8 @@ fn follow(cluster: &Cluster, node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-/// Who asked for all at once has gone, and the node is told to end: it does so when it has given back what it reserved.
+/// The caller of an all-or-nothing call disconnects, and the node shuts down. The node first
+/// refunds its reservations.
 #[test]
 fn a_node_that_ends_gives_back_first_what_a_caller_who_has_gone_reserved() {
     let cluster = chaos::arena_without_failovers();
@@ -167,7 +169,7 @@ fn a_node_that_ends_gives_back_first_what_a_caller_who_has_gone_reserved() {
     let frozen = cluster.owner(slot_of(&keys[1]));
     cluster.run(&["freeze", &frozen.to_string()]);
     let checks = json!([{"policy": "first", "key": keys[0]}, {"policy": "second", "key": keys[1]}]);
-    // A stream of HTTP/2 ends with its connection.
+    // An HTTP/2 stream ends with its connection.
     let mut caller = Command::new("curl");
     caller.args(["-s", "--http2-prior-knowledge", "--json", &json!({"checks": checks}).to_string()]);
     let mut caller = caller.arg(format!("{}/v1/check/all", node.url())).spawn().unwrap();

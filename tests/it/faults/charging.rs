@@ -1,4 +1,4 @@
-//! Checks while their slot moves: what Redis counts in the end is what was answered as charged.
+//! Checks while their slot migrates: the final counts in Redis equal the reported charges.
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -14,21 +14,21 @@ use crate::harness::http::{self, Connection};
 use crate::harness::slots::{begin, migrate, move_slot, settle};
 use crate::harness::{Node, config_on, wait_until};
 
-/// What the store says is left of each quota.
+/// The remaining units of each quota, according to the store.
 fn left(node: &Node, policy: &str, key: &str) -> Option<Vec<u64>> {
     let usage = http::get(&node.address, &format!("/v1/usage?policy={policy}&key={key}")).json();
     let quotas = usage["quotas"].as_array().filter(|_| usage["source"] == "store")?;
     Some(quotas.iter().map(|quota| quota["remaining"].as_u64().unwrap()).collect())
 }
 
-/// Moves what has come to a slot that was half-way, and then all of it back.
+/// Migrates the rest of a half-migrated slot, and then moves the whole slot back.
 fn bring_back(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     while migrate(cluster, slot, from, to, 100) > 0 {}
     settle(cluster, slot, [to, from]);
     move_slot(cluster, slot, to, from);
 }
 
-/// Policies of 1, 3 and 8 quotas, of which each has room for 100 at least.
+/// Policies of 1, 3 and 8 quotas, each with room for 100 at least.
 fn policies() -> String {
     let windows = |count: u64| (1..=count).map(|hours| format!("{} per {hours}h", 99 + hours)).collect::<Vec<_>>();
     let rates =
@@ -44,11 +44,11 @@ fn policies() -> String {
     )
 }
 
-/// Rounds of a new key on a slot that nobody knows to be moving.
+/// Rounds of a new key on a slot that no node knows to be migrating.
 const ROUNDS: usize = 6;
 
-/// A slot is MIGRATING and none of its keys has moved, and the first check of a key comes. It is decided in time, and
-/// what is not answered as charged does not stay charged.
+/// A slot is MIGRATING, none of its keys has moved, and the first check of a key arrives. It is
+/// decided in time, and only a reported charge remains.
 #[test]
 fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
     let cluster = chaos::arena_without_failovers();
@@ -84,7 +84,7 @@ fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
     }
 }
 
-/// Callers that hang up while their check is being denied leave nothing charged.
+/// Callers that disconnect while the store denies their check leave no charge.
 #[test]
 fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
     let cluster = chaos::arena_without_failovers();
@@ -119,7 +119,7 @@ fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
     }
 }
 
-/// Nothing is charged that may be given back a moment later, so another node learns that nothing is left.
+/// The store charges nothing provisionally, so another node learns that nothing is left.
 #[test]
 fn what_is_charged_while_a_slot_moves_is_final() {
     let cluster = chaos::arena_without_failovers();

@@ -1,4 +1,4 @@
-//! What a node believes of denials is not believed for long after the store has forgotten them.
+//! A node drops its known denials soon after the store has lost them.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn after_a_reshard_a_known_denial_ends_with_max_denial() {
     move_slot(&cluster, slot, to, from);
 }
 
-/// A denial that a node knows by itself.
+/// A denial in a node's pre-filter.
 struct Denial {
     node: Node,
     key: String,
@@ -66,7 +66,7 @@ impl Denial {
         self.node.check("hourly", &self.key, 1)
     }
 
-    /// The store has forgotten its counts: the denial is believed for `max_denial` at most.
+    /// The store has lost its counts: the pre-filter keeps the denial for `max_denial` at most.
     fn ends(&self) {
         std::thread::sleep(MAX_DENIAL);
         let answer = self.check();
@@ -74,7 +74,7 @@ impl Denial {
     }
 }
 
-/// Deletes all that node `number` counts for a key.
+/// Deletes all counts of a key on node `number`.
 fn forget(cluster: &Cluster, number: u16, key: &str) {
     let mut connection = cluster.connection(number);
     let names: Vec<String> = redis::cmd("KEYS").arg(format!("{{ratelimit:{key}:}}*")).query(&mut connection).unwrap();

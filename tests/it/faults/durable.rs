@@ -1,4 +1,4 @@
-//! `durability: replica`: what was answered as allowed survives the primary.
+//! `durability: replica`: charges of allowed checks survive the primary.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -14,9 +14,9 @@ use crate::harness::proxy::Proxy;
 use crate::harness::redis::Server;
 use crate::harness::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
-/// The replica loses its link shortly before the primary dies, so that what is charged meanwhile is forgotten: by the
-/// policy that does not wait for the replica, at most all that was allowed meanwhile, which is the rate times the lag;
-/// by the one that waits, nothing that was answered.
+/// The replica loses its link shortly before the primary dies, so later charges are lost. Without
+/// `durability: replica`, the loss is at most the checks allowed meanwhile: the rate times the lag.
+/// With it, no allowed check is lost.
 #[test]
 fn a_failover_forgets_what_no_replica_had_and_nothing_that_waited_for_it() {
     let ([durable, usual], lag) = kill_behind_a_lagging_replica(CUT_OFF);
@@ -26,14 +26,14 @@ fn a_failover_forgets_what_no_replica_had_and_nothing_that_waited_for_it() {
         "ROW-LAG | {CUT_OFF} | lag {} ms | allowed meanwhile {} | forgotten {} |",
         lag.ms, lag.allowed, usual.forgotten
     );
-    // Answers to what was charged before may still have been on their way.
+    // Answers to earlier charges may still have been in flight.
     let most = lag.allowed + u64::try_from(CLIENTS).unwrap();
     assert!((1..=most).contains(&usual.forgotten), "forgotten {}, and at most {most} could be", usual.forgotten);
 }
 
 const CUT_OFF: &str = "kill -9, the replica cut off 300 ms before";
 
-/// A primary that comes back before anyone took over has what it had: it keeps a log of what it is told.
+/// A primary that restarts before a failover keeps its data in an append-only file.
 #[test]
 fn a_primary_that_comes_back_at_once_forgets_nothing() {
     for row in kill_and_start_at_once("kill -9, back at once") {
@@ -58,10 +58,11 @@ fn ten_kills_forget_nothing_that_waited_for_a_replica() {
     assert!(forgotten == 0 && answers >= 10_000, "{forgotten} of {answers}");
 }
 
-/// For how long the replica was not told what was charged.
+/// The time without replication to the replica.
 struct Lag {
     ms: u64,
-    /// Checks of the shard that the store allowed meanwhile, under the policy that does not wait.
+    /// Checks of the shard that the store allowed meanwhile, under the policy without `durability:
+    /// replica`.
     allowed: u64,
 }
 
@@ -74,10 +75,10 @@ fn kill_behind_a_lagging_replica(what: &str) -> ([Row; 2], Lag) {
     let mut lag = Lag { ms: 0, allowed: 0 };
     let rows = service.under_watch(what, Some(0), |watch| {
         sleep(A_WHILE);
-        // With a password that the primary does not ask for it is not let in again.
+        // A password that the primary does not expect prevents a reconnect.
         tell(&cluster, replica, "CONFIG SET masterauth wrong");
         let (cut, before) = (now_ms(), watch.allowed(0)[1]);
-        // A replica that stood still for a moment gets what was charged until now.
+        // A replica that stalled briefly gets all charges up to now.
         let key = format!("{{ratelimit:{}:}}probe", chaos::key_in(0));
         redis::cmd("SET").arg(&key).arg(1).arg("EX").arg(1).exec(&mut connection).unwrap();
         let has_it = redis::cmd("WAIT").arg(1).arg(10_000).query::<u64>(&mut connection).unwrap();
@@ -85,13 +86,13 @@ fn kill_behind_a_lagging_replica(what: &str) -> ([Row; 2], Lag) {
         assert_eq!(redis::cmd("CLIENT").arg(&["KILL", "TYPE", "replica"]).query::<u64>(&mut connection).unwrap(), 1);
         let known = watch.allowed(0)[1] + u64::try_from(CLIENTS).unwrap() / 2;
         sleep(Duration::from_millis(300));
-        // More than were under way: half of the clients are of this mode.
+        // More than the checks in flight: half of the clients use this mode.
         wait_until("some are allowed of which no replica knows", || watch.allowed(0)[1] > known);
         cluster.run(&["kill", &victim.to_string()]);
         lag = Lag { ms: now_ms() - cut, allowed: watch.allowed(0)[1] - before };
         wait_until("the replica has taken over", || cluster.is_primary(replica));
         tell(&cluster, replica, "CONFIG SET masterauth ''");
-        // Until it has a replica of its own, nothing is acknowledged.
+        // Until it has its own replica, WAIT gets no acknowledgement.
         cluster.run(&["start", &victim.to_string()]);
         let mut promoted = cluster.connection(replica);
         wait_until("the new primary has a replica", || {
@@ -133,15 +134,15 @@ policies:
   usual: {quotas: [10 per 1h], timeout: 5s}
 ";
 
-/// The charge stays: the store has it, only the answer does not vouch for it. Who does not ask for a replica is
-/// answered beside it without waiting.
+/// The charge stays in the store; only its answer lacks the acknowledgement. Checks without
+/// `durability: replica` do not wait.
 #[test]
 fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
     let (mut key, mut answer) = (String::new(), json!(null));
-    // A stall may make one late.
+    // A stall may delay one.
     wait_until("one is told in time that nobody has acknowledged it", || {
         key = unique("kept");
         answer = node.check("kept", &key, 1);
@@ -157,7 +158,7 @@ fn without_a_replica_nothing_is_allowed_and_the_charge_stays() {
     assert_eq!(node.check("usual", &key, 1)["source"], "store");
 }
 
-/// A user that may not WAIT is charged and denied, at once, and the log says why.
+/// A user without WAIT gets a charge and an immediate denial, and the log gives the reason.
 #[test]
 fn a_server_that_refuses_wait_is_quoted_in_the_log() {
     let server = Server::start();
@@ -179,8 +180,8 @@ fn a_server_that_refuses_wait_is_quoted_in_the_log() {
     assert_eq!(told().matches("NOPERM").count(), 1, "{}", told());
 }
 
-/// A server says that WAIT has ended when it looks at the time the next time. It is not waited for; and what charges
-/// nothing needs no replica.
+/// A server ends WAIT only at its next timer tick, and the lane does not wait for that. Calls that
+/// charge nothing need no replica.
 #[test]
 fn a_server_that_says_late_that_nobody_acknowledged_is_not_waited_for() {
     let server = Server::start_with(&["--hz", "1", "--dynamic-hz", "no"]);
@@ -192,13 +193,13 @@ fn a_server_that_says_late_that_nobody_acknowledged_is_not_waited_for() {
     let look = || http::post(&node.address, "/v1/check", look.clone()).json();
     wait_until("a look is answered by the store", || look()["source"] == "store");
     let causes: Vec<_> = (0..10).map(|_| node.check("kept", &key, 1)["fallback"]["cause"].clone()).collect();
-    // A machine that stands still for a moment may make one late.
+    // A stall of the machine may delay one.
     let told = causes.iter().filter(|cause| *cause == "no_replica_ack").count();
     assert!(told >= 7, "{causes:?}");
     wait_until("a look is answered by the store behind it", || look()["source"] == "store");
 }
 
-/// A primary, its replica, and the link between them, on which bytes take a while.
+/// A primary, its replica, and the link between them, which delays bytes.
 fn behind_a_slow_link(ms: u64) -> (Server, Proxy, Server) {
     let primary = Server::start();
     let link = Proxy::start(primary.port);
@@ -212,7 +213,8 @@ fn behind_a_slow_link(ms: u64) -> (Server, Proxy, Server) {
     (primary, link, replica)
 }
 
-/// Who has less time than a replica takes is told so at its own time, and does not take it from the others.
+/// A check with less time than the replica needs ends at its own timeout. It does not shorten the
+/// wait of others.
 #[test]
 fn who_cannot_wait_for_the_replica_does_not_keep_others_from_waiting() {
     let (primary, _link, _replica) = behind_a_slow_link(200);
@@ -235,7 +237,7 @@ policies:
     }
 }
 
-/// Each is answered within the policy's timeout, however many there are.
+/// The node answers each within the policy's timeout, however many there are.
 #[test]
 fn many_ids_of_one_key_take_no_longer_than_one() {
     let (primary, _link, _replica) = behind_a_slow_link(200);
@@ -248,12 +250,12 @@ fn many_ids_of_one_key_take_no_longer_than_one() {
     let took = now_ms() - started;
     let sources: Vec<_> = answer["results"].as_array().unwrap().iter().map(|result| &result["source"]).collect();
     assert_eq!(sources, [&json!("fallback"); 90], "{answer}");
-    // One after the other they would take 9 s.
+    // In sequence they would take 9 s.
     assert!(took < 7_000, "{took} ms");
 }
 
-/// The next WAIT begins when the one before has ended, so who asked early has little time left; who asked
-/// late has enough.
+/// The next WAIT begins when the previous one ends. Early checks then have little time left, and
+/// later ones enough.
 #[test]
 fn who_has_waited_long_does_not_keep_others_from_waiting() {
     let (primary, _link, _replica) = behind_a_slow_link(400);
@@ -276,8 +278,8 @@ fn who_has_waited_long_does_not_keep_others_from_waiting() {
     assert!((0..attempts()).any(are_enough), "fewer than 25 of 60 are allowed");
 }
 
-/// Who has much time waits for a replica; a server that has stood still since then is given up no later than for
-/// others.
+/// A check with a long timeout waits for a replica. If the server stalls meanwhile, the lane gives
+/// it up no later than for other checks.
 #[test]
 fn a_server_that_falls_silent_while_a_replica_is_waited_for_is_given_up() {
     let server = Server::start();
@@ -304,7 +306,7 @@ policies:
         server.thaw();
         let (answer, told) = waiting.join().unwrap();
         assert_eq!(answer["fallback"]["cause"], "no_replica_ack", "{answer}");
-        // Of itself it would have waited for 18 s, and all others with it.
+        // Otherwise it would have waited for 18 s, and all other checks too.
         assert!(told <= given_up + 3000, "{} ms later", told - given_up);
     });
 }
@@ -331,7 +333,8 @@ fn with_a_replica_it_is_allowed_and_while_that_is_frozen_it_is_not() {
     assert_eq!(health["status"], "ok", "a replica that is away is no shard that is down");
 }
 
-/// Looks and refunds charge nothing, so they need no acknowledgement, however long others wait for theirs.
+/// Peeks and refunds charge nothing, so they need no acknowledgement, however long other checks
+/// wait for theirs.
 #[test]
 fn what_charges_nothing_does_not_wait_behind_who_waits_for_a_replica() {
     let server = Server::start();
@@ -363,7 +366,8 @@ policies:
     replica.thaw();
 }
 
-/// Neither the charge of an id nor its record is vouched for as long as no replica has them, whoever asks again.
+/// Until a replica has them, neither the charge of an id nor its record counts as durable, for any
+/// retry.
 #[test]
 fn an_id_is_answered_when_a_replica_has_its_charge() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! What operators do to a cluster that is well: nothing fails, nothing is lost.
+//! Operator actions on a healthy cluster: nothing fails, nothing is lost.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -38,7 +38,8 @@ fn unharmed(what: &str, own: Option<usize>, cluster: &Cluster, fault: impl FnOnc
     })
 }
 
-/// What was under way when its connection broke may have been charged, so it is not asked again; everything else is.
+/// A call in flight on a broken connection may have charged, so the lane does not repeat it. It
+/// repeats all others.
 #[test]
 fn all_clients_are_killed_again_and_again() {
     let cluster = chaos::arena();

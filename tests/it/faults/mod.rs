@@ -1,4 +1,4 @@
-//! One fault after the other, under load: what the clients see.
+//! A sequence of faults under load, as the clients see them.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -32,23 +32,24 @@ mod soak;
 
 mod overload;
 
-/// `store.timeout`, unless a row says why it is another.
+/// `store.timeout`, unless a row gives a reason for another.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long the load runs before a fault, and after it is over.
+/// The time of load before a fault, and after it.
 const A_WHILE: Duration = Duration::from_millis(1500);
 
-/// `store.timeout` where no check may be answered by the fallback: how fast a busy machine is is not what is shown.
+/// `store.timeout` for tests without fallback decisions: they do not measure the speed of a busy
+/// machine.
 fn patient() -> Duration {
     if chaos::strict() { TIMEOUT } else { Duration::from_secs(3) }
 }
 
-/// How often a story is told at most that a stall may spoil: a fault shows each time.
+/// The maximum runs of a test that a stall may spoil: a real fault shows each time.
 fn attempts() -> usize {
     if chaos::strict() { 1 } else { 3 }
 }
 
-/// Nothing is lost, however often it is told, and no check needs the fallback.
+/// Every run loses nothing, and one run needs no fallback.
 fn needs_no_fallback(story: impl Fn() -> [Row; 2]) {
     for attempt in 1..=attempts() {
         let rows = story();
@@ -59,7 +60,7 @@ fn needs_no_fallback(story: impl Fn() -> [Row; 2]) {
     }
 }
 
-/// How long a fault lasts.
+/// The duration of a fault.
 fn lasts(ms: u64) -> Duration {
     Duration::from_millis(if chaos::strict() { ms } else { ms.min(3000) })
 }
@@ -71,7 +72,7 @@ fn during(fault: impl FnOnce()) {
     sleep(A_WHILE);
 }
 
-/// Says `command` to node `number`.
+/// Sends `command` to node `number`.
 fn tell(cluster: &Cluster, number: u16, command: &str) {
     let mut parts = command.split(' ');
     let mut cmd = redis::cmd(parts.next().unwrap());

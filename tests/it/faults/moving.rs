@@ -1,4 +1,5 @@
-//! Slots that move under load, and one that stays half-way: no error, no fallback, never too much.
+//! Slots that migrate under load, and one that stays half-migrated: no error, no fallback, never
+//! over the limit.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use crate::harness::http::{self, Connection};
 use crate::harness::slots::{begin, id, migrate, move_slot, set_slot, settle};
 use crate::harness::{Node, config_on, wait_until};
 
-/// Slots that are moved in all.
+/// The total number of moved slots.
 fn slots_moved() -> usize {
     if chaos::strict() { 1500 } else { 150 }
 }
@@ -38,8 +39,7 @@ fn slots_are_moved_there_and_back() {
     });
 }
 
-/// Slots that were moved leave many ranges behind; a node that begins then has one connection for each primary's
-/// checks.
+/// Moved slots leave many ranges. A new node still opens one connection for each primary's checks.
 #[test]
 fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
     let cluster = chaos::arena_without_failovers();
@@ -59,12 +59,12 @@ fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
     wait_until("the store decides", || check(&node.address, "p", &key).as_deref() == Some("store"));
     let more = connections() - before;
     every_other.iter().for_each(|slot| move_slot(&cluster, *slot, to, from));
-    // One for checks, one to ask who owns what, what the cluster itself may make, and what a stall breaks; not one for
-    // each of 20 ranges.
+    // One for checks, one for the topology, those of the cluster itself, and those that a stall
+    // breaks. The node opens no connection for each of 20 ranges.
     assert!(more <= 12, "{more} connections");
 }
 
-/// What moves slots there and back at once may leave behind that each of two holds the other for the owner.
+/// After a slot moves there and back quickly, each of two nodes may consider the other the owner.
 #[test]
 fn a_slot_that_nobody_claims_is_given_to_whom_most_hold_for_its_owner() {
     let cluster = chaos::arena_without_failovers();
@@ -76,8 +76,8 @@ fn a_slot_that_nobody_claims_is_given_to_whom_most_hold_for_its_owner() {
     assert_eq!([cluster.owner(slot), cluster.owner(slot_in(1))], [owner, other]);
 }
 
-/// A move whose target was failed over in the middle is ended by whoever operates the cluster; until then one of its
-/// nodes sends the slot's new keys to and fro.
+/// An operator ends a move whose target failed over midway. Until then one node keeps redirecting
+/// the slot's new keys.
 #[test]
 fn a_slot_whose_move_was_broken_off_is_mended() {
     let cluster = chaos::arena();
@@ -91,7 +91,8 @@ fn a_slot_whose_move_was_broken_off_is_mended() {
     assert!(!nodes.contains('['), "{nodes}");
 }
 
-/// Half of the slots to be moved: all that hold keys, and others that the node owns. Stories leave some elsewhere.
+/// Half of the slots to move: all with keys, and others that the node owns. Tests leave some
+/// elsewhere.
 fn slots_with_keys(cluster: &Cluster, number: u16) -> BTreeSet<u16> {
     let mut connection = cluster.connection(number);
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
@@ -108,7 +109,7 @@ const POLICIES: [(&str, &str, u64); 6] = [
     ("sliding", "quotas: [400 per 1h]", 400),
     ("sliding-trio", "quotas: [400 per 1h, 500 per 2h, 300 per 3h]", 300),
     ("fixed", "algorithm: fixed-window, anchor: first-hit, quotas: [400 per 1h, 300 per 2h]", 300),
-    // Hardly a month there is as long as 30 days of 24 hours.
+    // Few months there are as long as 30 days of 24 hours.
     (
         "calendar",
         "algorithm: fixed-window, timezone: America/New_York, quotas: [{name: month, limit: 400, per: 1mo}, {name: year, limit: 300, per: 1y}]",
@@ -119,19 +120,19 @@ const POLICIES: [(&str, &str, u64); 6] = [
         "algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 400}, {rate: 1 per 2h, burst: 300}]",
         300,
     ),
-    // Who causes its charges is a second key.
+    // The callers of its charges are a second key.
     ("log", "algorithm: sliding-log, quotas: [300 per 1h]", 300),
 ];
 
-/// For 10 s some of a slot's keys are on one side and some on the other; checks are decided all the same, and exactly.
+/// For 10 s a slot's keys are split between both sides. The store still decides checks exactly.
 #[test]
 fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
     let cluster = chaos::arena_without_failovers();
     assert!((0..attempts()).any(|_| is_decided_half_way(&cluster)), "the store did not decide each check");
 }
 
-/// Whether the store decided each check: what was charged by one that it did not is not known. Never is too much
-/// allowed.
+/// Whether the store decided each check; the charge of an undecided one is unknown. The limit holds
+/// in any case.
 fn is_decided_half_way(cluster: &Cluster) -> bool {
     cluster.heal();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
@@ -152,7 +153,7 @@ fn is_decided_half_way(cluster: &Cluster) -> bool {
         asked.ask(&mut connection, policy, 1);
     }
     begin(cluster, slot, from, to);
-    // Some keys are gone, some are not, and new ones may come.
+    // Some keys have moved, some have not, and new ones may appear.
     assert_eq!(migrate(cluster, slot, from, to, 3), 3);
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -181,7 +182,7 @@ fn is_decided_half_way(cluster: &Cluster) -> bool {
     while migrate(cluster, slot, from, to, 100) > 0 {}
     settle(cluster, slot, [to, from]);
     sleep(A_WHILE);
-    // And after the move nothing more.
+    // After the move the policies allow nothing more.
     let mut connection = Connection::open(&nodes[1].address).unwrap();
     for (policy, (.., limit)) in POLICIES.iter().enumerate() {
         (0..*limit).for_each(|_| asked.ask(&mut connection, policy, 1));
@@ -202,12 +203,12 @@ fn is_decided_half_way(cluster: &Cluster) -> bool {
     true
 }
 
-/// Checks of one key under all of [`POLICIES`], and what became of them.
+/// Checks of one key under all of [`POLICIES`], and their results.
 struct Asked {
     key: String,
     /// Not decided by the store.
     undecided: AtomicU64,
-    /// What each policy allowed.
+    /// The allowed units of each policy.
     allowed: [AtomicU64; POLICIES.len()],
 }
 
@@ -227,7 +228,7 @@ impl Asked {
         }
     }
 
-    /// What each policy has allowed so far.
+    /// The allowed units of each policy so far.
     fn told(&self) -> Vec<(&str, u64)> {
         let names = POLICIES.into_iter().map(|(name, ..)| name);
         names.zip(&self.allowed).map(|(name, allowed)| (name, allowed.load(Ordering::Relaxed))).collect()
@@ -267,7 +268,8 @@ policies:
     }
 }
 
-/// What could not be given back while the slot moves is not reserved: what takes back has two keys.
+/// A refund needs two keys, so it fails while the slot migrates. The store makes no reservation
+/// that it could not refund.
 #[test]
 fn together_nothing_stays_charged_on_a_slot_that_stays_half_way() {
     let cluster = chaos::arena_without_failovers();
@@ -302,7 +304,8 @@ policies:
     }
 }
 
-/// Of the checks that share a call, one whose slot is moving is asked for alone, and the others are not charged again.
+/// The lane repeats a check of a migrating slot in a separate call. The call's other checks are not
+/// charged again.
 #[test]
 fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
     let cluster = chaos::arena_without_failovers();
@@ -349,7 +352,7 @@ fn timeout() -> u128 {
     if chaos::strict() { 100 } else { patient().as_millis() }
 }
 
-/// Who allowed it, if it was allowed.
+/// The source of the decision, if it allowed the check.
 fn check(address: &str, policy: &str, key: &str) -> Option<String> {
     let answer = http::post(address, "/v1/check", json!({"policy": policy, "key": key}).to_string());
     let decision = answer.json();
@@ -357,7 +360,8 @@ fn check(address: &str, policy: &str, key: &str) -> Option<String> {
     (decision["allowed"] == true).then(|| decision["source"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Each asks for all policies in turn for as long as the slot stays where it is; costs differ.
+/// Each client cycles through all policies with different costs, as long as the slot stays
+/// half-migrated.
 fn hammer(client: usize, address: &str, asked: &Asked) {
     let mut connection = Connection::open(address).unwrap();
     let end = chaos::now_ms() + u64::try_from(lasts(10_000).as_millis()).unwrap();
@@ -367,8 +371,8 @@ fn hammer(client: usize, address: &str, asked: &Asked) {
     }
 }
 
-/// What has several keys is not done while the slot stays half-way: a check with an id and a reservation are answered
-/// as the policy says for a store that refuses, and charge nothing anywhere.
+/// Operations on several keys fail while the slot stays half-migrated. A check with an id and a
+/// reservation get the policy's fallback for a rejecting store, and charge nothing.
 #[test]
 fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
     let cluster = chaos::arena_without_failovers();
@@ -410,7 +414,7 @@ fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
     for policy in names {
         let refused = with_id(policy);
         assert_eq!((&refused["allowed"], &refused["source"]), (&json!(false), &json!("fallback")), "{refused}");
-        // Two keys of it are on either side, so it is refused before anything is charged.
+        // Its keys are on both sides, so the store rejects the call before any charge.
         let both = posted("/v1/check/all", &json!({"checks": [one("sliding", &key), one(policy, &elsewhere)]}));
         assert_eq!(both["allowed"], false, "{both}");
     }

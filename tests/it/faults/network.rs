@@ -1,4 +1,4 @@
-//! The network between a node and its Redis: cut, slow, or swallowing what is sent.
+//! The network between a node and its Redis: cut, slow, or dropping bytes.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn the_network_is_slow() {
     });
 }
 
-/// The connections are reset when the firewall wakes up.
+/// The firewall resets the connections when it recovers.
 #[test]
 fn connections_are_half_open() {
     let rows = through_a_proxy("TCP half-open for 3 s", |proxy| {

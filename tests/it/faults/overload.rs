@@ -1,4 +1,4 @@
-//! More calls than a node takes: the rest is refused before it is read.
+//! More calls than a node accepts: it rejects the rest before it reads them.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -25,11 +25,11 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
     let address = start(load.clone()).await;
     let story = tokio::task::spawn_blocking(move || {
         let check = || http::post(&address, "/v1/check", json!({"key": "k"}).to_string());
-        // Two calls whose bodies do not come take both places.
+        // Two calls without their bodies occupy both places.
         let head = "POST /v1/check HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n";
         let mut waiting = Vec::new();
         wait_until("calls are refused", || {
-            // The check that was asked before may still have had a place when these came.
+            // The previous check may still have had a place when these arrived.
             for _ in 0..2 {
                 let mut stream = TcpStream::connect(&address).unwrap();
                 stream.write_all(head.as_bytes()).unwrap();
@@ -52,7 +52,7 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
         let mut long = Vec::new();
         let batch = format!(r#"{{"checks": [{{"key": "k"}}]{}}}"#, " ".repeat(20_000));
         wait_until("another long one is refused", || {
-            // The one asked before may still have had the place when this one came.
+            // The previous batch may still have had the place when this one arrived.
             let mut connection = Connection::open(&address).unwrap();
             connection.send(format!("{head}{}", " ".repeat(20_000)).as_bytes()).unwrap();
             long.push(connection);
@@ -65,7 +65,7 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
     story.await.unwrap();
 }
 
-/// A body that does not tell its length is long when more than a little has come.
+/// A body without a length is long once more than a little has arrived.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_unknown_length_counts_by_what_has_come() {
     let load = Load::capped(3, 30_000);

@@ -1,4 +1,4 @@
-//! A primary that dies or freezes: its shard is decided by the store again when the replica has taken over.
+//! A primary dies or freezes: the store decides its shard again after the replica has taken over.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn a_primary_freezes() {
     }
 }
 
-/// When the replica has taken over; the load then runs on for a while.
+/// The time when the replica has taken over; the load then continues for a while.
 fn promoted(cluster: &Cluster, replica: u16) -> u64 {
     wait_until("the replica has taken over", || cluster.is_primary(replica));
     let promoted = now_ms();

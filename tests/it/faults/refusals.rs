@@ -1,4 +1,4 @@
-//! Redis answers, and what it says is no.
+//! Redis answers with errors.
 
 use std::thread::sleep;
 
@@ -32,7 +32,7 @@ fn too_few_replicas_to_write() {
     }
 }
 
-/// The primary of shard 0 is told `before`, and two seconds later `after`, on one connection.
+/// Sends `before` to the primary of shard 0, and two seconds later `after`, on one connection.
 fn while_told(what: &str, before: &[&str], after: &[&str]) -> [Row; 2] {
     let cluster = chaos::arena();
     let victim = cluster.owner(slot_in(0));
@@ -59,7 +59,7 @@ fn while_told(what: &str, before: &[&str], after: &[&str]) -> [Row; 2] {
     })
 }
 
-/// What Redis forgets on demand is admitted anew, and nothing else happens.
+/// The store admits again what Redis forgets on demand; it has no other effect.
 #[test]
 fn everything_is_flushed() {
     let cluster = chaos::arena();

@@ -1,4 +1,5 @@
-//! Mixed load and one random fault after the other for minutes: memory stays flat, nothing leaks, the counts are right.
+//! Mixed load and random faults for minutes: memory stays flat, nothing leaks, the counts are
+//! right.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -9,10 +10,11 @@ use crate::harness::chaos::{self, Service, now_ms, slot_in};
 use crate::harness::cluster::Cluster;
 use crate::harness::{resident_kib, wait_until};
 
-/// What a node may grow by after its first minute, KiB: allocators keep what they once needed.
+/// The maximum growth of a node after its first minute, KiB; allocators keep memory that they once
+/// needed.
 const GROWTH: u64 = 64 * 1024;
 
-/// `SOAK_MINUTES` says how long, `SOAK_SEED` which faults.
+/// `SOAK_MINUTES` sets the duration, `SOAK_SEED` the faults.
 #[test]
 #[ignore = "takes ten minutes; scripts/soak runs it"]
 fn nothing_leaks_and_the_counts_are_right() {
@@ -45,7 +47,7 @@ fn nothing_leaks_and_the_counts_are_right() {
     let after = settled(&pids);
     println!("SOAK | sockets and threads of each node idle before | {idle:?} | and after | {after:?} |");
     for (before, after) in idle.iter().zip(after) {
-        // A lane to a primary that was no primary before, one per node and primary.
+        // A lane to each new primary, one per node and primary.
         assert!(after.0 <= before.0 + 6 && after.1 == before.1, "{before:?} became {after:?}");
     }
 }
@@ -79,7 +81,7 @@ fn disturb(cluster: &Cluster, pids: &[u32], choice: u64) {
     }
 }
 
-/// Open sockets and threads of each node, when nobody asks any more.
+/// Open sockets and threads of each node without load.
 fn settled(pids: &[u32]) -> Vec<(usize, usize)> {
     sleep(Duration::from_secs(5));
     pids.iter().map(|pid| (count(*pid, "fd"), count(*pid, "task"))).collect()

@@ -1,4 +1,4 @@
-//! A node that gets no CPU for a while, as on a machine that is too full.
+//! A node without CPU time for a while, as on an overloaded machine.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use super::{during, patient};
 use crate::harness::chaos::{self, CLIENTS, Service};
 use crate::harness::redis::Server;
 
-/// When it goes on, its timers have run out and the answers have come, all at once. On a busy machine it needs a while
-/// to read them, so there all is longer.
+/// When the node continues, all its timers have expired and the answers have arrived. A busy
+/// machine needs time to read them, so the test uses longer times there.
 #[test]
 fn a_node_that_was_stalled_does_not_blame_the_store() {
     let (timeout, times) = (patient(), if chaos::strict() { 10 } else { 3 });
@@ -31,7 +31,8 @@ fn a_node_that_was_stalled_does_not_blame_the_store() {
         None
     });
     rows.iter().for_each(|row| {
-        // Of each mode half of the clients ask at each stop; a third of their checks or more were blamed.
+        // Half of the clients of each mode have a check in flight at each stop. A node that blames
+        // the store would fail a third of these or more.
         let in_flight = times * CLIENTS as u64 / 2;
         row.holds().forgets_nothing().needs_little_fallback(in_flight / 6);
     });

@@ -1,5 +1,5 @@
-//! Input that nobody meant: mutations of what is kept in `tests/fixtures`. Nothing panics, and what is wrong is said.
-//! `scripts/fuzz` tries millions where the suite tries thousands.
+//! Fuzzing: mutations of the files in `tests/fixtures`. Nothing panics, and each error is reported.
+//! `scripts/fuzz` runs millions where the suite runs thousands.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ mod text;
 
 mod replies;
 
-/// Cases of a target: `few` in the suite, as many times more as the variable says in the long run.
+/// Cases of a target: `few` in the suite, multiplied by the variable in the long run.
 fn cases(few: u64) -> u64 {
     let times = std::env::var("TOLLGATE_FUZZ").ok().and_then(|text| text.parse().ok());
     few * times.unwrap_or(1)

@@ -1,8 +1,8 @@
-//! Changes that break things: the same for a seed in each run.
+//! Mutations that break input; a seed gives the same ones in each run.
 
 use crate::harness::dice::Dice;
 
-/// What parsers trip over.
+/// Words that challenge parsers.
 const WORDS: &[&[u8]] = &[
     b"\0",
     b"\"",

@@ -1,4 +1,4 @@
-//! What a server might reply: it is read, or called malformed.
+//! Possible replies of a server: the store parses them, or calls them malformed.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn any_reply_is_read_or_malformed() {
             _ => &[],
         };
         let call = Call { tag: &tag, policy, work, costs, metas: &[] };
-        // It returns, whatever it says.
+        // It returns, whatever the reply contains.
         let reply = value(dice, 0);
         let _ = call.reply(&reply);
         if call.is_check() {
@@ -55,7 +55,7 @@ fn any_reply_is_read_or_malformed() {
     }
 }
 
-/// Mostly near to what scripts reply: an array that starts with TIME.
+/// Mostly similar to replies of scripts: an array that starts with TIME.
 fn value(dice: &mut Dice, depth: usize) -> Value {
     match dice.place(if depth == 0 { 30 } else { 9 }) {
         0 => Value::Nil,

@@ -1,4 +1,4 @@
-//! Requests as broken as can be, over a socket: each is answered or cut off, and the node lives on as it was.
+//! Broken requests over a socket: the node answers or closes each, and continues unchanged.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -20,7 +20,8 @@ policies:
   log: {algorithm: sliding-log, quotas: [100 per 1s]}
 ";
 
-/// MiB that a node may have grown by: buffers and the counters of keys, not what broken requests leave.
+/// The maximum growth of a node, MiB: buffers and the counters of keys, not leftovers of broken
+/// requests.
 const GROWTH: u64 = 64;
 
 fn node() -> (Node, NamedTempFile) {
@@ -55,11 +56,11 @@ fn any_bytes_are_answered_or_cut_off_and_cost_no_memory() {
     let (mut node, _file) = node();
     let corpus = corpus(&["fuzz/requests"]);
     let attempt = |seed| {
-        // Odd, so that these are not those of the bodies.
+        // Odd seeds, so that these differ from those of the bodies.
         let bytes = mutant(&corpus, &mut Dice::new(seed * 2 + 1));
         let mut stream = TcpStream::connect(&node.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // It may have answered and left before it had everything.
+        // The node may have answered and closed before it had everything.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -70,8 +71,7 @@ fn any_bytes_are_answered_or_cut_off_and_cost_no_memory() {
             _ => {}
         }
         let head = String::from_utf8_lossy(&answer[..answer.len().min(12)]).into_owned();
-        // Who begins as a client of HTTP/2 is answered by the first frame of a server, SETTINGS (RFC
-        // 9113, section 3.4).
+        // A client with the HTTP/2 preface first gets a SETTINGS frame (RFC 9113, section 3.4).
         let is_http2 = bytes.starts_with(b"PRI * HTTP/2.0") && answer.get(3) == Some(&4);
         assert!(answer.is_empty() || is_http2 || head.starts_with("HTTP/1."), "seed {seed}: {head}");
         assert!(!head.contains(" 500"), "seed {seed}: {:?}", String::from_utf8_lossy(&bytes));

@@ -23,7 +23,7 @@ fn any_configuration_loads_or_says_what_is_wrong() {
     assert!(loaded > 0, "not one mutant was good: the corpus is");
 }
 
-/// One slot for all names of a key: a pair of braces, and nothing in it that ends them early.
+/// One slot for all names of a key: a pair of braces, with nothing inside that ends them early.
 #[test]
 fn any_key_is_one_tag() {
     let corpus: Vec<Vec<u8>> = ["203.0.113.7", "2001:db8::1", "::ffff:1.2.3.4", "user:{42}", "a%7Bb", "ünï", "%h00"]

@@ -1,4 +1,4 @@
-//! Load on two nodes while a cluster breaks, and what it saw: one row for each mode of the fallback.
+//! Load on two nodes while a cluster fails, and the results: one row for each mode of the fallback.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,51 +20,51 @@ pub(crate) const CLIENTS: usize = 192;
 /// Nodes of Tollgate.
 const NODES: u64 = 2;
 
-/// What a client's own key may spend: never reached.
+/// The limit of a client's own key: never reached.
 const WIDE: u64 = 100_000_000;
 
-/// What keys that all clients share may spend.
+/// The limits of keys that all clients share.
 const TIGHT: [u64; 2] = [300, 5000];
 
 /// The longest run, ms.
 const LONGEST: usize = 3_600_000;
 
-/// What the policies of half of the clients say besides their quotas.
+/// Options of a policy besides its quotas, for half of the clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mode {
     pub(crate) name: &'static str,
     pub(crate) options: &'static str,
 }
 
-/// The modes of the fallback that each row is shown for.
+/// The modes of the fallback; each gets a row.
 pub(crate) const MODES: [Mode; 2] = [
     Mode { name: "deny", options: "on_store_failure: deny" },
     Mode { name: "local", options: "on_store_failure: local" },
 ];
 
-/// What is acknowledged by a replica, beside what is not.
+/// Charges with a replica's acknowledgement, beside others without.
 pub(crate) const DURABLE: [Mode; 2] = [
     Mode { name: "deny, replica", options: "on_store_failure: deny, durability: replica" },
     Mode { name: "deny", options: "on_store_failure: deny" },
 ];
 
-/// Whether times are held against what is promised, as they can be when nothing else runs (`scripts/faults`).
+/// Whether to assert the promised times, which needs an idle machine (`scripts/faults`).
 pub(crate) fn strict() -> bool {
     std::env::var_os("TOLLGATE_STRICT").is_some()
 }
 
-/// The one cluster that is broken by one story after the other, healed.
+/// The one cluster for all fault tests, healed.
 pub(crate) fn arena() -> MutexGuard<'static, Cluster> {
     arena_where(true)
 }
 
-/// The same for stories that no failover may spoil, as of a machine that stands still: the move of a slot does not
-/// survive that of either primary.
+/// The same for tests that a failover would spoil, such as one after a stall. The move of a slot
+/// does not survive a failover of either primary.
 pub(crate) fn arena_without_failovers() -> MutexGuard<'static, Cluster> {
     arena_where(false)
 }
 
-/// Replicas take over by themselves, or only when they are told to.
+/// Replicas take over automatically, or only on command.
 fn arena_where(replicas_take_over: bool) -> MutexGuard<'static, Cluster> {
     static CLUSTER: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start()));
     let cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,13 +80,13 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap()
 }
 
-/// The third of the slots, 0 to 2, as the cluster began.
+/// The third of the slots, 0 to 2, in the initial layout.
 fn shard_of(key: &str) -> usize {
     let slot = usize::from(slot_of(key));
     (0..3).find(|shard| slot < 16384 * (shard + 1) / 3).unwrap()
 }
 
-/// The slot that a key counts in.
+/// The slot of a key.
 pub(crate) fn slot_of(key: &str) -> u16 {
     Tag::new("ratelimit", key).slot()
 }
@@ -101,7 +101,7 @@ pub(crate) fn slot_in(shard: u16) -> u16 {
     16384 / 3 * shard + 100
 }
 
-/// One client's key or one that all share, and what the clients were told about it.
+/// One client's key or a shared one, and the clients' results for it.
 struct Spent {
     policy: String,
     limit: u64,
@@ -124,9 +124,9 @@ impl Spent {
     }
 }
 
-/// What all clients see together, by mode.
+/// The results of all clients, by mode.
 struct Seen {
-    /// For each ms of the run, whether a key of the shard was decided by the store.
+    /// For each ms of the run, whether the store decided a key of the shard.
     decided: [[Vec<AtomicBool>; 3]; 2],
     slowest_us: [AtomicU64; 2],
     failed: [AtomicU64; 2],
@@ -169,13 +169,13 @@ impl Service {
         Self { nodes, timeout, modes, _file: file }
     }
 
-    /// Runs the load while `fault` does its work; what it returns is when the store could have decided again, if it
-    /// was away (by [`now_ms`]). `own` is the shard that it breaks, if only one.
+    /// Runs the load while `fault` runs. `fault` returns when an absent store could have decided
+    /// again (by [`now_ms`]). `own` is the shard that it breaks, if only one.
     pub(crate) fn under(&mut self, what: &str, own: Option<usize>, fault: impl FnOnce() -> Option<u64>) -> [Row; 2] {
         self.under_watch(what, own, |_| fault())
     }
 
-    /// The same for a fault that looks at what the clients were told so far.
+    /// The same for a fault that reads the clients' results so far.
     pub(crate) fn under_watch(
         &mut self,
         what: &str,
@@ -208,12 +208,12 @@ impl Service {
         assert!(self.nodes.iter_mut().all(Node::is_alive), "{what}: a node died");
         let spent: Vec<(&Spent, u64)> = wide.iter().chain(&tight).map(|spent| (spent, self.charged(spent))).collect();
         let rows = [0, 1].map(|mode| Row::of(what, self, mode, own, &spent, &seen, begin..end, back));
-        // Before any of them is held against what is promised.
+        // Before the assertions on any of them.
         rows.iter().for_each(|row| println!("{row}"));
         rows
     }
 
-    /// What the store counts for a key, however long it takes to say so.
+    /// The store's count for a key, however long the store takes.
     fn charged(&self, spent: &Spent) -> u64 {
         let mut charged = 0;
         wait_until("the store tells what it counts", || {
@@ -226,7 +226,7 @@ impl Service {
     }
 }
 
-/// What the clients were told so far.
+/// The clients' results so far.
 pub(crate) struct Watch<'a>(Vec<&'a Spent>);
 
 impl Watch<'_> {
@@ -239,7 +239,7 @@ impl Watch<'_> {
     }
 }
 
-/// Ends the load, also when the fault's story fails.
+/// Ends the load, also when the fault panics.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -248,7 +248,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// One client: asks about its own key, and now and then about the next of those that all share.
+/// One client: checks its own key, and now and then the next of the shared keys.
 fn drive(node: &str, own: &Spent, shared: &[&Spent], seen: &Seen, begin: u64, over: &AtomicBool) {
     let mut connection = Connection::open(node).unwrap();
     let targets: Vec<(&Spent, Vec<u8>)> =
@@ -281,7 +281,7 @@ fn ask(connection: &mut Connection, spent: &Spent, request: &[u8], seen: &Seen, 
     if fallback {
         spent.fallback.fetch_add(1, Ordering::Relaxed);
     }
-    // The pre-filter denies what it knows also while the store is away.
+    // The pre-filter also denies while the store is unavailable.
     if body.contains(r#""source":"store""#) {
         let ms = usize::try_from(now_ms() - begin).unwrap();
         seen.decided[spent.mode][spent.shard][ms.min(LONGEST - 1)].store(true, Ordering::Relaxed);
@@ -293,16 +293,17 @@ fn ask(connection: &mut Connection, spent: &Spent, request: &[u8], seen: &Seen, 
     Ok(())
 }
 
-/// What one fault came to in one mode.
+/// The results of one fault in one mode.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) what: String,
     pub(crate) timeout: Duration,
     pub(crate) mode: &'static str,
-    /// Longest time without a decision of the store itself for keys of the broken shard and of the others, ms.
+    /// Longest time without a store decision for keys of the broken shard and of the others, ms.
     pub(crate) gap_own: u64,
     pub(crate) gap_others: u64,
-    /// From the instant at which the store could decide again to its first decision for the broken shard, ms.
+    /// From the instant when the store could decide again to its first decision for the broken
+    /// shard, ms.
     pub(crate) back_after: Option<u64>,
     pub(crate) slowest_ms: u64,
     pub(crate) answers: u64,
@@ -311,13 +312,13 @@ pub(crate) struct Row {
     pub(crate) allowed: u64,
     pub(crate) fallback_own: u64,
     pub(crate) fallback_others: u64,
-    /// Charged beyond what was allowed and what may have been charged without an answer.
+    /// Charges beyond the allowed checks and those that may have been charged without an answer.
     pub(crate) twice: u64,
-    /// Allowed by the store, and not counted in the end.
+    /// Allowed by the store, and missing in the final count.
     pub(crate) forgotten: u64,
-    /// Most that was allowed beyond the limit of any key.
+    /// The most that any key exceeded its limit.
     pub(crate) over: u64,
-    /// The same as a part of what the nodes' shares permit, for `local`.
+    /// The same relative to the nodes' shares, for `local`.
     pub(crate) over_shares: bool,
 }
 
@@ -370,8 +371,9 @@ impl Row {
         }
     }
 
-    /// What holds in every row: each check is answered, nothing is charged twice, and the limit is kept but for what a
-    /// failover forgot and, with `local`, for the nodes' shares.
+    /// Asserts the invariants of every row: each check gets an answer, nothing is charged twice,
+    /// and the limit holds. Exceptions from the limit are charges lost in a failover and, with
+    /// `local`, the nodes' shares.
     pub(crate) fn holds(&self) -> &Self {
         assert_eq!((self.failed, self.twice), (0, 0), "{self}");
         match self.mode {
@@ -384,13 +386,13 @@ impl Row {
         self
     }
 
-    /// Nothing was lost.
+    /// Nothing is lost.
     pub(crate) fn forgets_nothing(&self) -> &Self {
         assert_eq!(self.forgotten, 0, "{self}");
         self
     }
 
-    /// The other shards were decided by the store throughout.
+    /// The store decides the other shards throughout.
     pub(crate) fn spares_the_others(&self) -> &Self {
         assert!(!strict() || self.fallback_others == 0, "{self}");
         self
@@ -403,13 +405,13 @@ impl Row {
         self
     }
 
-    /// The fallback answered fewer than that.
+    /// The fallback decides fewer checks than that.
     pub(crate) fn needs_little_fallback(&self, fewer_than: u64) -> &Self {
         assert!(self.fallback_own + self.fallback_others < fewer_than, "{self}");
         self
     }
 
-    /// No check was answered by the fallback.
+    /// The fallback decides no check.
     pub(crate) fn needs_no_fallback(&self) -> &Self {
         assert_eq!(self.fallback_own + self.fallback_others, 0, "{self}");
         self

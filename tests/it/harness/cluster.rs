@@ -1,4 +1,5 @@
-//! A six-node cluster of the tests' own, by `scripts/cluster`. `REDIS_SERVER` chooses another binary.
+//! A private six-node cluster for tests, by `scripts/cluster`. `REDIS_SERVER` selects another
+//! binary.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,8 +12,9 @@ use tempfile::TempDir;
 
 use super::{hold_port, wait_until};
 
-/// Three primaries with a replica each. It ends when it is dropped; one that is kept to the end ends with the test
-/// process, however that ends: its keeper waits for the pipe to close, and then takes it down.
+/// Three primaries with a replica each. Dropping it ends the cluster. A cluster that is never
+/// dropped ends with the test process, however that ends. Its keeper waits for the pipe to close,
+/// and then shuts it down.
 pub(crate) struct Cluster {
     base: u16,
     folder: TempDir,
@@ -33,7 +35,7 @@ impl Cluster {
         cluster
     }
 
-    /// All nodes up and of one mind, whatever was done to them.
+    /// Restores the cluster: all nodes run and agree.
     pub(crate) fn heal(&self) {
         self.run(&["up"]);
     }
@@ -52,7 +54,7 @@ impl Cluster {
         );
     }
 
-    /// Of the first two nodes.
+    /// URLs of the first two nodes.
     pub(crate) fn seeds(&self) -> Vec<String> {
         (0..2).map(|node| format!("redis://127.0.0.1:{}", self.base + node)).collect()
     }
@@ -64,7 +66,7 @@ impl Cluster {
         self.connect(number, Duration::from_secs(10)).unwrap()
     }
 
-    /// The same, where the node may not answer.
+    /// The same for a node that may not answer.
     pub(crate) fn try_connection(&self, number: u16) -> redis::RedisResult<redis::Connection> {
         self.connect(number, Duration::from_millis(500))
     }
@@ -80,14 +82,14 @@ impl Cluster {
         self.base + number - 1
     }
 
-    /// The number of the node that owns `slot`, as the first node that answers tells it.
+    /// The number of the node that owns `slot`, according to the first node that answers.
     pub(crate) fn owner(&self, slot: u16) -> u16 {
         let owner = self.ranges().into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         owner.expect("the slot is owned").2
     }
 
-    /// The first and the last slot of each range, and the number of the node that owns it, as the first node that
-    /// answers tells it.
+    /// The first and the last slot of each range, and the number of its owner. The first node that
+    /// answers reports them.
     pub(crate) fn ranges(&self) -> Vec<(u16, u16, u16)> {
         let table = (1..=6).find_map(|number| {
             let mut connection = self.try_connection(number).ok()?;
@@ -116,8 +118,9 @@ impl Cluster {
         address.rsplit(':').next().unwrap().parse::<u16>().unwrap() - self.base + 1
     }
 
-    /// Lets replica `number` take over as operators do, and waits until it has. Of several elections at once all but
-    /// one may fail, and the server gives up after 5 s; it is told again after more than that.
+    /// Starts a manual failover to replica `number`, and waits for it. All but one of several
+    /// concurrent elections may fail, and the server gives up after 5 s. This sends the command
+    /// again later than that.
     pub(crate) fn fail_over(&self, number: u16) {
         let tell = || redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut self.connection(number));
         tell().unwrap();
@@ -125,21 +128,21 @@ impl Cluster {
         wait_until("the replica has taken over", || {
             looks += 1;
             if looks % 600 == 0 {
-                // A primary by now refuses it.
+                // A node that is already a primary rejects it.
                 let _ = tell();
             }
             self.is_primary(number)
         });
     }
 
-    /// Sets what CONFIG SET does at all nodes.
+    /// Runs CONFIG SET on all nodes.
     pub(crate) fn configure(&self, name: &str, value: &str) {
         for number in 1..=6 {
             redis::cmd("CONFIG").arg(&["SET", name, value]).exec(&mut self.connection(number)).unwrap();
         }
     }
 
-    /// Whether node `number` answers as a primary.
+    /// Whether node `number` reports the role of a primary.
     pub(crate) fn is_primary(&self, number: u16) -> bool {
         let role = |mut connection| redis::cmd("ROLE").query::<Vec<redis::Value>>(&mut connection);
         let role = self.try_connection(number).and_then(role);
@@ -147,14 +150,14 @@ impl Cluster {
     }
 }
 
-/// In memory where that can be: nodes wait for the disk whenever their cluster changes, and a busy disk makes that
-/// half a minute.
+/// In memory where possible. Nodes wait for the disk at each change of their cluster, up to half a
+/// minute on a busy disk.
 fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 impl Drop for Cluster {
-    /// Before its folder goes, which knows the processes.
+    /// Runs before the removal of its folder, which lists the processes.
     fn drop(&mut self) {
         let down = control(self.base, &self.folder).args(["-c", r#"exec "$0" down"#, &script()]).output();
         if !down.as_ref().is_ok_and(|output| output.status.success()) && !std::thread::panicking() {
@@ -163,7 +166,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Adds the calls that INFO commandstats tells.
+/// Adds the calls in INFO commandstats.
 pub(crate) fn add_calls(connection: &mut redis::Connection, calls: &mut BTreeMap<String, u64>) {
     let info: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
     for line in info.lines() {
@@ -178,7 +181,7 @@ pub(crate) fn add_calls(connection: &mut redis::Connection, calls: &mut BTreeMap
 pub(crate) fn shared() -> &'static Cluster {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
         let cluster = Cluster::start();
-        // A primary that stands still for 2 s is not failed over while others count on it.
+        // A primary that stalls for 2 s must not fail over while other tests use it.
         cluster.configure("cluster-node-timeout", "15000");
         cluster
     });
@@ -195,8 +198,8 @@ fn script() -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/cluster").to_str().unwrap().to_owned()
 }
 
-/// The first of six ports that are free, with those of the cluster bus 10,000 above; another one at each call,
-/// since a cluster takes its ports only a while later.
+/// The first of six free ports, with those of the cluster bus 10,000 above. Each call returns
+/// another one, because a cluster binds its ports only later.
 fn free_base() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = 10_000 + u16::try_from(std::process::id() % 1000).unwrap() * 12;

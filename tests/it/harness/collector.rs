@@ -1,4 +1,4 @@
-//! A receiver of traces, as a collector is one: OTLP over gRPC and over HTTP.
+//! A trace collector: OTLP over gRPC and over HTTP.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -22,11 +22,11 @@ pub(crate) struct Collector {
     _runtime: tokio::runtime::Runtime,
 }
 
-/// What was received.
+/// The received spans.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<Received>>>);
 
-/// A span and who sent it.
+/// A span and its sender.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) service: String,
@@ -47,12 +47,12 @@ impl Collector {
         Self { endpoint, spans, _runtime: runtime }
     }
 
-    /// Tollgate with traces that come here, soon.
+    /// Tollgate that exports its traces here, with a short delay.
     pub(crate) fn tollgate(&self, variables: &[(&str, &str)]) -> Command {
         tracing_to(&self.endpoint, variables)
     }
 
-    /// Waits until spans are there of which `wanted` is true, and gives all that are there then.
+    /// Waits until `wanted` accepts the spans, and returns all received so far.
     pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Spanned) -> bool) -> Spanned {
         let mut found = Spanned(Vec::new());
         wait_until(what, || {
@@ -66,7 +66,7 @@ impl Collector {
 /// The span of a caller.
 pub(crate) const PARENT: &str = "00f067aa0ba902b7";
 
-/// The answer to a body of JSON that is posted within a trace of the caller's; it is sampled by `flags` `01`.
+/// Posts a JSON body within a caller's trace, and returns the response; `flags` `01` samples it.
 pub(crate) fn traced(node: &Node, path: &str, trace: &str, flags: &str, body: &serde_json::Value) -> Answer {
     let traceparent = format!("00-{trace}-{PARENT}-{flags}");
     let fields = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
@@ -110,7 +110,7 @@ impl TraceService for Spans {
     }
 }
 
-/// Spans to ask about.
+/// Spans to query.
 pub(crate) struct Spanned(pub(crate) Vec<Received>);
 
 impl Spanned {
@@ -118,7 +118,7 @@ impl Spanned {
         self.0.iter().map(|received| &received.span)
     }
 
-    /// Those of a name, in one trace.
+    /// The spans of that name in a trace.
     pub(crate) fn named(&self, trace: &str, name: &str) -> Vec<&Span> {
         self.all().filter(|span| hex(&span.trace_id) == trace && span.name == name).collect()
     }
@@ -141,13 +141,13 @@ impl Spanned {
     }
 }
 
-/// An attribute as text; empty when it is not there.
+/// An attribute as text; empty when absent.
 pub(crate) fn attribute(span: &Span, key: &str) -> String {
     let found = span.attributes.iter().find(|attribute| attribute.key == key);
     text(found.and_then(|found| found.value.as_ref()).and_then(|value| value.value.as_ref()))
 }
 
-/// Several of them.
+/// Several attributes.
 pub(crate) fn attributes<const N: usize>(span: &Span, keys: [&str; N]) -> [String; N] {
     keys.map(|key| attribute(span, key))
 }

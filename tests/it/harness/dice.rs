@@ -1,4 +1,4 @@
-//! Numbers as good as random, the same for a seed in each run (xorshift64, Marsaglia 2003).
+//! Pseudo-random numbers, the same for a seed in each run (xorshift64, Marsaglia 2003).
 
 pub(crate) struct Dice(u64);
 
@@ -18,7 +18,7 @@ impl Dice {
         self.number() % sides.max(1)
     }
 
-    /// One of so many places.
+    /// A random index below `places`.
     pub(crate) fn place(&mut self, places: usize) -> usize {
         usize::try_from(self.below(places as u64)).unwrap()
     }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 by hand, so that a story can also say what no client library would.
+//! HTTP/1.1 by hand, so that a test can also send what no client library would.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ pub(crate) struct Connection<S = TcpStream> {
     stream: BufReader<S>,
 }
 
-/// One answer.
+/// One response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -49,7 +49,7 @@ impl<S: Read + Write> Connection<S> {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Reads one answer, with a body if `with_body` and it has one.
+    /// Reads one response, with its body if `with_body`.
     pub(crate) fn receive(&mut self, with_body: bool) -> std::io::Result<Answer> {
         let status = self.line()?.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or(std::io::ErrorKind::UnexpectedEof)?;
@@ -86,14 +86,14 @@ pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: 
     [head.as_bytes(), body].concat()
 }
 
-/// Sends one request on a connection of its own. The answer is one that the interface's description knows.
+/// Sends one request on a separate connection. The response must match the OpenAPI document.
 pub(crate) fn exchange(address: &str, request: &[u8]) -> Answer {
     let answer = try_exchange(address, request).expect("the node answers");
     openapi::holds(request, &answer);
     answer
 }
 
-/// The same, where the node may have a reason not to answer.
+/// The same for a node that may have a reason not to answer.
 pub(crate) fn try_exchange(address: &str, request: &[u8]) -> std::io::Result<Answer> {
     let mut connection = Connection::open(address)?;
     connection.send(request)?;
@@ -104,7 +104,7 @@ pub(crate) fn get(address: &str, path: &str) -> Answer {
     exchange(address, &request("GET", path, &[], b""))
 }
 
-/// Calls with a token, if there is one; the body is JSON.
+/// Sends a JSON body with a token, if any.
 pub(crate) fn call(address: &str, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
     let bearer = token.map(|token| format!("Bearer {token}"));
     let mut headers = vec![("Content-Type", "application/json")];

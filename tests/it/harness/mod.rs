@@ -55,7 +55,7 @@ pub(crate) struct Node {
     process: Child,
     /// `127.0.0.1:port`.
     pub(crate) address: String,
-    /// What it says on standard output when it starts; its last line is one to try.
+    /// Its standard output at the start; the last line is a command to try.
     pub(crate) greeting: String,
 }
 
@@ -65,7 +65,7 @@ impl Node {
         Self::start_with(&[])
     }
 
-    /// Starts a node with more arguments, and waits until it says where it listens.
+    /// Starts a node with more arguments, and waits until it reports its address.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         Self::start_by(Command::new(TOLLGATE), arguments)
     }
@@ -80,12 +80,12 @@ impl Node {
         Self::begin(Command::new(TOLLGATE), listen, arguments)
     }
 
-    /// The same by a command that runs the program, with an environment of its own.
+    /// The same by a command that runs the program, with its own environment.
     pub(crate) fn start_by(program: Command, arguments: &[&str]) -> Self {
         Self::begin(program, "127.0.0.1:0", arguments)
     }
 
-    /// A node that greets nobody, at an address of the caller's choice.
+    /// A node whose output is not read, at an address of the caller's choice.
     pub(crate) fn start_unread(mut program: Command, address: String) -> Self {
         let process = program.args(["serve", "--listen", &address]).spawn().expect("the built program starts");
         Self { process, address, greeting: String::new() }
@@ -115,41 +115,41 @@ impl Node {
         format!("http://{}", self.address)
     }
 
-    /// The answer to a body of JSON.
+    /// Posts a JSON body and returns the response.
     pub(crate) fn post(&self, path: &str, body: &Value) -> http::Answer {
         http::post(&self.address, path, body.to_string())
     }
 
-    /// The decision on a check, or why there is none.
+    /// The decision on a check, or the problem.
     pub(crate) fn check(&self, policy: &str, key: &str, cost: u64) -> Value {
         self.post("/v1/check", &json!({"policy": policy, "key": key, "cost": cost})).json()
     }
 
-    /// What `GET /metrics` tells.
+    /// The text of `GET /metrics`.
     pub(crate) fn metrics(&self) -> String {
         let answer = http::get(&self.address, "/metrics");
         assert_eq!(answer.status, 200);
         String::from_utf8(answer.body).unwrap()
     }
 
-    /// What `GET /health/ready` tells of a node that is.
+    /// The body of `GET /health/ready` of a ready node.
     pub(crate) fn health(&self) -> Value {
         let answer = http::get(&self.address, "/health/ready");
         assert_eq!(answer.status, 200);
         answer.json()
     }
 
-    /// Asks it to end, as an orchestrator does.
+    /// Sends SIGTERM, as an orchestrator does.
     pub(crate) fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);
     }
 
-    /// SIGHUP, by which services are told to read their files again.
+    /// Sends SIGHUP, the usual signal for a reload.
     pub(crate) fn hang_up(&self) {
         self.signal(rustix::process::Signal::HUP);
     }
 
-    /// Stops it, as a machine that has no time for it does.
+    /// Stops it, as an overloaded machine does.
     pub(crate) fn stop(&self) {
         self.signal(rustix::process::Signal::STOP);
     }
@@ -163,7 +163,7 @@ impl Node {
         rustix::process::kill_process(pid, signal).expect("it still runs");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it exits without being killed.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the node has ended", || {
@@ -177,7 +177,7 @@ impl Node {
         self.process.id()
     }
 
-    /// How many it has.
+    /// The number of its threads.
     pub(crate) fn threads(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it still runs").count()
     }
@@ -194,17 +194,17 @@ impl Drop for Node {
     }
 }
 
-/// A loopback port at which nobody listens until a test of its own does: connections to it are refused, and no other
-/// test is given it for the next hundred ports.
+/// A loopback port without a listener until the test opens one; connections to it fail. The next
+/// hundred calls return other ports.
 pub(crate) fn free_port() -> u16 {
     hold_port(0).expect("a free port")
 }
 
-/// Keeps `port`, or any for 0, from being given to others: the system gives nobody a port to which a socket is bound.
-/// Whoever means this one may listen at it all the same (SO_REUSEADDR, on both sides), since this socket does not.
+/// Reserves `port`, or any for 0: the system assigns no port to which a socket is bound. The test
+/// may still listen on it (SO_REUSEADDR, on both sides), because this socket does not listen.
 ///
 /// # Errors
-/// Somebody has it.
+/// Another socket uses the port.
 pub(crate) fn hold_port(port: u16) -> std::io::Result<u16> {
     static HELD: Mutex<VecDeque<TcpSocket>> = Mutex::new(VecDeque::new());
     let socket = TcpSocket::new_v4()?;
@@ -213,7 +213,7 @@ pub(crate) fn hold_port(port: u16) -> std::io::Result<u16> {
     let port = socket.local_addr()?.port();
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.push_back(socket);
-    // Far fewer than the descriptors that a process may have (1024), more than tests that run at a time use.
+    // Far fewer than the descriptors of a process (1024), more than concurrent tests use.
     if held.len() > 100 {
         held.pop_front();
     }

@@ -1,4 +1,4 @@
-//! The description of the interface, held to what nodes answer: every answer that a story gets passes through here.
+//! Compares every response that a test receives with the OpenAPI document.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -10,15 +10,15 @@ use super::http::Answer;
 pub(crate) static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../../src/http/openapi.json")).unwrap());
 
-/// Fails when the description has the call and not this answer to it: its status, header fields or members.
+/// Fails if the document has the call without this response: its status, header fields or members.
 pub(crate) fn holds(request: &[u8], answer: &Answer) {
     let faults = faults_of(request, answer);
     assert!(faults.is_empty(), "openapi.json knows nothing of {faults:#?}\nin {answer:?}");
 }
 
-/// What the description does not say of an answer; nothing of calls that it does not have.
+/// The parts of a response that the document lacks; empty for calls that it does not list.
 pub(crate) fn faults_of(request: &[u8], answer: &Answer) -> Vec<String> {
-    // What HTTP itself refuses comes to no call.
+    // A request that the HTTP layer rejects belongs to no call.
     if matches!(answer.status, 400 | 431) && answer.header("x-request-id").is_none() && answer.body.is_empty() {
         return Vec::new();
     }
@@ -28,7 +28,7 @@ pub(crate) fn faults_of(request: &[u8], answer: &Answer) -> Vec<String> {
     let path = path.split('?').next().unwrap_or_default();
     match DOCUMENT["paths"][path].get(&method) {
         Some(call) => answer_faults(call, answer),
-        // A problem is one whatever was asked for.
+        // A problem document has the same schema for every call.
         None if answer.header("content-type") == Some("application/problem+json") && !answer.body.is_empty() => {
             faults(&DOCUMENT["components"]["schemas"]["Problem"], &answer.json(), "")
         }
@@ -49,7 +49,7 @@ fn answer_faults(call: &Value, answer: &Answer) -> Vec<String> {
     found
 }
 
-/// Fields that an answer must have and has not, and those of ours that are not described.
+/// Required fields that a response lacks, and our fields that are not described.
 fn header_faults(response: &Value, answer: &Answer) -> Vec<String> {
     let no_fields = Map::new();
     let described = response["headers"].as_object().unwrap_or(&no_fields);
@@ -62,7 +62,7 @@ fn header_faults(response: &Value, answer: &Answer) -> Vec<String> {
     missing.chain(unknown.map(|name| format!("the field {name}"))).collect()
 }
 
-/// Where `value` is not what `schema` says. An object may have only members that are described.
+/// The places where `value` violates `schema`. An object may have only described members.
 pub(crate) fn faults(schema: &Value, value: &Value, at: &str) -> Vec<String> {
     let schema = resolve(schema);
     if let Some(one_of) = schema.get("oneOf").or(schema.get("anyOf")).and_then(Value::as_array) {
@@ -106,7 +106,7 @@ fn has_type(schema: &Value, value: &Value) -> bool {
     };
     match &schema["type"] {
         Value::Array(names) => names.iter().any(is),
-        // Of several at once, which are objects here.
+        // For `allOf`, whose parts are objects here.
         Value::Null => schema.get("allOf").is_some() && value.is_object(),
         name => is(name),
     }
@@ -141,7 +141,7 @@ fn described_members<'a>(schema: &'a Value, described: &mut BTreeMap<&'a str, &'
         .for_each(|part| described_members(part, described, required));
 }
 
-/// What a reference refers to.
+/// The target of a reference.
 fn resolve(value: &Value) -> &Value {
     let Some(reference) = value.get("$ref").and_then(Value::as_str) else { return value };
     let pointer = reference.strip_prefix('#').expect("a reference within the document");

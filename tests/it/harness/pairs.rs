@@ -1,11 +1,11 @@
-//! Two nodes on one store, of each kind that nodes can share; and one on the embedded store.
+//! Two nodes on each kind of shared store, and one on the embedded store.
 
 use serde_json::{Value, json};
 
 use super::redis::shared;
 use super::{Node, cluster, file_with, http, node_with};
 
-/// Every algorithm with a limit of 1 to be replaced, and a window so long that nothing leaves it meanwhile.
+/// Every algorithm, with a window so long that no charge expires during a test.
 pub(crate) const ALGORITHMS: [&str; 6] = ["sliding", "clock", "year", "first", "bucket", "log"];
 
 /// A policy of each algorithm with this limit, called `<algorithm>-<limit>`.
@@ -24,7 +24,8 @@ pub(crate) fn policies(limits: &[u64], options: &str) -> String {
     format!("policies:{}\n", limits.iter().map(of).collect::<String>())
 }
 
-/// Two nodes with this configuration on one Redis, two on the cluster, and one, twice, on the embedded store.
+/// Two nodes with this configuration on one Redis, two on the cluster, and one, twice, on the
+/// embedded store.
 pub(crate) fn on_pairs_of_nodes(configuration: &str, story: impl Fn([&Node; 2], &str)) {
     for (name, seeds) in [("redis", vec![shared().url()]), ("cluster", cluster::shared().seeds())] {
         let store = format!("store: {{redis: [{}]}}\n", seeds.join(", "));
@@ -41,19 +42,19 @@ pub(crate) fn check(node: &Node, body: &Value) -> Value {
     posted(node, "/v1/check", body)
 }
 
-/// The answer to `body`, which must be one.
+/// The response to `body`, which must be a success.
 pub(crate) fn posted(node: &Node, path: &str, body: &Value) -> Value {
     let answer = node.post(path, body);
     assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
     answer.json()
 }
 
-/// What is left.
+/// The remaining units.
 pub(crate) fn remaining(node: &Node, policy: &str, key: &str) -> u64 {
     check(node, &json!({"policy": policy, "key": key, "cost": 0}))["remaining"].as_u64().unwrap()
 }
 
-/// Forgets what counts.
+/// Resets the key.
 pub(crate) fn reset(node: &Node, policy: &str, key: &str) -> http::Answer {
     let path = format!("/v1/usage?policy={policy}&key={key}");
     http::exchange(&node.address, &http::request("DELETE", &path, &[], b""))

@@ -1,9 +1,9 @@
-//! Prometheus' own checker of what it is given.
+//! Prometheus' own checker of rules and metrics.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-/// What it says, given `text` as its input.
+/// Its output, given `text` as its input.
 pub(crate) fn promtool(arguments: &[&str], text: &str) -> Output {
     let spawned = Command::new("promtool")
         .args(arguments)

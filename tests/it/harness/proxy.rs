@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tollgate::clock::Clock;
 
-/// Says nothing more, with its connections open.
+/// Drops all bytes, with its connections open.
 const SILENT: u64 = u64::MAX;
 
 /// A proxy in front of one port. Its threads end with the connections.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
-    /// Where new connections lead to.
+    /// The target port of new connections.
     target: Arc<AtomicU16>,
     manners: Arc<Manners>,
     accepted: Arc<AtomicUsize>,
@@ -23,9 +23,9 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Manners {
-    /// How long bytes take in each direction, ms, or [`SILENT`].
+    /// The delay of bytes in each direction, ms, or [`SILENT`].
     delay: AtomicU64,
-    /// Whether a call of a script breaks its connection.
+    /// Whether a script call breaks its connection.
     no_scripts: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl Proxy {
     pub(crate) fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // Room for the descriptors to come: the kernel may take seconds to make it on busy cores.
+        // Reserves descriptors: the kernel may take seconds to grow their table on busy cores.
         let _ = rustix::io::fcntl_dupfd_cloexec(&listener, 4095);
         let (manners, open) = (Arc::new(Manners::default()), Arc::new(Mutex::new(Vec::new())));
         let (accepted, target) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU16::new(target)));
@@ -75,22 +75,22 @@ impl Proxy {
         }
     }
 
-    /// Bytes take `ms` in each direction.
+    /// Delays bytes by `ms` in each direction.
     pub(crate) fn delay(&self, ms: u64) {
         self.manners.delay.store(ms, Ordering::Relaxed);
     }
 
-    /// Whoever calls a script is hung up on, as by a proxy that knows no EVALSHA.
+    /// Closes a connection at a script call, as a proxy without EVALSHA does.
     pub(crate) fn hang_up_on_scripts(&self, hang_up: bool) {
         self.manners.no_scripts.store(hang_up, Ordering::Relaxed);
     }
 
-    /// Connections that were opened through it.
+    /// The number of connections opened through it.
     pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Connections stand, and nothing comes through: as behind a firewall that forgot them.
+    /// Connections stay open, and no bytes pass, as behind a firewall that has lost its state.
     pub(crate) fn fall_silent(&self) {
         self.delay(SILENT);
     }
@@ -117,7 +117,7 @@ fn copy(mut from: TcpStream, to: TcpStream, manners: &Manners) {
     }
 }
 
-/// Writes each piece when it is due, us: what comes behind it is on its way meanwhile.
+/// Writes each piece when it is due, us; later pieces are in flight meanwhile.
 fn deliver(arriving: &mpsc::Receiver<(u64, Vec<u8>)>, mut to: TcpStream, clock: &Clock) {
     for (due, bytes) in arriving {
         std::thread::sleep(Duration::from_micros(due.saturating_sub(clock.now())));

@@ -1,4 +1,4 @@
-//! Redis servers of the tests' own. `REDIS_SERVER` chooses another binary.
+//! Private Redis servers for tests. `REDIS_SERVER` selects another binary.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -15,8 +15,8 @@ use super::cluster::add_calls;
 use super::timed::TimedRedis;
 use super::{free_port, hold_port, wait_until};
 
-/// One server without persistence. It ends with the test process, however that ends: its keeper waits for the
-/// pipe to close, and then kills it.
+/// One server without persistence. It ends with the test process, however that ends. Its keeper
+/// waits for the pipe to close, and then kills it.
 pub struct Server {
     pub port: u16,
     process: rustix::process::Pid,
@@ -63,7 +63,7 @@ impl Server {
         self.signal(rustix::process::Signal::CONT);
     }
 
-    /// Ends it, which dropping it only begins to do: nothing is answered after this.
+    /// Kills it and waits; dropping it does not wait. It answers nothing after this.
     pub fn end(self) {
         self.signal(rustix::process::Signal::KILL);
         wait_until("it is gone", || self.connection().is_err());
@@ -73,13 +73,13 @@ impl Server {
         rustix::process::kill_process(self.process, signal).unwrap();
     }
 
-    /// How many clients wait for something that others must do, such as replicas.
+    /// The number of clients that wait for others, such as replicas.
     pub fn blocked_clients(&self) -> u64 {
         let info: redis::InfoDict = redis::cmd("INFO").query(&mut self.connection().unwrap()).unwrap();
         info.get("blocked_clients").unwrap()
     }
 
-    /// How often each of these commands was called.
+    /// The number of calls of each of these commands.
     pub fn calls<const COUNT: usize>(&self, names: [&str; COUNT]) -> [u64; COUNT] {
         let mut calls = BTreeMap::new();
         add_calls(&mut self.connection().unwrap(), &mut calls);
@@ -94,13 +94,13 @@ impl Server {
         redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
     }
 
-    /// A store of its own on this server. Needs a tokio runtime around it.
+    /// A separate store on this server. Needs a tokio runtime around it.
     pub fn store(&self) -> RedisStore {
         let config = RedisConfig { seeds: vec![self.url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
         RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::default(), Workers::default()).unwrap()
     }
 
-    /// The same, which is told the instant of each call.
+    /// The same with a given instant for each call.
     pub fn timed_store(&self) -> TimedRedis {
         TimedRedis::open(&[self.url()], Clock::system())
     }
@@ -120,7 +120,7 @@ pub fn bus_port() -> u16 {
     ports.find(|port| hold_port(port + 10_000).is_ok()).expect("a free port")
 }
 
-/// A store on the shared server for a test that is not async, with the runtime in which it lives.
+/// A store on the shared server for a synchronous test, with its runtime.
 pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let store = {
@@ -131,7 +131,7 @@ pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
     (runtime, store)
 }
 
-/// The same, which is told the instant of each call.
+/// The same with a given instant for each call.
 pub fn timed_store() -> (tokio::runtime::Runtime, TimedRedis) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let timed = {
@@ -142,7 +142,7 @@ pub fn timed_store() -> (tokio::runtime::Runtime, TimedRedis) {
     (runtime, timed)
 }
 
-/// One server for all tests that share nothing but keys of their own.
+/// One server for all tests that share no keys.
 pub fn shared() -> &'static Server {
     static SERVER: LazyLock<Server> = LazyLock::new(Server::start);
     &SERVER

@@ -1,4 +1,4 @@
-//! The surface of a node inside of the test's own process, for what the program cannot be brought to.
+//! A node's surface in the test's own process, for situations that the program cannot reach.
 
 use std::convert::Infallible;
 
@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use tollgate::access::Reach;
 use tollgate::http::{Front, Node, Surface};
 
-/// Serves the node on a free port as long as the runtime runs; where.
+/// Serves the node on a free port as long as the runtime runs; returns its address.
 pub(crate) async fn serve(node: Node) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

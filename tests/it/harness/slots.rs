@@ -1,27 +1,28 @@
-//! Slots that are moved by hand, step by step.
+//! Slots that tests move manually, step by step.
 
 use super::cluster::Cluster;
 use super::wait_until;
 
-/// As `redis-cli --cluster reshard` does it.
+/// Moves a slot as `redis-cli --cluster reshard` does.
 pub(crate) fn move_slot(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     begin(cluster, slot, from, to);
     while migrate(cluster, slot, from, to, 100) > 0 {}
     settle(cluster, slot, [to, from]);
 }
 
-/// The slot is half-way from now on; none of its keys has moved.
+/// The slot is half-migrated from now on; none of its keys has moved.
 pub(crate) fn begin(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     set_slot(cluster, to, slot, "IMPORTING", &id(cluster, from));
     set_slot(cluster, from, slot, "MIGRATING", &id(cluster, to));
 }
 
-/// The first of `owners` is told first that it owns the slot.
+/// Assigns the slot to the first of `owners`, which learns it first.
 pub(crate) fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
     let id = id(cluster, owners[0]);
     owners.iter().for_each(|number| set_slot(cluster, *number, slot, "NODE", &id));
-    // A node that takes the slot back before it has heard of the new owner's epoch claims it with an older one: as soon
-    // as it does hear, each of the two holds the other for the owner, for good.
+    // A node may take the slot back before it knows the new owner's epoch. It then claims the slot
+    // with an older epoch. Once it learns the epoch, each of the two considers the other the owner,
+    // permanently.
     let epoch = |number: u16, name: &str| -> u64 {
         let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut cluster.connection(number)).unwrap();
         info.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
@@ -30,18 +31,18 @@ pub(crate) fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
     wait_until("the former owner has heard of it", || epoch(owners[1], "cluster_current_epoch:") >= mine);
 }
 
-/// Tells node `number` what becomes of the slot.
+/// Sets the state of the slot at node `number`.
 pub(crate) fn set_slot(cluster: &Cluster, number: u16, slot: u16, state: &str, id: &str) {
     let mut cmd = redis::cmd("CLUSTER");
     cmd.arg("SETSLOT").arg(slot).arg(state).arg(id).exec(&mut cluster.connection(number)).unwrap();
 }
 
-/// Of node `number`, as the cluster knows it.
+/// The cluster id of node `number`.
 pub(crate) fn id(cluster: &Cluster, number: u16) -> String {
     redis::cmd("CLUSTER").arg("MYID").query(&mut cluster.connection(number)).unwrap()
 }
 
-/// Moves some keys of the slot; how many.
+/// Moves some keys of the slot; returns how many.
 pub(crate) fn migrate(cluster: &Cluster, slot: u16, from: u16, to: u16, most: usize) -> usize {
     let mut source = cluster.connection(from);
     let keys = redis::cmd("CLUSTER")

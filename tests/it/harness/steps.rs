@@ -17,16 +17,17 @@ use tollgate::store::Subject;
 /// An instant to start from: far enough from the epoch for any window.
 pub const START: Micros = 1_790_000_000_000_000;
 
-/// A clock steps back by less than a window, and where windows by the calendar are told by less than that covers on
-/// either side: what lies further ahead than that, a store need not see.
+/// A clock steps back by less than a window. Calendar windows are known for less than that on
+/// either side. A store need not see charges further ahead.
 const BACK: Micros = 200_000;
 
-/// One call: at `gap` us after the previous one (or before, when the clock steps back), with a list of costs.
+/// One call: at `gap` us after the previous one (or before, when the clock steps back), with some
+/// costs.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub now: Micros,
     pub costs: Vec<u64>,
-    /// The limits are multiplied by this many quarters from here on: lowered, raised or as they are.
+    /// From here on the limits are multiplied by this many quarters: lowered, raised or unchanged.
     pub quarters: u64,
 }
 
@@ -41,7 +42,7 @@ pub fn policy_of(algorithm: Algorithm, quotas: Vec<Quota>) -> Policy {
     Policy { on_store_failure: OnStoreFailure::Deny, ..policy }
 }
 
-/// A key of a policy, as a store is asked of it.
+/// A key under a policy, as stores expect it.
 pub fn subject(policy: impl Into<Arc<Policy>>, key: &str) -> Subject {
     let policy = policy.into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, key);
@@ -52,7 +53,7 @@ pub fn quota(limit: u64, window: Micros, rule: Rule) -> Quota {
     Quota { name: span_text(window), limit: NonZeroU64::new(limit).unwrap(), window, rule }
 }
 
-/// A token bucket's: `units` per `per` us and `burst`, or the largest burst that can be counted exactly.
+/// A token bucket: `units` per `per` us and `burst`, or the largest burst with exact counts.
 pub fn bucket(burst: u64, units: u64, per: Micros) -> Quota {
     let rate = Rate { units: NonZeroU64::new(units).unwrap(), per };
     let terms = Terms::of(rate);
@@ -60,8 +61,8 @@ pub fn bucket(burst: u64, units: u64, per: Micros) -> Quota {
     Quota { name: span_text(per), limit, window: terms.fill_time(limit).unwrap(), rule: Rule::TokenBucket(rate) }
 }
 
-/// The policy with its limits changed, as a reload would; never across 2^32, where another column of a
-/// sliding window begins.
+/// The policy with its limits changed, as by a reload. The change never crosses 2^32, where another
+/// column of a sliding window begins.
 pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
     let mut changed = policy.clone();
     for quota in &mut changed.quotas {
@@ -114,7 +115,8 @@ pub fn fixed_policies() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// Fixed windows by the calendar of one time zone; clocks are set within weeks of [`START`] in most.
+/// Fixed windows by the calendar of one time zone; most zones change their clocks within weeks of
+/// [`START`].
 pub fn calendar_policies() -> impl Strategy<Value = Policy> {
     let zones = ["UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kolkata", "Australia/Lord_Howe", "Africa/Cairo"];
     let units = prop::sample::subsequence(vec![Unit::Day, Unit::Week, Unit::Month, Unit::Year], 1..=3);
@@ -138,14 +140,14 @@ pub fn bucket_policies() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// A policy of sliding logs that hold at most `most` entries each.
+/// A policy of sliding logs with at most `most` entries each.
 pub fn logs(quotas: &[(u64, Micros)], most: u32) -> Policy {
     let rule = Rule::SlidingLog(NonZeroU32::new(most).unwrap());
     let quotas = quotas.iter().map(|&(limit, window)| quota(limit, window, rule)).collect();
     policy_of(Algorithm::SlidingLog, quotas)
 }
 
-/// Sliding logs; some are full long before their limit is reached.
+/// Sliding logs; some are full long before they reach their limit.
 pub fn log_policies() -> impl Strategy<Value = Policy> {
     let most = prop_oneof![1 => 1..6u32, 2 => 6..60u32, 2 => Just(10_000u32)];
     (windows(), prop::collection::vec(limit(), 3), most)
@@ -160,7 +162,7 @@ pub fn span(quota: &Quota) -> Micros {
     }
 }
 
-/// Of any algorithm.
+/// Policies of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
     prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies(), log_policies()]
 }
@@ -192,7 +194,7 @@ pub fn steps(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<Step>> 
     })
 }
 
-/// One of the policies each, with steps that suit it.
+/// One of the policies each, with suitable steps.
 pub fn histories(policies: impl Strategy<Value = Policy>, count: usize) -> impl Strategy<Value = (Policy, Vec<Step>)> {
     policies.prop_flat_map(move |policy| {
         let steps = steps(&policy, count);
@@ -200,7 +202,7 @@ pub fn histories(policies: impl Strategy<Value = Policy>, count: usize) -> impl 
     })
 }
 
-/// Runs that many cases, and leaves no file of those that fail.
+/// Runs that many cases, and leaves no file of failures.
 pub fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
 }

@@ -1,11 +1,11 @@
-//! One story on several stores.
+//! One test on several stores.
 
 use serde_json::Value;
 
 use super::redis::shared;
 use super::{Node, cluster, file_with, node_with};
 
-/// Tells the story to a node with these policies on the embedded store, and to one on Redis.
+/// Runs the test on a node with the embedded store, and on one with Redis.
 pub(crate) fn on_memory_and_redis(policies: &str, story: impl Fn(&Node)) {
     let redis = format!("store: {{timeout: 5s, redis: [{}]}}", shared().url());
     for store in ["", &redis] {
@@ -13,7 +13,7 @@ pub(crate) fn on_memory_and_redis(policies: &str, story: impl Fn(&Node)) {
     }
 }
 
-/// Tells it to a node on the embedded store, to one on Redis and to one on the cluster.
+/// Runs it on a node with the embedded store, on one with Redis and on one with the cluster.
 pub(crate) fn on_memory_redis_and_cluster(policies: &str, story: impl Fn(&Node)) {
     let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
     let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));

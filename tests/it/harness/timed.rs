@@ -1,4 +1,4 @@
-//! Stores that are told the instant of each call: what Redis decides by instead of its TIME.
+//! Stores with a given instant for each call; Redis decides by it instead of its TIME.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use tollgate::workers::Workers;
 
 use super::chaos::now_ms;
 
-/// What comes of a history whose instants are told. Redis ends its keys by its own clock all the same, a second after
-/// they have ceased to matter: a history that takes as long, since the machine has no time, is not judged.
+/// The result of a history with given instants. Redis still expires its keys by its own clock, a
+/// second after they cease to matter. A history that takes that long on a busy machine is rejected.
 pub fn in_time(history: impl FnOnce() -> Result<(), TestCaseError>) -> Result<(), TestCaseError> {
     let began = now_ms();
     history().map_err(|error| match now_ms() - began < 1000 {
@@ -24,34 +24,34 @@ pub fn in_time(history: impl FnOnce() -> Result<(), TestCaseError>) -> Result<()
     })
 }
 
-/// An embedded one, for one caller at a time: the instant (us) and the call are two steps.
+/// An embedded store, for one caller at a time: the instant (us) and the call are two steps.
 pub struct Timed {
     store: MemoryStore,
     hand: Arc<AtomicU64>,
 }
 
 impl Timed {
-    /// Holds at most `max_keys` keys.
+    /// Stores at most `max_keys` keys.
     pub fn new(max_keys: usize) -> Self {
         let hand = Arc::new(AtomicU64::new(0));
         Self { store: MemoryStore::new(Clock::manual(hand.clone()), max_keys), hand }
     }
 
-    /// As it is at `now` (us).
+    /// The store at `now` (us).
     pub fn at(&self, now: Micros) -> &MemoryStore {
         self.hand.store(now, Ordering::SeqCst);
         &self.store
     }
 }
 
-/// One on Redis, for callers at one instant (us) at a time.
+/// A store on Redis, for callers at one instant (us) at a time.
 pub struct TimedRedis {
     pub store: RedisStore,
     hand: Arc<AtomicU64>,
 }
 
 impl TimedRedis {
-    /// On the servers that `seeds` lead to, for a node with this clock. Needs a tokio runtime around it.
+    /// On the servers behind `seeds`, for a node with this clock. Needs a tokio runtime around it.
     pub fn open(seeds: &[String], clock: Clock) -> Self {
         let config = RedisConfig { seeds: seeds.to_vec(), key_prefix: "ratelimit".into(), ..RedisConfig::default() };
         let (hand, generations) = (Arc::new(AtomicU64::new(0)), Arc::new(Generations::default()));
@@ -61,7 +61,7 @@ impl TimedRedis {
         Self { store, hand }
     }
 
-    /// As it is at `now` (us).
+    /// The store at `now` (us).
     pub fn at(&self, now: Micros) -> &RedisStore {
         self.hand.store(now, Ordering::SeqCst);
         &self.store

@@ -1,4 +1,4 @@
-//! Certificates of the tests' own, and a client that speaks TLS.
+//! Private certificates for tests, and a client that speaks TLS.
 
 use std::io;
 use std::net::TcpStream;
@@ -16,7 +16,8 @@ use tempfile::TempDir;
 
 use super::http::{Answer, Connection};
 
-/// An authority and a folder with what it signed: `ca.pem`, and `NAME.pem` and `NAME.key` of each.
+/// An authority and a folder with its certificates: `ca.pem`, and `NAME.pem` and `NAME.key` of
+/// each.
 pub(crate) struct Authority {
     pub(crate) folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -38,12 +39,12 @@ impl Authority {
         self.sign_until(name, date(4096, 1, 1));
     }
 
-    /// The same; it ends when this day begins.
+    /// The same; it expires when this day begins.
     pub(crate) fn sign_until(&self, name: &str, end: Date) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).unwrap();
         params.not_after = rcgen::date_time_ymd(end.year().into(), end.month() as u8, end.day() as u8);
-        // OpenSSL takes a certificate whose subject is its issuer's for one that signed itself.
+        // OpenSSL treats a certificate with equal subject and issuer as self-signed.
         params.distinguished_name.push(DnType::CommonName, name);
         let own = params.signed_by(&key, &self.issuer).unwrap();
         std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
@@ -81,7 +82,7 @@ pub(crate) fn certificates(path: &Path) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(path).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// Sends one request, and returns its answer and the certificate that the node showed.
+/// Sends one request, and returns its response and the node's certificate.
 pub(crate) fn exchange(
     address: &str,
     config: ClientConfig,

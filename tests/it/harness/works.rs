@@ -1,4 +1,4 @@
-//! Random histories of everything a store can be asked to do with one key.
+//! Random histories of all store operations on one key.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tollgate::store::{Done, Work};
 
 use super::steps::{Step, steps};
 
-/// What a step does; the numbers choose among what was done before.
+/// The operation of a step; the numbers choose among earlier operations.
 #[derive(Debug, Clone)]
 pub enum Deed {
     Take,
@@ -23,7 +23,7 @@ pub enum Deed {
     Reset,
 }
 
-/// Steps through time as `steps.rs` makes them, with a deed each.
+/// Steps through time from `steps.rs`, with an operation each.
 pub fn deeds(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Deed)>> + use<> {
     let deed = prop_oneof![
         8 => Just(Deed::Take),
@@ -39,7 +39,7 @@ pub fn deeds(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, 
         .prop_map(|(steps, deeds)| steps.into_iter().zip(deeds).collect())
 }
 
-/// Turns deeds into work: knows which ids and reservations there are.
+/// Turns deeds into work: tracks the existing ids and reservations.
 #[derive(Default)]
 pub struct Scribe {
     ids: Vec<(Arc<str>, u64)>,
@@ -47,12 +47,12 @@ pub struct Scribe {
     next: usize,
 }
 
-/// How long a reservation marks its key, us: over at some steps, not at others.
+/// How long a reservation marks its key, us; it has expired at some steps only.
 const HOLD: Micros = 400_000;
 
 impl Scribe {
-    /// The work of a step. An id is mostly a new one; sometimes one from before, with its cost or another, which may
-    /// be 0.
+    /// The work of a step. An id is mostly new; sometimes an earlier one, with its cost or another,
+    /// which may be 0.
     pub fn work(&mut self, step: &Step, deed: &Deed) -> Work {
         let cost = step.costs[0].max(1);
         match deed {
@@ -86,7 +86,7 @@ impl Scribe {
         }
     }
 
-    /// Takes note of what became of it.
+    /// Records the result.
     pub fn note(&mut self, done: &Done) {
         if let Done::Reserved(_, Some(receipt)) = done {
             self.receipts.push(receipt.clone());
