@@ -1,9 +1,10 @@
 # The image of Tollgate.
 #
 #   docker build -t tollgate:local --build-arg TOLLGATE_REVISION=$(git rev-parse --short HEAD) .     builds it from source
-#   docker build -t tollgate:local --target prebuilt --build-arg BINARY=target/dist/tollgate .         takes that binary instead
+#   docker build -t tollgate:local --target prebuilt --build-arg BINARY=target/dist/tollgate .         copies that binary
 #
-# It listens where the configuration says; the default is loopback, which nobody outside of the container reaches.
+# The configuration sets its address. The default is loopback, which is unreachable from outside of
+# the container.
 
 ARG RUST_IMAGE=rust:1.95-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
@@ -17,20 +18,22 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["tollgate", "heal
 ENTRYPOINT ["tollgate"]
 CMD ["serve"]
 
-# The builder without BuildKit runs every stage above its target. So this one stands above the build from source, and
-# without BINARY it copies a file that is always there, instead of failing a build that does not want it.
+# The builder without BuildKit runs every stage above its target. So this stage stands above the
+# build from source. Without BINARY it copies a file that always exists, so that an unrelated build
+# does not fail.
 FROM base AS prebuilt
 ARG BINARY=Cargo.toml
 COPY ${BINARY} /usr/local/bin/tollgate
 
 FROM ${RUST_IMAGE} AS builder
-# What `tollgate_build_info` tells.
+# The revision in `tollgate_build_info`.
 ARG TOLLGATE_REVISION
 WORKDIR /src
 COPY . .
 RUN cargo build --profile dist --locked --bin tollgate
 
 FROM base AS runtime
-# The authorities that are trusted where `rediss://` names none; the slim image has no list of them, the builder needs one.
+# The trusted authorities for `rediss://` without a `ca_file`. The slim image has no list of them,
+# but the builder has one.
 COPY --from=builder /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=builder /src/target/dist/tollgate /usr/local/bin/tollgate

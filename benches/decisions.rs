@@ -1,5 +1,6 @@
-//! Nanoseconds per decision: the core, the embedded store, the pre-filter's no; microseconds per check through
-//! Redis. Also the memory of a million keys. How to run it and what it showed: benches/README.md.
+//! Measures nanoseconds per decision: the core, the embedded store and denials of the pre-filter.
+//! Also measures microseconds per check through Redis, and the memory of a million keys.
+//! benches/README.md describes its use and results.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot go on must stop")]
 
@@ -30,7 +31,7 @@ use tollgate::workers::Workers;
 const ONE: &[(u64, Micros)] = &[(MAX_UNITS, 10_000_000)];
 const THREE: &[(u64, Micros)] = &[(MAX_UNITS, 1_000_000), (MAX_UNITS, 10_000_000), (MAX_UNITS, 15_000_000)];
 
-/// The bound of a log: full after so many charges in its shortest window, so that it is measured at work.
+/// The bound of a log, small enough that it is full in its shortest window.
 const ENTRIES: u32 = 10_000;
 
 fn policy(quotas: &[(u64, Micros)]) -> Arc<Policy> {
@@ -60,7 +61,7 @@ fn subjects(policy: &Arc<Policy>, count: usize) -> Vec<Subject> {
     (0..count).map(subject).collect()
 }
 
-/// Sliding windows, and a log beside them.
+/// Sliding windows, and a log for comparison.
 fn policies() -> [(&'static str, Arc<Policy>); 3] {
     [("1 quota", policy(ONE)), ("3 quotas", policy(THREE)), ("a log", log(ONE))]
 }
@@ -120,7 +121,8 @@ fn prefilter(c: &mut Criterion) {
     }
 }
 
-/// A key that no entry names, so that every kind and length is looked up: it costs the same however many there are.
+/// A key that no entry matches, so the look-up covers every kind and length. The cost does not
+/// depend on the number of entries.
 fn lists(c: &mut Criterion) {
     let mut group = c.benchmark_group("lists, not listed");
     for count in [10, 100_000u32] {
@@ -141,7 +143,8 @@ fn lists(c: &mut Criterion) {
     }
 }
 
-/// Through the Redis that TOLLGATE_BENCH_REDIS names, such as redis://127.0.0.1:6379; left out without one.
+/// Uses the Redis that TOLLGATE_BENCH_REDIS names, such as redis://127.0.0.1:6379, and is skipped
+/// without one.
 fn redis(c: &mut Criterion) {
     let Ok(url) = std::env::var("TOLLGATE_BENCH_REDIS") else {
         println!("Redis: left out, since TOLLGATE_BENCH_REDIS names none");
@@ -175,7 +178,7 @@ fn redis(c: &mut Criterion) {
     }
 }
 
-/// Growth of this process's resident memory for a million keys that were charged once.
+/// Growth of this process's resident memory for a million keys, each charged once.
 fn footprint(_: &mut Criterion) {
     let subjects = subjects(&policy(&[(5, 3_600_000_000)]), 1_000_000);
     let store = MemoryStore::new(Clock::system(), 2_000_000);

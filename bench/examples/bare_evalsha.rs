@@ -1,9 +1,9 @@
-//! The yardstick of latency: Tollgate's own script call through one connection, with no service around it, at a
-//! constant rate. `scripts/bench` asks it at the rate at which it asks the service.
+//! The baseline for latency: Tollgate's script call over one connection at a constant rate, without
+//! a service. `scripts/bench` runs it at the same rate as the service.
 //!
 //! `cargo run --release -p tollgate-bench --example bare_evalsha -- redis://127.0.0.1:6379 10000 5`
-//! calls 10,000 times a second for 5 s, for 1000 keys in turn. It prints as JSON how long the answers
-//! took, from the instant at which each call was due.
+//! makes 10,000 calls a second for 5 s, for 1000 keys in turn. It prints the latencies as JSON,
+//! each measured from the instant at which the call was due.
 
 #![allow(clippy::disallowed_methods, reason = "an example reads the clock itself")]
 
@@ -26,7 +26,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const KEYS: u64 = 1000;
 
-/// Latencies are counted up to this one, us.
+/// The largest latency that is counted, us.
 const LONGEST: u64 = 60_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (due, calls) = mpsc::unbounded_channel();
     let called = runtime.spawn(call(url.clone(), calls));
 
-    // A thread of its own sleeps more precisely than the runtime's timer, which counts whole milliseconds.
+    // A separate thread sleeps more precisely than the runtime's timer, which counts whole
+    // milliseconds.
     let started = Instant::now();
     for number in 0..rate * seconds {
         let at = started + Duration::from_micros(1_000_000 * number / rate);
@@ -78,7 +79,7 @@ async fn call(url: String, mut calls: mpsc::UnboundedReceiver<Instant>) -> Resul
             let command = command(&policy, &work, number % KEYS, By::Hash);
             tokio::spawn(async move {
                 let answer = command.query_async::<redis::Value>(&mut connection).await;
-                // The other end waits for all of them.
+                // The receiver waits for all of them.
                 let _ = told.send(answer.map(|_| due.elapsed()));
             });
         }
@@ -101,7 +102,7 @@ fn command(policy: &Arc<Policy>, work: &Work, key: u64, by: By) -> redis::Cmd {
     call.command(by, u64::try_from(now.as_micros()).unwrap_or(0), None)
 }
 
-/// One that is never reached, as the benchmarks' own.
+/// A limit that no run reaches, as in the other benchmarks.
 fn policy() -> Arc<Policy> {
     let limit = NonZeroU64::new(MAX_UNITS).unwrap_or(NonZeroU64::MIN);
     let quota = Quota { name: "10s".into(), limit, window: 10_000_000, rule: Rule::SlidingWindow };

@@ -1,12 +1,15 @@
-//! A rate limiter as one writes it by hand, and as articles teach it: for each key and quota a counter for every
-//! second, an MGET over those of the window, and a small script that counts the request. It is what Tollgate is
-//! compared with, and it is written with care: one multiplexed connection, no Nagle, one round trip to read all quotas,
-//! one to charge them all. What it lacks is inherent: it asks first and charges afterwards, so callers that ask at
-//! the same time are all let through; and counters of whole seconds are coarse.
+//! A handwritten rate limiter, as articles describe it. Each key and quota has a counter for every
+//! second. An MGET reads the counters of the window, and a small script counts the request. The
+//! benchmarks compare it with Tollgate, and it is written with care. It uses one multiplexed
+//! connection and no Nagle. One round trip reads all quotas, and one charges them all.
 //!
-//! `cargo run --release -p tollgate-bench --example by_hand -- 127.0.0.1:7080 redis://127.0.0.1:6379 1000/10 5000/60`
+//! Its faults are inherent. It reads first and charges afterwards, so all concurrent callers pass.
+//! Counters of whole seconds are coarse.
 //!
-//! After the address and the URL come the quotas, `LIMIT/SECONDS`. A cluster is detected.
+//! `cargo run --release -p tollgate-bench --example by_hand -- 127.0.0.1:7080
+//! redis://127.0.0.1:6379 1000/10 5000/60`
+//!
+//! The quotas, `LIMIT/SECONDS`, follow the address and the URL. The program detects a cluster.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,7 +28,7 @@ use tokio::net::TcpListener;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Counts, and lets the counter live until it has left the window.
+/// Counts, and keeps the counter until it has left the window.
 const COUNT: &str = "local n = redis.call('INCRBY', KEYS[1], ARGV[1])
 if n == tonumber(ARGV[1]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return n";
@@ -133,7 +136,7 @@ impl Limiter {
     }
 }
 
-/// One shared connection of whichever kind.
+/// One shared connection of either kind.
 #[derive(Clone)]
 enum Redis {
     Single(MultiplexedConnection),
@@ -170,7 +173,7 @@ impl Redis {
     }
 }
 
-/// By EVALSHA; the script is loaded when a server does not know it.
+/// Calls EVALSHA, and loads the script when the server does not know it.
 async fn invoke(
     connection: &mut impl ConnectionLike,
     script: &Script,
@@ -207,7 +210,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = Limiter { redis: Redis::open(&url).await?, quotas, count: Script::new(COUNT) };
     let routes = Router::new().route("/v1/check", post(check)).with_state(limiter);
     let listener = axum::serve::ListenerExt::tap_io(TcpListener::bind(address).await?, |stream| {
-        // A connection that is gone already is noticed by its first read.
+        // The first read detects a closed connection.
         let _ = stream.set_nodelay(true);
     });
     axum::serve(listener, routes).await?;

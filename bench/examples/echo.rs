@@ -1,5 +1,6 @@
-//! The yardstick of the benchmarks: a bare axum handler that parses the JSON of a check and answers a fixed text as
-//! long as the denial of a pre-filter. No service on the same HTTP stack can be faster.
+//! The baseline of the benchmarks: a bare axum handler. It parses the JSON of a check and returns a
+//! fixed text as long as a denial of the pre-filter. No service on the same HTTP stack can be
+//! faster.
 //!
 //! `cargo run --release -p tollgate-bench --example echo -- 127.0.0.1:7080`
 
@@ -35,7 +36,7 @@ async fn main() -> std::io::Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7080".into());
     let routes = Router::new().route("/v1/check", post(answer));
     let listener = axum::serve::ListenerExt::tap_io(TcpListener::bind(address).await?, |stream| {
-        // A connection that is gone already is noticed by its first read.
+        // The first read detects a closed connection.
         let _ = stream.set_nodelay(true);
     });
     axum::serve(listener, routes).await

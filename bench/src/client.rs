@@ -11,7 +11,7 @@ use super::response::{Failure, Verdicts, verdicts};
 use super::template::Template;
 use super::turns::{Turn, Turns};
 
-/// Broken connections in a row after which it ends.
+/// The client ends after this number of consecutive broken connections.
 const MAX_BROKEN: u32 = 10;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// When nothing listens there, in words for a person.
+    /// When nothing listens there, as a sentence for users.
     pub(super) async fn start(target: Target, template: Template, random: Random) -> Result<Self, String> {
         let connection = Connection::open(&target).await.map_err(|error| format!("{target}: {error}"))?;
         Ok(Self { target, connection: Some(connection), template, random })
@@ -70,10 +70,10 @@ impl Client {
     }
 }
 
-/// A call under way. A call that is dropped before its end counts as unanswered.
+/// An open call. A call that is dropped before its end counts as unanswered.
 struct Call<'a> {
     turns: &'a Turns,
-    /// None once it is recorded.
+    /// None after it is recorded.
     turn: Option<Turn>,
 }
 

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection that is kept: one request at a time, an answer with a Content-Length.
+//! One HTTP/1.1 keep-alive connection: one request at a time, each answer with a Content-Length.
 
 use std::io;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tollgate::cli::target::Target;
 
 use super::response::Failure;
 
-/// The longest wait for a connection.
+/// The timeout for a connection attempt.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest head of an answer, bytes.
+/// Longest head of an answer, bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// The longest answer, bytes.
+/// Longest answer, bytes.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Connection {
 pub(super) struct Answer<'a> {
     pub(super) status: u16,
     pub(super) body: &'a [u8],
-    /// Whether the connection takes another request.
+    /// Whether the connection accepts another request.
     pub(super) kept: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Answer<'a> {
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
-    /// Where the body begins and ends in the buffer.
+    /// The start and end of the body in the buffer.
     body: (usize, usize),
     kept: bool,
 }
@@ -56,7 +56,7 @@ impl Connection {
     /// Sends one request and reads its answer.
     ///
     /// # Errors
-    /// When there is none, or it is not understood; then the connection is of no more use.
+    /// When there is no valid answer; the connection is then unusable.
     pub(super) async fn exchange(&mut self, request: &[u8]) -> Result<Answer<'_>, Failure> {
         let broken = |error: io::Error| Failure::Broken(error.kind().to_string());
         self.stream.write_all(request).await.map_err(broken)?;
@@ -92,7 +92,7 @@ impl Connection {
     }
 }
 
-/// Reads the head of an answer; none while it is not whole.
+/// Parses the head of an answer; none while it is incomplete.
 fn head(bytes: &[u8]) -> Result<Option<Head>, Failure> {
     let Some(length) = memmem::find(bytes, b"\r\n\r\n") else {
         return if bytes.len() < MAX_HEAD { Ok(None) } else { Err(Failure::Malformed) };
@@ -102,7 +102,7 @@ fn head(bytes: &[u8]) -> Result<Option<Head>, Failure> {
     let (status, mut kept) = status_line(lines.next().unwrap_or_default()).ok_or(Failure::Malformed)?;
     let mut body = if status == 204 || status == 304 { Some(0) } else { None };
     for line in lines {
-        // Only the fields that matter begin with these letters.
+        // Only the relevant fields begin with these letters.
         if !matches!(line.first(), Some(b'c' | b'C' | b't' | b'T')) {
             continue;
         }

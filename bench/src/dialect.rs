@@ -1,8 +1,10 @@
 //! The requests of Tollgate, and of the HTTP interfaces of its peers.
 //!
-//! The shapes of the peers are those of throttlecrab-server 0.4 (`POST /throttle`), limitador-server 2
-//! (`POST /check_and_report`, 429 is a denial), gubernator 2 (`POST /v1/GetRateLimits`) and envoyproxy/ratelimit
-//! (`POST /json`, 429 is a denial). limitador and ratelimit hold the quotas in a file of their own.
+//! | peer | request | |---|---| | throttlecrab-server 0.4 | `POST /throttle` | | limitador-server 2
+//! | `POST /check_and_report`, 429 is a denial | | gubernator 2 | `POST /v1/GetRateLimits` | |
+//! envoyproxy/ratelimit | `POST /json`, 429 is a denial |
+//!
+//! limitador and ratelimit read the quotas from a file of their own.
 
 use std::str::FromStr;
 
@@ -12,10 +14,10 @@ use tollgate::config::span;
 use tollgate::limit::quota::MAX_UNITS;
 use tollgate::limit::time::Micros;
 
-/// Stands in a body where the number of a key goes. JSON never contains it as such.
+/// The place of a key's number in a body. JSON never contains it as such.
 pub(super) const PLACEHOLDER: char = '\u{FFFF}';
 
-/// A rate limiter that is not this one.
+/// Another rate limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Service {
     Throttlecrab,
@@ -24,7 +26,7 @@ pub(super) enum Service {
     Envoy,
 }
 
-/// How to ask.
+/// The request format.
 #[derive(Debug, Clone)]
 pub(super) enum Dialect {
     Tollgate { batch: Option<u32> },
@@ -35,7 +37,7 @@ pub(super) enum Dialect {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PeerQuota {
     limit: u64,
-    /// us
+    /// In us.
     window: Micros,
 }
 
@@ -70,7 +72,7 @@ impl Dialect {
     /// The body of a call, with a placeholder for the number of each key.
     ///
     /// # Errors
-    /// When the peer cannot be asked for this.
+    /// When the peer does not support the settings.
     pub(super) fn body(&self, subject: &Subject) -> Result<String, String> {
         let key = format!("{}{PLACEHOLDER}", subject.key_prefix);
         let Subject { policy, cost, .. } = subject;
@@ -104,7 +106,7 @@ fn throttlecrab(key: &str, cost: u64, quotas: &[PeerQuota]) -> Result<Value, Str
     Ok(json!({"key": key, "max_burst": limit, "count_per_period": limit, "period": seconds, "quantity": cost}))
 }
 
-/// One limit for each quota; they are decided one by one.
+/// One limit for each quota; gubernator decides each separately.
 fn gubernator(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value {
     let request = |(place, quota): (usize, &PeerQuota)| {
         json!({"name": format!("{policy}-{place}"), "unique_key": key, "hits": cost, "limit": quota.limit,
@@ -113,7 +115,7 @@ fn gubernator(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value
     json!({"requests": quotas.iter().enumerate().map(request).collect::<Vec<_>>()})
 }
 
-/// One descriptor `q1`, `q2`, ... for each quota; how much each allows is in the service's configuration.
+/// One descriptor `q1`, `q2`, ... for each quota; the service's configuration holds the limits.
 fn envoy(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value {
     let descriptor = |place: usize| json!({"entries": [{"key": format!("q{place}"), "value": key}]});
     json!({"domain": policy, "hitsAddend": cost, "descriptors": (1..=quotas.len()).map(descriptor).collect::<Vec<_>>()})

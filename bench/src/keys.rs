@@ -1,4 +1,4 @@
-//! Which keys are asked for, and how often each.
+//! The keys of a run and their distribution.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 use super::random::Random;
 use super::zipf::Zipf;
 
-/// The most keys.
+/// Largest number of keys.
 const MAX_KEYS: u64 = 1_000_000_000_000;
 
 /// A distribution over the keys 0, 1, 2, ...
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Keys {
     One,
-    /// So many keys, all alike.
+    /// This number of equally frequent keys.
     Uniform(u64),
-    /// Few are asked for often and many rarely, as in real traffic.
+    /// A few frequent keys and many rare ones, as in real traffic.
     Zipf(Zipf),
 }
 
 impl Keys {
-    /// One of them.
+    /// Draws a key.
     pub(super) fn pick(&self, random: &mut Random) -> u64 {
         match self {
             Self::One => 0,
@@ -29,7 +29,7 @@ impl Keys {
         }
     }
 
-    /// How many there are.
+    /// The number of keys.
     pub(super) fn count(&self) -> u64 {
         match self {
             Self::One => 1,

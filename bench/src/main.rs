@@ -17,7 +17,8 @@
 //! | requests and answers | [`dialect`], [`template`], [`response`], [`connection`] |
 //! | arguments, as written and as used | [`args`], [`plan`] |
 //! | counts, and the turns of calls | [`tally`], [`shared`], [`timer`], [`schedule`], [`turns`] |
-//! | a connection, a thread, the run | [`client`], [`worker`], [`progress`], [`watch`], [`report`], [`run`] |
+//! | a connection, a thread | [`client`], [`worker`] |
+//! | the run | [`progress`], [`watch`], [`report`], [`run`] |
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! What was asked for, as the run uses it.
+//! The resolved settings of a run.
 
 use tollgate::cli::target::Target;
 use tollgate::limit::time::{MICROS_PER_SECOND, Micros};
@@ -13,16 +13,16 @@ pub(super) struct Plan {
     pub(super) targets: Vec<Target>,
     pub(super) connections: u32,
     pub(super) threads: u32,
-    /// Checks a second that fall due; a closed loop without.
+    /// Checks due in a second; none in a closed loop.
     pub(super) rate: Option<u64>,
-    /// Without one it ends by the number of checks.
+    /// Without a duration the number of checks ends the run.
     pub(super) duration: Option<Micros>,
     pub(super) checks: Option<u64>,
     pub(super) warmup: Micros,
     pub(super) keys: Keys,
     pub(super) dialect: Dialect,
     pub(super) subject: Subject,
-    /// What a node is shown; a peer is not.
+    /// The token for a node; a peer gets none.
     token: Option<String>,
     pub(super) seed: u64,
 }
@@ -33,7 +33,7 @@ impl Plan {
         Template::new(target, &self.dialect, &self.subject, self.keys.count(), self.token.as_deref())
     }
 
-    /// us from one call to the next, of all connections together; 0 in a closed loop.
+    /// Time between calls of all connections together, us; 0 in a closed loop.
     pub(super) fn interval(&self) -> Micros {
         self.rate.map_or(0, |rate| self.dialect.checks_per_call() * MICROS_PER_SECOND / rate)
     }

@@ -1,4 +1,4 @@
-//! A bar on a terminal, nothing elsewhere.
+//! A progress bar on a terminal, no output elsewhere.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -9,9 +9,9 @@ use super::shared::{Shared, Timing};
 
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Its positions are checks, or ms where time ends the run.
+    /// Counts checks, or ms if a duration ends the run.
     bar: ProgressBar,
-    /// Calls answered, and when, as of the last look.
+    /// Calls answered at the last update, and its time.
     last: (u64, Micros),
 }
 

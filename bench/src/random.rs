@@ -1,4 +1,4 @@
-//! Random numbers that a seed repeats.
+//! Random numbers that a seed reproduces.
 
 /// SplitMix64 (Steele, Lea and Flood 2014): not for secrets.
 #[derive(Debug, Clone)]
@@ -17,12 +17,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below 1.
+    /// From 0 inclusive to 1 exclusive.
     pub(super) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// From 0 to below `bound`.
+    /// From 0 inclusive to `bound` exclusive.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }

@@ -21,9 +21,9 @@ pub(super) struct Report {
     /// The arguments of the run.
     settings: Map<String, Value>,
     tally: Tally,
-    /// For how long checks were counted, us.
+    /// The duration of the counted part, us.
     took: Micros,
-    /// Why it ended before its time.
+    /// The reason for an early end.
     note: Option<&'static str>,
     /// The text of the first failure that has one.
     first_failure: Option<String>,
@@ -40,7 +40,7 @@ impl Report {
         Self { settings: settings(plan), tally, took, note, first_failure }
     }
 
-    /// Whether all went well: something was answered, nothing failed, and only a person may have ended it early.
+    /// Whether the run succeeded: it has answers and no failures, and only the user ended it early.
     pub(super) fn is_all_answered(&self) -> bool {
         self.failed() == 0 && self.tally.answered() > 0 && self.note.is_none_or(|note| note == INTERRUPTED)
     }

@@ -1,7 +1,7 @@
-//! The meaning of an answer, by a search of its bytes: to parse it would cost more than the
+//! The decisions in an answer, found by a search of its bytes. Parsing would cost more than the
 //! service's own work.
 //!
-//! Inside of a JSON string a quote is always escaped, so what is looked for cannot come from a key.
+//! A quote inside a JSON string is always escaped, so no match comes from a key.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ pub(super) const SOURCES: [&str; 4] = ["store", "prefilter", "fallback", "list"]
 pub(super) struct Verdicts {
     pub(super) allowed: u64,
     pub(super) denied: u64,
-    /// Checks by `SOURCES`; all 0 where answers do not tell.
+    /// Checks by `SOURCES`; all 0 if the answers name no source.
     pub(super) by: [u64; SOURCES.len()],
 }
 
@@ -35,13 +35,13 @@ impl Verdicts {
 /// Why a check failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Failure {
-    /// Could not connect, or the connection broke.
+    /// No connection, or a broken one.
     Broken(String),
     Closed,
     Status(u16),
-    /// Not HTTP as we know it, or an answer of another form.
+    /// An unexpected form of HTTP or of the answer.
     Malformed,
-    /// An item of a batch that was no decision.
+    /// A batch item without a decision.
     Refused,
     Unanswered,
 }
@@ -59,10 +59,10 @@ impl Failure {
     }
 }
 
-/// Reads the answer to one call.
+/// Parses the answer to one call.
 ///
 /// # Errors
-/// When it is no decision.
+/// When it holds no decision.
 pub(super) fn verdicts(dialect: &Dialect, status: u16, body: &[u8]) -> Result<Verdicts, Failure> {
     match (dialect, status) {
         (Dialect::Peer(Service::Limitador, _), 200) => Ok(one(true)),
@@ -101,7 +101,8 @@ fn decisions(body: &[u8]) -> Result<Verdicts, Failure> {
     if verdicts.allowed + verdicts.denied == 0 { Err(refusal(body)) } else { Ok(verdicts) }
 }
 
-/// Why there is no decision in a body: the status of the first problem, which all items of a batch have as a rule.
+/// The reason why a body has no decision: the status of the first problem. All items of a batch
+/// usually share it.
 fn refusal(body: &[u8]) -> Failure {
     static STATUS: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"status\":"));
     let digits = STATUS.find(body).and_then(|at| body.get(at + STATUS.needle().len()..)?.get(..3));
@@ -128,7 +129,8 @@ fn texts(list: &Value, text: impl Fn(&Value) -> Option<String>) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(text).collect()
 }
 
-/// A `status` for each quota; when under the limit some versions leave it out. Its JSON varies in blanks.
+/// A `status` for each quota; some versions omit it for a key under the limit. The blanks in its
+/// JSON vary.
 fn gubernator(body: &[u8]) -> Result<Verdicts, Failure> {
     let error = find(body, b"\"error\":").map(|at| body[at + 8..].trim_ascii_start());
     if find(body, b"\"responses\":").is_none() || error.is_some_and(|error| !error.starts_with(b"\"\"")) {

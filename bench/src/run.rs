@@ -1,4 +1,4 @@
-//! The run: threads are started, watched and ended, and what they counted becomes one report.
+//! The run: starts, watches and stops the threads, and merges their counts into one report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Runs the plan to its end, or until ctrl-c.
 ///
 /// # Errors
-/// When it cannot even begin.
+/// When it cannot start.
 pub(super) fn run(plan: Plan) -> Result<Report, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(run_loop(Arc::new(plan)))

@@ -1,4 +1,4 @@
-//! When the next call may go out.
+//! The times at which calls may be sent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,32 +9,34 @@ use tollgate::limit::time::Micros;
 use super::shared::{Shared, Timing};
 use super::timer::Timer;
 
-/// The shortest nap, us. What falls due meanwhile goes out with the next answer, or at its end: to set a timer for each
-/// call costs more than the call, above all in a virtual machine, and the load would take from the server what it is to
-/// measure.
+/// Shortest sleep, us. Calls that fall due meanwhile are sent with the next answer, or when the
+/// sleep ends. A timer for each call costs more than the call, above all in a virtual machine. The
+/// load would then take resources from the measured server.
 const SHORTEST_NAP: Micros = 50;
 
-/// The longest nap, so that a stop is noticed, us.
+/// Longest sleep, so that a stop takes effect, us.
 const LONGEST_NAP: Micros = 50_000;
 
-/// The calls of one thread in an open loop: due at a constant rate, handed to whichever connection is free.
+/// The calls of one thread in an open loop, due at a constant rate. Any free connection sends the
+/// next one.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// us from one call of this thread to its next, as a fraction.
+    /// us between two calls of this thread, as a fraction.
     interval: (u64, u64),
-    /// When the first is due.
+    /// When the first call is due.
     first: Micros,
-    /// No call is due from here on.
+    /// No call is due from this instant on.
     until: Micros,
     /// Calls that have fallen due.
     released: AtomicU64,
-    /// Those of them that are not sent.
+    /// Due calls that are not yet sent.
     due: Semaphore,
     sent: AtomicU64,
 }
 
 impl Schedule {
-    /// Of `rate` checks a second in calls of `per_call`, the calls of thread `number` out of `threads`.
+    /// The calls of thread `number` out of `threads`, for `rate` checks a second in calls of
+    /// `per_call`.
     pub(super) fn new(rate: u64, per_call: u64, (number, threads): (u32, u32), timing: Timing) -> Self {
         let micros = 1_000_000 * per_call * u64::from(threads);
         let first = timing.started + 1_000_000 * per_call * u64::from(number) / rate;
@@ -42,20 +44,20 @@ impl Schedule {
         Self { interval: (micros, rate), first, until: timing.until, released, due, sent }
     }
 
-    /// Waits for the next call; the instant at which it was due. None when no more will be.
+    /// Waits for the next call and returns the instant at which it was due. None after the last.
     pub(super) async fn turn(&self) -> Option<Micros> {
         self.due.acquire().await.ok()?.forget();
         Some(self.due_at(self.sent.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Hands calls out as they fall due, until the end or until told to stop.
+    /// Releases calls as they fall due, until the end or a stop.
     pub(super) async fn release(&self, shared: &Shared) -> std::io::Result<()> {
         let timer = Timer::new()?;
         loop {
             let now = shared.clock.now();
             let next = self.release_due(now);
             if now >= self.until || shared.is_stopped() {
-                // Connections that wait take what has just fallen due.
+                // Waiting connections receive the last due calls.
                 tokio::task::yield_now().await;
                 self.due.close();
                 return Ok(());
@@ -65,7 +67,8 @@ impl Schedule {
         }
     }
 
-    /// Hands out what has fallen due by `now`, us, until the end; when the next will. By one thread.
+    /// Releases the calls due by `now`, us, until the end. Returns when the next is due. Only one
+    /// thread may call it.
     pub(super) fn release_due(&self, now: Micros) -> Micros {
         let (before, now) = (self.released.load(Ordering::Relaxed), now.min(self.until));
         let mut released = before;
@@ -79,7 +82,7 @@ impl Schedule {
         self.due_at(released)
     }
 
-    /// When the calls were due that were never sent, of those from `counted_from` on, us.
+    /// The due times of unsent calls, from `counted_from` on, us.
     pub(super) fn behind(&self, counted_from: Micros) -> impl Iterator<Item = Micros> {
         let sent = self.sent.load(Ordering::Relaxed);
         let due = self.due.available_permits() as u64;
@@ -127,7 +130,7 @@ mod tests {
         assert_eq!(schedule.behind(0).collect::<Vec<_>>(), [1000, 1100, 1200]);
     }
 
-    /// Connections are tasks of their own, as in a run.
+    /// Connections are separate tasks, as in a run.
     #[tokio::test]
     async fn waiting_connections_take_the_last_calls_that_fall_due() {
         let shared = Shared::new(u64::MAX);

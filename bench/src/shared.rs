@@ -14,9 +14,9 @@ use super::response::problem_text;
 pub(super) struct Shared {
     pub(super) clock: Clock,
     stopped: AtomicBool,
-    /// Checks that may still be asked.
+    /// Checks that are not yet claimed.
     left: AtomicU64,
-    /// Calls that ended, also of the warm-up.
+    /// Completed calls, also of the warm-up.
     answered: AtomicU64,
     abandoned: watch::Sender<bool>,
     /// The text of the first failure that has one.
@@ -27,14 +27,14 @@ pub(super) struct Shared {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
     pub(super) started: Micros,
-    /// When the warm-up is over.
+    /// The end of the warm-up.
     pub(super) counted_from: Micros,
-    /// No call goes out any more.
+    /// No call is sent from this instant on.
     pub(super) until: Micros,
 }
 
 impl Shared {
-    /// For `checks` to ask.
+    /// State for a run of `checks`.
     pub(super) fn new(checks: u64) -> Self {
         Self {
             clock: Clock::system(),
@@ -46,13 +46,13 @@ impl Shared {
         }
     }
 
-    /// Takes `checks` from what may still be asked.
+    /// Claims `checks` from the remaining ones.
     pub(super) fn claim(&self, checks: u64) -> bool {
         let less = |left: u64| left.checked_sub(checks);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Whether calls of `checks` have taken all of it.
+    /// Whether too few checks remain for a call of `checks`.
     pub(super) fn is_claimed(&self, checks: u64) -> bool {
         self.left.load(Ordering::Relaxed) < checks
     }
@@ -65,17 +65,17 @@ impl Shared {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Checks that have been asked, of those that are counted.
+    /// Claimed checks out of the counted `of`.
     pub(super) fn claimed(&self, of: u64) -> u64 {
         of.saturating_sub(self.left.load(Ordering::Relaxed))
     }
 
-    /// Keeps what a failure says, if it is the first that says anything.
+    /// Stores the text of a failure if it is the first with a text.
     pub(super) fn note_failure(&self, body: &[u8]) {
         if self.first_failure.get().is_none()
             && let Some(first_failure) = problem_text(body)
         {
-            // Another thread may have been faster.
+            // Another thread may have stored one first.
             let _ = self.first_failure.set(first_failure);
         }
     }
@@ -85,7 +85,7 @@ impl Shared {
         self.first_failure.get().cloned()
     }
 
-    /// No more calls; what is under way is waited for.
+    /// Sends no more calls, but waits for open ones.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -94,13 +94,13 @@ impl Shared {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Gives up what is under way.
+    /// Abandons open calls, too.
     pub(super) fn abandon(&self) {
         self.stop();
         self.abandoned.send_replace(true);
     }
 
-    /// Ready when not even the answers that are under way are waited for.
+    /// Completes when open calls are abandoned.
     pub(super) async fn abandoned(&self) {
         let _ = self.abandoned.subscribe().wait_for(|abandoned| *abandoned).await;
     }

@@ -8,34 +8,35 @@ use tollgate::limit::time::Micros;
 
 use super::response::{Failure, Verdicts};
 
-/// The longest latency that is told apart: an hour, us.
+/// Longest latency that is distinguished: an hour, us.
 const LONGEST: u64 = 3_600_000_000;
 
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// us, of the calls that were answered; and of those that were given up, or were due and never sent, what they had
-    /// waited at the end.
+    /// Latencies in us. A call abandoned, or due and never sent, counts with its wait until the
+    /// end.
     pub(super) latency: Histogram<u64>,
     pub(super) verdicts: Verdicts,
-    /// Checks by the reason why there is no decision.
+    /// Checks without a decision, by reason.
     pub(super) failures: BTreeMap<Failure, u64>,
     /// Checks that were sent.
     pub(super) asked: u64,
-    /// Checks that were due before the end and never sent: an open loop that the service could not follow.
+    /// Checks that were due before the end and never sent: the service could not follow the open
+    /// loop.
     pub(super) behind: u64,
-    /// When the last answer came.
+    /// The time of the last answer.
     pub(super) last: Micros,
 }
 
 impl Tally {
     /// # Errors
-    /// Never, with bounds that are right.
+    /// Never, because the bounds are valid.
     pub(super) fn new() -> Result<Self, String> {
         let latency = Histogram::new_with_bounds(1, LONGEST, 3).map_err(|error| error.to_string())?;
         Ok(Self { latency, verdicts: Verdicts::default(), failures: BTreeMap::new(), asked: 0, behind: 0, last: 0 })
     }
 
-    /// Notes what came of one call of `checks`, from `from` to `now`.
+    /// Records the outcome of one call of `checks`, from `from` to `now`.
     pub(super) fn record(&mut self, from: Micros, now: Micros, checks: u64, outcome: Result<Verdicts, Failure>) {
         self.last = self.last.max(now);
         match outcome {
@@ -51,14 +52,14 @@ impl Tally {
         }
     }
 
-    /// Notes that a call of `checks` that counts from `from` was sent and not answered until `now`, the end: it would
-    /// have waited for longer than that, and a percentile without it would hide the pause that it waited for.
+    /// Records a call of `checks` that was sent at `from` and has no answer at `now`, the end. Its
+    /// true wait is longer. A percentile without it would hide the pause that it waited for.
     pub(super) fn record_unanswered(&mut self, from: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(from).max(1));
         self.fail(Failure::Unanswered, checks);
     }
 
-    /// The same of one that was due at `due` and not yet sent.
+    /// Records a call that was due at `due` and not yet sent.
     pub(super) fn record_unsent(&mut self, due: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(due).max(1));
         self.behind += checks;

@@ -1,4 +1,4 @@
-//! A request that is rendered once: each time only the numbers of the keys are written into it.
+//! A request that is rendered once: each call changes only the numbers of the keys.
 
 use tollgate::cli::target::Target;
 
@@ -7,15 +7,15 @@ use super::dialect::{Dialect, PLACEHOLDER, Subject};
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     bytes: Vec<u8>,
-    /// Where each key's number begins.
+    /// The start of each key's number.
     placeholders: Vec<usize>,
-    /// All numbers are as long as the longest, so that the length of the body never changes.
+    /// All numbers are as long as the longest, so the length of the body never changes.
     digits: usize,
 }
 
 impl Template {
     /// # Errors
-    /// When the service cannot be asked for this.
+    /// When the service does not support the settings.
     pub(super) fn new(
         target: &Target,
         dialect: &Dialect,
@@ -51,7 +51,7 @@ impl Template {
         Ok(Self { bytes, placeholders, digits })
     }
 
-    /// The request about the keys that `pick` gives.
+    /// The request for the keys that `pick` returns.
     pub(super) fn render(&mut self, mut pick: impl FnMut() -> u64) -> &[u8] {
         for placeholder in &self.placeholders {
             let mut rest = pick();

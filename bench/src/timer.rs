@@ -1,4 +1,5 @@
-//! Sleeps for microseconds: the runtime's own timer counts whole milliseconds, too coarse for a rate of thousands.
+//! Sleeps for microseconds: the runtime's timer counts whole milliseconds, too coarse for thousands
+//! of calls a second.
 
 use std::io;
 
@@ -15,12 +16,12 @@ mod precise {
 
     use super::{Micros, io};
 
-    /// A timer of the kernel in the runtime's own poll.
+    /// A kernel timer in the runtime's poll.
     #[derive(Debug)]
     pub(in super::super) struct Timer(AsyncFd<OwnedFd>);
 
     impl Timer {
-        /// Needs a runtime around it.
+        /// Needs a runtime context.
         #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd is what makes `new` sound")]
         pub(in super::super) fn new() -> io::Result<Self> {
             let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
@@ -33,7 +34,7 @@ mod precise {
             let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
             timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &once)?;
             let mut ready = self.0.readable().await?;
-            // How often it went off; to be read, or it stays ready.
+            // Reads the number of expirations; unread, the timer stays ready.
             let _ = rustix::io::read(self.0.get_ref(), &mut [0; 8]);
             ready.clear_ready();
             Ok(())

@@ -1,4 +1,4 @@
-//! The turns of a thread's connections: when a call may go out, and how it is counted.
+//! The turns of a thread's connections: when a call may be sent, and how it counts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,16 +18,16 @@ pub(super) struct Turns {
     timing: Timing,
     /// None in a closed loop.
     schedule: Option<Schedule>,
-    /// Only this thread uses it, so the lock never waits.
+    /// Only this thread uses it, so the lock never blocks.
     tally: Mutex<Tally>,
 }
 
-/// A call's place in time.
+/// The start of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
-    /// Latency counts from here.
+    /// Latency counts from this instant.
     from: Micros,
-    /// Whether the warm-up is over.
+    /// Whether the warm-up was over.
     counted: bool,
 }
 
@@ -47,7 +47,7 @@ impl Turns {
         self.schedule.as_ref()
     }
 
-    /// Ends the count.
+    /// Ends the count and returns it.
     ///
     /// # Errors
     /// See [`Tally::new`].
@@ -55,7 +55,7 @@ impl Turns {
         Ok(std::mem::replace(&mut *self.tally(), Tally::new()?))
     }
 
-    /// Waits until a call may go out; none after the last.
+    /// Waits until a call may be sent; none after the last.
     pub(super) async fn next(&self) -> Option<Turn> {
         let from = match &self.schedule {
             Some(schedule) => self.due(schedule).await?,
@@ -76,7 +76,8 @@ impl Turns {
         Some(Turn { from, counted })
     }
 
-    /// The next call that is due. Calls left over from the warm-up are dropped, so that they delay nothing that counts.
+    /// The next due call. Calls left over from the warm-up are dropped, so that they delay no
+    /// counted call.
     async fn due(&self, schedule: &Schedule) -> Option<Micros> {
         loop {
             let due = schedule.turn().await?;

@@ -1,4 +1,4 @@
-//! Watches a run: shows how far it is, and sees to it that it ends.
+//! Watches a run: shows its progress and ends it.
 
 use tollgate::limit::time::Micros;
 
@@ -7,10 +7,10 @@ use super::progress::Progress;
 use super::shared::{Shared, Timing};
 use super::tally::Tally;
 
-/// How long the last answers are waited for, and how long a run without any answer goes on, us.
+/// Longest wait for the last answers, and for the first answer of a run, us.
 const MAX_SILENCE: Micros = 5_000_000;
 
-/// The note of a run that a person ended.
+/// The note of a run that the user ended.
 pub(super) const INTERRUPTED: &str = "interrupted";
 
 #[derive(Debug)]
@@ -19,18 +19,18 @@ pub(super) struct Watch<'a> {
     shared: &'a Shared,
     timing: Timing,
     progress: Progress,
-    /// Calls answered so far, and since when no more.
+    /// Calls answered so far, and the time of the last increase.
     answered: (u64, Micros),
-    /// Since when no more calls go out.
+    /// The time since when no call is sent.
     over: Option<Micros>,
-    /// Why it ended before its time.
+    /// The reason for an early end.
     note: Option<&'static str>,
 }
 
 /// The end of a run.
 #[derive(Debug)]
 pub(super) struct End {
-    /// Until when checks were sent, or the last of a fixed number answered.
+    /// The time until which checks were sent, or a fixed number of checks was answered.
     pub(super) at: Micros,
     pub(super) note: Option<&'static str>,
 }
@@ -41,7 +41,7 @@ impl<'a> Watch<'a> {
         Self { plan, shared, timing, progress: Progress::new(plan), answered, over: None, note: None }
     }
 
-    /// To be called several times a second.
+    /// Must run several times a second.
     pub(super) fn tick(&mut self) {
         let (now, answered) = (self.shared.clock.now(), self.shared.answered());
         if answered > self.answered.0 {
@@ -59,7 +59,7 @@ impl<'a> Watch<'a> {
         self.progress.show(self.plan, self.shared, self.timing);
     }
 
-    /// The first time it ends in order, the second time at once.
+    /// The first call ends the run in order, the second one at once.
     pub(super) fn interrupt(&mut self) {
         if self.note.is_some() {
             self.shared.abandon();
@@ -73,7 +73,7 @@ impl<'a> Watch<'a> {
         self.shared.stop();
     }
 
-    /// Ends the run; when and why.
+    /// Ends the run and returns the time and the reason.
     pub(super) fn end(mut self, tally: &Tally) -> End {
         self.progress.end();
         let now = self.shared.clock.now();

@@ -17,18 +17,18 @@ use super::turns::Turns;
 /// A started thread.
 #[derive(Debug)]
 pub(super) struct WorkerHandle {
-    /// Reports when all its connections are open.
+    /// Completes when all its connections are open.
     pub(super) ready: oneshot::Receiver<Result<(), String>>,
-    /// Lets it begin.
+    /// Starts its calls.
     pub(super) begin: oneshot::Sender<Timing>,
-    /// Arrives at the end.
+    /// Completes at the end.
     pub(super) tally: oneshot::Receiver<Result<Tally, String>>,
 }
 
 /// Starts thread `number`, which connects and then waits.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the system cannot start a thread.
 pub(super) fn spawn(number: u32, plan: Arc<Plan>, shared: Arc<Shared>) -> Result<WorkerHandle, String> {
     let (ready_sender, ready) = oneshot::channel();
     let (begin, begun) = oneshot::channel();
@@ -54,14 +54,14 @@ async fn connect(number: u32, plan: &Plan) -> Result<Vec<Client>, String> {
     let mine = (number..plan.connections).step_by(plan.threads as usize);
     let start = |place: u32| async move {
         let target = &plan.targets[place as usize % plan.targets.len()];
-        // Seeds far apart give sequences that have nothing in common.
+        // Distant seeds give independent sequences.
         let seed = plan.seed.wrapping_add(u64::from(place)).wrapping_mul(0xD134_2543_DE82_EF95);
         Client::start(target.clone(), plan.template(target)?, Random::new(seed)).await
     };
     try_join_all(mine.map(start)).await
 }
 
-/// Sends calls until the run is done or abandoned.
+/// Sends calls until the run ends or is abandoned.
 async fn run_loop(
     number: u32,
     clients: Vec<Client>,
@@ -80,10 +80,10 @@ async fn run_loop(
         released = release(turns.schedule(), &shared) => return Err(released),
         () = shared.abandoned() => {}
     }
-    // Calls under way count as unanswered.
+    // Open calls count as unanswered.
     tasks.shutdown().await;
     let mut tally = turns.take_tally()?;
-    // Nothing is missing after the last of a fixed number of checks.
+    // After the last of a fixed number of checks no call is missing.
     let schedule = turns.schedule().filter(|_| !shared.is_claimed(per_call));
     let now = shared.clock.now();
     for due in schedule.into_iter().flat_map(|schedule| schedule.behind(timing.counted_from)) {

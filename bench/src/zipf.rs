@@ -1,7 +1,7 @@
-//! Zipf's distribution by rejection-inversion: no table, whatever the number of keys.
+//! Zipf's distribution by rejection-inversion: it needs no table for any number of keys.
 //!
-//! W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions",
-//! ACM TOMACS 6 (1996). Names are those of the paper: h(x) = 1/x^s, H its integral.
+//! W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
+//! distributions", ACM TOMACS 6 (1996). The names follow the paper: h(x) = 1/x^s, H its integral.
 
 use super::random::Random;
 
@@ -10,11 +10,11 @@ use super::random::Random;
 pub(super) struct Zipf {
     count: f64,
     exponent: f64,
-    /// H(1.5) - h(1), where the inversion starts.
+    /// H(1.5) - h(1), the start of the inversion.
     first: f64,
-    /// H(count + 0.5), where it ends.
+    /// H(count + 0.5), its end.
     last: f64,
-    /// Whatever rounds to k and lies so near below it is accepted at once.
+    /// A value at most this far below k that rounds to k is accepted at once.
     near: f64,
 }
 
@@ -28,7 +28,7 @@ impl Zipf {
     }
 
     pub(super) fn pick(&self, random: &mut Random) -> u64 {
-        // A turn fails with a chance of well under a half; so many in a row never do.
+        // Each attempt fails with a probability well under a half, so 200 in a row never fail.
         for _ in 0..200 {
             let u = self.last + random.unit() * (self.first - self.last);
             let x = self.inverse(u);

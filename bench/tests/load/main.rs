@@ -1,4 +1,5 @@
-//! The load generator as a program: it counts exactly, keeps its rate, and explains wrong arguments.
+//! Tests of the load generator as a program: exact counts, a constant rate, and messages for wrong
+//! arguments.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -30,7 +31,7 @@ fn report(url: &str, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error} in {output:?}"))
 }
 
-/// Runs until a report is as it should be, three times at most: a stall falls into one run, a fault shows in each.
+/// Runs up to three times until a report is right. A stall affects one run, a fault affects each.
 fn one_of_three(run: impl Fn() -> Value, is_right: impl Fn(&Value) -> bool) {
     let mut reports = Vec::new();
     let found = (0..3).any(|_| {
@@ -75,7 +76,7 @@ fn open_loop_keeps_its_rate() {
     });
 }
 
-/// The report of an open loop of 3 s in whose middle the way to the node falls into `trouble`.
+/// The report of an open loop of 3 s with `trouble` on the way to the node in its middle.
 fn report_of_trouble(arguments: &[&str], trouble: impl FnOnce(&Proxy)) -> Value {
     let node = Node::start();
     let (_, port) = node.address.rsplit_once(':').unwrap();
@@ -83,7 +84,7 @@ fn report_of_trouble(arguments: &[&str], trouble: impl FnOnce(&Proxy)) -> Value 
     let url = format!("http://127.0.0.1:{}", proxy.port);
     std::thread::scope(|scope| {
         let run = scope.spawn(|| report(&url, &[&["-d", "3s", "--warmup", "0s"], arguments].concat()));
-        // Into the middle of the run.
+        // Waits until the middle of the run.
         std::thread::sleep(Duration::from_millis(1500));
         trouble(&proxy);
         run.join().unwrap()
@@ -108,13 +109,13 @@ fn open_loop_latency_includes_unanswered_calls() {
     one_of_three(run, |report| {
         let unanswered = report["failures"]["no answer before the end"].as_u64().unwrap_or(0);
         assert_eq!(report["failed"], unanswered, "{report}");
-        // The last answers are waited for for 5 s.
+        // The program waits 5 s for the last answers.
         let is_counted = report["latency_us"]["p99"].as_u64().unwrap() > 4_000_000;
         unanswered > 12 && report["checks"] == 60 && is_counted
     });
 }
 
-/// Nothing is behind after the last of a fixed number of checks.
+/// After the last of a fixed number of checks nothing is behind.
 #[test]
 fn open_loop_of_n_checks_ends_with_the_last() {
     let node = Node::start();
@@ -149,7 +150,7 @@ fn failures_are_counted_by_their_reason() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.code() == Some(1) && text.contains("failed: 20 by status 404"), "{output:?}");
         assert!(text.contains("\nthe first failure: ") && text.contains("there are api-key, default, "), "{text}");
-        // No time was measured.
+        // The run measured no time.
         assert!(!text.contains("latency"), "{text}");
         assert_eq!(report(&node.url(), &arguments)["failures"], json!({"status 404": 20}));
     }
@@ -166,7 +167,7 @@ fn closed_connection_counts_as_failure_and_reopens() {
             let mut answers = ["HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}"].into_iter();
             let mut line = String::new();
             while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
-                // The body, which ends without a line, is read as the start of the next request.
+                // The body has no line end, so it is read as the start of the next request.
                 if line == "\r\n" {
                     let Some(answer) = answers.next() else { break };
                     stream.get_mut().write_all(answer.as_bytes()).unwrap();
@@ -179,7 +180,7 @@ fn closed_connection_counts_as_failure_and_reopens() {
     assert_eq!((&report["allowed"], &report["failed"]), (&json!(3), &json!(3)), "{report}");
 }
 
-/// The system accepts the connections, and nothing answers: not even the warm-up has an answer.
+/// The system accepts the connections, but no call is answered, not even in the warm-up.
 #[test]
 fn run_without_answers_fails() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -211,7 +212,7 @@ fn interrupt_ends_with_a_report() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Up to thirty seconds.
+    // Waits up to 30 s.
     let has_begun = (0..3000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         node.remaining("default", "bench-0") < 1000
@@ -268,8 +269,8 @@ fn token_of_file_or_variable_opens_a_node() {
     assert_eq!(run(&[], "två ord"), Some(2));
 }
 
-/// A character is as wide as `bench/table` assumes. A text starts at `x`; with the anchor `end` it
-/// ends there.
+/// Each character has the width that `bench/table` assumes. A text starts at `x`; with the anchor
+/// `end` it ends there.
 #[test]
 fn plot_cuts_no_label() {
     let plot = include_str!("../../../docs/bench.svg");

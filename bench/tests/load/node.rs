@@ -12,7 +12,7 @@ use tollgate::clock::unix_micros;
 use tollgate::config::{Overrides, Setup};
 use tollgate::serve::Server;
 
-/// A node with an embedded store. It ends when it is dropped.
+/// A node with an embedded store. Dropping it stops it.
 pub(crate) struct Node {
     /// `127.0.0.1:port`.
     pub(crate) address: String,
@@ -71,7 +71,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A panic in its thread has been printed already.
+        // The thread has already printed its panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
