@@ -29,7 +29,7 @@ pub(super) const LIGHT: usize = 16 * 1024;
 const MAX_CALLS: usize = 16_384;
 
 /// The most bytes of all heavy bodies together. Only received bytes count.
-const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 
 /// The most bytes of all unread answers together. Each connection has a share besides
 /// (`serve/backlog.rs`).
