@@ -25,6 +25,9 @@ use crate::workers::cores;
 /// Longer bodies than this many bytes are heavy: batches of some hundred checks.
 pub(super) const LIGHT: usize = 16 * 1024;
 
+/// A body of undeclared length counts from this length on, so that single checks are always served.
+const UNCOUNTED: usize = 1024;
+
 /// The most calls in flight.
 const MAX_CALLS: usize = 16_384;
 
@@ -42,6 +45,9 @@ const HEAVY_PER_CORE: usize = 4;
 /// Longest wait of a call with a heavy body for the others.
 const MAX_WAIT: Duration = Duration::from_millis(250);
 
+/// Heavy calls that wait at most. A permit serves about one in 10 ms.
+const MAX_WAITING: usize = 256;
+
 /// The load of a node: counters that all its listeners share.
 #[derive(Debug, Clone)]
 pub struct Load(Arc<Counters>);
@@ -54,6 +60,8 @@ struct Counters {
     body_bytes: AtomicUsize,
     unread_bytes: AtomicUsize,
     heavy: Semaphore,
+    /// Calls that wait for `heavy`.
+    waiting: AtomicUsize,
     shed: AtomicU64,
     /// Refused connections of all listeners.
     refused: AtomicU64,
@@ -75,6 +83,7 @@ impl Load {
             body_bytes: AtomicUsize::new(0),
             unread_bytes: AtomicUsize::new(0),
             heavy: Semaphore::new(HEAVY_PER_CORE * cores()),
+            waiting: AtomicUsize::new(0),
             shed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }))
@@ -158,18 +167,37 @@ impl Load {
     /// # Errors
     /// 503 if none is free in time.
     pub(super) async fn permit_heavy(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        match tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            // The semaphore is never closed, so the error means a timeout.
-            Ok(Err(_)) | Err(_) => {
-                self.count_shed();
-                Err(Problem::overloaded())
-            }
+        if let Ok(permit) = self.0.heavy.try_acquire() {
+            return Ok(permit);
         }
+        let waiting = self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        let leave = Leave(&self.0.waiting);
+        let permit = async {
+            // More calls than that would wait in vain, and each keeps its body.
+            if waiting >= MAX_WAITING {
+                return None;
+            }
+            tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await.ok()?.ok()
+        };
+        let permit = permit.await;
+        drop(leave);
+        permit.ok_or_else(|| {
+            self.count_shed();
+            Problem::overloaded()
+        })
     }
 
     fn count_shed(&self) {
         self.0.shed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends the wait of a call, also where its connection ends first.
+struct Leave<'a>(&'a AtomicUsize);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -212,7 +240,7 @@ struct Held {
 impl HeavyBody {
     /// Whether there is room for the first `arrived` bytes of the body.
     pub(super) fn has_room(&self, arrived: usize) -> bool {
-        if arrived <= LIGHT {
+        if arrived <= UNCOUNTED {
             return true;
         }
         let Held { load, bytes } = &*self.0;

@@ -37,9 +37,12 @@ const MAX_OF_CONNECTION: usize = 32 * 1024 * 1024;
 /// read receive answers.
 const SHARE: usize = 64 * 1024;
 
-/// Approximate bytes that an answer takes besides its body. HTTP/1 answers up to this length are
-/// not metered: the socket and hyper's buffer of 64 KiB bound them.
-const OVERHEAD: usize = 1024;
+/// Approximate bytes that an unread answer takes besides its body: an HTTP/2 stream and its task.
+const OVERHEAD: usize = 4 * 1024;
+
+/// HTTP/1 answers of up to so many bytes are not metered: the socket and hyper's buffer of 64 KiB
+/// bound them.
+const SHORT: usize = 1024;
 
 /// The backlog of one connection.
 #[derive(Debug)]
@@ -93,7 +96,7 @@ impl Backlog {
     pub(super) fn metered(self: Arc<Self>, version: Version, answer: Response) -> Response {
         let is_http2 = version == Version::HTTP_2;
         let length = length(&answer);
-        if length == 0 || (!is_http2 && length <= OVERHEAD) {
+        if length == 0 || (!is_http2 && length <= SHORT) {
             return answer;
         }
         if let Some(reservation) = Reservation::new(&self, length) {
@@ -188,7 +191,7 @@ impl Drop for OpenRequest {
 
 /// Whether the answer is longer than a decision, which has a few hundred bytes.
 pub(super) fn is_long(answer: &Response) -> bool {
-    length(answer) > OVERHEAD
+    length(answer) > SHORT
 }
 
 /// Length in bytes, or zero if it is unknown, as it is for no answer of the node.
@@ -425,10 +428,10 @@ mod tests {
     fn http1_answers_are_metered_when_they_are_long() {
         let load = Load::default();
         let backlog = backlog_of(&load);
-        let _short = backlog.clone().metered(Version::HTTP_11, answer(OVERHEAD));
+        let _short = backlog.clone().metered(Version::HTTP_11, answer(SHORT));
         assert_eq!(load.unread_bytes(), 0);
-        let _long = backlog.metered(Version::HTTP_11, answer(OVERHEAD + 1));
-        assert_eq!(load.unread_bytes(), 2 * OVERHEAD + 1);
+        let _long = backlog.metered(Version::HTTP_11, answer(SHORT + 1));
+        assert_eq!(load.unread_bytes(), OVERHEAD + SHORT + 1);
     }
 
     #[test]
