@@ -28,8 +28,9 @@ pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Re
 
 pub(super) async fn respond(node: &Node, head: &Parts, body: impl JsonBody) -> Result<Response, Problem> {
     let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
-    let _permit = node.load.permit(body.len()).await?;
+    let permit = node.load.permit(body.len()).await?;
     let (check, denied) = violations::both(request::check(&body), query::deny_status(head.uri.query()))?;
+    drop(permit);
     let decision = decide(node, &check).await?;
     let mut response = answer::response(&check.key, &decision);
     if !decision.allowed {
@@ -60,9 +61,9 @@ pub(super) async fn batch(State(node): State<Node>, request: Request) -> Result<
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
         return Err(node.load.refuse_unread());
     }
-    let answer = answer_each(&node, items).await;
+    // The store may take long, and a slow store must not refuse batches.
     drop(permit);
-    Ok(answer)
+    Ok(answer_each(&node, items).await)
 }
 
 /// A valid batch has no more checks than its body has braces.
@@ -73,8 +74,9 @@ fn most_checks(body: &[u8]) -> usize {
 pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
-    let _permit = node.load.permit(body.len()).await?;
+    let permit = node.load.permit(body.len()).await?;
     let (checks, denied) = violations::both(request::all(&body), query::deny_status(head.uri.query()))?;
+    drop(permit);
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
     let all = node.engine.check_all(&checks).await.map_err(refused)?;
     let mut response = answer::together(&checks, &all);

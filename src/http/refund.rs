@@ -12,8 +12,9 @@ const MAX_BYTES: usize = 64 * 1024;
 pub(super) async fn refund(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_BYTES).await?;
-    let _permit = node.load.permit(body.len()).await?;
+    let permit = node.load.permit(body.len()).await?;
     let ((policy, key, given), ()) = violations::both(inspect::refund(&body), query::none(head.uri.query()))?;
+    drop(permit);
     let amended = node.engine.refund(&policy, &key, given).await.map_err(|error| node.refused(&error))?;
     Ok(answer::refunded(&key, &amended))
 }

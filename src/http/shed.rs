@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | calls in flight | [`MAX_CALLS`] | 503 before the body is read |
 //! | bodies over [`LIGHT`] bytes | [`MAX_BODY_BYTES`] | 503 before the body is parsed |
-//! | calls with such a body that are decided | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
+//! | calls with such a body that are parsed | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
 //! | unread answers | [`MAX_UNREAD_BYTES`] | 503 (`serve/backlog.rs`) |
 //!
 //! Health and metrics do not count as calls in flight.
@@ -38,7 +38,7 @@ const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 /// (`serve/backlog.rs`).
 pub const MAX_UNREAD_BYTES: usize = 64 * 1024 * 1024;
 
-/// Calls with heavy bodies that one core decides in turns. A batch of 1 MiB needs about 6 MiB until
+/// Calls with heavy bodies that one core parses in turns. A batch of 1 MiB needs about 6 MiB until
 /// its answer is written.
 const HEAVY_PER_CORE: usize = 4;
 
@@ -154,7 +154,7 @@ impl Load {
         Some(Admitted { calls: counted.then_some(&self.0.calls), heavy })
     }
 
-    /// A permit to decide a call with a body of `length` bytes. Light bodies need none.
+    /// A permit to parse a call with a body of `length` bytes. Light bodies need none.
     ///
     /// # Errors
     /// 503 if none is free in time.

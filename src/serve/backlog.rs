@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{HeaderValue, Version, header};
+use axum::http::{HeaderValue, StatusCode, Version, header};
 use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -102,7 +102,8 @@ impl Backlog {
         if let Some(reservation) = Reservation::new(&self, length) {
             return reservation.attach(answer);
         }
-        let mut refusal = self.load.refuse_answer(&answer);
+        let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
+        let mut refusal = if is_refused { answer } else { self.load.refuse_answer(&answer) };
         if is_http2 {
             match Reservation::new(&self, self::length(&refusal)) {
                 Some(reservation) => return reservation.attach(refusal),
@@ -323,8 +324,6 @@ impl AsRef<[u8]> for Piece {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::StatusCode;
-
     use super::*;
 
     fn backlog_of(load: &Load) -> Arc<Backlog> {
