@@ -99,20 +99,22 @@ impl Backlog {
         if length == 0 || (!is_http2 && length <= SHORT) {
             return answer;
         }
-        if let Some(reservation) = Reservation::new(&self, length) {
+        let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
+        let (reservation, fits) = Reservation::new(&self, length);
+        // A short answer is no longer than its refusal, and health is always answered.
+        if fits || (length <= SHORT && !is_refused) {
             return reservation.attach(answer);
         }
-        let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
+        drop(reservation);
         let mut refusal = if is_refused { answer } else { self.load.refuse_answer(&answer) };
         if is_http2 {
-            match Reservation::new(&self, self::length(&refusal)) {
-                Some(reservation) => return reservation.attach(refusal),
-                // HTTP/2 sends header fields without a window, so a 503 without a body never waits.
-                None => {
-                    *refusal.body_mut() = Body::empty();
-                    refusal.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
-                }
+            let (reservation, fits) = Reservation::new(&self, self::length(&refusal));
+            if fits {
+                return reservation.attach(refusal);
             }
+            // HTTP/2 sends header fields without a window, so a 503 without a body never waits.
+            *refusal.body_mut() = Body::empty();
+            refusal.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         refusal
     }
@@ -209,15 +211,15 @@ struct Reservation {
 }
 
 impl Reservation {
-    /// Returns `None` if there is no room.
-    fn new(backlog: &Arc<Backlog>, length: usize) -> Option<Self> {
+    /// Counts the bytes, and returns whether they fit.
+    fn new(backlog: &Arc<Backlog>, length: usize) -> (Self, bool) {
         let bytes = length + OVERHEAD;
         let of_connection = backlog.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let of_node = backlog.load.add_unread(bytes);
         // Counting first keeps two answers from sharing the last room. Dropping the reservation
         // uncounts it.
         let reservation = Self { backlog: backlog.clone(), bytes };
-        backlog.fits(of_connection, of_node).then_some(reservation)
+        (reservation, backlog.fits(of_connection, of_node))
     }
 
     fn attach(self, answer: Response) -> Response {
