@@ -171,16 +171,13 @@ impl Load {
             return Ok(permit);
         }
         let waiting = self.0.waiting.fetch_add(1, Ordering::Relaxed);
-        let leave = Leave(&self.0.waiting);
-        let permit = async {
-            // More calls than that would wait in vain, and each keeps its body.
-            if waiting >= MAX_WAITING {
-                return None;
-            }
-            tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await.ok()?.ok()
+        let _leave = Leave(&self.0.waiting);
+        // More calls than that would wait in vain, and each keeps its body.
+        let permit = if waiting < MAX_WAITING {
+            tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await.ok().and_then(Result::ok)
+        } else {
+            None
         };
-        let permit = permit.await;
-        drop(leave);
         permit.ok_or_else(|| {
             self.count_shed();
             Problem::overloaded()
