@@ -8,7 +8,8 @@ use tollgate::limit::time::Micros;
 use super::dialect::{PeerQuota, Service};
 use super::keys::Keys;
 
-/// Put load on a running node, or on another rate limiter. Exit code: 0 all answered, 1 some or all not, 2 no run.
+/// Put load on a running node, or on another rate limiter. Exit code: 0 all checks answered,
+/// 1 some not answered, 2 no run.
 #[derive(Debug, clap::Parser)]
 #[command(
     name = "tollgate-bench",
@@ -18,7 +19,7 @@ use super::keys::Keys;
     tollgate-bench --policy per-user --keys zipf:100000 --rate 5000 --duration 30s"
 )]
 pub(super) struct Args {
-    /// The node to ask, `http://host:port`, without TLS; give several to spread the load over them.
+    /// The node, `http://host:port`, without TLS; several nodes share the load.
     #[arg(
         long = "url",
         value_name = "URL",
@@ -29,47 +30,47 @@ pub(super) struct Args {
     pub(super) urls: Vec<String>,
     #[command(flatten)]
     pub(super) bearer: Bearer,
-    /// Connections: in a closed loop so many checks (or batches) are always under way, in an open one at most.
+    /// Connections: the checks (or batches) under way, in an open loop at most.
     #[arg(long, short = 'c', value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) concurrency: u32,
-    /// Open loop: so many checks a second fall due, whether answered or not.
+    /// Open loop: checks that fall due in a second, whether answered or not.
     #[arg(long, short = 'r', value_name = "R", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(super) rate: Option<u64>,
-    /// How long to run after the warm-up; 10s unless --checks is given.
+    /// Duration after the warm-up; 10s unless --checks is given.
     #[arg(long, short = 'd', value_name = "SPAN", value_parser = span)]
     pub(super) duration: Option<Micros>,
-    /// Ends after so many checks.
+    /// Number of checks after which the run ends.
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) checks: Option<u64>,
-    /// Load that comes first and is not counted; 1s, or none if --checks is given.
+    /// Duration of uncounted load before the run; 1s, or none if --checks is given.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub(super) warmup: Option<Micros>,
-    /// Which keys: one, uniform:N, zipf:N or zipf:N:S (key k is asked for in proportion to 1/k^S; S is 1 if left out).
+    /// Choice of keys: one, uniform:N, zipf:N or zipf:N:S (weight of key k: 1/k^S; default of S: 1).
     #[arg(long, value_name = "KEYS", default_value = "uniform:1000")]
     pub(super) keys: Keys,
     /// The text before the number of each key.
     #[arg(long, value_name = "TEXT", default_value = "bench-")]
     pub(super) key_prefix: String,
-    /// The policy to ask for; a peer's namespace, limit name or domain.
+    /// The policy; a peer's namespace, limit name or domain.
     #[arg(long, value_name = "P", default_value = "default")]
     pub(super) policy: String,
-    /// Units that each check asks for.
+    /// Units of each check.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_UNITS))]
     pub(super) cost: u64,
     /// Checks per call, by /v1/check/batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "peer")]
     pub(super) batch: Option<u32>,
-    /// Ask another rate limiter in its own words.
+    /// Call another rate limiter by its own protocol.
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) peer: Option<Service>,
-    /// What a peer is asked to hold a key to, if its callers say so: `LIMIT per SPAN`, several if it can.
+    /// The quota of a key, for peers whose callers name it: `LIMIT per SPAN`, several if supported.
     #[arg(long = "quota", value_name = "QUOTA", requires = "peer", default_value = "1000000000 per 10s")]
     pub(super) quotas: Vec<PeerQuota>,
-    /// Threads that generate load; the connections are shared out among them.
+    /// Threads that generate load; they share the connections.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(super) threads: u32,
-    /// Where the random choice of keys starts.
+    /// Seed of the random choice of keys.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
     /// Report as JSON; latencies are us.
