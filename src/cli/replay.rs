@@ -12,7 +12,7 @@ use super::{complain, fail, load, tell};
 use crate::config::Policies;
 use crate::limit::policy::Policy;
 
-mod access;
+mod access_log;
 
 mod entry;
 
@@ -24,6 +24,8 @@ mod lines;
 
 mod progress;
 
+mod reader;
+
 mod report;
 
 mod run;
@@ -32,7 +34,7 @@ mod tally;
 
 mod trial;
 
-use entry::{Choice, Format};
+use reader::{Format, LogOptions};
 
 /// Replays a log through policies, offline.
 #[derive(Debug, clap::Args)]
@@ -88,8 +90,8 @@ enum Failure {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let choice = Choice { format: args.format, key: args.key.clone(), cost: args.cost.clone() };
-    let replayed = policies(args).and_then(|policies| run::replay(&policies, &args.logs, &choice, args.top.into()));
+    let options = LogOptions { format: args.format, key: args.key.clone(), cost: args.cost.clone() };
+    let replayed = policies(args).and_then(|policies| run::replay(&policies, &args.logs, &options, args.top.into()));
     match replayed {
         Ok(outcome) => {
             outcome.unreadable.iter().for_each(|line| complain(line));

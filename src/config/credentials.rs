@@ -1,10 +1,10 @@
 //! The credentials for Redis: a user and password, and TLS.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use super::fault::{Faults, Place};
 use super::files::Files;
+use super::login::{Login, Password};
 use super::section::{Section, Shape};
 use super::tls::{authorities, certificates, key};
 use super::url::Seed;
@@ -18,31 +18,6 @@ pub struct Credentials {
     pub login: Option<Login>,
     /// None: no TLS.
     pub tls: Option<ClientTls>,
-}
-
-/// The user that a node logs in as.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Login {
-    /// None: the default user.
-    pub username: Option<String>,
-    pub password: Password,
-}
-
-/// A password, or the file that holds it. Each new connection reads that file, so the password can
-/// change.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Password {
-    Text(String),
-    File(PathBuf),
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(_) => out.write_str("Text(..)"),
-            Self::File(path) => write!(out, "File({})", path.display()),
-        }
-    }
 }
 
 /// TLS towards the servers. Each new connection reads the files, so they can be renewed.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::files::Watched;
+use super::watched::Watched;
 
 /// The place of a fault. Faults are sorted in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

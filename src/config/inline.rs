@@ -5,7 +5,8 @@ use crate::limit::policy::{Options, Policy};
 use crate::limit::quota::{Anchor, MAX_QUOTAS, Quota, Rule};
 
 use super::fault::{Fault, Faults, Place};
-use super::quota::{self, Form};
+use super::form::Form;
+use super::quota;
 use super::raw::{Member, Node, Value};
 use super::version;
 

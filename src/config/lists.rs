@@ -9,8 +9,9 @@ use crate::limit::policy::{Listed, Options, Policy};
 use crate::limit::quota::Quota;
 
 use super::fault::{Faults, Place};
+use super::form::Form;
 use super::matching::{KINDS, Kind, Whom};
-use super::quota::{self, Form};
+use super::quota;
 use super::raw::{Member, Node};
 use super::scalar::excerpt;
 use super::section::{Section, Shape};

@@ -7,6 +7,8 @@
 
 mod files;
 
+mod watched;
+
 mod source;
 
 mod setup;
@@ -27,11 +29,15 @@ mod limits;
 
 mod store;
 
+mod login;
+
 mod credentials;
 
 mod url;
 
 mod policy;
+
+mod form;
 
 mod quota;
 
@@ -69,16 +75,17 @@ use std::time::Duration;
 use crate::access::Access;
 use crate::limit::policy::Policy;
 
-pub use credentials::{ClientTls, Credentials, Login, Password};
+pub use credentials::{ClientTls, Credentials};
 pub use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
-pub use files::Watched;
+pub use login::{Login, Password};
 pub use resolve::{built_in, load};
 pub use scalar::visible;
 pub use setup::Setup;
 pub use source::{Overrides, Source};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;
+pub use watched::Watched;
 
 /// All settings of a node.
 #[derive(Debug, Clone)]

@@ -11,8 +11,9 @@ use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Polic
 use crate::limit::quota::{Anchor, Rule};
 
 use super::fault::Faults;
+use super::form::Form;
 use super::lists;
-use super::quota::{self, Form};
+use super::quota;
 use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
 use super::section::{Section, Shape};
@@ -76,7 +77,7 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
             durability: durability?,
             shadow: shadow?,
             inline: inline?,
-            zone: zone::of(form),
+            zone: form.zone(),
             ..Options::default()
         },
     };

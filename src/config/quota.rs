@@ -10,6 +10,7 @@ use crate::limit::time::{Micros, span_text};
 
 use super::duration::{parse_by_clock, parse_within};
 use super::fault::{Faults, Place};
+use super::form::Form;
 use super::raw::{Member, Node, Value};
 use super::scalar::{digits, excerpt};
 use super::section::{Section, Shape};
@@ -23,17 +24,6 @@ const SHAPE: Shape = Shape {
 
 const BUCKET_SHAPE: Shape =
     Shape { example: "{rate: 10 per 1s, burst: 20}", known: &["name", "rate", "burst"], checked: &["limit", "per"] };
-
-/// How the quotas of a policy are written and interpreted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// A limit per window, counted by this rule.
-    Window(Rule),
-    /// A limit per window by the clock; days, weeks, months and years follow this time zone.
-    Clock(&'static str),
-    /// A rate and a burst.
-    Bucket,
-}
 
 /// A window as written: its length, and its unit if that is one of the calendar.
 type Window = (Micros, Option<Unit>);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::limit::time::Micros;
 
-use super::files::is_other;
+use super::watched::is_other;
 use super::{Config, Faults, Overrides, Source, Watched, built_in, load};
 
 /// The file and the command line's overrides.

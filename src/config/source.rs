@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::fault::{Faults, Place};
-use super::files::{Watched, watched};
+use super::watched::{Watched, watched};
 
 /// Largest configuration, bytes: far more than any needs, and a bound for files named by mistake.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;

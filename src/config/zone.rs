@@ -5,7 +5,7 @@ use crate::limit::policy::Algorithm;
 use crate::limit::quota::{Anchor, Quota, Rule};
 
 use super::fault::Faults;
-use super::quota::Form;
+use super::form::Form;
 use super::raw::{Member, Node};
 use super::scalar::excerpt;
 use super::suggest::nearest;
@@ -72,14 +72,6 @@ pub(super) fn is_needed(form: Form, quotas: Option<&[Quota]>) -> bool {
         matches!(quota.rule, Rule::FixedWindow(Anchor::Calendar(_))) || day
     };
     quotas.is_none_or(|quotas| quotas.iter().any(by_calendar))
-}
-
-/// The zone that inline quotas count by.
-pub(super) fn of(form: Form) -> Option<&'static str> {
-    match form {
-        Form::Clock(zone) => Some(zone),
-        Form::Window(_) | Form::Bucket => None,
-    }
 }
 
 /// Reads the name of a time zone.

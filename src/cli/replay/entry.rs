@@ -1,51 +1,8 @@
-//! Parses a line into one request: its time, key and cost.
+//! The data of one line.
 
 use std::borrow::Cow;
 
-use super::Failure;
-use super::access::{Access, Field};
-use super::json::Members;
-use crate::limit::key::MAX_KEY_BYTES;
-use crate::limit::quota::MAX_UNITS;
 use crate::limit::time::Micros;
-
-/// How a log is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
-    /// client ident user [time] "request" status bytes
-    Common,
-    /// The same, "referer" "user-agent"
-    Combined,
-    /// One object a line
-    Json,
-}
-
-impl Format {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Common => "common",
-            Self::Combined => "combined",
-            Self::Json => "json",
-        }
-    }
-
-    /// Detects the format from the first line of a log.
-    pub(super) fn of(line: &[u8]) -> Self {
-        match line.trim_ascii_start().first() {
-            Some(b'{') => Self::Json,
-            _ if line.ends_with(b"\"") => Self::Combined,
-            _ => Self::Common,
-        }
-    }
-}
-
-/// Options of the command line for all logs.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Choice {
-    pub(super) format: Option<Format>,
-    pub(super) key: Option<String>,
-    pub(super) cost: Option<String>,
-}
 
 /// One request.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,71 +14,9 @@ pub(super) struct Entry<'a> {
     pub(super) cost: u64,
 }
 
-/// Reads the lines of one log.
-pub(super) enum Reader {
-    Access(Access),
-    Json(Members),
-}
-
 /// The source of the cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cost {
     Always(u64),
     Field(String),
-}
-
-impl Reader {
-    /// A reader for a log of this format.
-    ///
-    /// # Errors
-    /// When the format has no such field.
-    pub(super) fn new(format: Format, choice: &Choice) -> Result<Self, Failure> {
-        let cost = choice.cost.as_deref().map(cost).transpose()?;
-        match format {
-            Format::Json => {
-                let key = choice.key.clone().unwrap_or_else(|| "key".to_owned());
-                Ok(Self::Json(Members::new(key, cost.unwrap_or_else(|| Cost::Field("cost".to_owned())))))
-            }
-            Format::Common | Format::Combined => {
-                let key = choice.key.as_deref().map_or(Ok(Field::Client), Field::named)?;
-                let cost = match cost {
-                    Some(Cost::Field(name)) if name == "bytes" => None,
-                    Some(Cost::Field(name)) => {
-                        return Err(Failure::Asked(format!("--cost {name}: of an access log a number or `bytes`")));
-                    }
-                    Some(Cost::Always(cost)) => Some(cost),
-                    None => Some(1),
-                };
-                Ok(Self::Access(Access::new(key, cost)))
-            }
-        }
-    }
-
-    /// Parses a line.
-    ///
-    /// # Errors
-    /// The reason why it cannot be read.
-    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
-        let entry = match self {
-            Self::Access(access) => access.read(line)?,
-            Self::Json(members) => members.read(line)?,
-        };
-        if entry.cost > MAX_UNITS {
-            return Err(format!("a cost of {}, the most is {MAX_UNITS}", entry.cost).into());
-        }
-        if entry.key.as_ref().is_some_and(|key| key.len() > MAX_KEY_BYTES) {
-            return Err(format!("a key of more than {MAX_KEY_BYTES} bytes").into());
-        }
-        Ok(Entry { key: entry.key.filter(|key| !key.is_empty()), ..entry })
-    }
-}
-
-fn cost(text: &str) -> Result<Cost, Failure> {
-    if !text.bytes().all(|byte| byte.is_ascii_digit()) || text.is_empty() {
-        return Ok(Cost::Field(text.to_owned()));
-    }
-    let number = text.parse().ok().filter(|number| *number <= MAX_UNITS);
-    number
-        .map(Cost::Always)
-        .ok_or_else(|| Failure::Asked(format!("--cost {text}: the most is {MAX_UNITS}")))
 }

@@ -22,7 +22,7 @@ impl Members {
         Self { key, cost }
     }
 
-    /// See [`super::entry::Reader::read`].
+    /// See [`super::reader::Reader::read`].
     pub(super) fn read<'a>(&self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
         let mut json = serde_json::Deserializer::from_slice(line);
         let read = json.deserialize_map(Object(self)).and_then(|entry| json.end().map(|()| entry));

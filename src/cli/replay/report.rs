@@ -5,7 +5,7 @@ use std::fmt::Write;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::entry::Format;
+use super::reader::Format;
 use super::run::{Counts, Outcome};
 use super::tally::Minute;
 use super::trial::Result;

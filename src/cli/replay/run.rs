@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Failure;
-use super::entry::{Choice, Format, Reader};
 use super::lines::Lines;
 use super::progress::Progress;
+use super::reader::{Format, LogOptions, Reader};
 use super::tally::{MINUTE, Minute, Peaks};
 use super::trial::{self, Trial};
 use crate::limit::policy::Policy;
@@ -62,7 +62,7 @@ impl Outcome {
 }
 
 struct Replay<'a> {
-    choice: &'a Choice,
+    options: &'a LogOptions,
     counts: Counts,
     unreadable: Vec<String>,
     span: Option<(Micros, Micros)>,
@@ -77,11 +77,11 @@ struct Replay<'a> {
 pub(super) fn replay(
     policies: &[Arc<Policy>],
     logs: &[PathBuf],
-    choice: &Choice,
+    options: &LogOptions,
     top: usize,
 ) -> Result<Outcome, Failure> {
     let mut replay = Replay {
-        choice,
+        options,
         counts: Counts::default(),
         unreadable: Vec::new(),
         span: None,
@@ -148,8 +148,8 @@ impl Replay<'_> {
             let (_, reader) = match &mut reader {
                 Some(known) => known,
                 None => {
-                    let format = self.choice.format.unwrap_or_else(|| Format::of(line));
-                    reader.insert((format, Reader::new(format, self.choice)?))
+                    let format = self.options.format.unwrap_or_else(|| Format::of(line));
+                    reader.insert((format, Reader::new(format, self.options)?))
                 }
             };
             match reader.read(line) {

@@ -1,4 +1,4 @@
-//! Access logs of web servers: the common log format, and combined, which adds two fields.
+//! AccessLog logs of web servers: the common log format, and combined, which adds two fields.
 //!
 //! `client ident user [10/Oct/2000:13:55:36 -0700] "GET /path HTTP/1.1" 200 2326 "referer"
 //! "user-agent"`
@@ -47,7 +47,7 @@ impl Field {
 
 /// Reads the lines of an access log.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(super) struct AccessLog {
     key: Field,
     /// None: the size of the answer in bytes.
     cost: Option<u64>,
@@ -55,12 +55,12 @@ pub(super) struct Access {
     last: (Vec<u8>, Micros),
 }
 
-impl Access {
+impl AccessLog {
     pub(super) fn new(key: Field, cost: Option<u64>) -> Self {
         Self { key, cost, last: (Vec::new(), 0) }
     }
 
-    /// See [`super::entry::Reader::read`].
+    /// See [`super::reader::Reader::read`].
     pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
         let mut rest = line;
         let mut client = host(&mut rest).ok_or("no client address")?;
@@ -177,8 +177,8 @@ mod tests {
             ("user-agent", r#"a \"b\" c"#),
         ];
         for (name, expected) in cases {
-            let mut access = Access::new(Field::named(name).unwrap(), None);
-            let entry = access.read(LINE.as_bytes()).unwrap();
+            let mut log = AccessLog::new(Field::named(name).unwrap(), None);
+            let entry = log.read(LINE.as_bytes()).unwrap();
             assert_eq!(entry, Entry { time: 971_211_336_000_000, key: Some(expected.into()), cost: 2326 });
         }
         assert!(Field::named("address").is_err());
@@ -189,16 +189,16 @@ mod tests {
     fn a_server_before_the_client_is_no_key() {
         for server in ["shop.example:443", "127.0.0.1:80", "[::1]:443", "localhost:65535"] {
             for (name, expected) in [("client", "2001:db8::1"), ("user", "ann lee"), ("path", "/a")] {
-                let mut access = Access::new(Field::named(name).unwrap(), Some(1));
+                let mut log = AccessLog::new(Field::named(name).unwrap(), Some(1));
                 let line = format!("{server} {LINE}");
-                assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
+                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
             }
         }
         for server in ["10.0.0.1", "shop.example", "10.0.0.1:80", "[::1]:443"] {
             for client in ["203.0.113.1", "2001:db8::1", "203.0.113.1:5001"] {
                 let line = format!(r#"{server} {client} - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
-                let mut access = Access::new(Field::Client, Some(1));
-                assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
+                let mut log = AccessLog::new(Field::Client, Some(1));
+                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
             }
         }
         for client in [
@@ -213,8 +213,8 @@ mod tests {
         ] {
             for user in ["- -", "- ann", "ident ann lee", "- - ann"] {
                 let line = format!(r#"{client} {user} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
-                let mut access = Access::new(Field::Client, Some(1));
-                assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
+                let mut log = AccessLog::new(Field::Client, Some(1));
+                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
             }
         }
     }
@@ -228,8 +228,8 @@ mod tests {
             for user in ["- ann lee", "ident ann lee"] {
                 for (name, expected) in [("client", "203.0.113.1"), ("user", "ann lee")] {
                     let line = format!(r#"{forwarded} {user} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
-                    let mut access = Access::new(Field::named(name).unwrap(), Some(1));
-                    assert_eq!(access.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
+                    let mut log = AccessLog::new(Field::named(name).unwrap(), Some(1));
+                    assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
                 }
             }
         }
@@ -237,14 +237,14 @@ mod tests {
 
     #[test]
     fn whatever_is_cut_off_is_refused_and_never_a_panic() {
-        let mut access = Access::new(Field::Client, Some(1));
+        let mut log = AccessLog::new(Field::Client, Some(1));
         let whole = LINE.rfind(r#" "http"#).unwrap();
         for end in 0..LINE.len() {
-            let read = access.read(&LINE.as_bytes()[..end]).is_ok();
+            let read = log.read(&LINE.as_bytes()[..end]).is_ok();
             assert!(!read || end >= whole - 3, "{}", &LINE[..end]);
         }
         for line in ["", "\"", "[", "]", "a b c [] \"", "a b [10/Oct/2000:13:55:36 -0700] \"\\"] {
-            assert!(access.read(line.as_bytes()).is_err(), "{line}");
+            assert!(log.read(line.as_bytes()).is_err(), "{line}");
         }
     }
 }
