@@ -70,6 +70,8 @@ pub mod clock;
 
 pub mod deadline;
 
+pub mod timeouts;
+
 pub mod workers;
 
 pub mod limit;

@@ -14,12 +14,14 @@ const MODULES: &[(&str, &[&str])] = &[
     ("clock", &["limit::time"]),
     // Bounds the wait for an answer, by that clock.
     ("deadline", &["clock::Clock"]),
+    // Times that follow from the timeouts of the configuration; depends on nothing.
+    ("timeouts", &[]),
     // Threads that run connections and lanes.
     ("workers", &["limit::time", "clock"]),
     // Tokens and the operations that they permit; depends on nothing.
     ("access", &[]),
     // Resolves text into policies of the core and the tokens of callers.
-    ("config", &["limit", "access"]),
+    ("config", &["limit", "access", "timeouts"]),
     // Collects and exposes counts and times of the other modules; imports none of them.
     ("telemetry", &["limit::time", "clock"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.

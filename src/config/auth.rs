@@ -5,21 +5,15 @@ use crate::access::{Access, TokenHash};
 use super::fault::Faults;
 use super::files::Files;
 use super::raw::Node;
-use super::section::{Section, Shape};
-
-const SHAPE: Shape = Shape {
-    example: "{admin_token_files: [admin.tokens]}",
-    known: &["check_token_files", "admin_token_files", "allow_anonymous"],
-    checked: &[],
-};
+use super::section::Section;
+use super::settings::auth::{ALLOW_ANONYMOUS, SHAPE};
 
 /// Reads `auth`; without it no token is valid.
 pub(super) fn auth(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Access> {
-    let Some(node) = root.member("auth") else { return Some(Access::default()) };
-    let section = Section::open(node, &SHAPE, faults)?;
+    let section = root.section("auth", &SHAPE, faults)?;
     let check = section.or("check_token_files", Vec::new(), |list| tokens(list, files, faults));
     let admin = section.or("admin_token_files", Vec::new(), |list| tokens(list, files, faults));
-    let allow_anonymous = section.or("allow_anonymous", false, |node| node.boolean(faults));
+    let allow_anonymous = section.read(&ALLOW_ANONYMOUS, faults);
     let (check, admin, allow_anonymous) = (check?, admin?, allow_anonymous?);
     if let Some(node) = section.member("allow_anonymous").filter(|_| allow_anonymous && !check.is_empty()) {
         let sentence = "`allow_anonymous` lets everyone check, and `check_token_files` only who has a token: \

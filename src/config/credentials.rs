@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use super::fault::{Faults, Place};
 use super::files::Files;
 use super::login::{Login, Password};
-use super::section::{Section, Shape};
+use super::section::Section;
+use super::settings::store_tls;
 use super::tls::{authorities, certificates, key};
 use super::url::Seed;
-
-const TLS: Shape = Shape { example: "{ca_file: ca.pem}", known: &["ca_file", "cert_file", "key_file"], checked: &[] };
 
 /// How a node authenticates and verifies the servers: the same for all servers of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,7 +61,7 @@ pub(super) fn written(place: Place, section: &Section<'_>, files: &mut Files, fa
         files.path(node, WHAT, faults)
     });
     let tls = section.member("tls").map(|node| {
-        let section = Section::open(node, &TLS, faults)?;
+        let section = Section::open(node, &store_tls::SHAPE, faults)?;
         tls(&section, files, faults)
     });
     Some(Written { place, username: all(username)?, password_file: all(password_file)?, tls: all(tls)? })

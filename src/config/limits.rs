@@ -2,53 +2,34 @@
 
 use std::time::Duration;
 
-use crate::limit::time::MICROS_PER_SECOND;
-
 use super::fault::Faults;
-use super::section::{Section, Shape};
+use super::section::Section;
+use super::setting::Kind;
+use super::settings::limits::{IDLE_TIMEOUT, MAX_CONNECTIONS, REQUEST_TIMEOUT, SHAPE};
 use super::{Limits, Policies};
+use crate::timeouts;
 
-const SHAPE: Shape = Shape {
-    example: "{max_connections: 10000}",
-    known: &["max_connections", "request_timeout", "idle_timeout"],
-    checked: &[],
-};
-
-/// `request_timeout` may act after half of it. `/v1/check/all` takes up to 2.5 timeouts of a
-/// policy.
-const TIMES_LONGEST: u32 = 6;
-
-impl Limits {
-    /// How long a call may wait for the store: 2.5 timeouts of a policy or more. The answer then
-    /// precedes `request_timeout`.
-    pub fn waiting(&self) -> Duration {
-        self.request_timeout * 5 / (2 * TIMES_LONGEST)
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: MAX_CONNECTIONS.kind.default(),
+            request_timeout: REQUEST_TIMEOUT.kind.default(),
+            idle_timeout: IDLE_TIMEOUT.kind.default(),
+        }
     }
 }
 
-/// The least `request_timeout` that never cuts off a call that waits for the store.
-pub(super) fn least_request_timeout(policies: &Policies) -> Duration {
-    policies.longest_timeout() * TIMES_LONGEST
-}
-
-/// The default `request_timeout`.
+/// The default `request_timeout`: long enough for the policies.
 pub(super) fn default_request_timeout(policies: &Policies) -> Duration {
-    Limits::default().request_timeout.max(least_request_timeout(policies))
+    REQUEST_TIMEOUT.kind.default().max(timeouts::least_request_timeout(policies.longest_timeout()))
 }
 
 pub(super) fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
-    let least = policies.map_or(Duration::ZERO, least_request_timeout);
-    let mut defaults = Limits::default();
-    defaults.request_timeout = policies.map_or(defaults.request_timeout, default_request_timeout);
-    let Some(node) = root.member("limits") else { return Some(defaults) };
-    let section = Section::open(node, &SHAPE, faults)?;
-    let max_connections =
-        section.or("max_connections", defaults.max_connections, |node| node.integer(1..=1_000_000, faults));
-    let mut span = |key, default| {
-        section.or(key, default, |node| node.duration(MICROS_PER_SECOND..=3_600 * MICROS_PER_SECOND, faults))
-    };
-    let (request, idle) =
-        (span("request_timeout", defaults.request_timeout), span("idle_timeout", defaults.idle_timeout));
+    let section = root.section("limits", &SHAPE, faults)?;
+    let (max_connections, idle) = (section.read(&MAX_CONNECTIONS, faults), section.read(&IDLE_TIMEOUT, faults));
+    let default = policies.map_or(REQUEST_TIMEOUT.kind.default(), default_request_timeout);
+    let request = section.read_or(&REQUEST_TIMEOUT, default, faults);
+    let least = policies.map_or(Duration::ZERO, |policies| timeouts::least_request_timeout(policies.longest_timeout()));
     if let (Some(node), Some(request)) = (section.member("request_timeout"), request)
         && request < least
     {

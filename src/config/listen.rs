@@ -7,9 +7,8 @@ use crate::access::Access;
 use super::fault::{Faults, Place};
 use super::scalar::excerpt;
 use super::section::Section;
+use super::settings::root::{ADMIN_LISTEN, LISTEN};
 use super::source::Overrides;
-
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
 const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
 
@@ -35,9 +34,9 @@ pub(super) fn listen(
     faults: &mut Faults,
 ) -> Option<(SocketAddr, Option<SocketAddr>)> {
     let flag = Place::Flag("--listen or TOLLGATE_LISTEN");
-    let checks = address(root, "listen", flag, overrides.listen.as_deref(), faults);
+    let checks = address(root, LISTEN.name, flag, overrides.listen.as_deref(), faults);
     let flag = Place::Flag("--admin-listen or TOLLGATE_ADMIN_LISTEN");
-    let admin = address(root, "admin_listen", flag, overrides.admin_listen.as_deref(), faults);
+    let admin = address(root, ADMIN_LISTEN.name, flag, overrides.admin_listen.as_deref(), faults);
     if let Some(access) = access {
         if let Some(Some(written)) = checks
             && access.check.is_empty()
@@ -54,7 +53,7 @@ pub(super) fn listen(
             refuse_beyond_loopback(written, OPERATORS_BEYOND_LOOPBACK, faults);
         }
     }
-    let checks = checks?.map_or(DEFAULT_LISTEN, |written| written.address);
+    let checks = checks?.map_or(LISTEN.kind.0, |written| written.address);
     let admin = admin?.map(|written| written.address);
     Some((checks, admin.filter(|admin| apart(*admin, checks))))
 }

@@ -14,15 +14,9 @@ use super::matching::{KINDS, Kind, Whom};
 use super::quota;
 use super::raw::{Member, Node};
 use super::scalar::excerpt;
-use super::section::{Section, Shape};
+use super::section::Section;
+use super::settings::{list, match_, override_};
 use super::zone;
-
-const LIST: Shape = Shape { example: "{cidrs: [192.0.2.0/24]}", known: &["keys", "prefixes", "cidrs"], checked: &[] };
-
-const OVERRIDE: Shape =
-    Shape { example: "{match: {key: alice}, quotas: [5 per 1s]}", known: &["match", "quotas"], checked: &[] };
-
-const MATCH: Shape = Shape { example: "{key: alice}", known: &["key", "prefix", "cidr"], checked: &[] };
 
 /// The lists as written.
 pub(super) struct Draft {
@@ -78,7 +72,7 @@ fn with(policy: &Policy, quotas: Vec<Quota>, listed: Option<Listed>) -> Policy {
 
 fn list(member: &Member, key_type: KeyType, faults: &mut Faults) -> Matches<Written> {
     let mut found = Matches::default();
-    let Some(section) = Section::open(&member.node, &LIST, faults) else { return found };
+    let Some(section) = Section::open(&member.node, &list::SHAPE, faults) else { return found };
     for Kind { many, example, read, .. } in KINDS {
         for node in items(&section, many, example, faults) {
             if let Some(whom) = read(node, key_type, faults) {
@@ -110,7 +104,7 @@ fn overrides(node: &Node, key_type: KeyType, form: Form, faults: &mut Faults) ->
         faults.note(node.place, "`overrides` is empty: leave it out");
     }
     for item in items.unwrap_or_default() {
-        let Some(section) = Section::open(item, &OVERRIDE, faults) else { continue };
+        let Some(section) = Section::open(item, &override_::SHAPE, faults) else { continue };
         let whom = section.required("match", "an override needs `match`, such as `match: {key: alice}`", faults);
         let quotas = section.required("quotas", "an override needs `quotas`, such as `quotas: [5 per 1s]`", faults);
         let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
@@ -124,7 +118,7 @@ fn overrides(node: &Node, key_type: KeyType, form: Form, faults: &mut Faults) ->
 }
 
 fn matched<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
-    let section = Section::open(node, &MATCH, faults)?;
+    let section = Section::open(node, &match_::SHAPE, faults)?;
     let named: Vec<_> = KINDS.iter().filter_map(|kind| Some((section.member(kind.one)?, kind.read))).collect();
     match named[..] {
         [(node, read)] => read(node, key_type, faults),

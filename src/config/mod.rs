@@ -51,6 +51,13 @@ pub mod inline;
 
 mod section;
 
+mod setting;
+
+mod settings;
+
+#[cfg(test)]
+mod page;
+
 mod scalar;
 
 mod duration;
@@ -157,10 +164,10 @@ pub struct Limits {
     pub idle_timeout: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        let seconds = Duration::from_secs;
-        Self { max_connections: 10_000, request_timeout: seconds(50), idle_timeout: seconds(120) }
+impl Limits {
+    /// How long a call may wait for its turn and for logs in the store.
+    pub fn waiting(&self) -> Duration {
+        crate::timeouts::history_wait(self.request_timeout)
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::limit::calendar::UTC;
 use crate::limit::key::KeyType;
-use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
@@ -16,53 +15,28 @@ use super::lists;
 use super::quota;
 use super::raw::{Member, Node};
 use super::scalar::{excerpt, is_identifier};
-use super::section::{Section, Shape};
-use super::store::TIMEOUT;
+use super::section::Section;
+use super::setting::Kind;
+use super::settings::policy::{ALGORITHM, ANCHOR, DURABILITY, INLINE, LOG_ENTRIES, ON_STORE_FAILURE, SHADOW, SHAPE};
+use super::settings::{key, store};
 use super::zone;
-
-const SHAPE: Shape = Shape {
-    example: "{quotas: [1000 per 1s]}",
-    known: &[
-        "algorithm",
-        "quotas",
-        "anchor",
-        "timezone",
-        "max_entries",
-        "key",
-        "on_store_failure",
-        "timeout",
-        "shadow",
-        "inline",
-        "deny",
-        "allow",
-        "overrides",
-        "durability",
-    ],
-    checked: &[],
-};
-
-const KEY: Shape = Shape { example: "{type: ip}", known: &["type", "ipv6_prefix"], checked: &[] };
-
-/// The network that usually belongs to one host or household, in bits.
-const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 /// Reads the policy of `member`; `timeout` is the default.
 pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
-    let algorithm = section.or("algorithm", Algorithm::SlidingWindow, |node| algorithm(node, faults));
+    let algorithm = section.read(&ALGORITHM, faults);
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
-    let anchor = section.member("anchor").map(|node| (node, anchor(node, faults)));
+    let anchor = section.member("anchor").map(|node| (node, ANCHOR.kind.read(node, faults)));
     let max_entries = max_entries(&section, algorithm, faults);
     let form = form(algorithm, anchor, max_entries, faults);
     let form = zone::form(form, algorithm, section.member("timezone"), faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     let key_type = section.or("key", KeyType::Text, |node| key_type(node, faults));
-    let durability = section.or("durability", Durability::default(), |node| durability(node, faults));
+    let durability = section.read(&DURABILITY, faults);
     let on_store_failure = on_store_failure(section.member("on_store_failure"), durability, faults);
-    let timeout = section.or("timeout", timeout, |node| node.duration(TIMEOUT, faults));
-    let mut flag = |key| section.or(key, false, |node| node.boolean(faults));
-    let (shadow, inline) = (flag("shadow"), flag("inline"));
+    let timeout = section.read_or(&store::TIMEOUT, timeout, faults);
+    let (shadow, inline) = (section.read(&SHADOW, faults), section.read(&INLINE, faults));
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
     let needs_zone = zone::is_needed(form, quotas.as_deref()) || lists.as_ref().is_some_and(|lists| lists.needs_zone);
     zone::refuse_idle(section.whole("timezone"), form, needs_zone, faults);
@@ -97,29 +71,13 @@ fn name(member: &Member, faults: &mut Faults) -> Option<String> {
     None
 }
 
-fn algorithm(node: &Node, faults: &mut Faults) -> Option<Algorithm> {
-    match node.word(&["sliding-window", "fixed-window", "sliding-log", "token-bucket"], faults)? {
-        "sliding-window" => Some(Algorithm::SlidingWindow),
-        "fixed-window" => Some(Algorithm::FixedWindow),
-        "token-bucket" => Some(Algorithm::TokenBucket),
-        _ => Some(Algorithm::SlidingLog),
-    }
-}
-
-fn anchor(node: &Node, faults: &mut Faults) -> Option<Anchor> {
-    match node.word(&["clock", "first-hit"], faults)? {
-        "clock" => Some(Anchor::Clock),
-        _ => Some(Anchor::FirstHit),
-    }
-}
-
 /// Largest number of charges in a log; only sliding logs have this bound.
 fn max_entries(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut Faults) -> NonZeroU32 {
     let node = section.member("max_entries");
     if let Some(node) = node.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingLog)) {
         faults.note(node.place, "`max_entries` is for sliding logs: add `algorithm: sliding-log`");
     }
-    let most = section.or("max_entries", DEFAULT_ENTRIES.into(), |node| node.integer(1..=MAX_ENTRIES.into(), faults));
+    let most = section.read(&LOG_ENTRIES, faults);
     // A wrong value has its fault already.
     most.and_then(|most| NonZeroU32::new(most.try_into().ok()?)).unwrap_or(NonZeroU32::MIN)
 }
@@ -145,12 +103,6 @@ fn form(
     }
 }
 
-fn durability(node: &Node, faults: &mut Faults) -> Option<Durability> {
-    let kinds = [Durability::Primary, Durability::Replica];
-    let word = node.word(&kinds.map(Durability::name), faults)?;
-    kinds.into_iter().find(|kind| kind.name() == word)
-}
-
 /// The fallback without the store. A policy that waits for a replica denies or fails, because a
 /// guess could lose charges.
 fn on_store_failure(
@@ -158,16 +110,14 @@ fn on_store_failure(
     durability: Option<Durability>,
     faults: &mut Faults,
 ) -> Option<OnStoreFailure> {
-    use OnStoreFailure::{Allow, Deny, Error, Local};
+    use OnStoreFailure::{Allow, Deny, Local};
     let waits = durability == Some(Durability::Replica);
     let Some(node) = node else { return Some(if waits { Deny } else { Local }) };
-    let modes = [Local, Allow, Deny, Error];
-    let word = node.word(&modes.map(OnStoreFailure::name), faults)?;
-    let mode = modes.into_iter().find(|mode| mode.name() == word)?;
+    let mode = ON_STORE_FAILURE.kind.read(node, faults)?;
     if waits && matches!(mode, Local | Allow) {
         faults.note(
             node.place,
-            format!("`on_store_failure: {word}` with `durability: replica` would allow what no replica has: write `deny` or `error`"),
+            format!("`on_store_failure: {}` with `durability: replica` would allow what no replica has: write `deny` or `error`", mode.name()),
         );
         return None;
     }
@@ -175,14 +125,14 @@ fn on_store_failure(
 }
 
 fn key_type(node: &Node, faults: &mut Faults) -> Option<KeyType> {
-    let section = Section::open(node, &KEY, faults)?;
-    let kind = section.or("type", "text", |node| node.word(&["ip", "text"], faults));
+    let section = Section::open(node, &key::SHAPE, faults)?;
+    let is_ip = section.read(&key::TYPE, faults);
     let prefix = section.member("ipv6_prefix");
-    let bits = section.or("ipv6_prefix", DEFAULT_IPV6_PREFIX.into(), |node| node.integer(1..=128, faults));
-    match (kind?, prefix) {
-        ("ip", _) => Some(KeyType::Ip { ipv6_prefix: u8::try_from(bits?).ok()? }),
-        (_, None) => Some(KeyType::Text),
-        (_, Some(prefix)) => {
+    let bits = section.read(&key::IPV6_PREFIX, faults);
+    match (is_ip?, prefix) {
+        (true, _) => Some(KeyType::Ip { ipv6_prefix: u8::try_from(bits?).ok()? }),
+        (false, None) => Some(KeyType::Text),
+        (false, Some(prefix)) => {
             faults.note(prefix.place, "`ipv6_prefix` is for addresses: add `type: ip`");
             None
         }

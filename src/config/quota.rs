@@ -13,17 +13,9 @@ use super::fault::{Faults, Place};
 use super::form::Form;
 use super::raw::{Member, Node, Value};
 use super::scalar::{digits, excerpt};
-use super::section::{Section, Shape};
+use super::section::Section;
+use super::settings;
 use super::zone::is_utc;
-
-const SHAPE: Shape = Shape {
-    example: "{name: burst, limit: 20, per: 1s}",
-    known: &["name", "limit", "per"],
-    checked: &["rate", "burst"],
-};
-
-const BUCKET_SHAPE: Shape =
-    Shape { example: "{rate: 10 per 1s, burst: 20}", known: &["name", "rate", "burst"], checked: &["limit", "per"] };
 
 /// A window as written: its length, and its unit if that is one of the calendar.
 type Window = (Micros, Option<Unit>);
@@ -145,7 +137,7 @@ fn short<'a>(place: Place, text: &'a str, form: Form, faults: &mut Faults) -> Op
 
 /// `{rate: 10 per 1s, burst: 20}`, named after the duration in its rate.
 fn bucket<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
-    let section = Section::open(node, &BUCKET_SHAPE, faults)?;
+    let section = Section::open(node, &settings::bucket::SHAPE, faults)?;
     for Member { place, key, .. } in ["limit", "per"].into_iter().filter_map(|key| section.whole(key)) {
         faults.note(*place, format!("`{key}` belongs to a window: a token bucket has `rate` and `burst`"));
     }
@@ -177,7 +169,7 @@ fn per(text: &str) -> Option<(&str, &str)> {
 }
 
 fn long<'a>(node: &'a Node, form: Form, faults: &mut Faults) -> Option<Draft<'a>> {
-    let section = Section::open(node, &SHAPE, faults)?;
+    let section = Section::open(node, &settings::window::SHAPE, faults)?;
     if !refuse_bucket(&section, faults) {
         section.required("limit", "a quota needs `limit`, such as `limit: 20`", faults);
         section.required("per", "a quota needs `per`, such as `per: 1s`", faults);

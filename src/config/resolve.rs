@@ -6,44 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::policy::Policy;
-use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::limit::time::Micros;
 
 use super::fault::Faults;
 use super::files::Files;
 use super::policy::policy;
 use super::raw::{Node, Value};
-use super::section::{Section, Shape};
+use super::section::Section;
 use super::source::{Overrides, Source};
 use super::store::{Stores, store};
-use super::{Config, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, version};
+use super::{Config, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, settings, version};
 use super::{auth::auth, limits::limits, listen::listen, tls::tls};
-
-const ROOT: Shape = Shape {
-    example: "policies: {default: {quotas: [1000 per 1s]}}",
-    known: &[
-        "listen",
-        "admin_listen",
-        "store",
-        "prefilter",
-        "fallback",
-        "auth",
-        "tls",
-        "limits",
-        "shutdown",
-        "telemetry",
-        "policies",
-    ],
-    checked: &[],
-};
-
-const PREFILTER: Shape = Shape { example: "{max_keys: 1000000}", known: &["max_keys", "max_denial"], checked: &[] };
-
-const FALLBACK: Shape = Shape { example: "{expected_nodes: 2}", known: &["expected_nodes"], checked: &[] };
-
-const SHUTDOWN: Shape = Shape { example: "{timeout: 30s}", known: &["delay", "timeout"], checked: &[] };
-
-const TELEMETRY: Shape =
-    Shape { example: "{keep_denials: 0.1}", known: &["record_keys", "keep_denials"], checked: &[] };
 
 /// Loads the configuration from `source` and `overrides`; `now` is in us since the Unix epoch.
 ///
@@ -74,7 +47,7 @@ pub fn built_in(overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
 }
 
 fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut Faults) -> Option<Config> {
-    let root = Section::open(node, &ROOT, faults)?;
+    let root = Section::open(node, &settings::root::SHAPE, faults)?;
     let access = auth(&root, files, faults);
     let addresses = listen(&root, access.as_ref(), overrides, faults);
     let tls = tls(&root, files, faults);
@@ -107,36 +80,29 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
 }
 
 fn prefilter(root: &Section<'_>, faults: &mut Faults) -> Option<PrefilterConfig> {
-    let defaults = PrefilterConfig { max_keys: 1_000_000, max_denial: Duration::from_secs(60) };
-    let Some(node) = root.member("prefilter") else { return Some(defaults) };
-    let section = Section::open(node, &PREFILTER, faults)?;
-    let max_keys = section.or("max_keys", defaults.max_keys, |node| node.integer(1..=100_000_000, faults));
-    let range = 1_000..=86_400 * MICROS_PER_SECOND;
-    let max_denial = section.or("max_denial", defaults.max_denial, |node| node.duration(range, faults));
+    use settings::prefilter::{MAX_DENIAL, MAX_KEYS, SHAPE};
+    let section = root.section("prefilter", &SHAPE, faults)?;
+    let (max_keys, max_denial) = (section.read(&MAX_KEYS, faults), section.read(&MAX_DENIAL, faults));
     Some(PrefilterConfig { max_keys: max_keys?, max_denial: max_denial? })
 }
 
 fn expected_nodes(root: &Section<'_>, faults: &mut Faults) -> Option<NonZeroU64> {
-    let Some(node) = root.member("fallback") else { return Some(NonZeroU64::MIN) };
-    let section = Section::open(node, &FALLBACK, faults)?;
-    section.or("expected_nodes", NonZeroU64::MIN, |node| NonZeroU64::new(node.integer(1..=10_000, faults)?))
+    use settings::fallback::{EXPECTED_NODES, SHAPE};
+    let section = root.section("fallback", &SHAPE, faults)?;
+    NonZeroU64::new(section.read(&EXPECTED_NODES, faults)?)
 }
 
 fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
-    let defaults = Shutdown { delay: Duration::ZERO, timeout: Duration::from_secs(30) };
-    let Some(node) = root.member("shutdown") else { return Some(defaults) };
-    let section = Section::open(node, &SHUTDOWN, faults)?;
-    let mut span = |key, default| section.or(key, default, |node| node.duration(0..=3_600 * MICROS_PER_SECOND, faults));
-    let (delay, timeout) = (span("delay", defaults.delay), span("timeout", defaults.timeout));
+    use settings::shutdown::{DELAY, SHAPE, TIMEOUT};
+    let section = root.section("shutdown", &SHAPE, faults)?;
+    let (delay, timeout) = (section.read(&DELAY, faults), section.read(&TIMEOUT, faults));
     Some(Shutdown { delay: delay?, timeout: timeout? })
 }
 
 fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig> {
-    let defaults = TelemetryConfig::default();
-    let Some(node) = root.member("telemetry") else { return Some(defaults) };
-    let section = Section::open(node, &TELEMETRY, faults)?;
-    let record_keys = section.or("record_keys", defaults.record_keys, |node| node.boolean(faults));
-    let keep_denials = section.or("keep_denials", defaults.keep_denials, |node| node.ratio(faults));
+    use settings::telemetry::{KEEP_DENIALS, RECORD_KEYS, SHAPE};
+    let section = root.section("telemetry", &SHAPE, faults)?;
+    let (record_keys, keep_denials) = (section.read(&RECORD_KEYS, faults), section.read(&KEEP_DENIALS, faults));
     Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials? })
 }
 

@@ -1,9 +1,11 @@
 //! The settings that only a restart changes.
 
 use super::fault::Faults;
-use super::limits::{default_request_timeout, least_request_timeout};
+use super::limits::default_request_timeout;
 use super::listen::is_beyond_loopback;
+use super::settings::root;
 use super::{Config, Limits, ServerTls};
+use crate::timeouts::least_request_timeout;
 
 impl Config {
     /// Returns the configuration if a node that runs with `running` can apply it.
@@ -12,7 +14,7 @@ impl Config {
     /// When calls that wait for the store would be cut off. Only a restart changes the longest
     /// duration of a call.
     pub fn fits(self, running: &Self) -> Result<Self, Faults> {
-        let (least, given) = (least_request_timeout(&self.policies), running.limits.request_timeout);
+        let (least, given) = (least_request_timeout(self.policies.longest_timeout()), running.limits.request_timeout);
         if least <= given {
             return Ok(self);
         }
@@ -42,16 +44,16 @@ impl Config {
             warnings: _,
         } = self;
         let settings = [
-            ("listen", *listen != running.listen),
-            ("admin_listen", *admin_listen != running.admin_listen),
-            ("auth", self.locks_out(running)),
-            ("tls", kind(tls.as_ref()) != kind(running.tls.as_ref())),
-            ("store", *store != running.store || *max_keys != running.max_keys),
-            ("prefilter", *prefilter != running.prefilter),
-            ("fallback", *expected_nodes != running.expected_nodes),
-            ("limits", *limits != running.limits && !self.limits_follow(running)),
-            ("shutdown", *shutdown != running.shutdown),
-            ("telemetry", *telemetry != running.telemetry),
+            (root::LISTEN.name, *listen != running.listen),
+            (root::ADMIN_LISTEN.name, *admin_listen != running.admin_listen),
+            (root::AUTH.name, self.locks_out(running)),
+            (root::TLS.name, kind(tls.as_ref()) != kind(running.tls.as_ref())),
+            (root::STORE.name, *store != running.store || *max_keys != running.max_keys),
+            (root::PREFILTER.name, *prefilter != running.prefilter),
+            (root::FALLBACK.name, *expected_nodes != running.expected_nodes),
+            (root::LIMITS.name, *limits != running.limits && !self.limits_follow(running)),
+            (root::SHUTDOWN.name, *shutdown != running.shutdown),
+            (root::TELEMETRY.name, *telemetry != running.telemetry),
         ];
         settings.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }

@@ -3,6 +3,7 @@
 use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
 use super::scalar::excerpt;
+use super::setting::{Kind, Setting};
 use super::suggest::{listed, nearest};
 
 /// The members that a mapping may have.
@@ -47,6 +48,29 @@ impl<'a> Section<'a> {
         let strangers = members.iter().filter(|member| !is_known(&member.key));
         let all_known = strangers.map(|member| faults.note(member.place, stranger(&member.key, shape))).count() == 0;
         Some(Self { place: node.place, members, all_known })
+    }
+
+    /// The mapping of a member; empty if it is absent.
+    pub(super) fn section(&self, key: &str, shape: &Shape, faults: &mut Faults) -> Option<Self> {
+        match self.member(key) {
+            Some(node) => Self::open(node, shape, faults),
+            None => Some(Self { place: self.place, members: &[], all_known: true }),
+        }
+    }
+
+    /// The value of a setting, or its default if it is absent.
+    pub(super) fn read<K: Kind>(&self, setting: &Setting<K>, faults: &mut Faults) -> Option<K::Value> {
+        self.read_or(setting, setting.kind.default(), faults)
+    }
+
+    /// The value of a setting whose default depends on others.
+    pub(super) fn read_or<K: Kind>(
+        &self,
+        setting: &Setting<K>,
+        default: K::Value,
+        faults: &mut Faults,
+    ) -> Option<K::Value> {
+        self.or(setting.name, default, |node| setting.kind.read(node, faults))
     }
 
     /// The value of a member.

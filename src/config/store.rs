@@ -1,41 +1,23 @@
 //! The store settings: servers, timeout and bounds.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
-
-use crate::limit::time::Micros;
 
 use super::fault::{Faults, Place};
 use super::files::Files;
 use super::raw::Node;
 use super::scalar::excerpt;
-use super::section::{Section, Shape};
+use super::section::Section;
+use super::setting::Kind;
+use super::settings::store::{KEY_PREFIX, MAX_KEYS, SHAPE, TIMEOUT};
 use super::url::{Seed, Wrong};
 use super::{RedisConfig, StoreConfig, credentials, url};
 
-/// How long a check may wait for the store: from 1 ms to 20 s, in us.
-pub(super) const TIMEOUT: RangeInclusive<Micros> = 1_000..=20_000_000;
-
-const DEFAULT_TIMEOUT: Duration = Duration::from_millis(100);
-
 /// The default first part of each key in Redis.
-pub const DEFAULT_KEY_PREFIX: &str = "ratelimit";
-
-const SHAPE: Shape = Shape {
-    example: "{redis: [redis://127.0.0.1:7001]}",
-    known: &["redis", "timeout", "key_prefix", "username", "password_file", "tls", "max_keys"],
-    checked: &[],
-};
-
-/// The number of keys that the embedded store may hold.
-const MAX_KEYS: RangeInclusive<u64> = 1..=1_000_000_000;
+pub const DEFAULT_KEY_PREFIX: &str = KEY_PREFIX.kind.0;
 
 /// The default of `store.max_keys`.
-pub const DEFAULT_MAX_KEYS: usize = 4_000_000;
-
-/// The only setting of `store` that applies to the embedded store.
-const EMBEDDED: &str = "max_keys";
+pub const DEFAULT_MAX_KEYS: usize = MAX_KEYS.kind.1 as usize;
 
 const FLAG: Place = Place::Flag("--store or TOLLGATE_STORE");
 
@@ -53,17 +35,17 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
     let overriding = from_flag(urls, faults);
     let Some(node) = root.member("store") else {
         let config = config(&overriding?, None, DEFAULT_KEY_PREFIX, faults)?;
-        return Some(Stores { config, timeout: DEFAULT_TIMEOUT, max_keys: DEFAULT_MAX_KEYS });
+        return Some(Stores { config, timeout: TIMEOUT.kind.default(), max_keys: DEFAULT_MAX_KEYS });
     };
     let section = Section::open(node, &SHAPE, faults)?;
-    let written = written(&section, urls.is_empty() && !section.is_only(EMBEDDED), faults);
+    let written = written(&section, urls.is_empty() && !section.is_only(MAX_KEYS.name), faults);
     if written.iter().flatten().any(|(_, seed)| seed.login.is_some()) {
         files.holds_secret();
     }
     let credentials = credentials::written(node.place, &section, files, faults);
-    let timeout = section.or("timeout", DEFAULT_TIMEOUT, |node| node.duration(TIMEOUT, faults));
-    let prefix = section.or("key_prefix", DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
-    let max_keys = section.or(EMBEDDED, DEFAULT_MAX_KEYS, |node| usize::try_from(node.integer(MAX_KEYS, faults)?).ok());
+    let timeout = section.read(&TIMEOUT, faults);
+    let prefix = section.or(KEY_PREFIX.name, DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
+    let max_keys = section.read(&MAX_KEYS, faults).and_then(|most| usize::try_from(most).ok());
     let seeds = if urls.is_empty() { written } else { overriding };
     let (seeds, credentials) = (seeds?, credentials?);
     let config = config(&seeds, Some(credentials), prefix.unwrap_or_default(), faults);

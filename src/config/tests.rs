@@ -305,55 +305,6 @@ fn the_version_tells_what_lists_say_and_not_where() {
     }
 }
 
-/// The constants that list the members of a mapping, and the prefix of their rows in
-/// `docs/configuration.md`.
-const SECTIONS: [(&str, &str); 13] = [
-    ("resolve::ROOT", ""),
-    ("store::SHAPE", "store."),
-    ("credentials::TLS", "store.tls."),
-    ("resolve::PREFILTER", "prefilter."),
-    ("resolve::FALLBACK", "fallback."),
-    ("auth::SHAPE", "auth."),
-    ("tls::SHAPE", "tls."),
-    ("limits::SHAPE", "limits."),
-    ("resolve::SHUTDOWN", "shutdown."),
-    ("resolve::TELEMETRY", "telemetry."),
-    ("policy::SHAPE", ""),
-    ("quota::SHAPE", ""),
-    ("quota::BUCKET_SHAPE", ""),
-];
-
-/// Mappings whose members the row of another setting describes.
-const TOLD_WITHIN: [(&str, &str); 4] =
-    [("policy::KEY", "key"), ("lists::LIST", "deny"), ("lists::OVERRIDE", "overrides"), ("lists::MATCH", "overrides")];
-
-/// Each known member has its row.
-#[test]
-fn every_setting_is_in_the_document() {
-    let document = include_str!("../../docs/configuration.md");
-    let rows: Vec<(&str, &str)> =
-        document.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |")).collect();
-    let has_row = |setting: &str| {
-        let names = [format!("`{setting}`"), format!("`{setting}.")];
-        rows.iter().any(|(first, _)| names.iter().any(|name| first.contains(name)))
-    };
-    let is_within = |setting: &str, member: &str| {
-        let row = rows.iter().find(|(first, _)| first.contains(&format!("`{setting}`")));
-        row.is_some_and(|(_, rest)| rest.contains(&format!("`{member}`")) || rest.contains(&format!("{member}: ")))
-    };
-    let mut untold = Vec::new();
-    for (shape, members) in shapes() {
-        let row = |table: &[(&str, &'static str)]| table.iter().find(|(name, _)| *name == shape).map(|(_, row)| *row);
-        let is_told = |member: &String| match (row(&SECTIONS), row(&TOLD_WITHIN)) {
-            (Some(section), _) => has_row(&format!("{section}{member}")),
-            (None, Some(setting)) => is_within(setting, member),
-            (None, None) => false,
-        };
-        untold.extend(members.into_iter().filter(|member| !is_told(member)).map(|member| format!("{shape} {member}")));
-    }
-    assert!(untold.is_empty(), "docs/configuration.md has no row for {untold:?}");
-}
-
 #[test]
 fn every_variable_is_in_the_document() {
     let document = include_str!("../../docs/configuration.md");
@@ -366,24 +317,6 @@ fn every_variable_is_in_the_document() {
     assert!(found.len() > 8 && found.contains("TOLLGATE_KEY_HASH_SECRET"), "misread: {found:?}");
     let untold: Vec<_> = found.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
     assert!(untold.is_empty(), "docs/configuration.md says nothing of {untold:?}");
-}
-
-/// Each [`section::Shape`] by its file and name, with its known members.
-fn shapes() -> Vec<(String, Vec<String>)> {
-    let mut shapes = Vec::new();
-    for (file, source) in sources("src/config") {
-        for constant in source.split("\nconst ").skip(1) {
-            let Some((name, rest)) = constant.split_once(": Shape =") else { continue };
-            let members = rest.split_once("known: &[").and_then(|(_, rest)| rest.split_once(']')).unwrap().0;
-            let members = members.split('"').skip(1).step_by(2).map(str::to_owned).collect();
-            shapes.push((format!("{file}::{name}"), members));
-        }
-    }
-    assert!(
-        shapes.len() == SECTIONS.len() + TOLD_WITHIN.len(),
-        "a table above lacks one, or has one too many: {shapes:?}"
-    );
-    shapes
 }
 
 /// The Rust files below a folder except this one, by name, with their text.

@@ -14,14 +14,9 @@ use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 use super::fault::Faults;
 use super::files::Files;
 use super::raw::Node;
-use super::section::{Section, Shape};
+use super::section::Section;
+use super::settings::tls::SHAPE;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
-
-const SHAPE: Shape = Shape {
-    example: "{cert_file: node.pem, key_file: node.key}",
-    known: &["cert_file", "key_file", "client_ca_file"],
-    checked: &[],
-};
 
 const CERTIFICATE: &str = "a file with certificates in PEM, such as `node.pem`";
 

@@ -1,0 +1,220 @@
+//! Compares `docs/configuration.md` with the table of settings. `UPDATE_DOCS=1 cargo test --lib
+//! config::page` writes the rows of the page.
+
+use std::ops::RangeInclusive;
+
+use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
+use super::settings::{self, rows};
+use super::{Config, Overrides, Source, load};
+use crate::limit::time::span_text;
+
+const PAGE: &str = "docs/configuration.md";
+
+/// One row of the page.
+pub(super) struct Row {
+    /// The module of the table.
+    pub section: &'static str,
+    /// The name with its sections.
+    pub setting: &'static str,
+    pub suffix: &'static str,
+    pub meaning: &'static str,
+    pub values: String,
+    pub default: String,
+    pub reload: &'static str,
+    /// Valid values, one of them not the default; none if the kind has no general ones.
+    pub samples: Vec<String>,
+}
+
+/// The words of a kind.
+pub(super) trait Describe {
+    fn values(&self) -> String;
+    fn default_text(&self) -> String;
+    fn samples(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl Describe for Integer {
+    fn values(&self) -> String {
+        format!("integer, {} to {}", grouped(*self.0.start()), grouped(*self.0.end()))
+    }
+    fn default_text(&self) -> String {
+        grouped(self.1)
+    }
+    fn samples(&self) -> Vec<String> {
+        ends(&self.0).map(|end| end.to_string()).into()
+    }
+}
+
+impl Describe for Time {
+    fn values(&self) -> String {
+        let [start, end] = ends(&self.0).map(span_text);
+        format!("duration, {start} to {end}")
+    }
+    fn default_text(&self) -> String {
+        format!("`{}`", span_text(self.1))
+    }
+    fn samples(&self) -> Vec<String> {
+        ends(&self.0).map(span_text).into()
+    }
+}
+
+impl Describe for Flag {
+    fn values(&self) -> String {
+        "`true` or `false`".to_owned()
+    }
+    fn default_text(&self) -> String {
+        format!("`{}`", self.0)
+    }
+    fn samples(&self) -> Vec<String> {
+        [true, false].map(|flag| flag.to_string()).into()
+    }
+}
+
+impl Describe for Ratio {
+    fn values(&self) -> String {
+        "number, 0 to 1".to_owned()
+    }
+    fn default_text(&self) -> String {
+        self.0.to_string()
+    }
+    fn samples(&self) -> Vec<String> {
+        ["0", "0.5"].map(str::to_owned).into()
+    }
+}
+
+impl<T: Copy + PartialEq> Describe for Choice<T> {
+    fn values(&self) -> String {
+        self.0.iter().map(|(word, _)| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+    }
+    fn default_text(&self) -> String {
+        let default = self.0.iter().find(|(_, value)| *value == self.1);
+        default.map(|(word, _)| format!("`{word}`")).unwrap()
+    }
+}
+
+impl Describe for Address {
+    fn values(&self) -> String {
+        "IP address and port".to_owned()
+    }
+    fn default_text(&self) -> String {
+        format!("`{}`", self.0)
+    }
+}
+
+impl Describe for Identifier {
+    fn values(&self) -> String {
+        "1 to 64 of `A-Z a-z 0-9 _ . -`".to_owned()
+    }
+    fn default_text(&self) -> String {
+        format!("`{}`", self.0)
+    }
+}
+
+impl Describe for Own {
+    fn values(&self) -> String {
+        self.0.to_owned()
+    }
+    fn default_text(&self) -> String {
+        self.1.to_owned()
+    }
+}
+
+fn ends<T: Copy>(range: &RangeInclusive<T>) -> [T; 2] {
+    [*range.start(), *range.end()]
+}
+
+/// `1,000,000`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
+    groups.join(",")
+}
+
+impl Row {
+    /// Whether the setting belongs to the node, and not to a policy.
+    fn is_of_node(&self) -> bool {
+        let sections = ["policy", "window", "bucket", "key", "list", "override_", "match_"];
+        !sections.contains(&self.section)
+    }
+
+    fn markdown(&self) -> String {
+        let Self { setting, suffix, meaning, values, default, reload, .. } = self;
+        let reload = if self.is_of_node() { format!(" {reload} |") } else { String::new() };
+        let meaning = meaning.trim_end_matches('.');
+        format!("| `{setting}`{suffix} | {meaning} | {values} | {default} |{reload}\n")
+    }
+}
+
+/// The rows of the node, each section behind its name, and those of a policy.
+fn tables() -> [String; 2] {
+    let (node, policy): (Vec<_>, Vec<_>) = rows().into_iter().partition(Row::is_of_node);
+    let below = |root: &Row| {
+        let prefix = format!("{}.", root.setting);
+        node.iter()
+            .filter(move |row| row.setting.starts_with(&prefix))
+            .map(Row::markdown)
+            .collect::<String>()
+    };
+    let roots = node.iter().filter(|row| row.section == "root");
+    [roots.map(|root| root.markdown() + &below(root)).collect(), policy.iter().map(Row::markdown).collect()]
+}
+
+/// The page with the rows of the table.
+fn rendered(page: &str) -> String {
+    let heads = [
+        "| setting | meaning | values | default | reload |\n|---|---|---|---|---|\n",
+        "| setting | meaning | values | default |\n|---|---|---|---|\n",
+    ];
+    heads.iter().zip(tables()).fold(page.to_owned(), |page, (head, rows)| {
+        let (before, after) = page.split_once(head).unwrap();
+        let (_, after) = after.split_once("\n\n").unwrap();
+        format!("{before}{head}{rows}\n{after}")
+    })
+}
+
+#[test]
+fn the_page_has_the_rows_of_the_table() {
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let rendered = rendered(&page);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(PAGE, rendered).unwrap();
+        return;
+    }
+    let wrong: Vec<_> =
+        rendered.lines().zip(page.lines()).filter(|(right, written)| right != written).take(3).collect();
+    assert!(rendered == page, "UPDATE_DOCS=1 writes the rows of {PAGE}: {wrong:#?}");
+}
+
+fn config(text: &str) -> Config {
+    let source = Source { origin: "my.yaml".into(), text: text.into(), file: None };
+    load(&source, &Overrides::default(), 7).unwrap()
+}
+
+#[test]
+fn a_restart_is_needed_where_the_table_says_so() {
+    let policies = "policies: {p: {quotas: [5 per 1s]}}";
+    let mut compared = 0;
+    for row in rows().iter().filter(|row| row.is_of_node()) {
+        let Some((section, name)) = row.setting.split_once('.') else { continue };
+        let redis = if section == "store" { "redis: [redis://a:1], " } else { "" };
+        let configs: Vec<_> = (row.samples.iter())
+            .map(|sample| config(&format!("{section}: {{{redis}{name}: {sample}}}\n{policies}")))
+            .collect();
+        let [running, changed] = &configs[..] else { continue };
+        let expected = if row.reload.starts_with("no") { vec![section] } else { Vec::new() };
+        assert_eq!(changed.needs_restart(running), expected, "{}", row.setting);
+        compared += 1;
+    }
+    assert!(compared > 10, "{compared}");
+}
+
+#[test]
+fn words_of_choices_are_their_names() {
+    fn assert_names<T: Copy>(setting: &Setting<Choice<T>>, name: fn(T) -> &'static str) {
+        assert!(setting.kind.0.iter().all(|(word, value)| *word == name(*value)), "{}", setting.name);
+    }
+    assert_names(&settings::policy::ALGORITHM, |algorithm| algorithm.name());
+    assert_names(&settings::policy::ON_STORE_FAILURE, |mode| mode.name());
+    assert_names(&settings::policy::DURABILITY, |durability| durability.name());
+}

@@ -1,0 +1,121 @@
+//! The kinds of settings: each has its values and its default, and reads a node.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::fault::Faults;
+use super::raw::Node;
+use crate::limit::time::Micros;
+
+/// A setting with its values and its default.
+#[derive(Debug)]
+pub(super) struct Setting<K> {
+    pub name: &'static str,
+    pub kind: K,
+}
+
+/// A kind of values that needs no more context than its node.
+pub(super) trait Kind {
+    type Value;
+
+    fn default(&self) -> Self::Value;
+
+    /// The value of `node`, or none after a fault.
+    fn read(&self, node: &Node, faults: &mut Faults) -> Option<Self::Value>;
+}
+
+/// An integer in a range, and the default.
+#[derive(Debug)]
+pub(super) struct Integer(pub RangeInclusive<u64>, pub u64);
+
+/// A duration in a range, and the default, us.
+#[derive(Debug)]
+pub(super) struct Time(pub RangeInclusive<Micros>, pub Micros);
+
+/// `true` or `false`, and the default.
+#[derive(Debug)]
+pub(super) struct Flag(pub bool);
+
+/// A number from 0 to 1, and the default.
+#[derive(Debug)]
+pub(super) struct Ratio(pub f64);
+
+/// One of some words, and the default.
+#[derive(Debug)]
+pub(super) struct Choice<T: 'static>(pub &'static [(&'static str, T)], pub T);
+
+/// An address to listen on; the default.
+#[derive(Debug)]
+pub(super) struct Address(pub SocketAddr);
+
+/// A name of 1 to 64 of `A-Z a-z 0-9 _ . -`; the default.
+#[derive(Debug)]
+pub(super) struct Identifier(pub &'static str);
+
+/// Values and a default that only the setting's own reader knows; in words.
+#[derive(Debug)]
+#[cfg_attr(not(test), expect(dead_code, reason = "only the page shows them"))]
+pub(super) struct Own(pub &'static str, pub &'static str);
+
+impl Kind for Integer {
+    type Value = u64;
+
+    fn default(&self) -> u64 {
+        self.1
+    }
+
+    fn read(&self, node: &Node, faults: &mut Faults) -> Option<u64> {
+        node.integer(self.0.clone(), faults)
+    }
+}
+
+impl Kind for Time {
+    type Value = Duration;
+
+    fn default(&self) -> Duration {
+        Duration::from_micros(self.1)
+    }
+
+    fn read(&self, node: &Node, faults: &mut Faults) -> Option<Duration> {
+        node.duration(self.0.clone(), faults)
+    }
+}
+
+impl Kind for Flag {
+    type Value = bool;
+
+    fn default(&self) -> bool {
+        self.0
+    }
+
+    fn read(&self, node: &Node, faults: &mut Faults) -> Option<bool> {
+        node.boolean(faults)
+    }
+}
+
+impl Kind for Ratio {
+    type Value = f64;
+
+    fn default(&self) -> f64 {
+        self.0
+    }
+
+    fn read(&self, node: &Node, faults: &mut Faults) -> Option<f64> {
+        node.ratio(faults)
+    }
+}
+
+impl<T: Copy> Kind for Choice<T> {
+    type Value = T;
+
+    fn default(&self) -> T {
+        self.1
+    }
+
+    fn read(&self, node: &Node, faults: &mut Faults) -> Option<T> {
+        let words: Vec<_> = self.0.iter().map(|(word, _)| *word).collect();
+        let word = node.word(&words, faults)?;
+        self.0.iter().find(|(known, _)| *known == word).map(|(_, value)| *value)
+    }
+}

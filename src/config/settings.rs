@@ -1,0 +1,278 @@
+//! All settings, in a table.
+//!
+//! The readers take the known names, the ranges and the defaults from here. A test compares the
+//! rows of `docs/configuration.md` with this table. The comment of a setting is its sentence there.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::section::Shape;
+use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
+use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
+use crate::limit::policy::{Algorithm, Durability, OnStoreFailure};
+use crate::limit::quota::Anchor;
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
+
+const HOUR: Micros = 3_600 * MICROS_PER_SECOND;
+
+/// A section is a mapping: an example for faults, and its settings. `with` adds settings of another
+/// section, and `rejects` lists some that the section's reader rejects with its own reason. A
+/// setting without a note applies on reload.
+macro_rules! settings {
+    ($(
+        $section:ident($prefix:literal, $suffix:literal, $example:literal)
+        $(with $($other:ident::$other_id:ident),+)? $(rejects $($rejected:ident::$rejected_id:ident),+)?
+        {
+            $($(#[doc = $meaning:literal])+ $id:ident = $name:literal: $kind:ident$(<$of:ty>)?($($values:tt)*) $(, $reload:literal)?;)*
+        }
+    )*) => {
+        $(pub(super) mod $section {
+            use super::*;
+
+            pub(in crate::config) const SHAPE: Shape = Shape {
+                example: $example,
+                known: &[$($(super::$other::$other_id.name,)+)? $($id.name),*],
+                checked: &[$($(super::$rejected::$rejected_id.name),+)?],
+            };
+
+            $($(#[doc = $meaning])+
+            pub(in crate::config) const $id: Setting<$kind$(<$of>)?> = Setting { name: $name, kind: $kind($($values)*) };)*
+        })*
+
+        /// The rows of the page, by section and in order.
+        #[cfg(test)]
+        pub(super) fn rows() -> Vec<super::page::Row> {
+            use super::page::{Describe, Row};
+            vec![$($(Row {
+                section: stringify!($section),
+                setting: concat!($prefix, $name),
+                suffix: $suffix,
+                meaning: concat!($($meaning),+).trim(),
+                values: $section::$id.kind.values(),
+                default: $section::$id.kind.default_text(),
+                reload: [$($reload,)? "yes"][0],
+                samples: $section::$id.kind.samples(),
+            },)*)*]
+        }
+    };
+}
+
+settings! {
+    root("", "", "policies: {default: {quotas: [1000 per 1s]}}") {
+        /// Address for checks. Beyond loopback it needs tokens for checks or
+        /// `auth.allow_anonymous`.
+        LISTEN = "listen": Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070)), "no";
+        /// Address for operators' calls. Beyond loopback it needs admin tokens.
+        ADMIN_LISTEN = "admin_listen": Own("IP address and port", "the same listener"), "no";
+        /// Location of the counts. Without it, or with `max_keys` alone, they are in this process.
+        STORE = "store": Own("mapping", "embedded"), "no, but for `timeout`";
+        /// Bounds of the pre-filter.
+        PREFILTER = "prefilter": Own("mapping", "as below"), "no";
+        /// The answers without the store.
+        FALLBACK = "fallback": Own("mapping", "as below"), "no";
+        /// The token files. Without them no token is valid.
+        AUTH = "auth": Own("mapping", "as below"), "yes";
+        /// TLS of both listeners.
+        TLS = "tls": Own("mapping", "off"), "no: only a restart turns TLS on or off";
+        /// Limits for clients.
+        LIMITS = "limits": Own("mapping", "as below"), "no";
+        /// The end of a node.
+        SHUTDOWN = "shutdown": Own("mapping", "as below"), "no";
+        /// Traces, beside the variables of OpenTelemetry.
+        TELEMETRY = "telemetry": Own("mapping", "as below"), "no";
+        /// One or more policies, by name. The policy named `default` applies to checks that name
+        /// none.
+        POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed");
+    }
+
+    store("store.", "", "{redis: [redis://127.0.0.1:7001]}") {
+        /// One or more servers, each with its own URL. The node detects a cluster.
+        REDIS = "redis": Own(
+            "list of `redis://host:port`, or `rediss://` with TLS",
+            "needed beside the settings below but `max_keys`, unless a flag or variable names some"
+        ), "no";
+        /// Longest wait of a check for the store. A policy's own `timeout` overrides it.
+        TIMEOUT = "timeout": Time(MICROS_PER_MILLI..=20 * MICROS_PER_SECOND, 100 * MICROS_PER_MILLI),
+            "yes, up to a sixth of the `limits.request_timeout` of the node's start";
+        /// Prefix of all keys in Redis.
+        KEY_PREFIX = "key_prefix": Identifier("ratelimit"), "no";
+        /// User in Redis; needs `password_file`.
+        USERNAME = "username": Own("text", "the default user"), "no";
+        /// The password of the user.
+        PASSWORD_FILE = "password_file": Own("file", "none"), "no. The node reads the file again for each new connection";
+        /// TLS for all servers.
+        TLS = "tls": Own("mapping", "off, unless the URLs are `rediss://`"), "no";
+        /// Keys and ids in the embedded store,
+        /// [divided among the policies](operations.md#capacity-of-the-embedded-store). The store
+        /// behind `on_store_failure: local` has as many. Beside `redis` the setting bounds only that
+        /// store.
+        MAX_KEYS = "max_keys": Integer(1..=1_000_000_000, 4_000_000), "no";
+    }
+
+    store_tls("store.tls.", "", "{ca_file: ca.pem}") {
+        /// Authority of the servers' certificates.
+        CA_FILE = "ca_file": Own("PEM file", "authorities that the machine trusts"), "no. The node reads the file again for each new connection";
+        /// The node's own certificate; needs `key_file`.
+        CERT_FILE = "cert_file": Own("PEM file", "none"), "no; as above";
+        /// The key of `cert_file`.
+        KEY_FILE = "key_file": Own("PEM file", "none"), "no; as above";
+    }
+
+    prefilter("prefilter.", "", "{max_keys: 1000000}") {
+        /// Denials that the pre-filter remembers.
+        MAX_KEYS = "max_keys": Integer(1..=100_000_000, 1_000_000), "no";
+        /// Longest validity of a remembered denial.
+        MAX_DENIAL = "max_denial": Time(MICROS_PER_MILLI..=24 * HOUR, 60 * MICROS_PER_SECOND), "no";
+    }
+
+    fallback("fallback.", "", "{expected_nodes: 2}") {
+        /// Number of nodes that share a limit when the store is away.
+        EXPECTED_NODES = "expected_nodes": Integer(1..=10_000, 1), "no";
+    }
+
+    auth("auth.", "", "{admin_token_files: [admin.tokens]}") {
+        /// One `sha256:` line for each token that may check.
+        CHECK_TOKEN_FILES = "check_token_files": Own("list of files", "none"), "yes, files; not to none while the node listens beyond loopback";
+        /// The same for operators.
+        ADMIN_TOKEN_FILES = "admin_token_files": Own("list of files", "none"), "yes, files; not to none while `admin_listen` is beyond loopback";
+        /// Everyone may check; not with `check_token_files`.
+        ALLOW_ANONYMOUS = "allow_anonymous": Flag(false);
+    }
+
+    tls("tls.", "", "{cert_file: node.pem, key_file: node.key}") {
+        /// Certificate, or chain.
+        CERT_FILE = "cert_file": Own("PEM file", "needed"), "yes, files";
+        /// Key of `cert_file`.
+        KEY_FILE = "key_file": Own("PEM file", "needed"), "yes, files";
+        /// The node accepts only clients with a certificate of this authority.
+        CLIENT_CA_FILE = "client_ca_file": Own("PEM file", "the node asks for no certificate"),
+            "yes, files. Only a restart adds or removes the setting";
+    }
+
+    limits("limits.", "", "{max_connections: 10000}") {
+        /// Connections of each listener.
+        MAX_CONNECTIONS = "max_connections": Integer(1..=1_000_000, 10_000), "no";
+        /// Longest duration of a request; at least six times the longest `timeout` of a policy,
+        /// which is also the default where that is longer.
+        REQUEST_TIMEOUT = "request_timeout": Time(MICROS_PER_SECOND..=HOUR, 50 * MICROS_PER_SECOND), "no";
+        /// Longest silence of a connection between two requests. The node may close it later, by up
+        /// to the shorter of the two timeouts.
+        IDLE_TIMEOUT = "idle_timeout": Time(MICROS_PER_SECOND..=HOUR, 120 * MICROS_PER_SECOND), "no";
+    }
+
+    shutdown("shutdown.", "", "{timeout: 30s}") {
+        /// Time in which an ending node reports "not ready" and still answers.
+        DELAY = "delay": Time(0..=HOUR, 0), "no";
+        /// Time that requests under way may then still need.
+        TIMEOUT = "timeout": Time(0..=HOUR, 30 * MICROS_PER_SECOND), "no";
+    }
+
+    telemetry("telemetry.", "", "{keep_denials: 0.1}") {
+        /// Traces name keys in clear.
+        RECORD_KEYS = "record_keys": Flag(false), "no";
+        /// Part of the unsampled denials and failures that the node still traces.
+        KEEP_DENIALS = "keep_denials": Ratio(0.0), "no";
+    }
+
+    policy("", "", "{quotas: [1000 per 1s]}") {
+        /// How the quotas count.
+        ALGORITHM = "algorithm": Choice<Algorithm>(&[
+            ("sliding-window", Algorithm::SlidingWindow),
+            ("fixed-window", Algorithm::FixedWindow),
+            ("sliding-log", Algorithm::SlidingLog),
+            ("token-bucket", Algorithm::TokenBucket),
+        ], Algorithm::SlidingWindow);
+        /// All must have room. No two quotas share a name or window. No two token buckets share a
+        /// rate (`1 per 1s` is `2 per 2s`) or fill time.
+        QUOTAS = "quotas": Own(
+            "list of 1 to 8: `1000 per 1s`, or `{name, limit, per}`; for a token bucket `{name, rate, burst}`",
+            "needed"
+        );
+        /// Begin of fixed windows.
+        ANCHOR = "anchor": Choice<Anchor>(&[("clock", Anchor::Clock), ("first-hit", Anchor::FirstHit)], Anchor::Clock);
+        /// For windows of `1d`, `1w`, `1mo`, `1y` by the clock.
+        TIMEZONE = "timezone": Own("IANA name such as `Europe/Berlin`", "`UTC`");
+        /// For sliding logs: charges in a key's log for each quota.
+        LOG_ENTRIES = "max_entries": Integer(1..=MAX_ENTRIES as u64, DEFAULT_ENTRIES as u64);
+        /// How keys are read.
+        KEY = "key": Own("`{type: text}`, or `{type: ip, ipv6_prefix: 64}` for addresses", "`{type: text}`");
+        /// The answer without the store. `local`: each node's share; `error`: status 503. With
+        /// `durability: replica` only `deny` (then the default) and `error` are possible.
+        ON_STORE_FAILURE = "on_store_failure": Choice<OnStoreFailure>(&[
+            ("local", OnStoreFailure::Local),
+            ("allow", OnStoreFailure::Allow),
+            ("deny", OnStoreFailure::Deny),
+            ("error", OnStoreFailure::Error),
+        ], OnStoreFailure::Local);
+        /// Longest wait of a check for the store. A reload accepts up to a sixth of the running
+        /// `limits.request_timeout`.
+        TIMEOUT = "timeout": Own("as `store.timeout`", "that of `store.timeout`");
+        /// Decide and count, but always allow.
+        SHADOW = "shadow": Flag(false);
+        /// A check may contain its own quotas, with separate counters. Refunds, resets and
+        /// `/v1/usage` do not reach these counters.
+        INLINE = "inline": Flag(false);
+        /// Keys that the node denies without counting.
+        DENY = "deny": Own("`{keys: [...], prefixes: [...], cidrs: [...]}`, at least one of them", "none");
+        /// Keys that the node allows without counting.
+        ALLOW = "allow": Own("the same", "none");
+        /// Other quotas for some keys.
+        OVERRIDES = "overrides": Own("list of `{match: {key: ...}, quotas: [...]}`", "none");
+        /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
+        /// Redis no replica exists: the node warns at the start, and allows without one.
+        DURABILITY = "durability": Choice<Durability>(&[
+            ("primary", Durability::Primary),
+            ("replica", Durability::Replica),
+        ], Durability::Primary);
+    }
+
+    window("", " of a quota", "{name: burst, limit: 20, per: 1s}") rejects bucket::RATE, bucket::BURST {
+        /// Name in answers and metrics.
+        NAME = "name": Own("1 to 64 of `A-Z a-z 0-9 _ . -`", "its window as written");
+        /// Units in a window.
+        LIMIT = "limit": Own("integer, 1 to 10^15", "needed");
+        /// The window. By the clock, the default of fixed windows, the only window in days is `1d`;
+        /// `1w`, `1mo` and `1y` are possible too.
+        PER = "per": Own("duration, 100ms to 366d", "needed");
+    }
+
+    bucket("", " of a quota", "{rate: 10 per 1s, burst: 20}")
+    with window::NAME rejects window::LIMIT, window::PER {
+        /// Refill of a token bucket.
+        RATE = "rate": Own("such as `10 per 1s`", "needed");
+        /// Capacity of a token bucket. The maximum is smaller at a rate whose units and span have
+        /// large coprime parts: 46,912 at `999999 per 30d`. The fault reports the maximum.
+        BURST = "burst": Own("integer, 1 to 10^15", "needed");
+    }
+
+    key("", " of a key", "{type: ip}") {
+        /// `ip`: one address in several spellings is one key.
+        TYPE = "type": Choice<bool>(&[("ip", true), ("text", false)], false);
+        /// An IPv6 network of this many bits counts as one key.
+        IPV6_PREFIX = "ipv6_prefix": Integer(1..=128, 64);
+    }
+
+    list("", " of a list", "{cidrs: [192.0.2.0/24]}") {
+        /// Whole keys.
+        KEYS = "keys": Own("list of keys", "none");
+        /// Beginnings of keys.
+        PREFIXES = "prefixes": Own("list of texts", "none");
+        /// Networks of addresses.
+        CIDRS = "cidrs": Own("list of networks such as `192.0.2.0/24`", "none");
+    }
+
+    override_("", " of an override", "{match: {key: alice}, quotas: [5 per 1s]}") {
+        /// The keys that the override applies to.
+        MATCH = "match": Own("mapping with one of the settings below", "needed");
+        /// Their quotas, instead of those of the policy.
+        QUOTAS = "quotas": Own("as `quotas` of a policy", "needed");
+    }
+
+    match_("", " of a match", "{key: alice}") {
+        /// One key.
+        KEY = "key": Own("key", "none");
+        /// The beginning of keys.
+        PREFIX = "prefix": Own("text", "none");
+        /// A network of addresses.
+        CIDR = "cidr": Own("network such as `192.0.2.0/24`", "none");
+    }
+}
