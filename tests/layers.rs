@@ -223,7 +223,7 @@ fn planted_violations_are_found() {
         ("src/limit/calendar.rs", "let now = jiff::Timestamp::now();"),
         ("src/limit/calendar.rs", "let now = jiff::Zoned::now();"),
         ("src/limit/decision.rs", "pub async fn decide() {}"),
-        ("src/store/redis/lane.rs", "use crate::engine::Decision;"),
+        ("src/store/redis/lane/mod.rs", "use crate::engine::Decision;"),
         ("src/store/memory.rs", "use super::super::prefilter::Prefilter;"),
         ("src/store/mod.rs", "use crate::config::{RedisConfig, Policies};"),
         ("src/prefilter/mod.rs", "use crate::store::{Store, Taken};"),

@@ -33,7 +33,7 @@ pub mod redis;
 
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
-pub use redis::metrics::ShardCounts;
+pub use redis::ShardCounts;
 pub use work::{Charged, Done, Work};
 
 /// One of several checks sent at once.

@@ -9,7 +9,7 @@ use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
-use tollgate::store::redis::keys::Tag;
+use tollgate::store::redis::protocol::keys::Tag;
 use tollgate::store::{Done, StoreError, Subject, Work};
 
 use crate::harness::dice::Dice;

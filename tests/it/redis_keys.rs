@@ -8,7 +8,7 @@ use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::Subject;
-use tollgate::store::redis::keys::Tag;
+use tollgate::store::redis::protocol::keys::Tag;
 
 use crate::harness::redis::{Server, bus_port, shared};
 use crate::harness::steps::{START, bucket, logs, policy, policy_of, quota, subject};

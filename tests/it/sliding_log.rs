@@ -13,7 +13,7 @@ use tollgate::limit::history::{History, TopMeta};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
-use tollgate::store::redis::keys::Tag;
+use tollgate::store::redis::protocol::keys::Tag;
 use tollgate::store::{Done, Meta, Subject, Taken, Work};
 
 use crate::harness::cluster::add_calls;

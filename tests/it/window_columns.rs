@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use redis::Connection;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
-use tollgate::store::redis::keys::Tag;
+use tollgate::store::redis::protocol::keys::Tag;
 use tollgate::store::{Done, StoreError, Subject, Work};
 
 use crate::harness::dice::Dice;

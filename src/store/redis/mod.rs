@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
-use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
+use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::deadline::within;
@@ -23,79 +23,27 @@ use crate::telemetry::metrics::Distribution;
 use crate::telemetry::traces::StoreSpan;
 use crate::workers::Workers;
 
-pub mod keys;
-
-pub mod script;
-
-pub mod check;
-
-pub mod log;
-
-pub mod server;
-
-pub mod metrics;
-
-mod amend;
-
-mod sources;
-
-mod told;
-
-mod states;
-
-mod ask;
-
-mod shared;
-
-mod failure;
-
-mod entrance;
-
-mod resolver;
-
-mod connection;
-
-mod charging;
-
-mod patience;
-
-mod moving;
-
-mod shard;
-
-mod group;
-
-mod bundle;
-
-mod unconfirmed;
-
-mod batch;
-
-mod queue;
-
-mod inbox;
-
-mod traffic;
-
-mod driver;
+pub mod protocol;
 
 mod lane;
 
-mod route;
+mod connect;
 
-mod each;
+mod request;
+
+mod router;
 
 mod topology;
 
-mod discovery;
-
-use ask::{Answer, Matter};
-pub use group::first_part;
-use log::{PORTION, Page};
-use moving::Moving;
-use patience::Patience;
-use server::Address;
-use shared::Shared;
+use connect::server::Address;
+pub use lane::call::key_batch::first_part;
+pub use lane::metrics::ShardCounts;
+use lane::shared::Shared;
+use protocol::keys;
+use protocol::log::{PORTION, Page};
+use request::{Answer, Matter};
+use router::moving::Moving;
+use router::retry::Patience;
 use topology::{Kind, Topology};
 
 /// The most portions of a log's metas. They cover the longest log and the entries that are added

@@ -2,7 +2,7 @@
 
 use tollgate::config::{Overrides, Source, load};
 use tollgate::limit::key::KeyType;
-use tollgate::store::redis::keys::Tag;
+use tollgate::store::redis::protocol::keys::Tag;
 
 use super::mutation::mutant;
 use super::{cases, corpus};

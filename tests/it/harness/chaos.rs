@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tempfile::NamedTempFile;
-use tollgate::store::redis::keys::Tag;
+use tollgate::store::redis::protocol::keys::Tag;
 
 use super::cluster::Cluster;
 use super::http::{self, Connection};

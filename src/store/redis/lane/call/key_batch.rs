@@ -1,0 +1,337 @@
+//! A group: the requests for one key under one policy, decided together.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use crate::limit::decision::Ruling;
+use crate::limit::key::Fingerprint;
+use crate::limit::log::max_entries;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::quota::Rule;
+use crate::limit::time::Micros;
+use crate::store::redis::protocol::failure::{FOREIGN, FOREIGN_RECORD};
+use crate::store::redis::protocol::log::{PORTION, Page};
+use crate::store::redis::protocol::script::{By, Call, Reply, read_log};
+use crate::store::redis::protocol::sources::Script;
+use crate::store::redis::request::{Answer, Ask, Matter, Refusal};
+use crate::store::{Done, Meta, StoreError, Taken, Work};
+
+/// The most costs in one call. The server does nothing else meanwhile.
+pub const COSTS: usize = 1000;
+
+/// The most different costs in one call for a sliding log with one quota. For several quotas this
+/// is divided by their number. For each cost, the server searches each quota's log for the instant
+/// at which it fits. A search lasts up to 0.1 ms.
+const SEARCHES: usize = 64;
+
+/// The weight of each search after the first cost's, in costs of a check.
+const SEARCH: usize = 16;
+
+/// How many log entries weigh as much as one cost in a refund. A refund may move half of the log.
+/// With 100,000 entries this lasts a fifth of a second.
+const MOVED: usize = 10;
+
+/// The requests for one key under one policy, which are decided together.
+pub struct Group {
+    pub asks: Vec<Ask>,
+    pub costs: Vec<u64>,
+    /// One for each cost, or empty.
+    metas: Vec<Meta>,
+    /// The distinct costs, for a sliding log.
+    different: Different,
+}
+
+/// The distinct costs of a call, as far as a limit applies to them.
+struct Different {
+    known: Vec<u64>,
+    most: usize,
+}
+
+impl Different {
+    fn of(policy: &Policy) -> Self {
+        Self { known: Vec::new(), most: most_different(policy) }
+    }
+
+    fn has_room(&self, costs: &[u64]) -> bool {
+        self.known.len() + costs.len() <= self.most
+            || self.known.len() + costs.iter().filter(|cost| !self.known.contains(cost)).count() <= self.most
+    }
+
+    fn add(&mut self, costs: &[u64]) {
+        for cost in costs.iter().filter(|_| self.most < usize::MAX) {
+            if !self.known.contains(cost) {
+                self.known.push(*cost);
+            }
+        }
+    }
+}
+
+/// Returns how many different costs one call for a policy may carry.
+fn most_different(policy: &Policy) -> usize {
+    match policy.algorithm {
+        Algorithm::SlidingLog => (SEARCHES / policy.quotas.len().max(1)).max(1),
+        Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => usize::MAX,
+    }
+}
+
+/// Returns the most entries in all logs of a policy. Each entry costs at least one unit. Other
+/// policies have none.
+fn log_entries(policy: &Policy) -> usize {
+    let logs = policy.quotas.iter().filter(|quota| matches!(quota.rule, Rule::SlidingLog(_)));
+    let entries: u64 = logs.map(|quota| max_entries(quota).min(quota.limit.get())).sum();
+    usize::try_from(entries).unwrap_or(usize::MAX)
+}
+
+/// Returns how many of the costs, from the first on, one call may carry.
+pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
+    let most = most_different(policy);
+    if costs.len() <= most {
+        return costs.len();
+    }
+    let mut known = Vec::with_capacity(most);
+    let fits = |cost: &&u64| {
+        let is_known = known.contains(*cost);
+        if !is_known {
+            known.push(**cost);
+        }
+        known.len() <= most
+    };
+    costs.iter().take_while(fits).count()
+}
+
+/// The meaning of a reply for a group.
+pub enum Outcome {
+    Answered(Answer),
+    /// TIME was outside the bounds. The value is TIME, us.
+    Elsewhen(Micros),
+    /// The shared call did not decide the group, which needs a call of its own.
+    Again,
+    Refused(Refusal),
+}
+
+impl Outcome {
+    pub fn of(reply: Reply) -> Self {
+        match reply {
+            Reply::Done(done) => Self::Answered(Answer::Done(done)),
+            Reply::NotCovered { time } => Self::Elsewhen(time),
+            Reply::Undecided => Self::Again,
+            Reply::Foreign => Self::Refused(StoreError::Refused(FOREIGN.into()).into()),
+            Reply::ForeignRecord => Self::Refused(StoreError::Refused(FOREIGN_RECORD.into()).into()),
+            Reply::Malformed => malformed(),
+        }
+    }
+}
+
+impl Group {
+    pub fn of(ask: Ask) -> Self {
+        let different = Different::of(&ask.policy);
+        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1), different };
+        group.push(ask);
+        group
+    }
+
+    /// Returns the fingerprint of its key under its policy.
+    pub fn key(&self) -> Fingerprint {
+        self.asks[0].fingerprint
+    }
+
+    /// Returns the slot of its key.
+    pub fn slot(&self) -> u16 {
+        self.asks[0].tag.slot()
+    }
+
+    /// Whether a request may join. All requests of a call need the same limits and the same node.
+    pub fn accepts(&self, ask: &Ask) -> bool {
+        let first = &self.asks[0];
+        Arc::ptr_eq(&first.policy, &ask.policy)
+            && first.asking == ask.asking
+            && first.matter.is_take()
+            && ask.matter.is_take()
+            && self.costs.len() + ask.matter.costs().len() <= COSTS
+            && self.different.has_room(ask.matter.costs())
+    }
+
+    pub fn push(&mut self, ask: Ask) {
+        self.add(&ask);
+        self.asks.push(ask);
+    }
+
+    fn add(&mut self, ask: &Ask) {
+        let (costs, metas) = (ask.matter.costs(), ask.matter.metas());
+        if !metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+            self.metas.extend_from_slice(metas);
+        }
+        self.costs.extend_from_slice(costs);
+        self.different.add(costs);
+        if !self.metas.is_empty() {
+            self.metas.resize(self.costs.len(), None);
+        }
+    }
+
+    /// Drops the requests of callers that gave up. Returns whether any are left.
+    pub fn is_wanted(&mut self) -> bool {
+        if self.asks.iter().any(|ask| ask.answer.is_closed()) {
+            self.asks.retain(|ask| !ask.answer.is_closed());
+            self.costs.clear();
+            self.metas.clear();
+            self.different.known.clear();
+            let asks = std::mem::take(&mut self.asks);
+            asks.into_iter().for_each(|ask| self.push(ask));
+        }
+        !self.asks.is_empty()
+    }
+
+    /// Whether the group may charge anything.
+    pub fn may_charge(&self) -> bool {
+        self.asks.iter().any(|ask| ask.matter.may_charge())
+    }
+
+    /// Whether this answer means that the server wrote something for the group.
+    pub fn was_written(&self, answer: &Answer) -> bool {
+        let Answer::Done(done) = answer else { return false };
+        match done {
+            Done::Refunded(_, given) => *given > 0,
+            Done::Charged(charged) => !charged.replayed,
+            Done::Taken(_) | Done::Reserved(..) => self.may_charge() && done.is_charge(),
+            Done::Reused => false,
+        }
+    }
+
+    /// Returns the script that the group may share with others, if any. A call behind ASKING has
+    /// only one key.
+    pub fn shared_script(&self) -> Option<Script> {
+        self.check().filter(|_| !self.asks[0].asking)?;
+        self.script_of_work()
+    }
+
+    /// Returns the script of its work, if it is work.
+    pub fn script_of_work(&self) -> Option<Script> {
+        let first = &self.asks[0];
+        match &first.matter {
+            Matter::Work { work, .. } => Some(Script::of(&first.policy, work)),
+            Matter::Page(_) => None,
+        }
+    }
+
+    /// Returns the check of the group, if it is one; see [`Call::is_check`].
+    pub fn check(&self) -> Option<Call<'_>> {
+        match &self.asks[0].matter {
+            Matter::Work { work, .. } => Some(self.call(work)).filter(Call::is_check),
+            Matter::Page(_) => None,
+        }
+    }
+
+    fn call<'a>(&'a self, work: &'a Work) -> Call<'a> {
+        let Ask { tag, policy, .. } = &self.asks[0];
+        Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
+    }
+
+    /// See [`Call::command`].
+    pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
+        let Ask { tag, policy, matter, .. } = &self.asks[0];
+        match matter {
+            Matter::Work { work, .. } => self.call(work).command(by, now, time),
+            Matter::Page(number) => read_log(tag, policy, *number, by, time),
+        }
+    }
+
+    /// Returns the number of checks in the group. A refund, for example, is no check.
+    pub fn checks(&self) -> usize {
+        self.costs.len()
+    }
+
+    /// Returns the load of its call on the server and the connection, in costs of a check.
+    pub fn weight(&self) -> usize {
+        let Ask { policy, matter, .. } = &self.asks[0];
+        match matter {
+            Matter::Page(_) => log_entries(policy).clamp(1, PORTION),
+            Matter::Work { work: Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_), .. } => {
+                (log_entries(policy) / MOVED).max(1)
+            }
+            Matter::Work { .. } => {
+                let more = self.different.known.len().saturating_sub(1) * policy.quotas.len();
+                self.costs.len().max(more * SEARCH).max(1)
+            }
+        }
+    }
+
+    /// Returns the name of the script for traces.
+    pub fn script(&self) -> String {
+        let Ask { policy, matter, .. } = &self.asks[0];
+        let algorithm = policy.algorithm.name();
+        match matter {
+            Matter::Page(_) => format!("{algorithm} entries"),
+            Matter::Work { work, .. } => match work {
+                Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
+                Work::Once { .. } => format!("{algorithm} once"),
+                Work::Reserve { .. } => format!("{algorithm} reserve"),
+                Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
+                    format!("{algorithm} give back")
+                }
+            },
+        }
+    }
+
+    pub fn outcome(&self, reply: &Value) -> Outcome {
+        match &self.asks[0].matter {
+            Matter::Work { work, .. } => Outcome::of(self.call(work).reply(reply)),
+            Matter::Page(_) => {
+                // The call only reads, so nothing was charged.
+                let corrupt = || Outcome::Refused(StoreError::Refused(FOREIGN.into()).into());
+                Page::read(reply).map_or_else(corrupt, |page| Outcome::Answered(Answer::Page(page)))
+            }
+        }
+    }
+
+    /// Passes each request its part of the answer.
+    pub fn hand_out(mut self, answer: Answer, mut give: impl FnMut(Ask, Answer)) {
+        if self.asks.len() == 1
+            && let Some(ask) = self.asks.pop()
+        {
+            return give(ask, answer);
+        }
+        let Answer::Done(done) = answer else { return };
+        let Done::Taken(Taken { ruling: Ruling { verdicts, closed }, at, tentative }) = done else { return };
+        let mut verdicts = verdicts.into_iter();
+        for ask in self.asks {
+            let verdicts = verdicts.by_ref().take(ask.matter.costs().len()).collect();
+            let ruling = Ruling { verdicts, closed: closed.clone() };
+            give(ask, Answer::Done(Done::Taken(Taken { ruling, at, tentative })));
+        }
+    }
+
+    pub fn refuse(self, refusal: &Refusal) {
+        for ask in self.asks {
+            ask.answer.send(Err(refusal.clone()));
+        }
+    }
+}
+
+fn malformed() -> Outcome {
+    Outcome::Refused(StoreError::Unknown("the script's reply is not one that it makes".into()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Arg;
+
+    use super::*;
+    use crate::store::redis::request::tests::ask;
+
+    #[test]
+    fn a_call_is_named_by_its_command() {
+        let named = |matter: Matter| {
+            let group = Group::of(Ask { matter, ..ask("a").0 });
+            [By::Hash, By::Source].map(|by| {
+                let command = group.command(by, 1_000_000, None);
+                assert_eq!(command.args_iter().next(), Some(Arg::Simple(by.command().as_bytes())));
+                by.command()
+            })
+        };
+        for matter in [Matter::take(&[1], &[]), Matter::Page(0)] {
+            assert_eq!(named(matter), ["EVALSHA", "EVAL"]);
+        }
+    }
+}

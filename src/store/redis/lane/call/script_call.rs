@@ -1,0 +1,310 @@
+//! One script call of a pipeline: for one key, or for several that share it.
+
+use redis::{Cmd, ServerErrorKind, Value};
+use smallvec::{SmallVec, smallvec};
+
+use crate::limit::key::Fingerprint;
+use crate::limit::time::Micros;
+use crate::store::StoreError;
+use crate::store::redis::connect::server::Address;
+use crate::store::redis::lane::call::key_batch::{COSTS, Group, Outcome};
+use crate::store::redis::lane::shard::Shard;
+use crate::store::redis::protocol::check;
+use crate::store::redis::protocol::failure::Failure;
+use crate::store::redis::protocol::script::{By, Call};
+use crate::store::redis::protocol::sources::Script;
+use crate::store::redis::request::Refusal;
+use crate::telemetry::traces;
+
+/// The most quotas in a call for several keys. The server spends about a millisecond on them.
+const QUOTAS: usize = 64;
+
+/// Groups that become one call: one group, or several checks by the same script.
+pub struct Bundle {
+    pub groups: SmallVec<[Group; 1]>,
+    pub by: By,
+    /// How much later than expected TIME is when the call arrives, us. The last round measured it,
+    /// if TIME was outside the bounds. A long way or a busy server cause it without a fault of the
+    /// clocks.
+    pub lead: Micros,
+}
+
+/// Combines groups that may share a call. Shared calls, other calls and the groups of a key each
+/// keep their order. The groups of a key are adjacent. A missing script must not move a call of a
+/// key behind the next. The first call by each script of these keys therefore carries the source.
+pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
+    let mut packed = Packed { bundles: Vec::with_capacity(groups.len()), open: SmallVec::new() };
+    // The key of the previous group, and the index of its call.
+    let mut before: Option<(Fingerprint, usize)> = None;
+    // The indices of the calls of keys with several calls.
+    let mut in_order: SmallVec<[usize; 4]> = SmallVec::new();
+    for group in groups {
+        let key = group.key();
+        let previous = before.filter(|(of, _)| *of == key).map(|(_, place)| place);
+        let script = if several { group.shared_script() } else { None };
+        let place = packed.put(group, script, previous.unwrap_or(0));
+        in_order.extend(previous.into_iter().flat_map(|previous| [previous, place]));
+        before = Some((key, place));
+    }
+    in_order.sort_unstable();
+    let mut brought: SmallVec<[Script; 4]> = SmallVec::new();
+    in_order.into_iter().for_each(|place| packed.bundles[place].bring_script(&mut brought));
+    packed.bundles
+}
+
+/// The calls so far.
+struct Packed {
+    bundles: Vec<Bundle>,
+    /// For each script, the index of the call with room. There are few scripts.
+    open: SmallVec<[(Script, usize); 4]>,
+}
+
+impl Packed {
+    /// Adds a group to the open call of its `script`, if any, or to a new call. The call must not
+    /// be before the index `first`. Returns the index of the call.
+    fn put(&mut self, group: Group, script: Option<Script>, first: usize) -> usize {
+        let known = self.open.iter_mut().find(|(of, _)| Some(*of) == script);
+        if let Some((_, place)) = &known
+            && *place >= first
+            && self.bundles[*place].accepts(&group)
+        {
+            self.bundles[*place].groups.push(group);
+            return *place;
+        }
+        let place = self.bundles.len();
+        match (known, script) {
+            (Some(known), _) => known.1 = place,
+            (None, Some(script)) => self.open.push((script, place)),
+            (None, None) => {}
+        }
+        self.bundles.push(Bundle::of(group));
+        place
+    }
+}
+
+impl Bundle {
+    pub fn of(group: Group) -> Self {
+        Self { groups: smallvec![group], by: By::Hash, lead: 0 }
+    }
+
+    /// Makes its call carry the script's source, unless an earlier call does.
+    fn bring_script(&mut self, brought: &mut SmallVec<[Script; 4]>) {
+        if let Some(script) = self.groups[0].script_of_work().filter(|script| !brought.contains(script)) {
+            brought.push(script);
+            self.by = By::Source;
+        }
+    }
+
+    /// Whether one more group by the same script has room.
+    fn accepts(&self, group: &Group) -> bool {
+        let quotas = self.groups[0].asks[0].policy.quotas.len();
+        let costs: usize = self.groups.iter().map(|group| group.costs.len()).sum();
+        (self.groups.len() + 1) * quotas <= QUOTAS && costs + group.costs.len() <= COSTS
+    }
+
+    /// Drops the requests of callers that gave up. Returns whether any are left.
+    pub fn is_wanted(&mut self) -> bool {
+        self.groups.retain(Group::is_wanted);
+        !self.groups.is_empty()
+    }
+
+    pub fn asking(&self) -> bool {
+        self.groups[0].asks[0].asking
+    }
+
+    /// Returns the checks that share the call.
+    fn calls(&self) -> SmallVec<[Call<'_>; 1]> {
+        self.groups.iter().filter_map(Group::check).collect()
+    }
+
+    /// Builds the command for a shard whose expected TIME is `now`, us.
+    pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
+        let (now, time) = (now + self.lead, shard.time());
+        if let [group] = &self.groups[..] {
+            return group.command(self.by, now, time);
+        }
+        check::command(&self.calls(), shard.declared(), self.by, now, time)
+    }
+
+    /// Returns one outcome for each group.
+    pub fn outcomes(&self, reply: &Value, from: &Address) -> SmallVec<[Outcome; 1]> {
+        if let Value::ServerError(error) = reply {
+            let several = self.groups.len() > 1;
+            let outcome = || match refused(error, from) {
+                Refusal::Failed(_) if several && !is_from_inside(error) => Outcome::Again,
+                refusal => Outcome::Refused(refusal),
+            };
+            return self.groups.iter().map(|_| outcome()).collect();
+        }
+        match &self.groups[..] {
+            [group] => smallvec![group.outcome(reply)],
+            _ => check::replies(&self.calls(), reply).into_iter().map(Outcome::of).collect(),
+        }
+    }
+
+    /// Returns the number of checks in the call. A refund, for example, is no check.
+    pub fn checks(&self) -> usize {
+        self.groups.iter().map(Group::checks).sum()
+    }
+
+    /// Records the call in the traces of its checks, if any.
+    pub fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
+        if self.groups.iter().flat_map(|group| &group.asks).all(|ask| ask.trace.is_none()) {
+            return;
+        }
+        let call = traces::Call {
+            host: &shard.address.host,
+            port: shard.address.port,
+            operation: self.by.command(),
+            script: &self.groups[0].script(),
+            checks: self.checks(),
+            pipeline: calls,
+            sent,
+            ended,
+            error,
+        };
+        let asks = self.groups.iter_mut().flat_map(|group| &mut group.asks);
+        traces::called(asks.filter_map(|ask| ask.trace.as_deref_mut()), &call);
+    }
+}
+
+/// Interprets an error reply. The script decides before it writes, and raises nothing after its
+/// first write. An error thus means that nothing was charged. A redirection without a host refers
+/// to the server that sent it. A redirection to a node without a name leads nowhere until discovery
+/// finds the node.
+fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
+    let details = error.details().unwrap_or_default();
+    let redirected = |to: fn(Address) -> Refusal| {
+        let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
+        Some(match &*named.host {
+            "?" => Refusal::NotNow("the server redirects to a node without a name".into()),
+            "" => to(Address { host: from.host.clone(), ..named }),
+            _ => to(named),
+        })
+    };
+    let refusal = match error.kind() {
+        Some(ServerErrorKind::Moved) => redirected(Refusal::Moved),
+        Some(ServerErrorKind::Ask) => redirected(Refusal::Ask),
+        Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
+        _ if executes_nothing(error) || is_read_only(error) => {
+            Some(Refusal::NotNow(Failure::of_reply(error).to_string()))
+        }
+        _ => None,
+    };
+    refusal.unwrap_or_else(|| StoreError::Refused(Failure::of_reply(error).to_string()).into())
+}
+
+/// Whether the server executes no calls at the moment.
+pub fn executes_nothing(error: &redis::ServerError) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown};
+    matches!(error.kind(), Some(BusyLoading | ClusterDown | MasterDown))
+}
+
+/// Whether the error comes from a replica. Before Redis 7.0, the error of a script is nested in
+/// another error.
+pub fn is_read_only(error: &redis::ServerError) -> bool {
+    let is_within = || error.details().is_some_and(|details| details.contains(" -READONLY "));
+    error.kind() == Some(ServerErrorKind::ReadOnly) || is_within()
+}
+
+/// Whether the script itself failed: the server then adds the place. A server or a proxy that
+/// rejects calls for several keys does so before it runs them.
+fn is_from_inside(error: &redis::ServerError) -> bool {
+    error.details().is_some_and(|details| details.contains("user_script"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Work;
+    use crate::store::redis::request::tests::ask;
+    use crate::store::redis::request::{Ask, Matter};
+
+    fn group(key: &str) -> Group {
+        Group::of(ask(key).0)
+    }
+
+    /// Returns the outcome of a call for one key with this error reply.
+    fn outcome(error: &str) -> Option<Outcome> {
+        let from = Address { host: "shard".into(), port: 7001 };
+        let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+        let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
+        bundle.outcomes(&reply, &from).pop()
+    }
+
+    #[test]
+    fn a_call_for_several_keys_that_is_refused_as_a_whole_is_made_for_each() {
+        let from = Address { host: "shard".into(), port: 7001 };
+        let outcome = |keys: &[&str], error: &str| {
+            let bundle = Bundle { groups: keys.iter().map(|key| group(key)).collect(), by: By::Hash, lead: 0 };
+            let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
+            let mut outcomes = bundle.outcomes(&reply, &from);
+            assert_eq!(outcomes.len(), keys.len());
+            outcomes.pop()
+        };
+        for error in ["CROSSSLOT Keys in request don't hash to the same slot", "ERR Number of keys can't be zero"] {
+            assert!(matches!(outcome(&["a", "b"], error), Some(Outcome::Again)), "{error}");
+            assert!(matches!(outcome(&["a"], error), Some(Outcome::Refused(Refusal::Failed(_)))), "{error}");
+        }
+        let inside = "ERR bad argument script: 1e6a, on @user_script:12.";
+        assert!(matches!(outcome(&["a", "b"], inside), Some(Outcome::Refused(Refusal::Failed(_)))));
+        let elsewhere = outcome(&["a", "b"], "MOVED 1 127.0.0.1:7002");
+        assert!(matches!(elsewhere, Some(Outcome::Refused(Refusal::Moved(_)))));
+    }
+
+    #[test]
+    fn a_redirection_without_a_host_leads_to_the_same_and_one_to_nobody_nowhere() {
+        let other = |host: &str| Address { host: host.into(), port: 7002 };
+        let led_to = |outcome| match outcome {
+            Some(Outcome::Refused(Refusal::Moved(address) | Refusal::Ask(address))) => Some(address),
+            _ => None,
+        };
+        for word in ["MOVED", "ASK"] {
+            assert_eq!(led_to(outcome(&format!("{word} 1 :7002"))), Some(other("shard")));
+            assert_eq!(led_to(outcome(&format!("{word} 1 elsewhere:7002"))), Some(other("elsewhere")));
+            let nobody = outcome(&format!("{word} 1 ?:7002"));
+            assert!(matches!(nobody, Some(Outcome::Refused(Refusal::NotNow(_)))), "{word}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_known_by_its_refusal() {
+        for error in [
+            "READONLY You can't write against a read only replica. script: 5f, on @user_script:12.",
+            "ERR Error running script (call to f_5f): @user_script:12: @user_script: 12: -READONLY You can't write against \
+             a read only replica.",
+        ] {
+            assert!(matches!(outcome(error), Some(Outcome::Refused(Refusal::NotNow(_)))), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_its_cause_without_the_place_in_the_script() {
+        let error = "OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:12.";
+        let told = match outcome(error) {
+            Some(Outcome::Refused(Refusal::Failed(error))) => Some(error.to_string()),
+            _ => None,
+        };
+        let sentence = "refused: OOM: the memory of the server is full (maxmemory), so it makes no charges";
+        assert_eq!(told.as_deref(), Some(sentence));
+    }
+
+    #[test]
+    fn the_calls_of_a_key_keep_their_order() {
+        let once =
+            || Group::of(Ask { matter: Matter::work(Work::Once { id: "id".into(), cost: 1 }, &[]), ..ask("a").0 });
+        let bundles = bundles(vec![group("b"), group("a"), once(), group("a"), group("c"), group("d")], true);
+        let keys = |bundle: &Bundle| bundle.groups.iter().map(Group::key).collect::<Vec<_>>();
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| group(key).key());
+        assert_eq!(bundles.iter().map(keys).collect::<Vec<_>>(), [vec![b, a], vec![a], vec![a, c, d]]);
+    }
+
+    #[test]
+    fn a_call_is_for_so_many_quotas_at_most() {
+        let keys: Vec<String> = (0..150).map(|number| number.to_string()).collect();
+        let groups = || keys.iter().map(|key| group(key)).collect();
+        let sizes = |several| bundles(groups(), several).iter().map(|bundle| bundle.groups.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(true), [QUOTAS, QUOTAS, 150 - 2 * QUOTAS]);
+        assert_eq!(sizes(false), [1; 150]);
+    }
+}

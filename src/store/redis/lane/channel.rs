@@ -1,0 +1,147 @@
+//! The channel through which requests reach a driver.
+//!
+//! The channel has limited room. All requests that a caller sends at once enter in one piece. If
+//! they entered singly, a driver on another core would send the first one without the others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use smallvec::SmallVec;
+use tokio::sync::mpsc;
+
+use crate::store::StoreError;
+use crate::store::redis::request::Ask;
+
+/// Requests that enter together.
+pub type Piece = SmallVec<[Ask; 1]>;
+
+/// The sending end.
+#[derive(Debug)]
+pub struct Inlet {
+    pieces: mpsc::UnboundedSender<Piece>,
+    waiting: Arc<AtomicUsize>,
+    room: usize,
+}
+
+/// The driver's end.
+#[derive(Debug)]
+pub struct Inbox {
+    pieces: mpsc::UnboundedReceiver<Piece>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Creates both ends of a channel with room for `room` requests.
+pub fn inbox(room: usize) -> (Inlet, Inbox) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (Inlet { pieces: sender, waiting: waiting.clone(), room }, Inbox { pieces: receiver, waiting })
+}
+
+impl Inlet {
+    /// Sends requests to the driver. Rejects those that exceed the room.
+    pub fn put(&self, mut asks: Piece) {
+        let room = self.room.saturating_sub(self.waiting.fetch_add(asks.len(), Ordering::Relaxed));
+        if room < asks.len() {
+            let over = asks.drain(room..);
+            self.waiting.fetch_sub(over.len(), Ordering::Relaxed);
+            over.for_each(|ask| ask.answer.send(Err(StoreError::QueueFull.into())));
+        }
+        if asks.is_empty() {
+            return;
+        }
+        if let Err(mpsc::error::SendError(asks)) = self.pieces.send(asks) {
+            let ended = || StoreError::Unreachable("the lane has ended".into());
+            asks.into_iter().for_each(|ask| ask.answer.send(Err(ended().into())));
+        }
+    }
+
+    /// Returns the number of waiting requests.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether the driver has ended.
+    pub fn is_closed(&self) -> bool {
+        self.pieces.is_closed()
+    }
+}
+
+impl Inbox {
+    /// Returns the next piece, or none when all senders are gone.
+    pub async fn recv(&mut self) -> Option<Piece> {
+        let piece = self.pieces.recv().await?;
+        Some(self.taken(piece))
+    }
+
+    /// Returns the next piece, if there is one.
+    pub fn try_recv(&mut self) -> Option<Piece> {
+        let piece = self.pieces.try_recv().ok()?;
+        Some(self.taken(piece))
+    }
+
+    fn taken(&self, piece: Piece) -> Piece {
+        self.waiting.fetch_sub(piece.len(), Ordering::Relaxed);
+        piece
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::store::redis::request::Refusal;
+    use crate::store::redis::request::tests::{Verdict, ask};
+
+    /// Creates a piece of `count` requests, and the receivers of their answers.
+    fn piece(count: usize) -> (Piece, Vec<Verdict>) {
+        (0..count).map(|_| ask("key")).unzip()
+    }
+
+    fn answers(verdicts: &mut [Verdict]) -> Vec<Option<StoreError>> {
+        let answer = |verdict: &mut Verdict| match verdict.try_recv() {
+            Ok(Err(Refusal::Failed(error))) => Some(error),
+            _ => None,
+        };
+        verdicts.iter_mut().map(answer).collect()
+    }
+
+    #[test]
+    fn asks_come_out_in_the_pieces_that_they_went_in() {
+        let (inlet, mut inbox) = inbox(9);
+        let (pieces, _verdicts): (Vec<_>, Vec<_>) = [2, 1, 3].map(piece).into_iter().unzip();
+        pieces.into_iter().for_each(|piece| inlet.put(piece));
+        assert_eq!(inlet.waiting(), 6);
+        let sizes: Vec<_> = std::iter::from_fn(|| inbox.try_recv()).map(|piece| piece.len()).collect();
+        assert_eq!((sizes, inlet.waiting()), (vec![2, 1, 3], 0));
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_refused() {
+        let (inlet, mut inbox) = inbox(3);
+        let (first, mut waiting) = piece(2);
+        let (second, mut verdicts) = piece(3);
+        inlet.put(first);
+        inlet.put(second);
+        let full = || Some(StoreError::QueueFull);
+        assert_eq!((answers(&mut waiting), answers(&mut verdicts)), (vec![None, None], vec![None, full(), full()]));
+        let (third, mut verdicts) = piece(1);
+        inlet.put(third);
+        assert_eq!((answers(&mut verdicts), inlet.waiting()), (vec![full()], 3));
+        // Requests that the driver receives make room.
+        assert_eq!(inbox.try_recv().map(|piece| piece.len()), Some(2));
+        let (fourth, mut verdicts) = piece(3);
+        inlet.put(fourth);
+        assert_eq!((answers(&mut verdicts), inlet.waiting()), (vec![None, None, full()], 3));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_driver_that_has_ended() {
+        let (inlet, driver) = inbox(3);
+        drop(driver);
+        let (ask, mut verdict) = ask("key");
+        inlet.put(smallvec![ask]);
+        assert!(matches!(verdict.try_recv(), Ok(Err(Refusal::Failed(StoreError::Unreachable(_))))));
+        assert!(inlet.is_closed());
+    }
+}

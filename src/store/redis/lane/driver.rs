@@ -1,0 +1,215 @@
+//! The driver of a lane, which owns the connection to its primary.
+//!
+//! When the connection breaks, the driver reconnects, and requests wait for the new connection.
+//! Before the driver sends over an idle connection, it checks that the connection still exists. A
+//! dead idle connection thus loses no request.
+//!
+//! The lane's breaker opens when a connect fails, or when the server owes an answer for two
+//! response timeouts. An open breaker rejects each request at once and requests a new topology. The
+//! driver then reconnects until a script runs: an accepted connection alone proves too little. An
+//! idle server proves once a second, by its TIME, that it still answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::store::StoreError;
+use crate::store::redis::connect::connection::{Attempt, Connection};
+use crate::store::redis::connect::server::{self, bounded};
+use crate::store::redis::lane::channel::{Inbox, Inlet, Piece, inbox};
+use crate::store::redis::lane::queue::Queue;
+use crate::store::redis::lane::session::probe;
+use crate::store::redis::lane::shard::Shard;
+use crate::store::redis::protocol::failure::Failure;
+use crate::workers::Kind;
+
+/// The most requests that wait in the driver's channel, and the most in its queue. Further requests
+/// are rejected at once. 256 callers fit, even if each sends a hundred requests.
+pub const QUEUE: usize = 32_768;
+
+/// The time limit of a connect and its first questions: at first, and after several failures. The
+/// longer limit admits slow servers. It still allows a retry within a second after a server was cut
+/// off in silence.
+const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
+
+/// The pause after a failed connect, and after a connection that broke before its first answer. The
+/// second value is the maximum for a server that rejects this node repeatedly. Each attempt costs
+/// the server a login or a handshake.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Why the driver stopped serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All senders are gone.
+    Unwanted,
+    /// The connection broke.
+    Broken,
+    /// The server is a replica now. Its address may lead to the new primary.
+    Demoted,
+    /// The connection exists, but the server does not answer.
+    Silent,
+    /// The connection broke before its first answer.
+    Useless,
+}
+
+/// Owns the connection of a lane.
+pub struct Driver {
+    pub(in crate::store::redis) asks: Inbox,
+    pub(in crate::store::redis) shard: Arc<Shard>,
+    /// The breaker: while it is open, requests without a connection are rejected at once.
+    is_open: bool,
+    /// Why the breaker opened last.
+    why: Failure,
+    /// The requests that wait to be sent; at most [`QUEUE`].
+    pub(in crate::store::redis) queue: Queue,
+    /// The queue length that the metrics show.
+    noted: usize,
+    /// The time limit of the next connect.
+    connect: Duration,
+    /// The pause after the next connect, if it fails.
+    pause: Duration,
+}
+
+impl Driver {
+    /// Starts a driver, which ends when all senders are gone.
+    pub fn start(shard: Arc<Shard>) -> Inlet {
+        let (inlet, asks) = inbox(QUEUE);
+        let (why, connect) = (Failure::late(), CONNECT.0);
+        let (waiting, pause) = (Queue::default(), RECONNECT.0);
+        let workers = shard.workers().clone();
+        let driver = Self { asks, shard, is_open: false, why, queue: waiting, noted: 0, connect, pause };
+        workers.spawn(Kind::Lane, driver.run());
+        inlet
+    }
+
+    async fn run(mut self) {
+        loop {
+            match self.connect().await {
+                Ok(connection) => {
+                    tracing::info!(shard = %self.shard.address, "connected");
+                    self.is_open = false;
+                    (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
+                    self.shard.set_connected(true);
+                    let end = self.serve(connection).await;
+                    self.shard.set_connected(false);
+                    match end {
+                        End::Unwanted => return,
+                        End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
+                        End::Demoted => tracing::warn!(shard = %self.shard.address, "the server has become a replica"),
+                        End::Silent => self.open_breaker(&Failure::late()),
+                        End::Useless => {
+                            let why = Failure::connection("the server closes each connection at its first call");
+                            if self.give_up(&why).await {
+                                return;
+                            }
+                            continue;
+                        }
+                    }
+                    self.shard.doubt();
+                }
+                Err(error) => {
+                    self.connect = (self.connect * 3 / 2).min(CONNECT.1);
+                    self.pause = match error.is_refusal() {
+                        true => (self.pause * 2).min(RECONNECT.1),
+                        false => RECONNECT.0,
+                    };
+                    if self.give_up(&error).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens the breaker until the next attempt. Returns true when all senders are gone.
+    async fn give_up(&mut self, why: &Failure) -> bool {
+        self.open_breaker(why);
+        self.shard.doubt();
+        self.refuse(why).await
+    }
+
+    fn open_breaker(&mut self, failure: &Failure) {
+        self.queue.refuse(&StoreError::Unreachable(failure.to_string()).into());
+        self.note_held();
+        self.shard.blame(failure);
+        self.why = failure.clone();
+        if !std::mem::replace(&mut self.is_open, true) {
+            let why = failure.for_log();
+            tracing::warn!(
+                shard = %self.shard.address, %why,
+                "breaker opened: its checks are answered by the fallback until it answers again"
+            );
+        }
+    }
+
+    /// Connects. Requests wait meanwhile, unless the breaker is open. After an open breaker or a
+    /// refused charge, a script must run as well.
+    async fn connect(&mut self) -> Result<Connection, Failure> {
+        let (shard, limit, is_open) = (self.shard.clone(), self.connect, self.is_open);
+        let connecting = async {
+            let attempt = Attempt::default();
+            let mut connection = attempt.within(limit, connect(&shard, &attempt)).await?;
+            if is_open || shard.charging.has_refused() {
+                bounded(shard.patience(), probe(&mut connection, &shard)).await?;
+            }
+            Ok(connection)
+        };
+        tokio::pin!(connecting);
+        loop {
+            tokio::select! {
+                connected = &mut connecting => return connected,
+                Some(asks) = self.asks.recv(), if is_open => refuse(asks, &self.why, &self.shard),
+            }
+        }
+    }
+
+    /// Reports the queue length to the metrics.
+    pub(in crate::store::redis) fn note_held(&mut self) {
+        let held = self.queue.len();
+        if self.noted != held {
+            self.shard.metrics.hold(self.noted, held);
+            self.noted = held;
+        }
+    }
+
+    /// Rejects requests until the next attempt. Returns true when all senders are gone.
+    async fn refuse(&mut self, why: &Failure) -> bool {
+        let pause = tokio::time::sleep(self.pause);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => return false,
+                asks = self.asks.recv() => match asks {
+                    Some(asks) => refuse(asks, why, &self.shard),
+                    None => return true,
+                },
+            }
+        }
+    }
+}
+
+/// Opens a connection that can take calls, and learns the shard's clock.
+async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure> {
+    let mut connection = Connection::open(&shard.address, shard.credentials(), attempt).await?;
+    let sent = shard.now();
+    let (address, durability, known) = (&shard.address, shard.durability, &shard.looked_over);
+    let (time, is_cluster) = server::prepare(&mut connection, address, durability, known).await?;
+    shard.set_cluster(is_cluster);
+    // A server that does not answer CLUSTER SLOTS is used all the same.
+    if is_cluster
+        && let Ok(slots) = server::slots(&mut connection).await
+        && shard.is_strange(&server::ids(&slots))
+    {
+        return Err(Failure::connection("another cluster is at its address"));
+    }
+    shard.learn_offset(time, sent, shard.now());
+    Ok(connection)
+}
+
+/// Rejects requests for lack of a connection. Notes a refusal if one of them may charge.
+fn refuse(asks: Piece, why: &Failure, shard: &Shard) {
+    if asks.iter().any(|ask| ask.matter.may_charge()) {
+        shard.refuse(why);
+    }
+    asks.into_iter()
+        .for_each(|ask| ask.answer.send(Err(StoreError::Unreachable(why.to_string()).into())));
+}

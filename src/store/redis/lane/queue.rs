@@ -1,0 +1,355 @@
+//! The requests that wait in a lane, merged by key.
+//!
+//! Requests for a key with calls in flight wait until those end. A hot key thus costs its primary
+//! one call per round trip, however many callers ask. The more requests wait, the more each call
+//! decides.
+
+use std::collections::{HashMap, VecDeque};
+
+use smallvec::SmallVec;
+
+use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::store::Work;
+use crate::store::redis::lane::call::key_batch::Group;
+use crate::store::redis::request::{Ask, Matter, Refusal};
+
+/// The most weight of one batch, not counting its last group; see [`Group::weight`]. The server
+/// does nothing else meanwhile.
+const WEIGHT: usize = 4096;
+
+/// The number of keys whose memory an empty queue keeps.
+const ROOM: usize = 1024;
+
+/// The waiting requests, by key and policy.
+#[derive(Default)]
+pub struct Queue {
+    /// An entry for each key with waiting requests or calls in flight.
+    lines: HashMap<Fingerprint, Line, FingerprintState>,
+    /// The keys in `lines` that may be sent, in the order in which they became ready.
+    ready: VecDeque<Fingerprint>,
+    /// The number of waiting requests.
+    asks: usize,
+}
+
+/// The waiting requests of one key.
+#[derive(Default)]
+struct Line {
+    groups: SmallVec<[Group; 1]>,
+    /// The index of the group that accepts more requests.
+    open: Option<usize>,
+    is_under_way: bool,
+}
+
+impl Queue {
+    /// Returns the number of waiting requests.
+    pub fn len(&self) -> usize {
+        self.asks
+    }
+
+    /// Returns the number of keys that may be sent.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Queues a request. Returns whether it may be sent.
+    pub fn add(&mut self, ask: Ask) -> bool {
+        self.asks += 1;
+        let key = ask.fingerprint;
+        let line = self.lines.entry(key).or_default();
+        if line.groups.is_empty() && !line.is_under_way {
+            self.ready.push_back(key);
+        }
+        line.add(ask);
+        !line.is_under_way
+    }
+
+    /// Dequeues the first groups with waiting callers, `most` at most. Marks their keys as in
+    /// flight.
+    pub fn take(&mut self, most: usize) -> Vec<Group> {
+        let (mut taken, mut weight) = (Vec::with_capacity(self.ready.len().min(most)), 0);
+        while taken.len() < most
+            && weight < WEIGHT
+            && let Some(key) = self.ready.pop_front()
+        {
+            // Each ready key has an entry.
+            let Some(line) = self.lines.get_mut(&key) else { continue };
+            let before = taken.len();
+            let mut groups = std::mem::take(&mut line.groups).into_iter();
+            while taken.len() < most
+                && weight < WEIGHT
+                && let Some(mut group) = groups.next()
+            {
+                line.open = line.open.and_then(|place| place.checked_sub(1));
+                self.asks -= group.asks.len();
+                if group.is_wanted() {
+                    weight += group.weight();
+                    taken.push(group);
+                }
+            }
+            line.groups = groups.collect();
+            line.is_under_way = taken.len() > before;
+            // No caller waits for these groups, and the entry is empty.
+            if !line.is_under_way {
+                self.lines.remove(&key);
+            }
+        }
+        taken
+    }
+
+    /// Notes that the calls of a key have ended, if it had any.
+    pub fn release(&mut self, key: Fingerprint) {
+        let Some(line) = self.lines.get_mut(&key).filter(|line| line.is_under_way) else { return };
+        line.is_under_way = false;
+        if !line.groups.is_empty() {
+            return self.ready.push_back(key);
+        }
+        self.lines.remove(&key);
+        if self.lines.is_empty() {
+            self.lines.shrink_to(ROOM);
+            self.ready.shrink_to(ROOM);
+        }
+    }
+
+    /// Notes that all calls have ended.
+    pub fn release_all(&mut self) {
+        let under_way: Vec<_> = self.lines.iter().filter(|(_, line)| line.is_under_way).map(|(key, _)| *key).collect();
+        under_way.into_iter().for_each(|key| self.release(key));
+    }
+
+    /// Rejects all waiting requests. No calls are in flight by then.
+    pub fn refuse(&mut self, refusal: &Refusal) {
+        let lines = std::mem::take(self).lines.into_values();
+        lines.flat_map(|line| line.groups).for_each(|group| group.refuse(refusal));
+    }
+}
+
+impl Line {
+    /// A charge merges into the open group of its key. Other work gets a group of its own. A list
+    /// of checks keeps its order, so a charge behind a check with an id starts a new group.
+    fn add(&mut self, ask: Ask) {
+        match &ask.matter {
+            Matter::Work { work: Work::Take(_), .. } => {
+                let open = self.open.and_then(|place| self.groups.get_mut(place));
+                if let Some(group) = open.filter(|group| group.accepts(&ask)) {
+                    return group.push(ask);
+                }
+                self.open = Some(self.groups.len());
+            }
+            Matter::Work { work: Work::Once { .. }, .. } => self.open = None,
+            _ => {}
+        }
+        self.groups.push(Group::of(ask));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU32, NonZeroU64};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::limit::policy::{Algorithm, Policy};
+    use crate::limit::quota::{Quota, Rule};
+    use crate::store::redis::request::tests::{Verdict, ask};
+
+    /// Queues requests for these keys in this order. Also returns the receivers of the answers.
+    fn asked(keys: &[&str]) -> (Queue, Vec<Verdict>) {
+        let mut queue = Queue::default();
+        let verdicts = keys.iter().map(|key| put(&mut queue, key).1).collect();
+        (queue, verdicts)
+    }
+
+    fn take() -> Matter {
+        Matter::take(&[1], &[])
+    }
+
+    fn look() -> Matter {
+        Matter::work(Work::Look(0), &[])
+    }
+
+    fn put(queue: &mut Queue, key: &str) -> (bool, Verdict) {
+        let (ask, verdict) = ask(key);
+        (queue.add(ask), verdict)
+    }
+
+    /// Returns the number of requests in each group.
+    fn sizes(groups: &[Group]) -> Vec<usize> {
+        groups.iter().map(|group| group.asks.len()).collect()
+    }
+
+    #[test]
+    fn asks_of_a_key_go_together_in_the_order_of_the_first_ones() {
+        let (mut queue, _verdicts) = asked(&["a", "b", "a", "c", "b", "a"]);
+        assert_eq!((queue.len(), queue.ready()), (6, 3));
+        assert_eq!(sizes(&queue.take(2)), [3, 2]);
+        assert_eq!((queue.len(), queue.ready()), (1, 1));
+        assert_eq!(sizes(&queue.take(2)), [1]);
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+    }
+
+    #[test]
+    fn a_key_with_a_call_under_way_waits_for_it() {
+        let (mut queue, mut verdicts) = asked(&["a"]);
+        let first = queue.take(9);
+        for _ in 0..3 {
+            let (may_go, verdict) = put(&mut queue, "a");
+            assert!(!may_go);
+            verdicts.push(verdict);
+        }
+        assert!(put(&mut queue, "b").0);
+        assert_eq!((queue.len(), queue.ready()), (4, 1));
+        queue.release(first[0].key());
+        // The calls of a key with several groups end together.
+        queue.release(first[0].key());
+        assert_eq!((queue.len(), queue.ready()), (4, 2));
+        // No caller waits for the answer of b.
+        assert_eq!(sizes(&queue.take(9)), [3]);
+        assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (0, 0, 1));
+        queue.release_all();
+        assert!(queue.lines.is_empty());
+    }
+
+    #[test]
+    fn work_of_a_key_that_does_not_merge_goes_by_itself() {
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for matter in [take(), look(), take(), look()] {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { matter, ..ask });
+            verdicts.push(verdict);
+        }
+        let (first, waits) = (queue.take(2), queue.take(2));
+        assert_eq!((sizes(&first), sizes(&waits)), (vec![2, 1], vec![]), "no more of a key goes out than may");
+        assert_eq!((queue.len(), queue.ready()), (1, 0));
+        assert!(!put(&mut queue, "a").0);
+        queue.release(first[0].key());
+        assert_eq!(sizes(&queue.take(9)), [1]);
+    }
+
+    #[test]
+    fn what_comes_behind_a_check_with_an_id_goes_behind_it() {
+        let take = || Work::Take([1].into_iter().collect());
+        let once = || Work::Once { id: "id".into(), cost: 1 };
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for work in [take(), once(), take(), take(), Work::Look(0), take(), once()] {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { matter: Matter::work(work, &[]), ..ask });
+            verdicts.push(verdict);
+        }
+        let order = queue.take(9);
+        assert_eq!(sizes(&order), [1, 1, 3, 1, 1]);
+        let is_once = |group: &Group| matches!(&group.asks[0].matter, Matter::Work { work: Work::Once { .. }, .. });
+        assert!([1, 4].iter().all(|place: &usize| is_once(&order[*place])));
+    }
+
+    #[test]
+    fn takes_behind_other_work_merge_when_that_has_gone() {
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for matter in [look(), take()] {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { matter, ..ask });
+            verdicts.push(verdict);
+        }
+        let first = queue.take(1);
+        assert!(matches!(first[0].asks[0].matter, Matter::Work { work: Work::Look(0), .. }));
+        verdicts.push(put(&mut queue, "a").1);
+        queue.release(first[0].key());
+        assert_eq!(sizes(&queue.take(9)), [2]);
+    }
+
+    #[test]
+    fn however_much_of_a_key_goes_by_itself_it_goes_out_together() {
+        let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
+        for _ in 0..100 {
+            let (ask, verdict) = ask("a");
+            queue.add(Ask { matter: look(), ..ask });
+            verdicts.push(verdict);
+        }
+        assert_eq!(sizes(&queue.take(512)), [1; 100]);
+    }
+
+    #[test]
+    fn who_has_gone_is_left_out_and_costs_nobody_a_turn() {
+        let (mut queue, _verdicts) = asked(&["b"]);
+        let (kept, _kept_verdict) = ask("a");
+        for matter in [look(), look(), look()] {
+            queue.add(Ask { matter, ..ask("a").0 });
+        }
+        queue.add(kept);
+        assert_eq!(queue.len(), 5);
+        assert_eq!(sizes(&queue.take(1)), [1]);
+        assert_eq!(sizes(&queue.take(2)), [1], "the first two of a are wanted by nobody");
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+        let (mut queue, mut verdicts) = asked(&["a", "a", "a"]);
+        verdicts.remove(1);
+        let taken = queue.take(9);
+        assert_eq!((taken[0].asks.len(), taken[0].costs.len(), queue.len()), (2, 2, 0));
+    }
+
+    #[test]
+    fn no_more_goes_out_than_a_server_may_be_held_up_with() {
+        let keys: Vec<String> = (0..6).flat_map(|key| std::iter::repeat_n(key.to_string(), 1500)).collect();
+        let (mut queue, _verdicts) = asked(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
+        assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+    }
+
+    #[test]
+    fn work_that_a_server_is_long_at_goes_out_a_few_at_a_time() {
+        let log = |limit: u64| {
+            let rule = Rule::SlidingLog(NonZeroU32::new(100_000).unwrap());
+            let quota =
+                Quota { name: "1h".into(), limit: NonZeroU64::new(limit).unwrap(), window: 3_600_000_000, rule };
+            Arc::new(Policy::new("log", Algorithm::SlidingLog, vec![quota], Duration::from_secs(1)))
+        };
+        let together = |matter: Matter, limit: u64| {
+            let (policy, mut queue, mut verdicts) = (log(limit), Queue::default(), Vec::new());
+            for key in 0..600 {
+                let (ask, verdict) = ask(&key.to_string());
+                queue.add(Ask { matter: matter.clone(), policy: policy.clone(), ..ask });
+                verdicts.push(verdict);
+            }
+            queue.take(512).len()
+        };
+        // A portion of a log has at most 1000 metas. Each may be 280 bytes.
+        assert_eq!(together(Matter::Page(0), 1_000_000), 5);
+        assert_eq!(together(Matter::Page(0), 20), 205);
+        // A refund may move half of the log.
+        for work in [Work::Refund(1), Work::RefundOnce("id".into())] {
+            let matter = Matter::work(work, &[]);
+            assert_eq!([1_000_000, 10_000, 1000, 20].map(|limit| together(matter.clone(), limit)), [1, 5, 41, 512]);
+        }
+        for matter in [Matter::work(Work::Reset, &[]), look(), take()] {
+            assert_eq!(together(matter, 1_000_000), 512);
+        }
+        // Each different cost adds a search in the log.
+        let costs: Vec<u64> = (1..=64).collect();
+        assert_eq!([1, 2, 64].map(|count| together(Matter::take(&costs[..count], &[]), 1_000_000)), [512, 256, 5]);
+    }
+
+    #[test]
+    fn what_waits_behind_lost_calls_may_go_out() {
+        let (mut queue, mut verdicts) = asked(&["a", "b"]);
+        let lost = queue.take(9);
+        verdicts.push(put(&mut queue, "a").1);
+        verdicts.push(put(&mut queue, "c").1);
+        drop(lost);
+        queue.release_all();
+        assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (2, 2, 2));
+        assert_eq!(sizes(&queue.take(9)), [1, 1]);
+    }
+
+    #[test]
+    fn whoever_waits_is_refused() {
+        let (mut queue, mut verdicts) = asked(&["a", "b", "a"]);
+        queue.refuse(&Refusal::TryAgain);
+        assert_eq!((queue.len(), queue.ready()), (0, 0));
+        let told: Vec<_> = verdicts.iter_mut().map(oneshot::Receiver::try_recv).collect();
+        assert!(told.iter().all(|told| matches!(told, Ok(Err(Refusal::TryAgain)))), "{told:?}");
+        verdicts.push(put(&mut queue, "a").1);
+        assert_eq!(sizes(&queue.take(9)), [1]);
+    }
+}

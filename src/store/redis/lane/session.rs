@@ -1,0 +1,227 @@
+//! The traffic of a lane's driver over its connection.
+//!
+//! While calls are in flight, new requests wait and then leave together in one pipeline. All checks
+//! of one key under one policy become one list of costs. Several keys share a script call. Before
+//! the driver sends a pipeline, it lets other ready tasks run as long as this adds requests. A
+//! pipeline costs both ends more than a check within it. No timer is involved, so an idle lane adds
+//! no latency.
+//!
+//! A key with a call in flight waits for it, even when another pipeline may leave. A hot key thus
+//! costs its primary one call per round trip, however many callers ask.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use crate::deadline::within;
+use crate::limit::key::Fingerprint;
+use crate::limit::policy::Durability;
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
+use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::connect::server::{self, bounded};
+use crate::store::redis::lane::call::pipeline::{Batch, Ended};
+use crate::store::redis::lane::channel::Piece;
+use crate::store::redis::lane::driver::{Driver, End, QUEUE};
+use crate::store::redis::lane::shard::Shard;
+use crate::store::redis::protocol::failure::{Failure, Kind};
+
+/// The most requests accepted at once, not counting the rest of the last piece.
+const TAKEN_IN: usize = 4096;
+
+/// The most groups in one batch.
+const BATCH: usize = 512;
+
+/// The most batches in flight. The driver prepares the next batch while the server works on the
+/// first. With replicas only one is in flight, because WAIT delays all later answers.
+const UNDER_WAY: [usize; 2] = [2, 1];
+
+/// How many times in a row the runtime must bring no new request before a batch leaves. The first
+/// yield finds data that is ready to read, and the second lets its tasks send requests. Tokio
+/// promises no order, so this is a rule of thumb.
+const QUIET: usize = 2;
+
+/// How long the wait for more requests may last after the first one, us.
+const GATHER: Micros = 500;
+
+/// How long after an answer its connection counts as alive, us.
+const FRESH: Micros = MICROS_PER_MILLI;
+
+/// How long a lane may be idle before its server must prove that it answers.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The interval of probes to a shard that is down.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// The interval at which a connection checks whether its server evicts keys.
+const EVICTION: Duration = Duration::from_secs(60);
+
+/// Decides whether a batch waits for more requests.
+#[derive(Debug, Default)]
+struct Gathering {
+    /// When the first request arrived, us.
+    since: Option<Micros>,
+    /// How many times in a row no request arrived.
+    quiet: usize,
+}
+
+impl Gathering {
+    fn more(&mut self, now: Micros) {
+        self.since.get_or_insert(now);
+        self.quiet = 0;
+    }
+
+    fn is_over(&self, now: Micros) -> bool {
+        self.quiet >= QUIET || self.since.is_some_and(|since| now >= since + GATHER)
+    }
+}
+
+impl Driver {
+    /// Sends requests to the server. Calls in flight at its end are dropped, and their outcome is
+    /// unknown.
+    pub(in crate::store::redis) async fn serve(&mut self, mut connection: Connection) -> End {
+        let (shard, connected) = (self.shard.clone(), self.shard.now());
+        let (mut under_way, at_once) = (FuturesUnordered::new(), UNDER_WAY[shard.durability as usize]);
+        let mut gathering = Gathering::default();
+        let mut looking = Box::pin(look_over_eviction(connection.clone(), &shard));
+        let mut probing = Box::pin(probe_while_down(connection.clone(), &shard));
+        // Keys waited for calls of the previous connection, which are no longer in flight.
+        self.queue.release_all();
+        loop {
+            let (idle, room) = (under_way.is_empty(), TAKEN_IN.min(QUEUE.saturating_sub(self.queue.len())));
+            let is_due = under_way.len() < at_once && self.queue.ready() > 0;
+            if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
+                // A call in flight would reveal a broken connection.
+                if idle && !shard.heard_since(shard.now() - FRESH) && connection.has_ended() {
+                    return broken(&shard, connected);
+                }
+                if let Some(batch) = self.next_batch(room) {
+                    under_way.push(carry(batch, connection.clone(), &shard));
+                }
+                gathering = Gathering::default();
+                continue;
+            }
+            self.note_held();
+            tokio::select! {
+                biased;
+                Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
+                    Ended::Sound => answered.into_iter().for_each(|key| self.queue.release(key)),
+                    Ended::Broken => return broken(&shard, connected),
+                    Ended::Demoted => {
+                        while under_way.next().await.is_some() {}
+                        return End::Demoted;
+                    }
+                    Ended::Silent => return End::Silent,
+                },
+                asks = self.asks.recv(), if under_way.len() < at_once && room > 0 => {
+                    let Some(asks) = asks else {
+                        while under_way.next().await.is_some() {}
+                        return End::Unwanted;
+                    };
+                    if self.take_in(Some(asks), room) {
+                        gathering.more(shard.now());
+                    }
+                }
+                () = tokio::task::yield_now(), if is_due => gathering.quiet += 1,
+                () = tokio::time::sleep(IDLE), if idle && !is_due => {
+                    if let Some(end) = self.look(&mut connection).await {
+                        return end;
+                    }
+                }
+                () = &mut looking => {}
+                () = &mut probing => {}
+            }
+        }
+    }
+
+    /// Returns the next batch, unless no caller waits for it. Up to `room` newly arrived requests
+    /// merge with queued ones for the same keys.
+    fn next_batch(&mut self, room: usize) -> Option<Batch> {
+        self.take_in(None, room);
+        let groups = self.queue.take(BATCH);
+        (!groups.is_empty()).then(|| Batch::of(groups, &self.shard))
+    }
+
+    /// Queues `first` and later requests until `room` more are queued. Returns whether any may be
+    /// sent.
+    fn take_in(&mut self, first: Option<Piece>, room: usize) -> bool {
+        let (full, mut may_go) = (self.queue.len() + room, false);
+        let mut next = first;
+        while self.queue.len() < full
+            && let Some(asks) = next.take().or_else(|| self.asks.try_recv())
+        {
+            asks.into_iter().for_each(|ask| may_go |= self.queue.add(ask));
+        }
+        may_go
+    }
+
+    /// Asks the server for TIME. Returns how the connection ended, or none if it still answers.
+    async fn look(&self, connection: &mut Connection) -> Option<End> {
+        let sent = self.shard.now();
+        match within(self.shard.clock(), self.shard.patience(), server::time(connection)).await {
+            Some(Ok(time)) => {
+                self.shard.hear();
+                self.shard.learn_offset(time, sent, self.shard.now());
+                None
+            }
+            Some(Err(_)) => Some(End::Broken),
+            None => Some(End::Silent),
+        }
+    }
+}
+
+/// Classifies the end of a broken connection that was made at `connected`, us.
+fn broken(shard: &Shard, connected: Micros) -> End {
+    if shard.heard_since(connected) { End::Broken } else { End::Useless }
+}
+
+/// How a batch ended, and its keys.
+struct Carried {
+    ended: Ended,
+    keys: Vec<Fingerprint>,
+}
+
+async fn carry(batch: Batch, connection: Connection, shard: &Shard) -> Carried {
+    let keys = batch.keys();
+    Carried { ended: batch.exchange(connection, shard).await, keys }
+}
+
+/// Probes the shard while it is connected and makes no charges. The loop never ends. Only one lane
+/// of a shard probes.
+async fn probe_while_down(mut connection: Connection, shard: &Shard) {
+    loop {
+        tokio::time::sleep(PROBE).await;
+        if shard.durability == Durability::Primary && shard.is_refusing() {
+            shard.log_down();
+            // Other code detects a server that does not answer.
+            let _ = bounded(shard.patience(), probe(&mut connection, shard)).await;
+        }
+    }
+}
+
+/// Asks the server to write, and notes whether it does.
+///
+/// # Errors
+/// When it does not answer.
+pub(in crate::store::redis) async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Failure> {
+    let key = shard.probe();
+    match server::probe(connection, key.as_deref()).await {
+        Ok(()) if key.is_some() => shard.accept_probe(),
+        Ok(()) => {}
+        Err(failure) if failure.kind == Kind::Moved => shard.doubt(),
+        Err(failure) if failure.is_told() => shard.charging.explain(&failure),
+        Err(failure) => return Err(failure),
+    }
+    Ok(())
+}
+
+/// Warns when the server starts to evict keys during the connection. The loop never ends.
+async fn look_over_eviction(mut connection: Connection, shard: &Shard) {
+    loop {
+        tokio::time::sleep(EVICTION).await;
+        // Other code detects a server that does not answer.
+        let _ =
+            bounded(shard.patience(), server::look_over_eviction(&mut connection, &shard.address, &shard.looked_over))
+                .await;
+    }
+}

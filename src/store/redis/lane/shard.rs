@@ -1,0 +1,303 @@
+//! One primary as its lane knows it: its address, whether it is up, and its clock.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+
+use crate::clock::Clock;
+use crate::config::Credentials;
+use crate::deadline::within;
+use crate::limit::policy::Durability;
+use crate::limit::slot::SLOTS;
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::store::redis::connect::server::{Address, LookedOver};
+use crate::store::redis::lane::health::Charging;
+use crate::store::redis::lane::metrics::ShardMetrics;
+use crate::store::redis::lane::shared::Shared;
+use crate::store::redis::protocol::check::Declared;
+use crate::store::redis::protocol::failure::Failure;
+use crate::store::redis::protocol::quota_args::TOLERANCE;
+use crate::telemetry::limiter::Limiter;
+use crate::workers::Workers;
+
+/// How long each key has a call of its own after a shared call failed, us. Most slots have moved by
+/// then.
+const PARTED: Micros = MICROS_PER_SECOND;
+
+/// A primary as its lane knows it. The driver writes this state, and callers read it.
+#[derive(Debug)]
+pub struct Shard {
+    pub address: Address,
+    shared: Arc<Shared>,
+    /// Whether there is a connection, and the server answers.
+    connected: AtomicBool,
+    /// Why there is no connection.
+    away: ArcSwapOption<Failure>,
+    /// Whether it makes the charges that callers request.
+    pub charging: Arc<Charging>,
+    /// The shard's TIME minus this node's clock, us.
+    offset: AtomicI64,
+    /// When it last answered anything, us by this node's clock.
+    heard: AtomicU64,
+    /// Whether it belongs to a cluster, where all keys that a call declares must share a slot.
+    cluster: AtomicBool,
+    /// Until when each key has a call of its own, us by this node's clock.
+    parted: AtomicU64,
+    /// The durability of the charges in this lane.
+    pub durability: Durability,
+    pub metrics: Arc<ShardMetrics>,
+    pub looked_over: Arc<LookedOver>,
+    /// Limits the log lines about a refused WAIT.
+    pub complaints: Limiter,
+    /// Limits the log lines about unknown errors.
+    pub refusals: Limiter,
+}
+
+impl Shard {
+    /// Creates a shard that is not up yet. Its clock counts as equal to this node's.
+    pub fn new(address: Address, shared: Arc<Shared>) -> Self {
+        let (connected, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
+        let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
+        let metrics = Arc::new(ShardMetrics::new(shared.checks_per_call.clone()));
+        Self {
+            address,
+            shared,
+            connected,
+            away: ArcSwapOption::empty(),
+            charging: Arc::default(),
+            offset,
+            heard,
+            cluster,
+            parted,
+            durability: Durability::Primary,
+            metrics,
+            looked_over: Arc::default(),
+            complaints: Limiter::default(),
+            refusals: Limiter::default(),
+        }
+    }
+
+    /// Returns a twin for policies that wait for a replica. Both share their metrics and warnings.
+    pub fn durable_twin(&self) -> Self {
+        let twin = Self::new(self.address.clone(), self.shared.clone());
+        let (metrics, looked_over, charging) = (self.metrics.clone(), self.looked_over.clone(), self.charging.clone());
+        Self { durability: Durability::Replica, metrics, looked_over, charging, ..twin }
+    }
+
+    /// Whether it is connected and makes the charges that callers request.
+    pub fn is_up(&self) -> bool {
+        self.is_connected() && !self.is_refusing()
+    }
+
+    /// Returns why it is not up; none while it is.
+    pub fn reason(&self) -> Option<String> {
+        let why = match (self.is_connected(), self.is_refusing()) {
+            (true, false) => return None,
+            (true, true) => self.charging.why(),
+            (false, _) => self.away.load_full(),
+        };
+        Some(why.map_or_else(|| "there is no connection yet".to_owned(), |why| why.to_string()))
+    }
+
+    /// Whether there is a connection, and the server answers.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    pub fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    /// Notes why there is no connection.
+    pub fn blame(&self, why: &Failure) {
+        self.away.store(Some(Arc::new(why.clone())));
+    }
+
+    /// Whether it is connected, and no refusal hints at another owner of its slots.
+    pub fn is_well(&self) -> bool {
+        self.is_connected() && !self.charging.may_be_elsewhere()
+    }
+
+    /// Whether it has made no charge for longer than a failover takes.
+    pub fn is_refusing(&self) -> bool {
+        self.charging.has_refused() && self.charging.is_refusing(self.now())
+    }
+
+    /// Notes that it did not make a charge, or that it announces a refusal.
+    pub fn refuse(&self, why: &Failure) {
+        self.charging.refuse(why, self.now());
+    }
+
+    /// Notes that it has made a charge.
+    pub fn accept(&self) {
+        if self.charging.accept() {
+            self.log_up();
+        }
+    }
+
+    /// Notes that a probe has written.
+    pub fn accept_probe(&self) {
+        if self.charging.accept_probe() {
+            self.log_up();
+        }
+    }
+
+    fn log_up(&self) {
+        tracing::info!(shard = %self.address, "the shard is up: it makes charges again");
+    }
+
+    /// Logs, once, that it is down.
+    pub fn log_down(&self) {
+        if self.charging.must_be_logged() {
+            let why = self.charging.why();
+            let reason = why.as_ref().map(|why| why.for_log()).unwrap_or_default();
+            tracing::warn!(shard = %self.address, %reason, "the shard is down: it makes no charges");
+        }
+    }
+
+    /// Returns the key that its probes write.
+    pub fn probe(&self) -> Option<Arc<str>> {
+        self.charging.probe(&self.shared.prefix)
+    }
+
+    pub fn set_cluster(&self, cluster: bool) {
+        self.cluster.store(cluster, Ordering::Relaxed);
+    }
+
+    /// Whether a call for several keys declares them.
+    pub fn declared(&self) -> Declared {
+        if self.cluster.load(Ordering::Relaxed) { Declared::No } else { Declared::Yes }
+    }
+
+    /// Whether several keys may share a call.
+    pub fn may_bundle(&self) -> bool {
+        self.now() >= self.parted.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a shared call could not decide a key. For a while each key has a call of its own.
+    pub fn keep_apart(&self) {
+        self.parted.store(self.now() + PARTED, Ordering::Relaxed);
+    }
+
+    /// Returns the expected TIME of the shard now, us.
+    pub fn shard_now(&self) -> Micros {
+        self.shard_time(self.now())
+    }
+
+    /// Returns the expected TIME of the shard at an instant of this node's clock, us.
+    pub fn shard_time(&self, instant: Micros) -> Micros {
+        instant.saturating_add_signed(self.offset())
+    }
+
+    /// Returns the estimate of the shard's TIME minus this node's clock, us.
+    pub fn offset(&self) -> i64 {
+        self.offset.load(Ordering::Relaxed)
+    }
+
+    /// How long an answer may take.
+    pub fn overdue(&self) -> Duration {
+        self.shared.overdue()
+    }
+
+    /// How long a server that owes an answer may stay silent before its connection is given up.
+    /// This is two response timeouts.
+    pub fn patience(&self) -> Duration {
+        self.overdue() * 2
+    }
+
+    /// Notes that the server answers.
+    pub fn hear(&self) {
+        self.heard.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Whether it has answered anything since `instant`, us by this node's clock.
+    pub fn heard_since(&self, instant: Micros) -> bool {
+        self.heard.load(Ordering::Relaxed) >= instant
+    }
+
+    /// Waits for an answer, which may take `longer` than others. Returns none when the server has
+    /// stayed silent for too long. A slow server is kept while it answers earlier calls.
+    pub async fn awaited<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Failure>>,
+        longer: Duration,
+    ) -> Option<Result<T, Failure>> {
+        let (mut answer, most) = (pin!(answer), self.patience() + longer);
+        let mut left = most;
+        loop {
+            if let Some(answer) = within(self.clock(), left, &mut answer).await {
+                if answer.is_ok() {
+                    self.hear();
+                }
+                return Some(answer);
+            }
+            let silent = Duration::from_micros(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)));
+            left = most.checked_sub(silent).filter(|left| !left.is_zero())?;
+        }
+    }
+
+    /// Returns the credentials for the server.
+    pub fn credentials(&self) -> &Credentials {
+        &self.shared.credentials
+    }
+
+    /// See [`Shared::time`].
+    pub fn time(&self) -> Option<Micros> {
+        self.shared.time()
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    /// Requests a new topology soon.
+    pub fn doubt(&self) {
+        self.shared.doubt.notify_one();
+    }
+
+    /// Whether nodes with these ids belong to a foreign cluster.
+    pub fn is_strange(&self, ids: &BTreeSet<String>) -> bool {
+        self.shared.are_strange(ids).unwrap_or(false)
+    }
+
+    /// Returns the workers that drive its lane.
+    pub fn workers(&self) -> &Workers {
+        &self.shared.workers
+    }
+
+    /// This node's clock, us.
+    pub fn now(&self) -> Micros {
+        self.shared.clock.now()
+    }
+
+    /// Learns from a TIME that was read between two instants of this node's clock. The offset lies
+    /// within `time - received ..= time - sent`, and changes only as far as necessary.
+    pub fn learn_offset(&self, time: Micros, sent: Micros, received: Micros) {
+        let (low, high) = (time.cast_signed() - received.cast_signed(), time.cast_signed() - sent.cast_signed());
+        let offset = self.offset.load(Ordering::Relaxed);
+        if offset < low || offset > high {
+            let learned = offset.clamp(low.min(high), high);
+            self.offset.store(learned, Ordering::Relaxed);
+            // Before the first answer, the offset was only an assumption.
+            if self.heard_since(1) && learned.abs_diff(offset) > TOLERANCE {
+                self.step();
+            }
+        }
+    }
+
+    /// Invalidates known denials in `slot`, because something was refunded or reset there.
+    pub fn forget(&self, slot: u16) {
+        self.shared.generations.raise(slot);
+    }
+
+    /// Invalidates all known denials after the shard's clock has stepped: its instants are not
+    /// comparable any more. The shard does not know its own slots. Keys of other shards cost one
+    /// more call each.
+    fn step(&self) {
+        (0..SLOTS).for_each(|slot| self.shared.generations.raise(slot));
+    }
+}

@@ -1,0 +1,87 @@
+//! The state that all lanes of a store share.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::config::Credentials;
+use crate::limit::slot::Generations;
+use crate::limit::time::{Micros, micros};
+use crate::store::redis::lane::metrics::checks_per_call;
+use crate::telemetry::instrument::Histogram;
+use crate::workers::Workers;
+
+#[derive(Debug)]
+pub struct Shared {
+    pub clock: Clock,
+    /// The workers that drive the lanes.
+    pub workers: Workers,
+    /// The credentials for the servers.
+    pub credentials: Credentials,
+    /// The beginning of all key names.
+    pub prefix: Box<str>,
+    /// How long an answer may take before its connection is given up, us; a reload changes it.
+    overdue: AtomicU64,
+    /// The counters that invalidate known denials.
+    pub generations: Arc<Generations>,
+    /// How many checks each script call carried.
+    pub checks_per_call: Arc<Histogram>,
+    /// The ids of all nodes in the last report of the cluster; empty if nodes have none.
+    ids: ArcSwap<BTreeSet<String>>,
+    /// Wakes the discovery task when something looks wrong.
+    pub doubt: Notify,
+    /// Replaces TIME in tests, us.
+    hand: Option<Arc<AtomicU64>>,
+}
+
+impl Shared {
+    pub fn new(
+        credentials: Credentials,
+        prefix: &str,
+        clock: Clock,
+        overdue: Duration,
+        generations: Arc<Generations>,
+        workers: Workers,
+        hand: Option<Arc<AtomicU64>>,
+    ) -> Self {
+        let (checks_per_call, doubt, none) = (checks_per_call(), Notify::new(), AtomicU64::new(0));
+        let (ids, prefix) = (ArcSwap::default(), prefix.into());
+        let shared =
+            Self { clock, workers, credentials, prefix, overdue: none, generations, checks_per_call, ids, doubt, hand };
+        shared.set_overdue(overdue);
+        shared
+    }
+
+    /// Makes the cluster of these nodes the known one.
+    pub fn know(&self, ids: BTreeSet<String>) {
+        if **self.ids.load() != ids {
+            self.ids.store(Arc::new(ids));
+        }
+    }
+
+    /// Whether nodes with these ids belong to a foreign cluster. The owner of an address may
+    /// change, but an id does not. None if one side has no ids.
+    pub fn are_strange(&self, ids: &BTreeSet<String>) -> Option<bool> {
+        let known = self.ids.load();
+        (!known.is_empty() && !ids.is_empty()).then(|| known.is_disjoint(ids))
+    }
+
+    /// Returns the instant that replaces TIME in tests, us.
+    pub fn time(&self) -> Option<Micros> {
+        self.hand.as_ref().map(|hand| hand.load(Ordering::SeqCst))
+    }
+
+    /// How long an answer may take before its connection is given up.
+    pub fn overdue(&self) -> Duration {
+        Duration::from_micros(self.overdue.load(Ordering::Relaxed))
+    }
+
+    pub fn set_overdue(&self, overdue: Duration) {
+        self.overdue.store(micros(overdue), Ordering::Relaxed);
+    }
+}

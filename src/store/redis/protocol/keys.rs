@@ -1,0 +1,273 @@
+//! The names of keys in Redis: `{<prefix>:<key>:}<policy>:<what>`. Logs use
+//! `{<prefix>:<key>:}<policy>:<quota>:<what>`.
+//!
+//! All names of one key share a hash slot, because Redis hashes only the part in braces. Escapes
+//! ensure that a key neither closes the braces early nor equals another key. `{`, `}`, `%` and
+//! control bytes become `%XX`. A key of more than 128 bytes becomes `%h` and its BLAKE3 hash in
+//! hex. The hash is cut to 128 bits. No escaped key has this form. The key
+//! `{<prefix>:%p<number>:}probe` shows whether a server writes.
+
+use std::fmt::{self, Write};
+
+use crate::limit::bucket::Terms;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::slot::SLOTS;
+use crate::limit::time::{Micros, span_in_units, span_text};
+
+/// The longest key that appears unhashed, in bytes.
+const WRITTEN_OUT: usize = 128;
+
+/// The usual bytes of a quota and its suffix in a name.
+const COUNTER_BYTES: usize = 40;
+
+/// The format in the name of a log.
+const LOG: &str = "l16-";
+
+/// Sliding windows with this limit or more count in u64, in another column.
+const WIDE: u64 = 1 << 32;
+
+/// The hash tag of a key with its braces, which begins each name of the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag(String);
+
+impl Tag {
+    pub fn new(prefix: &str, key: &str) -> Self {
+        let mut tag = String::with_capacity(prefix.len() + key.len().min(WRITTEN_OUT) + 4);
+        tag.push('{');
+        write_hashed(&mut tag, prefix, key);
+        tag.push('}');
+        Self(tag)
+    }
+
+    /// Returns the slot of every name with this tag.
+    pub fn slot(&self) -> u16 {
+        let inside = &self.0.as_bytes()[1..self.0.len() - 1];
+        crc16(0, inside) % SLOTS
+    }
+
+    /// Returns the name of a policy's counts, unless logs contain them.
+    pub fn counts(&self, policy: &Policy) -> String {
+        let what = match policy.algorithm {
+            Algorithm::SlidingWindow => ":windows",
+            Algorithm::FixedWindow => ":fixed",
+            Algorithm::TokenBucket => ":buckets",
+            Algorithm::SlidingLog => ":logs",
+        };
+        [&self.0, policy.counters(), what].concat()
+    }
+
+    /// Returns the name of a quota's log.
+    pub fn log(&self, policy: &str, quota: &Quota) -> String {
+        self.of_quota(policy, quota) + "log"
+    }
+
+    /// Returns the name of the metas of a log, which record the causes of its charges.
+    pub fn metas(&self, policy: &str, quota: &Quota) -> String {
+        self.of_quota(policy, quota) + "metas"
+    }
+
+    /// Returns the beginning of the names of a log and its metas. Each check builds it, so no
+    /// formatter is involved.
+    fn of_quota(&self, policy: &str, quota: &Quota) -> String {
+        let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
+        name.push_str(&self.0);
+        name.push_str(policy);
+        name.push(':');
+        name.push_str(LOG);
+        push_span(&mut name, quota.window);
+        name.push(':');
+        name
+    }
+
+    /// Returns the name of the record of a check with an id. No quota has the part `id`, so the
+    /// name differs from all above.
+    pub fn record(&self, policy: &str, id: &str) -> String {
+        let mut name = format!("{}{policy}:id:", self.0);
+        escape(&mut name, id);
+        name
+    }
+
+    /// Returns the name of the instant of the last reset.
+    pub fn reset(&self, policy: &str) -> String {
+        format!("{}{policy}:reset", self.0)
+    }
+}
+
+/// Returns the slot of every name of a key (Redis Cluster specification: CRC16 of the part in
+/// braces).
+pub fn slot(prefix: &str, key: &str) -> u16 {
+    let mut sum = Checksum(0);
+    write_hashed(&mut sum, prefix, key);
+    sum.0 % SLOTS
+}
+
+/// Returns a key in `slot` that shows whether a server writes. No caller's key has its form.
+pub fn probe(prefix: &str, slot: u16) -> Option<String> {
+    let start = crc16(crc16(0, prefix.as_bytes()), b":%p");
+    let is_there = |number: &u32| crc16(start, format!("{number}:").as_bytes()) % SLOTS == slot;
+    (0..1 << 20).find(is_there).map(|number| format!("{{{prefix}:%p{number}:}}probe"))
+}
+
+/// The CRC16 of the text that is written to it.
+struct Checksum(u16);
+
+impl Write for Checksum {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = crc16(self.0, text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Returns the name of a quota in the record of an id. It covers all that the counts depend on
+/// except the limit, so a changed limit keeps them.
+pub(in crate::store::redis) fn recorded(quota: &Quota) -> String {
+    let window = || span_text(quota.window);
+    match quota.rule {
+        Rule::SlidingWindow => format!("s{}-{}", counter_width(quota.limit.get()), window()),
+        Rule::FixedWindow(Anchor::FirstHit) => format!("f8-{}:first", window()),
+        Rule::FixedWindow(Anchor::Clock) => format!("f8-{}", window()),
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => format!("f8-{calendar}"),
+        Rule::TokenBucket(rate) => {
+            let Terms { repaid, price } = Terms::of(rate);
+            format!("b8-{repaid}-{price}")
+        }
+        Rule::SlidingLog(_) => format!("{LOG}{}", window()),
+    }
+}
+
+fn push_span(name: &mut String, span: Micros) {
+    let (count, unit) = span_in_units(span);
+    push_number(name, count);
+    name.push_str(unit);
+}
+
+fn push_number(name: &mut String, number: u64) {
+    name.push_str(itoa::Buffer::new().format(number));
+}
+
+/// Returns the width of a sliding window's sums in bytes, which is part of its column's kind.
+pub fn counter_width(limit: u64) -> usize {
+    if limit < WIDE { 4 } else { 8 }
+}
+
+/// Writes the part in braces. Writing to a String or a checksum cannot fail.
+fn write_hashed(name: &mut impl Write, prefix: &str, key: &str) {
+    let _ = name.write_str(prefix);
+    let _ = name.write_char(':');
+    if key.len() > WRITTEN_OUT {
+        let hash = blake3::hash(key.as_bytes());
+        let _ = write!(name, "%h{}", &hash.to_hex()[..32]);
+    } else {
+        escape(name, key);
+    }
+    let _ = name.write_char(':');
+}
+
+fn escape(name: &mut impl Write, text: &str) {
+    let is_special = |byte: u8| matches!(byte, b'{' | b'}' | b'%') || byte.is_ascii_control();
+    let mut rest = text;
+    while let Some(place) = rest.bytes().position(is_special) {
+        let _ = write!(name, "{}%{:02X}", &rest[..place], rest.as_bytes()[place]);
+        rest = &rest[place + 1..];
+    }
+    let _ = name.write_str(rest);
+}
+
+/// CRC-16/XMODEM with polynomial 0x1021. `sum` is the checksum of the preceding bytes, at first 0.
+fn crc16(sum: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(sum, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tag(key: &str) -> String {
+        Tag::new("ratelimit", key).0
+    }
+
+    #[test]
+    fn names_are_as_documented() {
+        let quota = |limit: u64| Quota {
+            name: "q".into(),
+            limit: limit.try_into().unwrap(),
+            window: 10_000_000,
+            rule: Rule::default(),
+        };
+        let tag = Tag::new("ratelimit", "203.0.113.7");
+        let counts = |algorithm| {
+            let policy = Policy::new("per-ip", algorithm, vec![quota(5)], Duration::from_secs(1));
+            tag.counts(&policy).split_off("{ratelimit:203.0.113.7:}per-ip".len())
+        };
+        let kept = [Algorithm::SlidingWindow, Algorithm::FixedWindow, Algorithm::TokenBucket].map(counts);
+        assert_eq!(kept, [":windows", ":fixed", ":buckets"]);
+        assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s8-10s"]);
+        assert_eq!(tag.record("per-ip", "a:{b}\n"), "{ratelimit:203.0.113.7:}per-ip:id:a:%7Bb%7D%0A");
+        let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
+        assert_eq!(tag.log("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");
+        assert_eq!(tag.metas("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:metas");
+    }
+
+    #[test]
+    fn each_slot_has_a_key_for_probes() {
+        for slot in 0..SLOTS {
+            let key = probe("ratelimit", slot).unwrap();
+            let tag = key.strip_prefix('{').and_then(|rest| rest.split_once('}')).unwrap().0;
+            assert_eq!(crc16(0, tag.as_bytes()) % SLOTS, slot, "{key}");
+            assert!(key.starts_with("{ratelimit:%p") && key.ends_with(":}probe"), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_cluster_specification() {
+        assert_eq!(crc16(0, b"123456789"), 0x31C3);
+    }
+
+    #[test]
+    fn what_could_end_the_tag_early_is_escaped() {
+        assert_eq!(tag("a}b{c%d\n\0"), "{ratelimit:a%7Db%7Bc%25d%0A%00:}");
+        assert_eq!(tag("blank space, ünïcode"), "{ratelimit:blank space, ünïcode:}");
+    }
+
+    #[test]
+    fn a_long_key_is_hashed_into_a_form_that_no_other_key_has() {
+        let long = "x".repeat(129);
+        let hashed = tag(&long);
+        assert_eq!(hashed.len(), "{ratelimit:%h:}".len() + 32);
+        let spelled_like_it = &hashed["{ratelimit:".len()..hashed.len() - 2];
+        assert_ne!(tag(spelled_like_it), hashed);
+        assert_eq!(Tag::new("ratelimit", &long).slot(), slot("ratelimit", &long));
+        assert_eq!(tag(&"x".repeat(128)), format!("{{ratelimit:{}:}}", "x".repeat(128)));
+    }
+
+    proptest! {
+        #[test]
+        fn different_keys_never_share_a_tag(a in "[{}%h\\x00-\\x20A-F0-9é]{1,6}", b in "[{}%h\\x00-\\x20A-F0-9é]{1,6}") {
+            prop_assert_eq!(a == b, tag(&a) == tag(&b));
+            prop_assert_eq!(Tag::new("ratelimit", &a).slot(), slot("ratelimit", &a));
+            prop_assert_eq!(tag(&a).matches(['{', '}']).count(), 2);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The quota arguments of a call, and the bounds of TIME within which they suffice.
+//!
+//! TIME decides, and the caller knows it only roughly. A call therefore carries every calendar
+//! window that TIME may choose. Outside the bounds, the script decides nothing.
+
+use smallvec::SmallVec;
+
+use crate::limit::calendar::{Calendar, Span};
+use crate::limit::policy::Algorithm;
+use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
+use crate::store::redis::protocol::script::{Call, EXACT};
+use crate::store::redis::protocol::states::pair_kind;
+
+/// How far the shard's clock may differ from the caller's estimate, us.
+pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
+
+/// Bounds that contain every TIME.
+const ALWAYS: (Micros, Micros) = (0, EXACT);
+
+/// The quota arguments of a call.
+pub struct Told {
+    /// The bounds of TIME, us. Quotas that do not depend on TIME leave them open.
+    pub bounds: (Micros, Micros),
+    pub quotas: Quotas,
+}
+
+/// The arguments of each quota.
+pub enum Quotas {
+    /// No argument depends on TIME.
+    Windows,
+    /// The numbers that decide a pair; see `bucket.lua` and `fixed.lua`.
+    Pairs(SmallVec<[[u64; 6]; 3]>),
+}
+
+impl Told {
+    /// Builds the arguments for a shard whose expected TIME is `now`, us. Sliding logs do not use
+    /// them.
+    pub fn of(call: &Call<'_>, now: Micros) -> Self {
+        let quotas = call.policy.quotas.iter();
+        match call.policy.algorithm {
+            Algorithm::SlidingWindow => Self { bounds: ALWAYS, quotas: Quotas::Windows },
+            Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog => {
+                let pairs: SmallVec<[[u64; 6]; 3]> = quotas.clone().map(|quota| pair_numbers(quota, now)).collect();
+                let windows = quotas.zip(&pairs).filter_map(|(quota, [.., start, _, end])| match quota.rule {
+                    Rule::FixedWindow(Anchor::Calendar(_)) => Some((*start, end - 1)),
+                    _ => None,
+                });
+                Self { bounds: common(windows), quotas: Quotas::Pairs(pairs) }
+            }
+        }
+    }
+}
+
+/// Returns the intersection of these intervals.
+pub fn common(bounds: impl Iterator<Item = (Micros, Micros)>) -> (Micros, Micros) {
+    bounds.fold(ALWAYS, |(from, to), (first, last)| (from.max(first), to.min(last)))
+}
+
+/// Returns two calendar windows: that of `now` minus the tolerance (us), and the next one.
+fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
+    let window = calendar.window(now.saturating_sub(TOLERANCE));
+    [window, calendar.window(window.end)]
+}
+
+fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 6] {
+    let ([a, b], limit) = (pair_kind(quota), quota.limit.get());
+    let [start, edge, end] = match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => {
+            let [window, next] = told_windows(calendar, now);
+            [window.start, window.end, next.end]
+        }
+        _ => [0; 3],
+    };
+    [a, b, limit, start, edge, end]
+}

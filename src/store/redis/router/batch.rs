@@ -1,0 +1,150 @@
+//! Checks of several keys that one caller sends at once, as a batch does.
+//!
+//! Most state of a waiting check serves rare events: a redirection, a pause, a moving slot. The
+//! checks of a batch therefore reach each lane in one piece and share one answer channel. Only
+//! checks that were not executed are retried one by one.
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use smallvec::smallvec;
+use tokio::sync::mpsc;
+
+use crate::limit::time::Micros;
+use crate::store::redis::RedisStore;
+use crate::store::redis::lane::Lane;
+use crate::store::redis::lane::channel::Piece;
+use crate::store::redis::request::{Matter, Refusal, Return, given_up};
+use crate::store::redis::router::retry::Patience;
+use crate::store::redis::router::{Next, Unanswered};
+use crate::store::{Done, StoreError, Taken, Wanted};
+use crate::telemetry::traces::StoreSpan;
+
+impl RedisStore {
+    /// See [`crate::store::Store::take_each`].
+    pub async fn take_each(
+        &self,
+        wanted: &[Wanted<'_>],
+        mut tell: impl FnMut(usize, Result<Taken, StoreError>) + Send,
+    ) {
+        let since = self.topology.clock().now();
+        let (caller, mut told) = mpsc::unbounded_channel();
+        let mut waiting = AllUnanswered::new(wanted.len());
+        let mut alone = FuturesUnordered::new();
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (place, wanted) in wanted.iter().enumerate() {
+            let span = StoreSpan::none();
+            let target = self.target(wanted.subject, &span);
+            let lane = match self.owner(target.slot) {
+                Ok(lane) => lane,
+                Err(error) => {
+                    tell(place, Err(error));
+                    continue;
+                }
+            };
+            let deadline = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout).deadline();
+            let answer = Return::Among(caller.clone(), place);
+            let ask = target.ask(self.sent(&target, wanted.matter()), &lane, deadline, answer);
+            let at = waiting.wait(place, lane);
+            match pieces.get_mut(at) {
+                Some(piece) => piece.push(ask),
+                None => pieces.push(smallvec![ask]),
+            }
+        }
+        for (lane, piece) in waiting.lanes.iter().zip(pieces) {
+            lane.ask_together(piece);
+        }
+        drop(caller);
+        let (mut some, mut is_open) = (Vec::with_capacity(wanted.len()), true);
+        loop {
+            tokio::select! {
+                biased;
+                count = told.recv_many(&mut some, wanted.len().max(1)), if is_open => {
+                    is_open = count > 0;
+                    for (place, answer) in some.drain(..) {
+                        let Some(lane) = waiting.end(place) else { continue };
+                        match answer {
+                            Ok(answer) => tell(place, answer.done().and_then(Done::taken)),
+                            Err(refusal) => {
+                                alone.push(self.take_alone(place, &wanted[place], since, (refusal, lane)));
+                            }
+                        }
+                    }
+                }
+                Some((place, taken)) = alone.next() => tell(place, taken),
+                else => break,
+            }
+        }
+        // The lanes dropped these requests.
+        for place in 0..wanted.len() {
+            if let Some(lane) = waiting.end(place) {
+                lane.shard().metrics.failed(&given_up(), 1);
+                tell(place, Err(given_up()));
+            }
+        }
+    }
+
+    /// Retries a check that was not executed, and returns its answer.
+    async fn take_alone(
+        &self,
+        place: usize,
+        wanted: &Wanted<'_>,
+        since: Micros,
+        (refusal, lane): (Refusal, Lane),
+    ) -> (usize, Result<Taken, StoreError>) {
+        let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
+        let span = StoreSpan::none();
+        let (target, matter, waiting) =
+            (self.target(wanted.subject, &span), wanted.matter(), Unanswered::new(&lane, 1));
+        let next = self.after(refusal, &target, &matter, &lane, &mut patience).await;
+        waiting.over(&next);
+        let asking = match next {
+            Ok(Next::Asking(address)) => Some(address),
+            Ok(Next::Owner | Next::Done(_)) => None,
+            Err(error) => return (place, Err(error)),
+        };
+        let answer = self.ask_routed(&target, &matter, &mut patience, asking).await;
+        (place, answer.and_then(|answer| answer.done()?.taken()))
+    }
+}
+
+impl Wanted<'_> {
+    fn matter(&self) -> Matter {
+        Matter::take(&[self.cost], &self.metas)
+    }
+}
+
+/// The lanes that checks wait for. A caller gives up by dropping the call, and the checks then
+/// count as timed out.
+struct AllUnanswered {
+    lanes: Vec<Lane>,
+    /// For each waiting check, the index of its lane.
+    places: Vec<Option<usize>>,
+}
+
+impl AllUnanswered {
+    fn new(checks: usize) -> Self {
+        Self { lanes: Vec::new(), places: vec![None; checks] }
+    }
+
+    /// Notes that a check waits for a lane. Returns the index of the lane.
+    fn wait(&mut self, check: usize, lane: Lane) -> usize {
+        let at = self.lanes.iter().position(|known| known.is(&lane)).unwrap_or_else(|| {
+            self.lanes.push(lane);
+            self.lanes.len() - 1
+        });
+        self.places[check] = Some(at);
+        at
+    }
+
+    /// Ends the wait of a check. Returns the lane that it waited for.
+    fn end(&mut self, check: usize) -> Option<Lane> {
+        self.places[check].take().map(|at| self.lanes[at].clone())
+    }
+}
+
+impl Drop for AllUnanswered {
+    fn drop(&mut self) {
+        let lanes = self.places.iter().flatten().map(|at| &self.lanes[*at]);
+        lanes.for_each(|lane| lane.shard().metrics.failed(&StoreError::Timeout, 1));
+    }
+}

@@ -1,0 +1,203 @@
+//! Routes a request to the primary of its key, and retries it if the server did not execute it.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::limit::time::Micros;
+use crate::store::redis::RedisStore;
+use crate::store::redis::connect::server::Address;
+use crate::store::redis::lane::Lane;
+use crate::store::redis::lane::health::REFUSES;
+use crate::store::redis::lane::metrics::Retry;
+use crate::store::redis::protocol::keys::Tag;
+use crate::store::redis::request::{Answer, Ask, Matter, Refusal, Return, given_up};
+use crate::store::redis::router::moving::can_do_without_metas;
+use crate::store::redis::router::retry::Patience;
+use crate::store::{StoreError, Subject};
+use crate::telemetry::traces::StoreSpan;
+
+mod batch;
+
+pub mod moving;
+
+pub mod retry;
+
+/// The most tries of one check. Its deadline usually comes first.
+const TRIES: usize = 1000;
+
+/// A subject, the slot of its key, and its span if it is traced.
+pub struct Target<'a> {
+    pub subject: &'a Subject,
+    pub tag: Arc<Tag>,
+    pub slot: u16,
+    pub span: &'a StoreSpan,
+}
+
+impl Target<'_> {
+    /// Builds a request for `lane` from a caller that gives up at `deadline`, us.
+    pub fn ask(&self, matter: Matter, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
+        Ask {
+            tag: self.tag.clone(),
+            policy: self.subject.policy.clone(),
+            fingerprint: self.subject.fingerprint,
+            matter,
+            asking: false,
+            deadline,
+            trace: self.span.waiting(|| lane.shard().now()).map(Box::new),
+            answer,
+        }
+    }
+}
+
+impl RedisStore {
+    pub(in crate::store::redis) fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
+        let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
+        let slot = tag.slot();
+        Target { subject, tag, slot, span }
+    }
+
+    /// Asks the owner of the slot, or `asking` behind ASKING. Retries while the server does not
+    /// execute the call.
+    pub(in crate::store::redis) async fn ask_routed(
+        &self,
+        target: &Target<'_>,
+        matter: &Matter,
+        patience: &mut Patience<'_>,
+        mut asking: Option<Address>,
+    ) -> Result<Answer, StoreError> {
+        let slot = target.slot;
+        for _ in 0..TRIES {
+            let lane = match asking.as_ref() {
+                Some(address) => self.topology.lane(address).ok_or_else(too_many_nodes)?,
+                None => self.owner(slot)?,
+            };
+            let (answer, verdict) = oneshot::channel();
+            let waiting = Unanswered::new(&lane, matter.costs().len().max(1));
+            let mut ask = target.ask(self.sent(target, matter.clone()), &lane, patience.deadline(), Return::To(answer));
+            ask.asking = asking.take().is_some();
+            lane.ask(ask);
+            let next = match verdict.await.unwrap_or_else(|_| Err(given_up().into())) {
+                Ok(answer) => Ok(Next::Done(answer)),
+                Err(refusal) => Box::pin(self.after(refusal, target, matter, &lane, patience)).await,
+            };
+            waiting.over(&next);
+            match next? {
+                Next::Done(answer) => return Ok(answer),
+                Next::Owner => {}
+                Next::Asking(address) => asking = Some(address),
+            }
+        }
+        Err(StoreError::Refused("it was asked too often".into()))
+    }
+
+    /// Returns the matter to send. On a moving slot it omits the metas, if one key then remains.
+    pub(in crate::store::redis) fn sent(&self, target: &Target<'_>, matter: Matter) -> Matter {
+        let is_bare = can_do_without_metas(&target.subject.policy, &matter)
+            && self.moving.holds(target.slot, self.topology.clock().now());
+        if is_bare { matter.without_metas() } else { matter }
+    }
+
+    /// Prepares the next try after a refusal.
+    ///
+    /// # Errors
+    /// When the server may have executed the call, or the check's time is up.
+    pub(in crate::store::redis) async fn after(
+        &self,
+        refusal: Refusal,
+        target: &Target<'_>,
+        matter: &Matter,
+        lane: &Lane,
+        patience: &mut Patience<'_>,
+    ) -> Result<Next, StoreError> {
+        let slot = target.slot;
+        match refusal {
+            Refusal::Moved(address) => {
+                lane.shard().metrics.retried(Retry::Moved);
+                self.topology.moved(slot, &address);
+                patience.redirected().await?;
+            }
+            Refusal::Ask(address) => {
+                lane.shard().metrics.retried(Retry::Ask);
+                patience.redirected().await?;
+                return Ok(Next::Asking(address));
+            }
+            Refusal::TryAgain => {
+                lane.shard().metrics.retried(Retry::TryAgain);
+                if can_do_without_metas(&target.subject.policy, matter) {
+                    self.moving.note(slot, self.topology.clock().now());
+                } else {
+                    patience.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
+                }
+            }
+            Refusal::NotNow(why) => {
+                self.topology.doubt();
+                // The server will hardly execute it in time. The next check asks it anew.
+                if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && patience.left() <= REFUSES {
+                    return Err(StoreError::Refused(why));
+                }
+                lane.shard().metrics.retried(Retry::NotNow);
+                patience.pause(why).await?;
+            }
+            // The call was not sent, and another node may own the slot by now.
+            Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
+                patience.pause(why).await?;
+            }
+            Refusal::Failed(error) => return Err(error),
+        }
+        Ok(Next::Owner)
+    }
+
+    fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {
+        self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
+    }
+
+    pub(in crate::store::redis) fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
+        let unknown = || {
+            self.topology.doubt();
+            StoreError::Unreachable(self.topology.nobody(slot))
+        };
+        self.topology.owner(slot).ok_or_else(unknown)
+    }
+}
+
+fn too_many_nodes() -> StoreError {
+    StoreError::Refused("the servers name more nodes than a cluster has".into())
+}
+
+/// The next step of a request.
+pub enum Next {
+    Done(Answer),
+    /// Ask the owner of the slot.
+    Owner,
+    /// Ask this node, behind ASKING.
+    Asking(Address),
+}
+
+/// Checks that wait for a lane's answer. A caller gives up by dropping the call, and the checks
+/// then count as timed out.
+pub struct Unanswered<'a> {
+    lane: Option<&'a Lane>,
+    checks: usize,
+}
+
+impl<'a> Unanswered<'a> {
+    pub fn new(lane: &'a Lane, checks: usize) -> Self {
+        Self { lane: Some(lane), checks }
+    }
+
+    /// Ends the wait, and counts a failure.
+    pub fn over(mut self, next: &Result<Next, StoreError>) {
+        if let (Some(lane), Err(error)) = (self.lane.take(), next) {
+            lane.shard().metrics.failed(error, self.checks);
+        }
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane {
+            lane.shard().metrics.failed(&StoreError::Timeout, self.checks);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Keeps the topology current. The watcher requests CLUSTER SLOTS every second, and whenever
+//! something looks wrong. No check uses its connections, so a dead or frozen node delays no check.
+//! While something is wrong, the watcher tries one node after another, connected primaries first.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::limit::slot::SLOTS;
+use crate::store::redis::connect::connection::{Attempt, Connection};
+use crate::store::redis::connect::server::{self, Address, Info, bounded};
+use crate::store::redis::lane::Lane;
+use crate::store::redis::protocol::failure::{Failure, Kind as Failed, unless_error};
+use crate::store::redis::topology::{Kind, Topology};
+use crate::telemetry::limiter::Limiter;
+
+/// The interval of requests while nothing looks wrong.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long a node may take to connect and to answer, before the next one is asked. The first value
+/// applies at first, the second after several failures. The longer limit finds nodes that are far
+/// away.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
+
+/// The shortest interval between two requests.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// The interval while a primary is unreachable: its replica may take over at any moment.
+const WHILE_DOWN: Duration = Duration::from_millis(50);
+
+/// The shortest interval after a server did not let this node in.
+const REFUSED: Duration = Duration::from_millis(250);
+
+/// The task that keeps the topology current. It ends with the store.
+pub struct Watcher {
+    topology: Weak<Topology>,
+    /// The connections that have not failed.
+    connections: HashMap<Address, Connection>,
+    /// The index of the node to ask next. Failures and refresh requests advance it.
+    turn: usize,
+    /// Failed requests in a row.
+    failures: usize,
+    /// Failed requests in a row to which no node of the known cluster gave an answer. A rejected
+    /// login counts as no answer: a foreign server at an old address may reject it.
+    strangers: usize,
+    /// The time limit of the next request: twice the duration of the last one, and longer after
+    /// each failure.
+    patience: Duration,
+}
+
+impl Watcher {
+    /// Starts the task.
+    pub fn start(topology: &Arc<Topology>) {
+        let (topology, connections, patience) = (Arc::downgrade(topology), HashMap::new(), PATIENCE.0);
+        tokio::spawn(Self { topology, connections, turn: 0, failures: 0, strangers: 0, patience }.run());
+    }
+
+    async fn run(mut self) {
+        let complaints = Limiter::default();
+        let (mut doubted, mut complained) = (true, false);
+        while let Some(topology) = self.topology.upgrade() {
+            let address = self.next(&topology);
+            let began = topology.clock().now();
+            let asked = self.ask(&topology, &address, doubted).await;
+            let took = Duration::from_micros(topology.clock().now().saturating_sub(began));
+            self.patience = match asked {
+                Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
+                Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
+            };
+            let trouble = asked.as_ref().err().map(|error| Arc::new((address.clone(), error.clone())));
+            topology.trouble.store(trouble);
+            let mut breath = BREATH;
+            match &asked {
+                Ok(()) => {
+                    (self.failures, self.strangers) = (0, 0);
+                    if std::mem::take(&mut complained) {
+                        tracing::info!(%address, "a node tells again which primary owns which slots");
+                    }
+                }
+                Err(error) => {
+                    self.failures += 1;
+                    let is_strange = !error.is_told() || matches!(error.kind, Failed::Login | Failed::NoCluster);
+                    self.strangers = if is_strange { self.strangers + 1 } else { 0 };
+                    if !error.is_told() {
+                        self.connections.remove(&address);
+                    }
+                    if !self.connections.contains_key(&address) && error.is_refusal() {
+                        breath = REFUSED;
+                    }
+                    let is_new = topology.kind() == Kind::Unknown;
+                    let is_lost = topology.kind() == Kind::Cluster && self.failures >= round(&topology);
+                    if (is_new || is_lost)
+                        && let Some(suppressed) = complaints.pass(topology.clock().now())
+                    {
+                        complained = is_lost;
+                        let what = match is_new {
+                            true => "no node of the store answers yet; trying on",
+                            false => "no node tells which primary owns which slots; what was known is used on",
+                        };
+                        let error = error.for_log();
+                        tracing::warn!(%address, %error, suppressed, "{what}");
+                    }
+                }
+            }
+            let well = asked.is_ok() && topology.table.load().primaries().all(|lane| lane.shard().is_well());
+            tokio::time::sleep(breath).await;
+            // A refresh request cuts the pause short. It moves on to another node, since the last
+            // one may be at fault.
+            let pause = if well { EVERY } else { WHILE_DOWN };
+            doubted = tokio::time::timeout(pause, topology.shared.doubt.notified()).await.is_ok() || !well;
+            // A step of one reaches every node, whatever their number.
+            if asked.is_err() || doubted && topology.kind() == Kind::Cluster {
+                self.turn += 1;
+            }
+        }
+    }
+
+    async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> Result<(), Failure> {
+        let mut connection = match self.connections.get(address) {
+            Some(open) => open.clone(),
+            None => {
+                let attempt = Attempt::default();
+                let opening = Connection::open(address, &topology.shared.credentials, &attempt);
+                let new = attempt.within(self.patience, opening).await?;
+                self.connections.insert(address.clone(), new.clone());
+                new
+            }
+        };
+        let mut kind = topology.kind();
+        let may_be_gone = match kind {
+            Kind::Unknown => true,
+            Kind::Single => doubted,
+            // A former node of the cluster that starts anew must not replace the cluster.
+            Kind::Cluster => self.strangers >= round(topology),
+        };
+        if may_be_gone {
+            let info = bounded(self.patience, server::info(&mut connection)).await?;
+            kind = Self::learn_single(topology, &Info(&info), address)?;
+        }
+        if kind == Kind::Cluster {
+            let mut both = redis::pipe();
+            both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+            let mut replies = bounded(self.patience, connection.send_all(&both)).await?;
+            let (reply, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
+            let info = server::info_of(info).map_err(|failure| failure.about("CLUSTER"))?;
+            let reply = unless_error(reply).map_err(|failure| failure.about("CLUSTER SLOTS"))?;
+            // A node that is cut off from the others reports an old topology. It is believed only
+            // while nothing else is known.
+            let table = topology.table.load();
+            let lane = table.lane(address);
+            if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
+                let down = Failure::new(Failed::NotNow, "CLUSTERDOWN: the node says that the cluster is down");
+                lane.inspect(|lane| lane.shard().refuse(&down));
+                return Err(down);
+            }
+            let owners = server::owners(&reply, address)?;
+            if owners.is_empty() {
+                return Err(Failure::connection("the node knows no owner of any slot"));
+            }
+            let ids = server::ids(&reply);
+            let is_known = |owner| table.lane(owner).is_some();
+            let are_elsewhere = || lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner));
+            if table.kind == Kind::Cluster && topology.shared.are_strange(&ids).unwrap_or_else(are_elsewhere) {
+                // The known nodes may return soon, and have all counts.
+                if self.strangers < round(topology) {
+                    let sentence = "it belongs to another cluster than the one that is known";
+                    return Err(Failure::connection(sentence));
+                }
+                tracing::warn!(
+                    %address,
+                    "no node of the cluster answers that was known, and this one belongs to another: counts are kept \
+                     there from now on"
+                );
+            }
+            topology.learn(Kind::Cluster, &owners, ids);
+        }
+        Ok(())
+    }
+
+    /// Accepts a server outside a cluster as the owner of all slots. Rejects a replica, since
+    /// another seed must be its primary.
+    fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> Result<Kind, Failure> {
+        if info.is_cluster() {
+            return Ok(Kind::Cluster);
+        }
+        if info.is_sentinel() {
+            return Err(server::sentinel());
+        }
+        if info.is_replica() {
+            let sentence = "the seed is a replica; name its primary as well";
+            return Err(Failure::connection(sentence));
+        }
+        if topology.kind() == Kind::Cluster {
+            tracing::warn!(%address, "the cluster is gone: this server, which is none, keeps all counts alone from now on");
+        }
+        if topology.kind() == Kind::Unknown && topology.seeds.len() > 1 {
+            tracing::warn!(
+                %address,
+                "of several seeds this one is no cluster, so it keeps all counts alone: every node must be told the \
+                 same, or each counts by itself"
+            );
+        }
+        topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())], BTreeSet::new());
+        Ok(Kind::Single)
+    }
+
+    /// Returns the next node to ask, usually one of the connected primaries. Once each of them has
+    /// failed, every second turn iterates over all lanes and seeds. A dead node takes longer, so
+    /// connected primaries keep the other turns.
+    fn next(&mut self, topology: &Topology) -> Address {
+        let table = topology.table.load();
+        let known = || topology.seeds.iter().chain(table.lanes.iter().map(Lane::address));
+        self.connections.retain(|address, _| known().any(|known| known == address));
+        let up: Vec<&Address> =
+            table.lanes.iter().filter(|lane| lane.shard().is_connected()).map(Lane::address).collect();
+        let candidates = if self.failures < up.len() {
+            up
+        } else {
+            let and_one_up = |(place, known)| [Some(known), up.iter().cycle().nth(place).copied()];
+            known().enumerate().flat_map(and_one_up).flatten().collect()
+        };
+        candidates[self.turn % candidates.len()].clone()
+    }
+}
+
+/// Returns how many failures in a row mean that no node answers. Every known node has had its turn
+/// by then, see [`Watcher::next`].
+fn round(topology: &Topology) -> usize {
+    3 * (topology.seeds.len() + topology.table.load().lanes.len())
+}
