@@ -21,10 +21,10 @@ use tollgate::limit::matches::Pattern;
 use tollgate::limit::network::Network;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule};
-use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
 use tollgate::limit::time::{Micros, span_text};
 use tollgate::prefilter::Prefilter;
+use tollgate::store::Generations;
 use tollgate::store::{MemoryStore, RedisStore, Subject};
 use tollgate::workers::Workers;
 

@@ -41,8 +41,8 @@ const MODULES: &[(&str, &[&str])] = &[
             "workers",
         ],
     ),
-    // Learns from the store's answers, which the core defines; never calls the store.
-    ("prefilter", &["limit", "telemetry::instrument"]),
+    // Learns from the store's answers; never calls the store.
+    ("prefilter", &["limit", "telemetry::instrument", "store::Generations", "store::Taken"]),
     // The path of a check through the pre-filter and the store, by the policies in force. It parses
     // the quotas of a request as the configuration parses its own.
     (

@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule};
 use tollgate::store::Work;
+use tollgate::store::redis::protocol::call::{By, Call};
 use tollgate::store::redis::protocol::keys::Tag;
-use tollgate::store::redis::protocol::script::{By, Call};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

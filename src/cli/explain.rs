@@ -13,8 +13,8 @@ use crate::limit::lists::Found;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::quota::{Quota, Rate, Rule};
 use crate::limit::time::millis_up;
+use crate::store::redis::protocol::call::Call;
 use crate::store::redis::protocol::keys::Tag;
-use crate::store::redis::protocol::script::Call;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

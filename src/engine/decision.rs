@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use crate::config::inline::Misfit;
-use crate::limit::decision::{QuotaStates, Taken, Verdict, Wait};
+use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::key::NotAnAddress;
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
+use crate::store::Taken;
 use crate::store::{Done, StoreError};
 
 /// The answer to a check.

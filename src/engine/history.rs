@@ -88,8 +88,8 @@ mod tests {
     use crate::engine::fallback::FallbackStore;
     use crate::limit::policy::{Algorithm, Policy};
     use crate::limit::quota::{Quota, Rule};
-    use crate::limit::slot::Generations;
     use crate::prefilter::Prefilter;
+    use crate::store::Generations;
     use crate::store::{MemoryStore, Store};
 
     fn engine(timeout: Duration) -> Arc<Engine> {

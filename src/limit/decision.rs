@@ -78,16 +78,6 @@ pub struct Closed {
     pub left: QuotaStates,
 }
 
-/// The result of a call to a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
-    pub ruling: Ruling,
-    /// Decision time by the store's clock, us. It orders the replies of one shard.
-    pub at: Micros,
-    /// A reservation may be open on the key, so a denied cost may fit a moment later.
-    pub tentative: bool,
-}
-
 /// The capacity left in each quota of a policy at one instant. Costs are admitted against it in
 /// order.
 #[derive(Debug, Clone, PartialEq, Eq)]

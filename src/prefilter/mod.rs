@@ -28,11 +28,12 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use smallvec::SmallVec;
 
-use crate::limit::decision::{Closed, Ruling, Taken, Verdict, Wait};
+use crate::limit::decision::{Closed, Ruling, Verdict, Wait};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
-use crate::limit::slot::{Generations, SLOTS};
+use crate::limit::slot::SLOTS;
 use crate::limit::time::{Micros, micros};
+use crate::store::{Generations, Taken};
 use crate::telemetry::instrument::Count;
 
 pub mod bucket;

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub use crate::limit::decision::Taken;
 pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 use crate::telemetry::metrics::Distribution;
+
+pub mod generations;
 
 pub mod work;
 
@@ -31,10 +32,11 @@ pub mod memory;
 
 pub mod redis;
 
+pub use generations::Generations;
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
 pub use redis::ShardCounts;
-pub use work::{Charged, Done, Work};
+pub use work::{Charged, Done, Taken, Work};
 
 /// One of several checks sent at once.
 #[derive(Debug)]

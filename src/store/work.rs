@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::limit::amend::Receipt;
-use crate::limit::decision::{Taken, Verdict};
+use crate::limit::decision::{Ruling, Verdict};
 use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
@@ -68,6 +68,16 @@ impl Work {
     pub fn takes_back(&self) -> bool {
         matches!(self, Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset)
     }
+}
+
+/// The verdicts on the costs of one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub ruling: Ruling,
+    /// Decision time by the store's clock, us. It orders the replies of one shard.
+    pub at: Micros,
+    /// A reservation may be open on the key, so a denied cost may fit a moment later.
+    pub tentative: bool,
 }
 
 /// The result of an operation.

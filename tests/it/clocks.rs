@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use serde_json::json;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
-use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
+use tollgate::store::Generations;
 use tollgate::store::RedisStore;
 use tollgate::workers::Workers;
 

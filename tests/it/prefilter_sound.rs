@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use tollgate::limit::decision::Wait;
 use tollgate::limit::key::{Fingerprint, Fingerprinter};
 use tollgate::limit::policy::Policy;
-use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
 use tollgate::prefilter::{Prefilter, Question};
+use tollgate::store::Generations;
 use tollgate::store::{Done, Subject, Taken, Work};
 
 use crate::harness::steps::{START, any_policies, policy, runner, span, subject};

@@ -17,11 +17,12 @@ use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Source, built_in, load};
 use tollgate::engine::fallback::FallbackStore;
 use tollgate::engine::{Changes, Engine};
-use tollgate::limit::decision::{Taken, decide};
+use tollgate::limit::decision::decide;
 use tollgate::limit::key::Fingerprinter;
-use tollgate::limit::slot::Generations;
 use tollgate::limit::state::State;
 use tollgate::prefilter::Prefilter;
+use tollgate::store::Generations;
+use tollgate::store::Taken;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::{Node, TOLLGATE, http, redis, unique, wait_until};

@@ -14,9 +14,9 @@ use tollgate::http::{Lifecycle, Load, Node, Refusals};
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Quota, Rule};
-use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
+use tollgate::store::Generations;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::http::{self, Answer};

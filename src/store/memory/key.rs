@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::ids::{Record, Records, SharedQuotas};
 use crate::limit::amend::{self, Receipt, is_tentative};
 use crate::limit::bucket::Terms;
-use crate::limit::decision::{Ruling, Taken, decide, look};
+use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
@@ -16,6 +16,7 @@ use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
+use crate::store::Taken;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
 
 /// Maximum number of a log's notes that one portion copies under the key's lock, in under a

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::store::redis::connect::server::Address;
+use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::protocol::log::Page;
 use crate::store::{Done, Meta, StoreError, Work};

@@ -10,9 +10,9 @@ use tollgate::config::{Overrides, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
 use tollgate::http::{Lifecycle, Load, Node, Refusals};
-use tollgate::limit::slot::Generations;
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
+use tollgate::store::Generations;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::harness::http::{self, Connection};

@@ -6,9 +6,9 @@ use redis::Value;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::Work;
+use tollgate::store::redis::protocol::call::Call;
 use tollgate::store::redis::protocol::check;
 use tollgate::store::redis::protocol::keys::Tag;
-use tollgate::store::redis::protocol::script::Call;
 
 use super::cases;
 use crate::harness::dice::Dice;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::test_runner::TestCaseError;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
-use tollgate::limit::slot::Generations;
 use tollgate::limit::time::Micros;
+use tollgate::store::Generations;
 use tollgate::store::{MemoryStore, RedisStore};
 use tollgate::workers::Workers;
 

@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 ///
 /// # Errors
 /// When a file cannot be read. No error contains the content of a file.
-pub(in crate::store::redis) async fn login(credentials: &Credentials) -> Result<Option<Cmd>, Failure> {
+pub async fn login(credentials: &Credentials) -> Result<Option<Cmd>, Failure> {
     let Some(login) = &credentials.login else { return Ok(None) };
     let mut command = redis::cmd("AUTH");
     command.arg(login.username.as_deref());
@@ -43,7 +43,7 @@ pub(in crate::store::redis) async fn login(credentials: &Credentials) -> Result<
 ///
 /// # Errors
 /// When a file cannot be read, or contains no certificate or key.
-pub(in crate::store::redis) async fn connector(tls: &ClientTls) -> Result<TlsConnector, Failure> {
+pub async fn connector(tls: &ClientTls) -> Result<TlsConnector, Failure> {
     let roots = match &tls.ca_file {
         Some(path) => {
             let (pem, mut roots) = (read(path).await?, RootCertStore::empty());

@@ -31,7 +31,7 @@ type Lookup = Box<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr
 
 /// Looks names up. Clones share their results.
 #[derive(Clone)]
-pub(in crate::store::redis) struct Resolver(Arc<Names>);
+pub struct Resolver(Arc<Names>);
 
 struct Names {
     lookup: Lookup,
@@ -49,7 +49,7 @@ struct Name {
 }
 
 /// Returns the system's resolver, which all connections of this process share.
-pub(in crate::store::redis) fn system() -> Resolver {
+pub fn system() -> Resolver {
     static SYSTEM: LazyLock<Resolver> = LazyLock::new(|| {
         let lookup = |host: String| -> BoxFuture<'static, _> {
             Box::pin(async move { Ok(tokio::net::lookup_host((host, 0)).await?.collect()) })

@@ -1,9 +1,19 @@
 //! Connections to servers: names, login, TLS, and the checks before a server may keep counts.
 
+pub mod attempt;
+
 pub mod connection;
 
-pub mod server;
+pub mod preflight;
+
+pub mod questions;
 
 mod auth;
 
+mod bounded;
+
+mod broken;
+
 mod dns;
+
+mod stream;

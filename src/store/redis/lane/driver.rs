@@ -13,18 +13,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::StoreError;
-use crate::store::redis::connect::connection::{Attempt, Connection};
-use crate::store::redis::connect::server::{self, bounded};
+use crate::store::redis::connect::attempt::Attempt;
+use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::connect::preflight::prepare;
+use crate::store::redis::connect::questions::{self, bounded};
 use crate::store::redis::lane::channel::{Inbox, Inlet, Piece, inbox};
-use crate::store::redis::lane::queue::Queue;
-use crate::store::redis::lane::session::probe;
+use crate::store::redis::lane::probe::probe;
+use crate::store::redis::lane::queue::{QUEUE, Queue};
+use crate::store::redis::lane::session::{End, Session};
 use crate::store::redis::lane::shard::Shard;
+use crate::store::redis::protocol::cluster_slots;
 use crate::store::redis::protocol::failure::Failure;
 use crate::workers::Kind;
-
-/// The most requests that wait in the driver's channel, and the most in its queue. Further requests
-/// are rejected at once. 256 callers fit, even if each sends a hundred requests.
-pub const QUEUE: usize = 32_768;
 
 /// The time limit of a connect and its first questions: at first, and after several failures. The
 /// longer limit admits slow servers. It still allows a retry within a second after a server was cut
@@ -36,33 +36,16 @@ const CONNECT: (Duration, Duration) = (Duration::from_millis(250), Duration::fro
 /// the server a login or a handshake.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Why the driver stopped serving.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// All senders are gone.
-    Unwanted,
-    /// The connection broke.
-    Broken,
-    /// The server is a replica now. Its address may lead to the new primary.
-    Demoted,
-    /// The connection exists, but the server does not answer.
-    Silent,
-    /// The connection broke before its first answer.
-    Useless,
-}
-
 /// Owns the connection of a lane.
 pub struct Driver {
-    pub(in crate::store::redis) asks: Inbox,
-    pub(in crate::store::redis) shard: Arc<Shard>,
+    asks: Inbox,
+    shard: Arc<Shard>,
     /// The breaker: while it is open, requests without a connection are rejected at once.
     is_open: bool,
     /// Why the breaker opened last.
     why: Failure,
     /// The requests that wait to be sent; at most [`QUEUE`].
-    pub(in crate::store::redis) queue: Queue,
-    /// The queue length that the metrics show.
-    noted: usize,
+    queue: Queue,
     /// The time limit of the next connect.
     connect: Duration,
     /// The pause after the next connect, if it fails.
@@ -76,7 +59,7 @@ impl Driver {
         let (why, connect) = (Failure::late(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
         let workers = shard.workers().clone();
-        let driver = Self { asks, shard, is_open: false, why, queue: waiting, noted: 0, connect, pause };
+        let driver = Self { asks, shard, is_open: false, why, queue: waiting, connect, pause };
         workers.spawn(Kind::Lane, driver.run());
         inlet
     }
@@ -89,7 +72,8 @@ impl Driver {
                     self.is_open = false;
                     (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
                     self.shard.set_connected(true);
-                    let end = self.serve(connection).await;
+                    let (receiver, queue) = (&mut self.asks, &mut self.queue);
+                    let end = Session::new(connection, receiver, queue, &self.shard).run().await;
                     self.shard.set_connected(false);
                     match end {
                         End::Unwanted => return,
@@ -129,7 +113,7 @@ impl Driver {
 
     fn open_breaker(&mut self, failure: &Failure) {
         self.queue.refuse(&StoreError::Unreachable(failure.to_string()).into());
-        self.note_held();
+        self.queue.note(&self.shard.metrics);
         self.shard.blame(failure);
         self.why = failure.clone();
         if !std::mem::replace(&mut self.is_open, true) {
@@ -162,15 +146,6 @@ impl Driver {
         }
     }
 
-    /// Reports the queue length to the metrics.
-    pub(in crate::store::redis) fn note_held(&mut self) {
-        let held = self.queue.len();
-        if self.noted != held {
-            self.shard.metrics.hold(self.noted, held);
-            self.noted = held;
-        }
-    }
-
     /// Rejects requests until the next attempt. Returns true when all senders are gone.
     async fn refuse(&mut self, why: &Failure) -> bool {
         let pause = tokio::time::sleep(self.pause);
@@ -192,12 +167,12 @@ async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure
     let mut connection = Connection::open(&shard.address, shard.credentials(), attempt).await?;
     let sent = shard.now();
     let (address, durability, known) = (&shard.address, shard.durability, &shard.looked_over);
-    let (time, is_cluster) = server::prepare(&mut connection, address, durability, known).await?;
+    let (time, is_cluster) = prepare(&mut connection, address, durability, known).await?;
     shard.set_cluster(is_cluster);
     // A server that does not answer CLUSTER SLOTS is used all the same.
     if is_cluster
-        && let Ok(slots) = server::slots(&mut connection).await
-        && shard.is_strange(&server::ids(&slots))
+        && let Ok(slots) = questions::slots(&mut connection).await
+        && shard.is_strange(&cluster_slots::ids(&slots))
     {
         return Err(Failure::connection("another cluster is at its address"));
     }

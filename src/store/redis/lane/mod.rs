@@ -16,11 +16,11 @@ use smallvec::smallvec;
 use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::ShardReading;
-use crate::store::redis::connect::server::Address;
 use crate::store::redis::lane::channel::{Inlet, Piece};
 use crate::store::redis::lane::driver::Driver;
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::lane::shared::Shared;
+use crate::store::redis::protocol::address::Address;
 use crate::store::redis::request::Ask;
 
 pub mod call;
@@ -34,6 +34,8 @@ pub mod channel;
 pub mod health;
 
 mod driver;
+
+mod probe;
 
 mod queue;
 

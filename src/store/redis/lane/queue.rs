@@ -11,7 +11,12 @@ use smallvec::SmallVec;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
 use crate::store::redis::lane::call::key_batch::Group;
+use crate::store::redis::lane::metrics::ShardMetrics;
 use crate::store::redis::request::{Ask, Matter, Refusal};
+
+/// The most requests that wait in a lane's channel, and the most in its queue. Further requests are
+/// rejected at once. 256 callers fit, even if each sends a hundred requests.
+pub const QUEUE: usize = 32_768;
 
 /// The most weight of one batch, not counting its last group; see [`Group::weight`]. The server
 /// does nothing else meanwhile.
@@ -29,6 +34,8 @@ pub struct Queue {
     ready: VecDeque<Fingerprint>,
     /// The number of waiting requests.
     asks: usize,
+    /// The number that the metrics show.
+    noted: usize,
 }
 
 /// The waiting requests of one key.
@@ -116,9 +123,18 @@ impl Queue {
         under_way.into_iter().for_each(|key| self.release(key));
     }
 
+    /// Reports its length to the metrics.
+    pub fn note(&mut self, metrics: &ShardMetrics) {
+        if self.noted != self.asks {
+            metrics.hold(self.noted, self.asks);
+            self.noted = self.asks;
+        }
+    }
+
     /// Rejects all waiting requests. No calls are in flight by then.
     pub fn refuse(&mut self, refusal: &Refusal) {
-        let lines = std::mem::take(self).lines.into_values();
+        let empty = Self { noted: self.noted, ..Self::default() };
+        let lines = std::mem::replace(self, empty).lines.into_values();
         lines.flat_map(|line| line.groups).for_each(|group| group.refuse(refusal));
     }
 }

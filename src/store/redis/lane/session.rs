@@ -1,4 +1,4 @@
-//! The traffic of a lane's driver over its connection.
+//! The send loop of a lane over one connection.
 //!
 //! While calls are in flight, new requests wait and then leave together in one pipeline. All checks
 //! of one key under one policy become one list of costs. Several keys share a script call. Before
@@ -16,15 +16,14 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::deadline::within;
 use crate::limit::key::Fingerprint;
-use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::connect::server::{self, bounded};
+use crate::store::redis::connect::questions;
 use crate::store::redis::lane::call::pipeline::{Batch, Ended};
-use crate::store::redis::lane::channel::Piece;
-use crate::store::redis::lane::driver::{Driver, End, QUEUE};
+use crate::store::redis::lane::channel::{Inbox, Piece};
+use crate::store::redis::lane::probe::{look_over_eviction, probe_while_down};
+use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::shard::Shard;
-use crate::store::redis::protocol::failure::{Failure, Kind};
 
 /// The most requests accepted at once, not counting the rest of the last piece.
 const TAKEN_IN: usize = 4096;
@@ -50,12 +49,6 @@ const FRESH: Micros = MICROS_PER_MILLI;
 /// How long a lane may be idle before its server must prove that it answers.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The interval of probes to a shard that is down.
-const PROBE: Duration = Duration::from_secs(1);
-
-/// The interval at which a connection checks whether its server evicts keys.
-const EVICTION: Duration = Duration::from_secs(60);
-
 /// Decides whether a batch waits for more requests.
 #[derive(Debug, Default)]
 struct Gathering {
@@ -76,15 +69,42 @@ impl Gathering {
     }
 }
 
-impl Driver {
+/// The send loop over one connection.
+pub struct Session<'a> {
+    connection: Connection,
+    receiver: &'a mut Inbox,
+    queue: &'a mut Queue,
+    shard: &'a Shard,
+}
+
+/// Why the session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All senders are gone.
+    Unwanted,
+    /// The connection broke.
+    Broken,
+    /// The server is a replica now. Its address may lead to the new primary.
+    Demoted,
+    /// The connection exists, but the server does not answer.
+    Silent,
+    /// The connection broke before its first answer.
+    Useless,
+}
+
+impl<'a> Session<'a> {
+    pub fn new(connection: Connection, receiver: &'a mut Inbox, queue: &'a mut Queue, shard: &'a Shard) -> Self {
+        Self { connection, receiver, queue, shard }
+    }
+
     /// Sends requests to the server. Calls in flight at its end are dropped, and their outcome is
     /// unknown.
-    pub(in crate::store::redis) async fn serve(&mut self, mut connection: Connection) -> End {
-        let (shard, connected) = (self.shard.clone(), self.shard.now());
+    pub async fn run(mut self) -> End {
+        let (shard, connected) = (self.shard, self.shard.now());
         let (mut under_way, at_once) = (FuturesUnordered::new(), UNDER_WAY[shard.durability as usize]);
         let mut gathering = Gathering::default();
-        let mut looking = Box::pin(look_over_eviction(connection.clone(), &shard));
-        let mut probing = Box::pin(probe_while_down(connection.clone(), &shard));
+        let mut looking = Box::pin(look_over_eviction(self.connection.clone(), shard));
+        let mut probing = Box::pin(probe_while_down(self.connection.clone(), shard));
         // Keys waited for calls of the previous connection, which are no longer in flight.
         self.queue.release_all();
         loop {
@@ -92,28 +112,28 @@ impl Driver {
             let is_due = under_way.len() < at_once && self.queue.ready() > 0;
             if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
                 // A call in flight would reveal a broken connection.
-                if idle && !shard.heard_since(shard.now() - FRESH) && connection.has_ended() {
-                    return broken(&shard, connected);
+                if idle && !shard.heard_since(shard.now() - FRESH) && self.connection.has_ended() {
+                    return broken(shard, connected);
                 }
                 if let Some(batch) = self.next_batch(room) {
-                    under_way.push(carry(batch, connection.clone(), &shard));
+                    under_way.push(carry(batch, self.connection.clone(), shard));
                 }
                 gathering = Gathering::default();
                 continue;
             }
-            self.note_held();
+            self.queue.note(&shard.metrics);
             tokio::select! {
                 biased;
                 Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
                     Ended::Sound => answered.into_iter().for_each(|key| self.queue.release(key)),
-                    Ended::Broken => return broken(&shard, connected),
+                    Ended::Broken => return broken(shard, connected),
                     Ended::Demoted => {
                         while under_way.next().await.is_some() {}
                         return End::Demoted;
                     }
                     Ended::Silent => return End::Silent,
                 },
-                asks = self.asks.recv(), if under_way.len() < at_once && room > 0 => {
+                asks = self.receiver.recv(), if under_way.len() < at_once && room > 0 => {
                     let Some(asks) = asks else {
                         while under_way.next().await.is_some() {}
                         return End::Unwanted;
@@ -124,7 +144,7 @@ impl Driver {
                 }
                 () = tokio::task::yield_now(), if is_due => gathering.quiet += 1,
                 () = tokio::time::sleep(IDLE), if idle && !is_due => {
-                    if let Some(end) = self.look(&mut connection).await {
+                    if let Some(end) = self.look().await {
                         return end;
                     }
                 }
@@ -139,7 +159,7 @@ impl Driver {
     fn next_batch(&mut self, room: usize) -> Option<Batch> {
         self.take_in(None, room);
         let groups = self.queue.take(BATCH);
-        (!groups.is_empty()).then(|| Batch::of(groups, &self.shard))
+        (!groups.is_empty()).then(|| Batch::of(groups, self.shard))
     }
 
     /// Queues `first` and later requests until `room` more are queued. Returns whether any may be
@@ -148,7 +168,7 @@ impl Driver {
         let (full, mut may_go) = (self.queue.len() + room, false);
         let mut next = first;
         while self.queue.len() < full
-            && let Some(asks) = next.take().or_else(|| self.asks.try_recv())
+            && let Some(asks) = next.take().or_else(|| self.receiver.try_recv())
         {
             asks.into_iter().for_each(|ask| may_go |= self.queue.add(ask));
         }
@@ -156,9 +176,9 @@ impl Driver {
     }
 
     /// Asks the server for TIME. Returns how the connection ended, or none if it still answers.
-    async fn look(&self, connection: &mut Connection) -> Option<End> {
+    async fn look(&mut self) -> Option<End> {
         let sent = self.shard.now();
-        match within(self.shard.clock(), self.shard.patience(), server::time(connection)).await {
+        match within(self.shard.clock(), self.shard.patience(), questions::time(&mut self.connection)).await {
             Some(Ok(time)) => {
                 self.shard.hear();
                 self.shard.learn_offset(time, sent, self.shard.now());
@@ -184,44 +204,4 @@ struct Carried {
 async fn carry(batch: Batch, connection: Connection, shard: &Shard) -> Carried {
     let keys = batch.keys();
     Carried { ended: batch.exchange(connection, shard).await, keys }
-}
-
-/// Probes the shard while it is connected and makes no charges. The loop never ends. Only one lane
-/// of a shard probes.
-async fn probe_while_down(mut connection: Connection, shard: &Shard) {
-    loop {
-        tokio::time::sleep(PROBE).await;
-        if shard.durability == Durability::Primary && shard.is_refusing() {
-            shard.log_down();
-            // Other code detects a server that does not answer.
-            let _ = bounded(shard.patience(), probe(&mut connection, shard)).await;
-        }
-    }
-}
-
-/// Asks the server to write, and notes whether it does.
-///
-/// # Errors
-/// When it does not answer.
-pub(in crate::store::redis) async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Failure> {
-    let key = shard.probe();
-    match server::probe(connection, key.as_deref()).await {
-        Ok(()) if key.is_some() => shard.accept_probe(),
-        Ok(()) => {}
-        Err(failure) if failure.kind == Kind::Moved => shard.doubt(),
-        Err(failure) if failure.is_told() => shard.charging.explain(&failure),
-        Err(failure) => return Err(failure),
-    }
-    Ok(())
-}
-
-/// Warns when the server starts to evict keys during the connection. The loop never ends.
-async fn look_over_eviction(mut connection: Connection, shard: &Shard) {
-    loop {
-        tokio::time::sleep(EVICTION).await;
-        // Other code detects a server that does not answer.
-        let _ =
-            bounded(shard.patience(), server::look_over_eviction(&mut connection, &shard.address, &shard.looked_over))
-                .await;
-    }
 }

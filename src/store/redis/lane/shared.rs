@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::config::Credentials;
-use crate::limit::slot::Generations;
 use crate::limit::time::{Micros, micros};
+use crate::store::Generations;
 use crate::store::redis::lane::metrics::checks_per_call;
 use crate::telemetry::instrument::Histogram;
 use crate::workers::Workers;

@@ -12,14 +12,15 @@
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
+use super::call::{By, Call, runs};
+use super::quota_args::{Quotas, Told, common};
+use super::reply::{Reply, is_foreign, opened};
+use super::sources::{Script, begin};
+use super::windows::window_kind;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
-use crate::store::redis::protocol::quota_args::{Quotas, Told, common};
-use crate::store::redis::protocol::script::{By, Call, Reply, is_foreign, named, opened, runs};
-use crate::store::redis::protocol::sources::Script;
-use crate::store::redis::protocol::states::window_kind;
-use crate::store::{Done, Work};
+use crate::store::Done;
 
 /// Whether a call declares its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,17 +30,12 @@ pub enum Declared {
     No,
 }
 
-/// Whether a shared call may decide this work under this policy.
-pub fn is_check(policy: &Policy, work: &Work) -> bool {
-    policy.algorithm != Algorithm::SlidingLog && matches!(work, Work::Take(_) | Work::Look(_))
-}
-
 /// Builds the command for one or more checks by the same script. `now` is the expected TIME of the
 /// shard, us. Tests replace TIME by `time`.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-    let told: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call, now)).collect();
+    let told: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call.policy, now)).collect();
     let (from, to) = common(told.iter().map(|told| told.bounds));
-    let mut cmd = named(by, Script::of(calls[0].policy, calls[0].work));
+    let mut cmd = begin(by, Script::of(calls[0].policy, calls[0].work));
     let mut numbers = Numbers::default();
     numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
     for (call, told) in calls.iter().zip(&told) {

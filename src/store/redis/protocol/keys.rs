@@ -121,7 +121,7 @@ impl Write for Checksum {
 
 /// Returns the name of a quota in the record of an id. It covers all that the counts depend on
 /// except the limit, so a changed limit keeps them.
-pub(in crate::store::redis) fn recorded(quota: &Quota) -> String {
+pub fn recorded(quota: &Quota) -> String {
     let window = || span_text(quota.window);
     match quota.rule {
         Rule::SlidingWindow => format!("s{}-{}", counter_width(quota.limit.get()), window()),

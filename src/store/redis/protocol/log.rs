@@ -3,6 +3,9 @@
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
+use super::call::Call;
+use super::keys::Tag;
+use super::reply::{EXACT, unsigned};
 use crate::limit::digest::LogDigest;
 use crate::limit::history::{Charge, Note};
 use crate::limit::log::{SlidingLog, max_entries};
@@ -10,8 +13,6 @@ use crate::limit::policy::Policy;
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Work;
-use crate::store::redis::protocol::keys::Tag;
-use crate::store::redis::protocol::script::{Call, EXACT, unsigned};
 
 /// The most metas in one reply.
 pub const PORTION: usize = 1000;
@@ -20,7 +21,7 @@ pub const PORTION: usize = 1000;
 const SUMS: u64 = (1 << 52) - 1;
 
 /// Adds the KEYS and ARGV of `log_head.lua` and the parts after it, without an instant.
-pub(in crate::store::redis) fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
+pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
     let Call { tag, policy, work, costs, metas } = *call;
     let (quotas, longest) = (&policy.quotas, policy.longest());
     // A refunded charge may have a meta.
@@ -56,7 +57,7 @@ pub(in crate::store::redis) fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_ke
 }
 
 /// Reads the state of each quota from the reply of `log.lua`.
-pub(in crate::store::redis) fn digests(policy: &Policy, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
+pub fn digests(policy: &Policy, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
     let quotas = policy.quotas.len();
     let numbers = values.iter().map(unsigned).collect::<Option<Vec<u64>>>()?;
     let (found, fits) = numbers.split_at_checked(3 * quotas)?;
@@ -84,7 +85,7 @@ pub struct Page {
 
 impl Page {
     /// Adds the KEYS and ARGV for portion `number` of the metas.
-    pub(in crate::store::redis) fn arguments(tag: &Tag, policy: &Policy, number: usize, cmd: &mut Cmd) {
+    pub fn arguments(tag: &Tag, policy: &Policy, number: usize, cmd: &mut Cmd) {
         let quota = &policy.quotas[policy.longest()];
         cmd.arg(2)
             .arg(tag.log(policy.counters(), quota))
@@ -92,7 +93,7 @@ impl Page {
             .arg(number);
     }
 
-    pub(in crate::store::redis) fn read(value: &Value) -> Option<Self> {
+    pub fn read(value: &Value) -> Option<Self> {
         let Value::Array(values) = value else { return None };
         let [time, Value::BulkString(pairs), Value::Array(metas)] = &values[..] else { return None };
         let (pairs, []) = pairs.as_chunks::<16>() else { return None };

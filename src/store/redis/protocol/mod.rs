@@ -1,19 +1,39 @@
-//! The protocol with the scripts: arguments and replies as bytes, without sockets or tasks.
+//! The protocol with the servers: arguments and replies as bytes, without sockets or tasks.
 
-pub mod keys;
-
-pub mod script;
+pub mod call;
 
 pub mod check;
 
+pub mod keys;
+
 pub mod log;
 
-pub(super) mod amend;
+pub mod reply;
+
+pub mod script;
+
+pub(super) mod address;
+
+pub(super) mod cluster_slots;
 
 pub(super) mod failure;
 
+pub(super) mod info;
+
 pub(super) mod quota_args;
+
+pub(super) mod server_error;
 
 pub(super) mod sources;
 
-pub(super) mod states;
+mod idempotency;
+
+mod pairs;
+
+mod refunds;
+
+mod states;
+
+mod verdicts;
+
+mod windows;

@@ -5,12 +5,12 @@
 
 use smallvec::SmallVec;
 
+use super::pairs::pair_kind;
+use super::reply::EXACT;
 use crate::limit::calendar::{Calendar, Span};
-use crate::limit::policy::Algorithm;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
-use crate::store::redis::protocol::script::{Call, EXACT};
-use crate::store::redis::protocol::states::pair_kind;
 
 /// How far the shard's clock may differ from the caller's estimate, us.
 pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
@@ -36,9 +36,9 @@ pub enum Quotas {
 impl Told {
     /// Builds the arguments for a shard whose expected TIME is `now`, us. Sliding logs do not use
     /// them.
-    pub fn of(call: &Call<'_>, now: Micros) -> Self {
-        let quotas = call.policy.quotas.iter();
-        match call.policy.algorithm {
+    pub fn of(policy: &Policy, now: Micros) -> Self {
+        let quotas = policy.quotas.iter();
+        match policy.algorithm {
             Algorithm::SlidingWindow => Self { bounds: ALWAYS, quotas: Quotas::Windows },
             Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog => {
                 let pairs: SmallVec<[[u64; 6]; 3]> = quotas.clone().map(|quota| pair_numbers(quota, now)).collect();

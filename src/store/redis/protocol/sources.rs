@@ -3,10 +3,11 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::call::{By, is_check};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
 use crate::store::Work;
-use crate::store::redis::protocol::check::is_check;
+use redis::Cmd;
 
 /// A part of a script.
 macro_rules! lua {
@@ -169,4 +170,18 @@ pub fn wanted() -> impl Iterator<Item = &'static str> {
         .flatten()
         .filter(move |script| used(script) || is_new && script.is_usual)
         .map(|script| script.source.as_str())
+}
+
+/// The room that most calls need, so that they are written without growing.
+const ARGUMENTS: usize = 16;
+const BYTES: usize = 512;
+
+/// Begins a call.
+pub fn begin(by: By, script: Script) -> Cmd {
+    let mut cmd = Cmd::with_capacity(ARGUMENTS, BYTES);
+    cmd.arg(by.command()).arg(match by {
+        By::Hash => script.hash(),
+        By::Source => script.source(),
+    });
+    cmd
 }

@@ -10,16 +10,17 @@ use smallvec::smallvec;
 use tokio::sync::mpsc;
 
 use crate::limit::time::Micros;
-use crate::store::redis::RedisStore;
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::channel::Piece;
 use crate::store::redis::request::{Matter, Refusal, Return, given_up};
+use crate::store::redis::router::Router;
 use crate::store::redis::router::retry::Patience;
-use crate::store::redis::router::{Next, Unanswered};
+use crate::store::redis::router::unanswered::{AllUnanswered, Next, Unanswered};
+
 use crate::store::{Done, StoreError, Taken, Wanted};
 use crate::telemetry::traces::StoreSpan;
 
-impl RedisStore {
+impl Router {
     /// See [`crate::store::Store::take_each`].
     pub async fn take_each(
         &self,
@@ -110,41 +111,5 @@ impl RedisStore {
 impl Wanted<'_> {
     fn matter(&self) -> Matter {
         Matter::take(&[self.cost], &self.metas)
-    }
-}
-
-/// The lanes that checks wait for. A caller gives up by dropping the call, and the checks then
-/// count as timed out.
-struct AllUnanswered {
-    lanes: Vec<Lane>,
-    /// For each waiting check, the index of its lane.
-    places: Vec<Option<usize>>,
-}
-
-impl AllUnanswered {
-    fn new(checks: usize) -> Self {
-        Self { lanes: Vec::new(), places: vec![None; checks] }
-    }
-
-    /// Notes that a check waits for a lane. Returns the index of the lane.
-    fn wait(&mut self, check: usize, lane: Lane) -> usize {
-        let at = self.lanes.iter().position(|known| known.is(&lane)).unwrap_or_else(|| {
-            self.lanes.push(lane);
-            self.lanes.len() - 1
-        });
-        self.places[check] = Some(at);
-        at
-    }
-
-    /// Ends the wait of a check. Returns the lane that it waited for.
-    fn end(&mut self, check: usize) -> Option<Lane> {
-        self.places[check].take().map(|at| self.lanes[at].clone())
-    }
-}
-
-impl Drop for AllUnanswered {
-    fn drop(&mut self) {
-        let lanes = self.places.iter().flatten().map(|at| &self.lanes[*at]);
-        lanes.for_each(|lane| lane.shard().metrics.failed(&StoreError::Timeout, 1));
     }
 }

@@ -5,23 +5,29 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::limit::time::Micros;
-use crate::store::redis::RedisStore;
-use crate::store::redis::connect::server::Address;
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::health::REFUSES;
 use crate::store::redis::lane::metrics::Retry;
+use crate::store::redis::protocol::address::Address;
+use crate::store::redis::protocol::keys;
 use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::request::{Answer, Ask, Matter, Refusal, Return, given_up};
-use crate::store::redis::router::moving::can_do_without_metas;
+use crate::store::redis::router::moving::{Moving, can_do_without_metas};
 use crate::store::redis::router::retry::Patience;
+use crate::store::redis::router::unanswered::{Next, Unanswered};
+use crate::store::redis::topology::Topology;
 use crate::store::{StoreError, Subject};
 use crate::telemetry::traces::StoreSpan;
 
 mod batch;
 
-pub mod moving;
+mod history;
 
-pub mod retry;
+mod moving;
+
+mod retry;
+
+mod unanswered;
 
 /// The most tries of one check. Its deadline usually comes first.
 const TRIES: usize = 1000;
@@ -50,8 +56,39 @@ impl Target<'_> {
     }
 }
 
-impl RedisStore {
-    pub(in crate::store::redis) fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
+/// Sends each request to the lane of its key.
+#[derive(Debug, Clone)]
+pub struct Router {
+    pub topology: Arc<Topology>,
+    key_prefix: String,
+    moving: Arc<Moving>,
+}
+
+impl Router {
+    pub fn new(topology: Arc<Topology>, key_prefix: String) -> Self {
+        Self { topology, key_prefix, moving: Arc::default() }
+    }
+
+    /// Returns the slot of a subject's key.
+    pub fn slot(&self, subject: &Subject) -> u16 {
+        keys::slot(&self.key_prefix, &subject.key)
+    }
+
+    /// Runs one operation; see [`crate::store::Store::run`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ask(&self, subject: &Subject, matter: &Matter) -> Result<Answer, StoreError> {
+        let takes_back = matches!(matter, Matter::Work { work, .. } if work.takes_back());
+        let span = StoreSpan::start(if takes_back { "store.give_back" } else { "store.take" });
+        let clock = self.topology.clock();
+        let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
+        let answer = self.ask_routed(&self.target(subject, &span), matter, &mut patience, None).await;
+        span.end(answer.as_ref().err().map(StoreError::kind));
+        answer
+    }
+
+    pub fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let slot = tag.slot();
         Target { subject, tag, slot, span }
@@ -59,7 +96,7 @@ impl RedisStore {
 
     /// Asks the owner of the slot, or `asking` behind ASKING. Retries while the server does not
     /// execute the call.
-    pub(in crate::store::redis) async fn ask_routed(
+    pub async fn ask_routed(
         &self,
         target: &Target<'_>,
         matter: &Matter,
@@ -92,7 +129,7 @@ impl RedisStore {
     }
 
     /// Returns the matter to send. On a moving slot it omits the metas, if one key then remains.
-    pub(in crate::store::redis) fn sent(&self, target: &Target<'_>, matter: Matter) -> Matter {
+    pub fn sent(&self, target: &Target<'_>, matter: Matter) -> Matter {
         let is_bare = can_do_without_metas(&target.subject.policy, &matter)
             && self.moving.holds(target.slot, self.topology.clock().now());
         if is_bare { matter.without_metas() } else { matter }
@@ -102,7 +139,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// When the server may have executed the call, or the check's time is up.
-    pub(in crate::store::redis) async fn after(
+    pub async fn after(
         &self,
         refusal: Refusal,
         target: &Target<'_>,
@@ -152,7 +189,7 @@ impl RedisStore {
         self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
     }
 
-    pub(in crate::store::redis) fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
+    pub fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
         let unknown = || {
             self.topology.doubt();
             StoreError::Unreachable(self.topology.nobody(slot))
@@ -163,41 +200,4 @@ impl RedisStore {
 
 fn too_many_nodes() -> StoreError {
     StoreError::Refused("the servers name more nodes than a cluster has".into())
-}
-
-/// The next step of a request.
-pub enum Next {
-    Done(Answer),
-    /// Ask the owner of the slot.
-    Owner,
-    /// Ask this node, behind ASKING.
-    Asking(Address),
-}
-
-/// Checks that wait for a lane's answer. A caller gives up by dropping the call, and the checks
-/// then count as timed out.
-pub struct Unanswered<'a> {
-    lane: Option<&'a Lane>,
-    checks: usize,
-}
-
-impl<'a> Unanswered<'a> {
-    pub fn new(lane: &'a Lane, checks: usize) -> Self {
-        Self { lane: Some(lane), checks }
-    }
-
-    /// Ends the wait, and counts a failure.
-    pub fn over(mut self, next: &Result<Next, StoreError>) {
-        if let (Some(lane), Err(error)) = (self.lane.take(), next) {
-            lane.shard().metrics.failed(error, self.checks);
-        }
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if let Some(lane) = self.lane {
-            lane.shard().metrics.failed(&StoreError::Timeout, self.checks);
-        }
-    }
 }

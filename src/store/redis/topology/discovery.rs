@@ -9,11 +9,18 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::limit::slot::SLOTS;
-use crate::store::redis::connect::connection::{Attempt, Connection};
-use crate::store::redis::connect::server::{self, Address, Info, bounded};
+use crate::store::redis::connect::attempt::Attempt;
+use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::connect::preflight::sentinel;
+use crate::store::redis::connect::questions::{self, bounded};
 use crate::store::redis::lane::Lane;
-use crate::store::redis::protocol::failure::{Failure, Kind as Failed, unless_error};
-use crate::store::redis::topology::{Kind, Topology};
+use crate::store::redis::protocol::address::Address;
+use crate::store::redis::protocol::cluster_slots;
+use crate::store::redis::protocol::failure::{Failure, Kind as Failed};
+use crate::store::redis::protocol::info::{Info, info_of};
+use crate::store::redis::protocol::server_error::unless_error;
+use crate::store::redis::topology::current::Topology;
+use crate::store::redis::topology::table::Kind;
 use crate::telemetry::limiter::Limiter;
 
 /// The interval of requests while nothing looks wrong.
@@ -136,7 +143,7 @@ impl Watcher {
             Kind::Cluster => self.strangers >= round(topology),
         };
         if may_be_gone {
-            let info = bounded(self.patience, server::info(&mut connection)).await?;
+            let info = bounded(self.patience, questions::info(&mut connection)).await?;
             kind = Self::learn_single(topology, &Info(&info), address)?;
         }
         if kind == Kind::Cluster {
@@ -144,7 +151,7 @@ impl Watcher {
             both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
             let mut replies = bounded(self.patience, connection.send_all(&both)).await?;
             let (reply, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
-            let info = server::info_of(info).map_err(|failure| failure.about("CLUSTER"))?;
+            let info = info_of(info).map_err(|failure| failure.about("CLUSTER"))?;
             let reply = unless_error(reply).map_err(|failure| failure.about("CLUSTER SLOTS"))?;
             // A node that is cut off from the others reports an old topology. It is believed only
             // while nothing else is known.
@@ -155,11 +162,11 @@ impl Watcher {
                 lane.inspect(|lane| lane.shard().refuse(&down));
                 return Err(down);
             }
-            let owners = server::owners(&reply, address)?;
+            let owners = cluster_slots::owners(&reply, address)?;
             if owners.is_empty() {
                 return Err(Failure::connection("the node knows no owner of any slot"));
             }
-            let ids = server::ids(&reply);
+            let ids = cluster_slots::ids(&reply);
             let is_known = |owner| table.lane(owner).is_some();
             let are_elsewhere = || lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner));
             if table.kind == Kind::Cluster && topology.shared.are_strange(&ids).unwrap_or_else(are_elsewhere) {
@@ -186,7 +193,7 @@ impl Watcher {
             return Ok(Kind::Cluster);
         }
         if info.is_sentinel() {
-            return Err(server::sentinel());
+            return Err(sentinel());
         }
         if info.is_replica() {
             let sentence = "the seed is a replica; name its primary as well";

@@ -16,8 +16,9 @@ use crate::store::redis::lane::call::script_call::{self, Bundle, bundles};
 use crate::store::redis::lane::metrics::Retry;
 use crate::store::redis::lane::replica_ack::{Unconfirmed, acknowledged, confirm, patience_ends};
 use crate::store::redis::lane::shard::Shard;
-use crate::store::redis::protocol::failure::{Failure, Kind, code};
-use crate::store::redis::protocol::script::By;
+use crate::store::redis::protocol::call::By;
+use crate::store::redis::protocol::failure::{Failure, Kind};
+use crate::store::redis::protocol::server_error::code;
 use crate::store::redis::request::{Answer, Refusal, given_up};
 use crate::store::{Done, StoreError};
 
@@ -250,10 +251,10 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config::Credentials;
-    use crate::limit::slot::Generations;
+    use crate::store::Generations;
     use crate::store::Work;
-    use crate::store::redis::connect::server::Address;
     use crate::store::redis::lane::shared::Shared;
+    use crate::store::redis::protocol::address::Address;
     use crate::store::redis::request::tests::ask;
     use crate::store::redis::request::{Ask, Matter};
     use crate::workers::Workers;

@@ -1,0 +1,140 @@
+//! The checks before a server may keep counts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use redis::Value;
+
+use super::connection::Connection;
+use crate::limit::policy::Durability;
+use crate::limit::time::Micros;
+use crate::store::redis::protocol::address::Address;
+use crate::store::redis::protocol::failure::{Failure, Kind, cleaned};
+use crate::store::redis::protocol::info::{Info, info_of, time_of};
+use crate::store::redis::protocol::sources;
+
+/// The oldest server version that is known to work.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// The last known faults of a server, so that each is logged once. The lane owns this, and its
+/// connections share it.
+#[derive(Debug, Default)]
+pub struct LookedOver {
+    /// `maxmemory-policy`; empty before the first check.
+    eviction: Mutex<String>,
+    /// Whether the log reports that a restart loses the server's data.
+    is_volatile: AtomicBool,
+}
+
+/// Loads the scripts and inspects the server. Returns its TIME, us, and whether it belongs to a
+/// cluster. A user without SCRIPT LOAD sends its scripts by EVAL.
+///
+/// # Errors
+/// When the server cannot accept calls, or is a replica outside a cluster. (A replica in a cluster
+/// redirects callers.)
+pub async fn prepare(
+    connection: &mut Connection,
+    address: &Address,
+    durability: Durability,
+    known: &LookedOver,
+) -> Result<(Micros, bool), Failure> {
+    let mut pipeline = redis::pipe();
+    for source in sources::wanted() {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
+    }
+    pipeline.cmd("INFO").cmd("TIME");
+    let mut replies = connection.send_all(&pipeline).await?;
+    let (time, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
+    let info = info_of(info)?;
+    let info = Info(&info);
+    if info.is_sentinel() {
+        return Err(sentinel());
+    }
+    if info.is_replica() && !info.is_cluster() {
+        return Err(Failure::connection("the server is a replica, which counts nothing"));
+    }
+    let time = time_of(time)?;
+    match durability {
+        Durability::Primary => look_over(&info, address, known),
+        Durability::Replica => look_over_persistence(&info, address, known),
+    }
+    Ok((time, info.is_cluster()))
+}
+
+/// Returns the failure for a Sentinel, which keeps no counts.
+pub fn sentinel() -> Failure {
+    Failure::new(
+        Kind::NotRedis,
+        "a Sentinel is at this address, which keeps no counts: name the primary that it watches",
+    )
+}
+
+/// Reads the eviction policy again, since a running server may change it. Warns as [`prepare`]
+/// does.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn look_over_eviction(
+    connection: &mut Connection,
+    address: &Address,
+    known: &LookedOver,
+) -> Result<(), Failure> {
+    let info = info_of(connection.send(redis::cmd("INFO").arg("memory")).await?)?;
+    warn_of_eviction(&Info(&info), address, known);
+    Ok(())
+}
+
+/// Warns once for each change, whichever connection notices it first. Returns true after a warning.
+fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &LookedOver) -> bool {
+    let Some(policy) = info.field("maxmemory_policy") else { return false };
+    let policy = cleaned(policy, 50);
+    let mut known = known.eviction.lock().unwrap_or_else(PoisonError::into_inner);
+    let evicts = policy != "noeviction" && *known != policy;
+    if evicts {
+        tracing::warn!(
+            shard = %address, maxmemory_policy = policy,
+            "this server may evict counts that still matter, which admits more than the limits: \
+             set maxmemory-policy noeviction"
+        );
+    }
+    *known = policy;
+    evicts
+}
+
+fn look_over(info: &Info<'_>, address: &Address, known: &LookedOver) {
+    warn_of_eviction(info, address, known);
+    if let Some((major, minor)) = info.version().filter(|version| *version < OLDEST) {
+        tracing::warn!(
+            shard = %address, version = format!("{major}.{minor}"),
+            "this server is older than 6.2, the oldest that is tested"
+        );
+    }
+}
+
+/// A primary may return without its data before a replica takes over. The replica then copies the
+/// empty data, and acknowledged charges are lost.
+fn look_over_persistence(info: &Info<'_>, address: &Address, known: &LookedOver) {
+    if info.field("aof_enabled") == Some("0") && !known.is_volatile.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            shard = %address,
+            "a policy says `durability: replica`, but this server would restart without its data: set appendonly yes"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_may_evict_is_told_once_for_each_change_of_its_policy() {
+        let address = Address::parse("192.0.2.1:1").unwrap();
+        let told =
+            |policy: &str, known| warn_of_eviction(&Info(&format!("maxmemory_policy:{policy}\r\n")), &address, known);
+        let (one, other) = (LookedOver::default(), LookedOver::default());
+        let policies = ["noeviction", "allkeys-lru", "allkeys-lru", "volatile-ttl", "noeviction", "volatile-ttl"];
+        assert_eq!(policies.map(|policy| told(policy, &one)), [false, true, false, true, false, true]);
+        assert!(told("volatile-ttl", &other));
+        assert!(!warn_of_eviction(&Info("used_memory:1\r\n"), &address, &one));
+    }
+}

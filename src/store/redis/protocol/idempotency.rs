@@ -1,0 +1,67 @@
+//! The record of a check with an id: its key, its arguments and its reply. `once_head.lua` reads the
+//! arguments from the end.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use super::call::Call;
+use super::keys::recorded;
+use super::reply::{text, unsigned};
+use crate::limit::decision::{QuotaState, QuotaStates, Verdict};
+use crate::limit::policy::{Durability, Policy};
+use crate::limit::quota::Quota;
+use crate::limit::time::millis_up;
+use crate::store::work::{Charged, Done, Work, record_life};
+
+/// The number of values in a record before its quotas, and for each quota.
+const RECORD: (usize, usize) = (3, 8);
+
+/// Returns the key of the record, if the work concerns an id.
+pub fn key(call: &Call<'_>) -> Option<String> {
+    match call.work {
+        Work::Once { id, .. } | Work::RefundOnce(id) => Some(call.tag.record(call.policy.counters(), id)),
+        _ => None,
+    }
+}
+
+/// Adds the arguments of a check with an id after those of the algorithm.
+pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
+    let Work::Once { .. } = call.work else { return };
+    let quotas = &call.policy.quotas;
+    for quota in quotas {
+        cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
+    }
+    let is_durable = call.policy.options.durability == Durability::Replica;
+    cmd.arg(4 * quotas.len()).arg(millis_up(record_life(call.policy))).arg(u8::from(is_durable));
+}
+
+/// Reads a record. `word` reports whether it is new or old.
+pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[Value]) -> Option<Done> {
+    let (head, quotas) = record.split_at_checked(RECORD.0)?;
+    let cost = unsigned(&head[0])?;
+    if cost != asked {
+        return Some(Done::Reused);
+    }
+    let (charged, []) = quotas.as_chunks::<{ RECORD.1 }>() else { return None };
+    let present = |name: &str| policy.quotas.iter().find(|quota| quota.name == name);
+    let quota = |[_, name, limit, window, ..]: &[Value; RECORD.1]| {
+        let name = text(name)?.to_owned();
+        let rule = present(&name).map(|quota| quota.rule).unwrap_or_default();
+        Some(Quota { limit: NonZeroU64::new(unsigned(limit)?)?, window: unsigned(window)?, rule, name })
+    };
+    let state = |[_, _, _, _, left, reset, ..]: &[Value; RECORD.1]| {
+        Some(QuotaState { remaining: unsigned(left)?, reset_after: unsigned(reset)? })
+    };
+    let quotas = charged.iter().map(quota).collect::<Option<Vec<Quota>>>()?;
+    let states = charged.iter().map(state).collect::<Option<QuotaStates>>()?;
+    let policy =
+        if policy.quotas == quotas { policy.clone() } else { Arc::new(Policy { quotas, ..Policy::clone(policy) }) };
+    Some(Done::Charged(Box::new(Charged {
+        policy,
+        verdict: Verdict::of_charge(cost, states),
+        replayed: word == b"replayed",
+        refunded: unsigned(&head[2])? == 1,
+    })))
+}

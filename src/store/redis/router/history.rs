@@ -1,0 +1,65 @@
+//! Reads the history of a log, in portions.
+
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+
+use crate::deadline::within;
+use crate::limit::time::Micros;
+use crate::store::redis::protocol::log::{PORTION, Page};
+use crate::store::redis::request::{Answer, Matter};
+use crate::store::redis::router::Router;
+use crate::store::{History, StoreError, Subject};
+
+/// The most portions of a log's metas. They cover the longest log and the entries that are added
+/// meanwhile.
+const PORTIONS: usize = 256;
+
+impl Router {
+    /// See [`crate::store::Store::history`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn history(&self, subject: &Subject, most: Duration) -> Result<History, StoreError> {
+        let window = subject.policy.quotas[subject.policy.longest()].window;
+        let (clock, each) = (self.topology.clock(), subject.policy.timeout);
+        let since = clock.now();
+        let (mut told, mut is_cut_short) = (Page::default(), false);
+        for number in 0..PORTIONS {
+            let left = most.saturating_sub(Duration::from_micros(clock.now().saturating_sub(since)));
+            let asked = within(clock, each.min(left), self.ask(subject, &Matter::Page(number))).await;
+            let page = match asked.unwrap_or(Err(StoreError::Timeout)) {
+                Ok(Answer::Page(page)) => page,
+                Ok(_) => break,
+                Err(error) if number == 0 => return Err(error),
+                // The newest charges are known by now.
+                Err(_) => {
+                    is_cut_short = true;
+                    break;
+                }
+            };
+            let (at, more) = (page.at, page.is_full());
+            if number == 0 {
+                told = page;
+            } else {
+                told.extend(page);
+            }
+            if !more || told.notes.last().is_some_and(|note| note.at + window <= at) {
+                break;
+            }
+        }
+        let is_long = told.notes.len() > PORTION;
+        let sum_up = move || {
+            let (at, counts) = (told.at, |of: Micros| of + window > told.at);
+            let charges = told.charges.into_iter().take_while(|charge| counts(charge.at));
+            History::new(at, charges, told.notes.into_iter().take_while(|note| counts(note.at)))
+        };
+        // Tens of thousands of entries cost milliseconds, which must not block a thread that
+        // answers others.
+        let history = match is_long {
+            true => spawn_blocking(sum_up).await.map_err(|error| StoreError::Unreachable(error.to_string()))?,
+            false => sum_up(),
+        };
+        Ok(if is_cut_short { history.cut_short() } else { history })
+    }
+}
