@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 mod node;
 
 #[allow(dead_code, reason = "the stories of the node use the rest")]
-#[path = "../../../tests/it/harness/proxy.rs"]
+#[path = "../../../tests/support/proxy.rs"]
 mod proxy;
 
 use node::Node;

@@ -1,0 +1,517 @@
+//! Exit codes and output of the commands.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::tls::Authority;
+use crate::support::{Node, TOLLGATE, file_with, http};
+
+fn run(arguments: &[&str], url: &str) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = Command::new(TOLLGATE)
+        .args(arguments)
+        .env("TOLLGATE_URL", url)
+        .output()
+        .expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("it writes text");
+    (status.code().expect("it ends by itself"), text(stdout), text(stderr))
+}
+
+#[test]
+fn check_tells_by_its_exit_code() {
+    let node = Node::start();
+    let check = |arguments: &[&str]| run(&[&["check"], arguments].concat(), &node.url());
+    let (code, out, _) = check(&["five-per-minute", "me", "--cost", "5"]);
+    assert!(code == 0 && out.starts_with("allowed, 0 of 5 left of quota 60s"), "{code} {out}");
+    let (code, out, _) = check(&["five-per-minute", "me"]);
+    assert!(code == 1 && out.starts_with("denied: over_limit") && out.lines().count() == 1, "{code} {out}");
+    let (code, out, _) = check(&["five-per-minute", "me", "--json"]);
+    assert!(code == 1 && out.starts_with(r#"{"allowed":false,"policy":"five-per-minute""#), "{code} {out}");
+    let (code, _, reason) = check(&["five-a-minute", "me"]);
+    assert!(code == 2 && reason.contains("not configured"), "{code} {reason}");
+    assert_eq!(check(&["five-per-minute", ""]).0, 2);
+    assert_eq!(check(&["five-per-minute", "me", "--cost", "-1"]).0, 2);
+}
+
+/// Templates leave variables empty when they have no value.
+#[test]
+fn an_empty_variable_is_as_good_as_none() {
+    let node = Node::start();
+    let mut command = Command::new(TOLLGATE);
+    command.args(["health", "--url", &node.url()]);
+    for name in ["TOLLGATE_URL", "TOLLGATE_CONFIG", "TOLLGATE_CA_FILE", "TOLLGATE_CERT_FILE", "TOLLGATE_KEY_FILE"] {
+        command.env(name, "");
+    }
+    let Output { status, stderr, .. } = command.output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+}
+
+/// A full disk causes such errors. A reader that closes its pipe early, such as `head`, is a
+/// different case.
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let node = Node::start();
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let log = file_with("{\"time\": 1, \"key\": \"k\"}\n");
+    let log = log.path().to_str().unwrap();
+    for (arguments, failed) in [
+        (&["token", "new"][..], 1),
+        (&["validate", path], 1),
+        (&["explain", path, "default", "me"], 1),
+        (&["explain", path, "default", "me", "--json"], 1),
+        (&["policies"], 1),
+        (&["health"], 1),
+        (&["--version"], 1),
+        (&["serve", "--help"], 1),
+        (&["check", "default", "me"], 2),
+        (&["check", "default", "me", "--json"], 2),
+        (&["bench", "-n", "1"], 2),
+        (&["replay", path, "--log", log, "--json"], 2),
+    ] {
+        let run = |out: Stdio| {
+            Command::new(TOLLGATE)
+                .args(arguments)
+                .env("TOLLGATE_URL", node.url())
+                .stdout(out)
+                .stderr(Stdio::piped())
+                .output()
+                .unwrap()
+        };
+        let full = run(std::fs::File::options().write(true).open("/dev/full").unwrap().into());
+        let reason = String::from_utf8(full.stderr).unwrap();
+        assert_eq!(full.status.code(), Some(failed), "{arguments:?}: {reason}");
+        let told = reason.lines().filter(|line| line.contains("standard output: No space left")).count();
+        assert_eq!(told, 1, "{arguments:?}: {reason}");
+        let (reader, gone) = std::io::pipe().unwrap();
+        drop(reader);
+        let unread = run(gone.into());
+        assert_eq!(unread.status.code(), Some(0), "{arguments:?}: {unread:?}");
+    }
+}
+
+#[test]
+fn nobody_there_is_a_failure() {
+    let nowhere = "http://127.0.0.1:1";
+    assert_eq!(run(&["check", "default", "me"], nowhere).0, 2);
+    assert_eq!(run(&["health"], nowhere).0, 1);
+    assert_eq!(run(&["policies"], nowhere).0, 1);
+    assert_eq!(run(&["check", "default", "me"], "https://127.0.0.1:1").0, 2);
+}
+
+#[test]
+fn health_and_policies_of_a_running_node() {
+    let node = Node::start();
+    let (code, out, _) = run(&["health"], &node.url());
+    assert_eq!((code, out.as_str()), (0, "ok\n"));
+    let (code, out, _) = run(&["policies"], &node.url());
+    assert_eq!(code, 0, "{out}");
+    for (policy, columns) in [
+        ("five-per-minute ", &["60s: 5 per 1m"][..]),
+        ("smooth ", &["token-bucket", "1s: 10 per 1s, burst 20"]),
+        ("price-list ", &["1d: 10000 per 1d; monthly: 200000 per 1mo"]),
+        ("login-trial ", &["sliding-window, shadow "]),
+        ("plan ", &["sliding-window, inline "]),
+    ] {
+        let line = out.lines().find(|line| line.starts_with(policy)).unwrap_or_default();
+        assert!(columns.iter().all(|column| line.contains(column)), "{line}");
+    }
+    let (code, out, _) = run(&["policies", "--json"], &node.url());
+    let told: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &told), (0, &http::get(&node.address, "/v1/policies").json()));
+}
+
+#[test]
+fn policies_tells_what_waits_for_a_restart() {
+    let policies = "policies: {default: {quotas: [5 per 1h]}}";
+    let file = file_with(policies);
+    let node = Node::with_config(&file);
+    let others = "fallback: {expected_nodes: 2}\nshutdown: {delay: 1s}\n";
+    std::fs::write(file.path(), format!("{others}{policies}")).unwrap();
+    http::post(&node.address, "/v1/reload", "");
+    for arguments in [&["policies"][..], &["policies", "--json"]] {
+        let (code, _, reason) = run(arguments, &node.url());
+        assert!(code == 0 && reason.contains("need a restart: `fallback`, `shutdown`"), "{code} {reason}");
+    }
+}
+
+/// Runs a command against another service, which returns 200 with `body` for every request.
+fn ask_another(body: &'static str, arguments: &[&str]) -> (i32, String, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    });
+    run(arguments, &url)
+}
+
+#[test]
+fn another_service_that_answers_is_no_node() {
+    for body in ["<html>", "{}", r#"{"status": "UP"}"#] {
+        for (arguments, expected) in [(&["health"][..], 1), (&["policies"], 1), (&["check", "default", "me"], 2)] {
+            let (code, out, reason) = ask_another(body, arguments);
+            assert_eq!((code, out.as_str()), (expected, ""), "{arguments:?} {body}");
+            assert!(reason.contains("what answers there is no Tollgate"), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn an_url_that_cannot_be_is_refused_and_not_repeated() {
+    for (url, expected) in [
+        ("http://127.0.0.1:70000/hunter2", "the port must be 1 to 65535"),
+        ("https://127.0.0.1:0/hunter2", "the port must be 1 to 65535"),
+        ("http://me:hunter2@127.0.0.1:1", "no user or password goes there"),
+        ("http://127.0.0.1:1/?x=hunter2", "neither a query nor a fragment goes there"),
+        ("http://127.0.0.1:1/#hunter2", "neither a query nor a fragment goes there"),
+        ("ftp://127.0.0.1:1/hunter2", "write http://host:port"),
+        ("hunter2 127.0.0.1", "write http://host:port"),
+    ] {
+        for (arguments, failed) in
+            [(&["health"][..], 1), (&["policies"], 1), (&["check", "default", "me"], 2), (&["bench", "-n", "1"], 2)]
+        {
+            let (code, _, reason) = run(arguments, url);
+            assert!(code == failed && reason.contains(expected), "{arguments:?} {url}: {code} {reason}");
+            assert!(!reason.contains("hunter2"), "{arguments:?}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_tells_all_that_the_node_told() {
+    let node = Node::start();
+    let id = "x".repeat(65);
+    let (_, _, reason) = run(&["check", "five-per-minute", "", "--id", &id], &node.url());
+    assert!(
+        reason.contains("/key ") && reason.contains("/id ") && !reason.contains("see violations"),
+        "{reason}"
+    );
+    let (_, _, reason) = run(&["check", "five-a-minute", "me"], &node.url());
+    assert!(reason.contains("there are ") && reason.contains("five-per-minute"), "{reason}");
+    let hash = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
+    let folder = tempfile::tempdir().unwrap();
+    let line = String::from_utf8(hash).unwrap().lines().nth(1).unwrap().to_owned();
+    std::fs::write(folder.path().join("check.tokens"), line).unwrap();
+    let config = "auth: {check_token_files: [check.tokens]}\npolicies: {default: {quotas: [5 per 1h]}}\n";
+    std::fs::write(folder.path().join("my.yaml"), config).unwrap();
+    let node = Node::with_config(folder.path().join("my.yaml"));
+    let (code, _, reason) = run(&["check", "default", "me"], &node.url());
+    assert!(code == 2 && reason.contains("--token-file") && reason.contains("TOLLGATE_TOKEN"), "{code} {reason}");
+}
+
+#[test]
+fn a_denial_that_is_only_noted_is_told() {
+    let file = file_with("policies: {watched: {quotas: [1 per 1h], shadow: true}}");
+    let node = Node::with_config(&file);
+    let (code, out, _) = run(&["check", "watched", "me", "--cost", "2"], &node.url());
+    assert!(code == 0 && out.starts_with("allowed, as the policy only watches (shadow)"), "{code} {out}");
+}
+
+#[test]
+fn policies_of_before_a_reload_with_faults_are_told_to_be_that() {
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let node = Node::with_config(&file);
+    let (code, _, reason) = run(&["policies"], &node.url());
+    assert_eq!((code, reason.as_str()), (0, ""));
+    std::fs::write(file.path(), "\npolices: {}\n").unwrap();
+    http::post(&node.address, "/v1/reload", "");
+    let (code, out, reason) = run(&["policies"], &node.url());
+    assert!(code == 0 && out.contains("5 per 1h"), "{code} {out}");
+    assert!(
+        reason.contains("policies of before") && reason.contains("line 2, column 1: ") && reason.contains("polices"),
+        "{reason}"
+    );
+}
+
+/// Variables of `serve` complete this file.
+#[test]
+fn a_file_is_read_as_serve_would() {
+    let file = file_with("store: {timeout: 50ms, key_prefix: shop}\npolicies: {default: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let log = log.path().to_str().unwrap();
+    for arguments in [&["validate", path][..], &["explain", path, "default", "me"], &["replay", path, "--log", log]] {
+        let alone = Command::new(TOLLGATE).args(arguments).output().unwrap();
+        assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+        let output = Command::new(TOLLGATE)
+            .args(arguments)
+            .env("TOLLGATE_STORE", "redis://127.0.0.1:1")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_variable_that_cannot_be_read_is_named() {
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let output = Command::new(TOLLGATE)
+        .arg("validate")
+        .arg(file.path())
+        .env("TOLLGATE_STORE", OsStr::from_bytes(b"redis://me:hunter2\xff@127.0.0.1:1"))
+        .output()
+        .unwrap();
+    let reason = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), reason.as_str()), (Some(1), "TOLLGATE_STORE: not UTF-8\n"));
+}
+
+#[test]
+fn what_is_taken_for_a_url_by_mistake_is_named() {
+    for (arguments, variable, expected) in [
+        (&["--store", "redis://127.0.0.1:1", "my.yaml"][..], "", "`my.yaml` is not the URL of a Redis"),
+        (&[], "redis://127.0.0.1:1 redis://127.0.0.1:2", "several are separated by commas"),
+    ] {
+        let mut command = Command::new(TOLLGATE);
+        let output = command.arg("serve").args(arguments).env("TOLLGATE_STORE", variable).output().unwrap();
+        let reason = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && reason.contains(expected), "{reason}");
+    }
+}
+
+#[test]
+fn who_asks_without_tls_is_told_where_there_is_some() {
+    let authority = Authority::new();
+    authority.sign("node");
+    let text = "tls: {cert_file: node.pem, key_file: node.key}\npolicies: {default: {quotas: [5 per 1h]}}";
+    std::fs::write(authority.path("my.yaml"), text).unwrap();
+    let node = Node::start_with(&["--config", &authority.text("my.yaml")]);
+    let (code, _, reason) = run(&["health"], &format!("http://{}", node.address));
+    assert!(code == 1 && reason.contains("is it https?"), "{code} {reason}");
+}
+
+/// Some editors write it at the start of a file.
+#[test]
+fn the_mark_of_an_encoding_is_no_part_of_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = String::from_utf8(Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout).unwrap();
+    let files = ["mine.token", "check.tokens"].map(|name| folder.path().join(name));
+    for (file, line) in files.iter().zip(made.lines()) {
+        std::fs::write(file, format!("\u{feff}{line}\n")).unwrap();
+    }
+    let config = "auth: {check_token_files: [check.tokens]}\npolicies: {default: {quotas: [5 per 1h]}}\n";
+    std::fs::write(folder.path().join("my.yaml"), config).unwrap();
+    let node = Node::with_config(folder.path().join("my.yaml"));
+    let (code, _, reason) = run(&["check", "default", "me", "--token-file", files[0].to_str().unwrap()], &node.url());
+    assert_eq!(code, 0, "{reason}");
+}
+
+#[test]
+fn a_slip_in_rust_log_is_a_line_like_the_others() {
+    let file = file_with("policies: {}");
+    let mut command = Command::new(TOLLGATE);
+    let output = command.arg("serve").arg(file.path()).env("RUST_LOG", "info,h2=loud").output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    let told: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!((&told["level"], &told["fields"]["ignored"]), (&"WARN".into(), &"h2=loud".into()), "{log}");
+}
+
+/// `serve` accepts its file as `validate`, `explain` and `replay` do.
+#[test]
+fn serve_takes_its_file_by_position() {
+    let file = file_with("policies: {mine: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let mut program = Command::new(TOLLGATE);
+    // The command line overrides a variable.
+    program.env("TOLLGATE_CONFIG", "no-such-file.yaml");
+    let node = Node::start_by(program, &[path]);
+    assert_eq!(run(&["check", "mine", "me"], &node.url()).0, 0);
+    let mut program = Command::new(TOLLGATE);
+    program.env("TOLLGATE_CONFIG", path);
+    let node = Node::start_by(program, &[]);
+    assert_eq!(run(&["check", "mine", "me"], &node.url()).0, 0);
+    let (code, _, reason) = run(&["serve", path, "--config", path], "");
+    assert!(code == 2 && reason.contains("cannot be used with"), "{code} {reason}");
+}
+
+#[test]
+fn help_explains_each_argument_by_position() {
+    for (command, arguments) in [
+        ("serve", &["[FILE]"][..]),
+        ("validate", &["<FILE>"]),
+        ("check", &["<POLICY>", "<KEY>"]),
+        ("explain", &["<FILE>", "<POLICY>", "<KEY>"]),
+        ("replay", &["<FILE>"]),
+    ] {
+        let (_, help, _) = run(&[command, "-h"], "");
+        for argument in arguments {
+            let text = help.lines().find_map(|line| line.trim().strip_prefix(argument));
+            assert!(text.is_some_and(|text| text.trim().len() > 5), "{command} {argument}: {help}");
+        }
+    }
+}
+
+/// Users copy help into tickets and chats.
+#[test]
+fn help_names_variables_and_not_what_they_hold() {
+    let variables = [
+        "TOLLGATE_LISTEN",
+        "TOLLGATE_ADMIN_LISTEN",
+        "TOLLGATE_STORE",
+        "TOLLGATE_URL",
+        "TOLLGATE_CA_FILE",
+        "TOLLGATE_CERT_FILE",
+        "TOLLGATE_KEY_FILE",
+    ];
+    for (arguments, named) in [
+        (&["serve", "--help"][..], "TOLLGATE_STORE"),
+        (&["serve", "-h"], "TOLLGATE_STORE"),
+        (&["help", "serve"], "TOLLGATE_STORE"),
+        (&["check", "--help"], "TOLLGATE_URL"),
+        (&["health", "-h"], "TOLLGATE_KEY_FILE"),
+    ] {
+        let held = "redis://me:hunter2@127.0.0.1:1";
+        let output = Command::new(TOLLGATE).args(arguments).envs(variables.map(|name| (name, held))).output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(help.contains(named) && !help.contains("hunter2"), "{arguments:?}: {help}");
+    }
+}
+
+#[test]
+fn one_is_not_told_in_the_plural() {
+    let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
+    let path = file.path().to_str().unwrap();
+    let (_, out, _) = run(&["validate", path], "");
+    assert!(out.ends_with("valid, 1 policy\n"), "{out}");
+    let node = Node::start_with(&["--config", path]);
+    std::fs::write(file.path(), "policies: {default: {quotas: [0 per 1h]}}").unwrap();
+    let refused = http::post(&node.address, "/v1/reload", "").json();
+    assert_eq!(refused["detail"], "the running policies stay in force: 1 fault, see violations");
+}
+
+/// Editors and CI parse these lines, from the first one on.
+#[test]
+fn validate_tells_each_fault_by_its_file_line_and_column() {
+    let file = file_with("listen: nowhere\npolicies:\n  a: {quotas: [0 per 1s]}\n  b: {quotos: [5 per 1s]}\n");
+    let path = file.path().to_str().unwrap();
+    let (code, out, reason) = run(&["validate", path], "");
+    let lines: Vec<&str> = reason.lines().collect();
+    assert!(code == 1 && out.is_empty() && lines.len() == 3, "{code} {out} {reason}");
+    for (line, at) in lines.iter().zip(["1:9: ", "3:16: ", "4:7: "]) {
+        assert!(line.starts_with(&format!("{path}:{at}")), "{reason}");
+    }
+    assert!(lines.iter().all(|line| line.starts_with(path)), "{reason}");
+}
+
+/// Sets every member to a documented value and names existing files.
+#[test]
+fn the_documented_configuration_is_valid() {
+    let authority = Authority::new();
+    authority.sign("node");
+    let (folder, password) = (authority.folder.path(), authority.text("password"));
+    std::fs::write(&password, "secret\n").unwrap();
+    std::fs::write(folder.join("admin.token"), format!("sha256:{}\n", "0".repeat(64))).unwrap();
+    let documented = include_str!("../fixtures/config/documented.yaml").replace("/run/secrets/redis", &password);
+    let file = folder.join("my.yaml");
+    std::fs::write(&file, documented).unwrap();
+    let (code, out, reason) = run(&["validate", file.to_str().unwrap()], "");
+    assert!(code == 0 && out.ends_with("valid, 5 policies\n"), "{code} {out} {reason}");
+}
+
+#[test]
+fn validate_refuses_what_is_not_there() {
+    let (code, _, reason) = run(&["validate", "no-such-file.yaml"], "");
+    assert!(code == 1 && reason.contains("no-such-file.yaml"), "{code} {reason}");
+}
+
+/// A path given by mistake neither fills the memory nor blocks the command.
+#[test]
+fn what_never_ends_is_no_configuration() {
+    let (code, _, reason) = run(&["validate", "/dev/zero"], "");
+    assert!(code == 1 && reason.contains("/dev/zero: cannot be read: it is larger than"), "{code} {reason}");
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for named in ["/dev/zero", pipe.to_str().unwrap()] {
+        let config = format!("auth: {{check_token_files: [{named}]}}\npolicies: {{default: {{quotas: [5 per 1h]}}}}");
+        let file = file_with(&config);
+        let (code, _, reason) = run(&["validate", file.path().to_str().unwrap()], "");
+        assert!(code == 1 && reason.contains("cannot be read: it is no file"), "{code} {reason}");
+    }
+}
+
+#[test]
+fn a_token_that_never_ends_is_none() {
+    let hash = |file: &str| {
+        let input = std::fs::File::open(file).unwrap();
+        let mut command = Command::new("prlimit");
+        command.args(["--as=2000000000", TOLLGATE, "token", "hash"]).stdin(input);
+        let output = command.output().expect("prlimit of util-linux");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(hash("/dev/zero"), (Some(1), "tollgate: standard input: it is larger than 4096 bytes\n".to_owned()));
+    let longest = file_with(&"x".repeat(4096));
+    assert_eq!(hash(longest.path().to_str().unwrap()).0, Some(0));
+}
+
+#[test]
+fn a_token_that_nobody_can_show_has_no_line() {
+    for token in ["två-två-två-två-två-två", "two words of many letters", "twenty-letters-and-a\u{7f}"] {
+        let file = file_with(&format!(" {token} \n"));
+        let input = std::fs::File::open(file.path()).unwrap();
+        let output = Command::new(TOLLGATE).args(["token", "hash"]).stdin(input).output().unwrap();
+        let reason = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{token}: {reason}");
+        assert!(reason.contains("letters, digits and signs") && !reason.contains(token), "{reason}");
+    }
+}
+
+#[test]
+fn a_file_of_authorities_that_holds_none_is_told() {
+    let (code, _, reason) = run(&["health", "--ca-file", "/dev/null"], &{
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || listener.accept());
+        url
+    });
+    assert!(code == 1 && reason.contains("/dev/null holds no certificate"), "{code} {reason}");
+}
+
+#[test]
+fn too_few_files_to_start_are_told() {
+    // A single core needs 15.
+    for permitted in 4..=14 {
+        let mut command = Command::new("prlimit");
+        command.args([&format!("--nofile={permitted}:{permitted}"), TOLLGATE, "serve", "--listen", "127.0.0.1:0"]);
+        let output = command.stdout(Stdio::null()).output();
+        let Output { status, stderr, .. } = output.expect("prlimit of util-linux");
+        let reason = String::from_utf8(stderr).unwrap();
+        assert!(
+            status.code() == Some(1) && reason.contains("Too many open files") && reason.contains("ulimit -n"),
+            "{permitted}: {status} {reason}"
+        );
+    }
+}
+
+#[test]
+fn an_address_in_use_is_told() {
+    let node = Node::start();
+    let (code, _, reason) = run(&["serve", "--listen", &node.address], "");
+    assert!(code == 1 && reason.contains("cannot listen on"), "{code} {reason}");
+}
+
+/// The programs are hard links, so no test writes a program that another test starts.
+#[test]
+fn bench_runs_the_load_generator_beside_it_or_on_path_or_names_it() {
+    let folder = tempfile::tempdir_in(Path::new(TOLLGATE).parent().unwrap()).unwrap();
+    let path = folder.path().join("path");
+    std::fs::create_dir(&path).unwrap();
+    let tollgate = folder.path().join("tollgate");
+    std::fs::hard_link(TOLLGATE, &tollgate).unwrap();
+    let bench = || {
+        let output = Command::new(&tollgate).args(["bench", "--url", "there"]).env("PATH", &path).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, out, reason) = bench();
+    assert!(code == Some(2) && out.is_empty(), "{code:?} {out} {reason}");
+    assert!(reason.starts_with("tollgate: the load generator is the program tollgate-bench"), "{reason}");
+    std::os::unix::fs::symlink("/bin/echo", path.join("tollgate-bench")).unwrap();
+    assert_eq!(bench(), (Some(0), "--url there\n".into(), String::new()));
+    std::os::unix::fs::symlink("/bin/false", folder.path().join("tollgate-bench")).unwrap();
+    assert_eq!(bench(), (Some(1), String::new(), String::new()));
+}

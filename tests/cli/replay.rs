@@ -1,0 +1,386 @@
+//! `tollgate replay`: the real program on logs of every format, with results computed by hand.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::TOLLGATE;
+
+const POLICIES: &str = "
+policies:
+  three: {quotas: [3 per 1m]}
+  one: {algorithm: fixed-window, anchor: first-hit, quotas: [1 per 10s]}
+  sum: {algorithm: fixed-window, anchor: clock, quotas: [100 per 1h]}
+  sms: {algorithm: fixed-window, anchor: clock, timezone: Europe/Berlin, quotas: [2 per 1d]}
+  addresses: {key: {type: ip}, quotas: [2 per 1m]}
+";
+
+/// `a` at 10:00:00, :05, :10, :15 and 10:02:00; `b` twice in one second.
+const COMMON: &str = r#"192.0.2.1 - ann [21/Nov/2026:10:00:00 +0000] "GET /x HTTP/1.1" 200 10
+192.0.2.1 - ann [21/Nov/2026:10:00:05 +0000] "GET /x?q=1 HTTP/1.1" 200 20
+192.0.2.2 - bob [21/Nov/2026:11:00:10 +0100] "POST /y HTTP/1.1" 404 -
+192.0.2.2 - - [21/Nov/2026:10:00:10 +0000] "POST /y HTTP/1.1" 200 30
+192.0.2.1 - ann [21/Nov/2026:10:00:10 +0000] "GET /x HTTP/1.1" 200 40
+192.0.2.1 - ann [21/Nov/2026:10:00:15 +0000] "GET /y HTTP/1.1" 200 50
+192.0.2.1 - ann [21/Nov/2026:10:02:00 +0000] "GET /x HTTP/1.1" 200 60
+"#;
+
+/// A folder with the policies and logs of these names and texts.
+fn folder(logs: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("policies.yaml", POLICIES)].iter().chain(logs) {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+/// The exit code, standard output and standard error of a replay in that folder.
+fn run(folder: &TempDir, arguments: &str) -> (i32, String, String) {
+    let output = Command::new(TOLLGATE)
+        .current_dir(folder.path())
+        .args(["replay", "policies.yaml"])
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn report(folder: &TempDir, arguments: &str) -> Value {
+    let (code, out, error) = run(folder, &format!("{arguments} --json"));
+    assert_eq!(code, 0, "{error}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// Allowed and denied of the first policy.
+fn verdicts(report: &Value) -> (u64, u64) {
+    let policy = &report["policies"][0];
+    (policy["allowed"].as_u64().unwrap(), policy["denied"].as_u64().unwrap())
+}
+
+#[test]
+fn a_common_log_by_client_with_two_policies_side_by_side() {
+    let folder = folder(&[("access.log", COMMON)]);
+    let report = report(&folder, "--policy three --policy one --log access.log");
+    assert_eq!(report["logs"], json!([{"name": "access.log", "format": "common"}]));
+    assert_eq!((&report["lines"], &report["requests"], &report["unreadable"]), (&json!(7), &json!(7), &json!(0)));
+    assert_eq!((&report["from"], &report["to"]), (&json!("2026-11-21T10:00:00Z"), &json!("2026-11-21T10:02:00Z")));
+    assert_eq!(report["peak_minutes"][0], json!({"minute": "2026-11-21T10:00:00Z", "checks": 6}));
+    // 192.0.2.1 sends a fourth request within the minute at 10:00:15.
+    let three = &report["policies"][0];
+    assert_eq!(
+        (&three["checks"], &three["denied"], &three["denied_share"]),
+        (&json!(7), &json!(1), &json!(0.142857))
+    );
+    assert_eq!(three["top_denied_keys"], json!([{"key": "192.0.2.1", "denied": 1, "cost": 1}]));
+    assert_eq!(three["peak_minutes"], json!([{"minute": "2026-11-21T10:00:00Z", "checks": 6, "denied": 1}]));
+    // 1 per 10 s from the first request: denied at :05 and :15. The second one of 192.0.2.2 is
+    // denied.
+    let one = &report["policies"][1];
+    assert_eq!((&one["policy"], &one["allowed"], &one["denied"]), (&json!("one"), &json!(4), &json!(3)));
+    let top = json!([{"key": "192.0.2.1", "denied": 2, "cost": 2}, {"key": "192.0.2.2", "denied": 1, "cost": 1}]);
+    assert_eq!(one["top_denied_keys"], top);
+}
+
+#[test]
+fn a_report_for_people_says_the_same() {
+    let folder = folder(&[("access.log", COMMON)]);
+    let (code, out, error) = run(&folder, "--policy three --policy one --log access.log --top 1");
+    assert_eq!((code, error.as_str()), (0, ""));
+    let expected = "\
+access.log: common
+7 lines, 7 requests, 0 unreadable, 0 without a key, 0 out of order
+from 2026-11-21T10:00:00Z to 2026-11-21T10:02:00Z
+
+POLICY        CHECKS        DENIED     SHARE  COST DENIED
+three              7             1   14.29 %      14.29 %
+one                7             3   42.86 %      42.86 %
+
+peak minute of the log: 2026-11-21T10:00:00Z with 6 requests
+
+three: keys denied most
+           1  192.0.2.1
+
+three: minutes denied most
+           1  of 6 at 2026-11-21T10:00:00Z
+
+one: keys denied most
+           2  192.0.2.1
+
+one: minutes denied most
+           3  of 6 at 2026-11-21T10:00:00Z
+";
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn other_fields_are_keys_and_bytes_are_a_cost() {
+    let combined: String = COMMON.lines().map(|line| format!("{line} \"http://r/\" \"curl \\\"8\\\"\"\n")).collect();
+    let folder = folder(&[("common.log", COMMON), ("combined.log", &combined)]);
+    let by = |log: &str, key: &str| {
+        let report = report(&folder, &format!("--policy three --log {log} --key {key}"));
+        (verdicts(&report), report["without_key"].as_u64().unwrap())
+    };
+    // ann sends five requests; the fourth in the minute is denied. A dash is no user.
+    assert_eq!(by("common.log", "user"), ((5, 1), 1));
+    // /x three times in the first minute with and without a query, /y three times.
+    assert_eq!(by("common.log", "path"), ((7, 0), 0));
+    assert_eq!(by("common.log", "method"), ((6, 1), 0));
+    assert_eq!(by("common.log", "status"), ((5, 2), 0));
+    // All have one value; the seventh request comes two minutes later.
+    assert_eq!(by("combined.log", "user-agent"), ((4, 3), 0));
+    assert_eq!(by("combined.log", "referer"), ((4, 3), 0));
+    assert_eq!(by("common.log", "referer"), ((0, 0), 7));
+    let format = report(&folder, "--policy three --log combined.log")["logs"][0]["format"].clone();
+    assert_eq!(format, "combined");
+    // 192.0.2.1 sends 10, 20, then 40, and 50 would be 120; 60 more are 130. 192.0.2.2 sends 0 and
+    // 30.
+    let bytes = report(&folder, "--policy sum --log common.log --cost bytes");
+    let sum = &bytes["policies"][0];
+    assert_eq!((verdicts(&bytes), &sum["cost"], &sum["cost_denied"]), ((5, 2), &json!(210), &json!(110)));
+    assert_eq!(sum["top_denied_keys"], json!([{"key": "192.0.2.1", "denied": 2, "cost": 110}]));
+    // 34 + 34, and no third.
+    assert_eq!(verdicts(&report(&folder, "--policy sum --log common.log --cost 34")), (4, 3));
+}
+
+#[test]
+fn json_lines_with_times_of_every_kind() {
+    // All within 10 seconds of 2026-11-21T10:00:00Z, which is 1795255200.
+    let lines = r#"{"time":"2026-11-21T10:00:00Z","key":"a"}
+{"time":1795255201,"key":"a","cost":2,"meta":"user-42","more":[{"x":1}]}
+{"key":"b","time":1795255202.5}
+{"time":1795255203000,"key":"a"}
+{"time":1795255204000000,"key":"a","cost":0}
+
+{"time":"2026-11-21T11:00:05.5+01:00","key":"b","cost":3}
+{"time":1795255206,"key":"b","cost":2}
+"#;
+    let folder = folder(&[("checks.jsonl", lines)]);
+    let told = report(&folder, "--policy three --log checks.jsonl");
+    // a: 1 and 2 fit, then one more is denied, and cost 0 only peeks. b: 1 fits, 3 do not, 2 do.
+    assert_eq!((&told["logs"][0]["format"], &told["lines"]), (&json!("json"), &json!(7)));
+    assert_eq!((verdicts(&told), &told["policies"][0]["cost_denied"]), ((5, 2), &json!(4)));
+    assert_eq!((&told["from"], &told["to"]), (&json!("2026-11-21T10:00:00Z"), &json!("2026-11-21T10:00:06Z")));
+    // By another member: one key. Lines without that member have no key.
+    let by_meta = report(&folder, "--policy three --log checks.jsonl --key meta --cost 4");
+    assert_eq!((verdicts(&by_meta), &by_meta["without_key"]), ((0, 1), &json!(6)));
+}
+
+/// Two a day in Berlin: the day of 23 hours ends at 22:00 UTC.
+#[test]
+fn windows_by_the_calendar_are_those_of_the_log() {
+    let times = ["2026-03-28T23:00:00Z", "2026-03-29T21:59:58Z", "2026-03-29T21:59:59Z", "2026-03-29T22:00:00Z"];
+    let lines: String = times.iter().map(|time| format!("{{\"time\":\"{time}\",\"key\":\"user\"}}\n")).collect();
+    let folder = folder(&[("sms.jsonl", &lines)]);
+    let told = report(&folder, "--policy sms --log sms.jsonl");
+    assert_eq!(verdicts(&told), (3, 1));
+    assert_eq!(told["policies"][0]["peak_minutes"][0]["minute"], "2026-03-29T21:59:00Z");
+}
+
+#[test]
+fn time_never_goes_back_and_goes_on_from_log_to_log() {
+    let line = |time: u64| format!("{{\"time\":{time},\"key\":\"a\"}}\n");
+    let (first, second) = (line(1000) + &line(1009) + &line(1005), line(1002) + &line(1010) + &line(1019));
+    let folder = folder(&[("1.jsonl", &first), ("2.jsonl", &second)]);
+    // 1 per 10 s from the first: 1000, then 1010. The replay decides 1005 and 1002 at 1009.
+    let told = report(&folder, "--policy one --log 1.jsonl --log 2.jsonl");
+    assert_eq!((verdicts(&told), &told["out_of_order"]), ((2, 4), &json!(2)));
+    assert_eq!((&told["from"], &told["to"]), (&json!("1970-01-01T00:16:40Z"), &json!("1970-01-01T00:16:59Z")));
+}
+
+#[test]
+fn standard_input_is_a_log() {
+    let folder = folder(&[]);
+    let mut program = Command::new(TOLLGATE)
+        .current_dir(folder.path())
+        .args(["replay", "policies.yaml", "--policy", "three", "--log", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    program.stdin.take().unwrap().write_all(COMMON.as_bytes()).unwrap();
+    let output = program.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((verdicts(&report), &report["logs"][0]["name"]), ((6, 1), &json!("standard input")));
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_counted_and_the_first_few_shown() {
+    let mut log: Vec<u8> = COMMON.into();
+    log.extend(b"\n\xff\xfe\n192.0.2.9 - - [no time] \"GET / HTTP/1.1\" 200 1\r\n");
+    log.extend(b"192.0.2.9 - - [31/Feb/2026:10:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
+    log.extend(b"192.0.2.9 - - [21/Nov/2026:10:03:00 +0000] \"GET / HTTP/1.1\n");
+    log.extend(b"{\"time\":1,\"key\":\"a\"}\n".repeat(3));
+    log.extend(vec![b'x'; 300_000]);
+    let folder = folder(&[]);
+    std::fs::write(folder.path().join("access.log"), log).unwrap();
+    let (code, out, error) = run(&folder, "--policy three --log access.log");
+    assert_eq!(code, 0, "{error}");
+    assert!(out.contains("\n15 lines, 7 requests, 8 unreadable, 0 without a key"), "{out}");
+    let shown: Vec<_> = error.lines().collect();
+    assert_eq!(shown.len(), 5, "{error}");
+    assert_eq!(shown[0], "tollgate: access.log:9: nothing behind the client");
+    assert_eq!(shown[1], "tollgate: access.log:10: the time is not like `10/Oct/2000:13:55:36 -0700`");
+    assert_eq!(shown[3], "tollgate: access.log:12: no request in quotes");
+}
+
+#[test]
+fn keys_that_the_policy_refuses_are_told() {
+    let folder = folder(&[("access.log", COMMON)]);
+    let told = report(&folder, "--policy addresses --log access.log --key user");
+    assert_eq!((verdicts(&told), &told["policies"][0]["refused_keys"]), ((0, 0), &json!(6)));
+    assert_eq!(verdicts(&report(&folder, "--policy addresses --log access.log")), (5, 2));
+}
+
+#[test]
+fn lists_answer_as_those_of_a_node_do() {
+    let log = r#"{"time": "2026-11-21T10:00:00Z", "key": "K"}"#;
+    let keys = ["mallory", "10.1.2.3", "10.1.2.3", "vip", "vip", "vip", "ann", "ann"];
+    let log: String = keys.iter().map(|key| log.replace('K', key) + "\n").collect();
+    let folder = folder(&[("a.jsonl", &log)]);
+    let lists =
+        "{deny: {keys: [mallory]}, allow: {cidrs: [10.0.0.0/8]}, overrides: [{match: {key: vip}, quotas: [2 per 1h]}]";
+    std::fs::write(
+        folder.path().join("policies.yaml"),
+        format!("policies:\n  listed: {lists}, quotas: [1 per 1h]}}\n"),
+    )
+    .unwrap();
+    let report = report(&folder, "--policy listed --log a.jsonl");
+    let denied = |key| json!({"key": key, "denied": 1, "cost": 1});
+    let all = [denied("ann"), denied("mallory"), denied("vip")];
+    assert_eq!(report["policies"][0]["top_denied_keys"], json!(all), "{report}");
+    assert_eq!(verdicts(&report), (5, 3));
+}
+
+#[test]
+fn keys_are_told_as_they_are_and_only_what_cannot_be_seen_is_escaped() {
+    let line = r#"{"time": 1, "key": "it's \"a\\b\"\u001b"}"#;
+    let folder = folder(&[("checks.json", &format!("{line}\n{line}\n"))]);
+    let (code, out, error) = run(&folder, "--policy one --log checks.json");
+    assert!(code == 0 && out.contains(r#"  it's "a\b"\u{1b}"#), "{out}{error}");
+}
+
+/// `zcat *.gz` prints daily logs in this order: the newest first.
+#[test]
+fn logs_in_the_wrong_order_are_told() {
+    let newer = COMMON.replace("21/Nov", "22/Nov");
+    let folder = folder(&[("access.log", COMMON), ("newer.log", &newer)]);
+    let order = |logs: &str| run(&folder, &format!("--policy three {logs}"));
+    assert_eq!(order("--log access.log --log newer.log").2, "");
+    let (code, out, error) = order("--log newer.log --log access.log");
+    assert!(code == 0 && out.contains("7 out of order"), "{code} {out}");
+    assert!(error.contains("7 of 14 requests are from more than 5 minutes before"), "{error}");
+}
+
+#[test]
+fn a_mark_before_the_text_is_no_part_of_it() {
+    let folder = folder(&[
+        ("access.log", &format!("\u{feff}{COMMON}")),
+        ("checks.json", "\u{feff}{\"time\":1,\"key\":\"k\"}\n"),
+    ]);
+    let told = report(&folder, "--policy three --log access.log");
+    assert_eq!(
+        told["policies"][0]["top_denied_keys"],
+        json!([{"key": "192.0.2.1", "denied": 1, "cost": 1}]),
+        "{told}"
+    );
+    assert_eq!(report(&folder, "--policy three --log checks.json")["logs"][0]["format"], "json");
+}
+
+#[test]
+fn a_log_of_which_nothing_can_be_read_is_not_passed_over() {
+    let folder = folder(&[("access.log", COMMON), ("notes.txt", "one\ntwo\n")]);
+    std::fs::write(folder.path().join("old.log.gz"), b"\x1f\x8b\x08\x00\n\n").unwrap();
+    let (code, out, error) = run(&folder, "--policy three --log old.log.gz --log access.log");
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(error.contains("old.log.gz is compressed: `zcat` it to `--log -`"), "{error}");
+    let (code, out, error) = run(&folder, "--policy three --log access.log --log notes.txt");
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(error.contains("no line of 2 can be read:\n  notes.txt:1: "), "{error}");
+}
+
+#[test]
+fn a_cost_beyond_all_numbers_is_the_greatest() {
+    let line = "{\"time\":1,\"key\":\"k\",\"cost\":1000000000000000}\n";
+    let folder = folder(&[("checks.json", &line.repeat(20_000))]);
+    let told = report(&folder, "--policy three --log checks.json");
+    assert_eq!(told["policies"][0]["top_denied_keys"], json!([{"key": "k", "denied": 20_000, "cost": u64::MAX}]));
+}
+
+#[test]
+fn what_cannot_be_done_has_its_exit_code_and_its_reason() {
+    let folder =
+        folder(&[("access.log", COMMON), ("notes.txt", "one\ntwo\n"), ("empty.log", ""), ("bad.yaml", "polices: {}")]);
+    let fails = |arguments: &str, expected: i32, reason: &str| {
+        let (code, out, error) = run(&folder, arguments);
+        assert_eq!((code, out.as_str()), (expected, ""), "{arguments}: {error}");
+        assert!(error.starts_with("tollgate: ") && error.contains(reason), "{arguments}: {error}");
+    };
+    fails("--policy thre --log access.log", 1, "no policy is named `thre`: there are `addresses`");
+    fails("--log access.log", 1, "no policy is named `default`");
+    fails("--policy three --log access.log --key agent", 1, "`user-agent`");
+    fails("--policy three --log access.log --cost path", 1, "a number or `bytes`");
+    fails("--policy three --log access.log --cost 1000000000000001", 1, "the most is 1000000000000000");
+    fails("--policy three --log no-such.log", 2, "no-such.log cannot be read");
+    fails("--policy three --log .", 2, "cannot be read");
+    fails("--policy three --log notes.txt", 2, "no line of 2 can be read:\n  notes.txt:1: ");
+    fails("--policy three --log access.log --format json", 2, "no line of 7 can be read");
+    let empty = report(&folder, "--policy three --log empty.log");
+    assert_eq!(
+        (verdicts(&empty), &empty["from"], &empty["logs"][0]["format"]),
+        ((0, 0), &Value::Null, &Value::Null)
+    );
+    let bad = Command::new(TOLLGATE)
+        .current_dir(folder.path())
+        .args(["replay", "bad.yaml", "--log", "access.log"])
+        .output();
+    let bad = bad.unwrap();
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(String::from_utf8(bad.stderr).unwrap().contains("did you mean `policies`?"));
+    assert_eq!(run(&folder, "--policy three").0, 2, "clap's own");
+}
+
+/// A million lines of a day. The rate depends on the build, so the test prints it without an
+/// assertion.
+///
+/// `cargo test --release --test it -- --ignored --nocapture replay`
+#[test]
+#[ignore = "writes 100 MB; its rate only says something of a release build"]
+#[expect(clippy::disallowed_methods, clippy::print_stderr, reason = "a measurement has no clock of its own")]
+fn a_million_lines() {
+    const LINES: u64 = 1_000_000;
+    let folder = folder(&[]);
+    for (name, json) in [("access.log", false), ("checks.jsonl", true)] {
+        let mut file = std::io::BufWriter::new(std::fs::File::create(folder.path().join(name)).unwrap());
+        let (mut line, mut random) = (String::new(), 1u64);
+        for number in 0..LINES {
+            // A linear congruential generator; the square favours few of 65,536 clients.
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let client = ((random >> 48) * (random >> 32 & 0xffff)) >> 16;
+            let (second, [high, low]) = (number * 86_400 / LINES, [client >> 8, client & 255]);
+            line.clear();
+            if json {
+                write!(line, "{{\"time\":{},\"key\":\"10.0.{high}.{low}\"}}", 1_795_219_200 + second).unwrap();
+            } else {
+                let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+                write!(line, "10.0.{high}.{low} - - [21/Nov/2026:{hour:02}:{minute:02}:{second:02} +0000] ").unwrap();
+                line.push_str("\"GET /some/path/of/usual/length?and=query HTTP/1.1\" 200 2326 \"-\" \"Mozilla/5.0\"");
+            }
+            writeln!(file, "{line}").unwrap();
+        }
+        file.into_inner().unwrap();
+        for policies in ["--policy three", "--policy sms", "--policy three --policy one --policy sms"] {
+            let started = std::time::Instant::now();
+            let told = report(&folder, &format!("{policies} --log {name}"));
+            let took = started.elapsed();
+            assert_eq!(told["requests"], LINES);
+            let (allowed, denied) = verdicts(&told);
+            assert!(allowed + denied == LINES && denied > 0, "{told}");
+            let rate = LINES as f64 / took.as_secs_f64();
+            eprintln!("{name} {policies}: {took:.2?}, {rate:.0} lines/s, {denied} denied by the first");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The rules, the dashboard and the manual name existing metrics, and promtool accepts the rules.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::support::promtool::promtool;
+use crate::support::{Node, cluster, config_on, http, unique};
+
+#[test]
+fn the_rules_are_right_and_fire_when_they_should() {
+    for arguments in [
+        ["check", "config", "cluster/prometheus.yml"],
+        ["check", "rules", "cluster/alerts.yml"],
+        ["test", "rules", "cluster/alerts_test.yml"],
+    ] {
+        let output = promtool(&arguments, "");
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&said));
+    }
+}
+
+#[test]
+fn what_is_watched_exists_and_is_explained() {
+    let file = config_on(&cluster::shared().seeds(), "policies: {default: {quotas: [5 per 1h], timeout: 5s}}");
+    let node = Node::with_config(&file);
+    http::post(&node.address, "/v1/check", format!(r#"{{"key": "{}"}}"#, unique("watched")));
+    let text = node.metrics();
+    let mut samples: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    // It has no series without `tls`.
+    let certificate = "tollgate_tls_certificate_end_timestamp_seconds";
+    assert!(text.contains(&format!("# TYPE {certificate} gauge")), "{text}");
+    samples.insert(certificate);
+    for path in ["cluster/alerts.yml", "cluster/alerts_test.yml", "cluster/grafana/dashboards/tollgate.json"] {
+        let watched = fs::read_to_string(path).unwrap();
+        let watched = names(&watched);
+        assert!(watched.len() > 5, "{path} was misread");
+        let unknown: Vec<_> = watched.difference(&samples).collect();
+        assert!(unknown.is_empty(), "{path} speaks of {unknown:?}");
+    }
+    let manual = fs::read_to_string("docs/operations.md").unwrap();
+    let announced = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let unexplained: Vec<&str> = announced.filter(|name| !manual.contains(&format!("`{name}"))).collect();
+    assert!(unexplained.is_empty(), "docs/operations.md says nothing of {unexplained:?}");
+    let alerts = fs::read_to_string("cluster/alerts.yml").unwrap();
+    let unexplained: Vec<&str> = alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+        .filter(|alert| !manual.contains(&format!("`{alert}`")))
+        .collect();
+    assert!(unexplained.is_empty(), "docs/operations.md says nothing of {unexplained:?}");
+}
+
+/// Words with the form of a node's metric.
+fn names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    words.filter(|word| word.starts_with("tollgate_") || word.starts_with("process_")).collect()
+}

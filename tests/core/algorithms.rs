@@ -1,0 +1,211 @@
+//! Compares each algorithm with a naive model that keeps everything, on every step of random
+//! histories.
+
+use proptest::prelude::*;
+use tollgate::limit::decision::decide;
+use tollgate::limit::policy::{Algorithm, Policy};
+use tollgate::limit::quota::{Anchor, Quota, Rule};
+use tollgate::limit::state::State;
+use tollgate::limit::time::Micros;
+
+use crate::support::exact_log::exact_wait;
+use crate::support::steps::{
+    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, histories, log_policies, policy_of,
+    runner, with_limits,
+};
+
+/// Every charge, with its instant. The model computes the remaining units from all of them.
+#[derive(Default)]
+struct Charges(Vec<(Micros, u64)>);
+
+impl Charges {
+    fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
+        match quota.rule {
+            Rule::FixedWindow(anchor) => self.in_window(quota, anchor, now),
+            Rule::TokenBucket(rate) => {
+                let (units, per) = (u128::from(rate.units.get()), u128::from(rate.per));
+                let burst = u128::from(quota.limit.get()) * per;
+                // In units / per. When the clock steps back, the debt includes the units repaid
+                // since then.
+                let (mut debt, mut since) = (0u128, 0u128);
+                let owed = |debt: u128, since: u128, at: u128| match at.checked_sub(since) {
+                    Some(elapsed) => debt.saturating_sub(elapsed * units),
+                    None => debt + (since - at) * units,
+                };
+                for (at, cost) in &self.0 {
+                    let at = u128::from(*at);
+                    debt = owed(debt, since, at) + u128::from(*cost) * per;
+                    since = at;
+                }
+                let debt = owed(debt, since, u128::from(now));
+                u64::try_from(burst.saturating_sub(debt) / per).unwrap()
+            }
+            Rule::SlidingLog(most) => self.in_log(quota, most.get() as usize, now),
+            Rule::SlidingWindow => unreachable!("is not exact"),
+        }
+    }
+
+    /// The log stores a charge at the latest instant seen so far. The charge counts for one window
+    /// from then.
+    fn in_log(&self, quota: &Quota, most: usize, now: Micros) -> u64 {
+        let mut latest = 0;
+        let noted = self.0.iter().map(|(at, cost)| {
+            latest = latest.max(*at);
+            (latest, cost)
+        });
+        let counting: Vec<u64> = noted.filter(|(at, _)| at + quota.window > now).map(|(_, cost)| *cost).collect();
+        let left = quota.limit.get().saturating_sub(counting.iter().sum());
+        if counting.len() >= most { 0 } else { left }
+    }
+
+    fn in_window(&self, quota: &Quota, anchor: Anchor, now: Micros) -> u64 {
+        let (mut end, mut count) = (0, 0);
+        for (at, cost) in &self.0 {
+            if count == 0 || *at >= end {
+                end = match anchor {
+                    Anchor::Clock => (at / quota.window + 1) * quota.window,
+                    Anchor::FirstHit => at + quota.window,
+                    Anchor::Calendar(calendar) => calendar.window(*at).end,
+                };
+                count = 0;
+            }
+            count += cost;
+        }
+        if now >= end { quota.limit.get() } else { quota.limit.get().saturating_sub(count) }
+    }
+}
+
+fn equals_its_model((policy, steps): (Policy, Vec<Step>)) -> Result<(), TestCaseError> {
+    let mut charges = Charges::default();
+    let mut states: Vec<State> = policy.quotas.iter().map(State::new).collect();
+    for step in &steps {
+        let policy = with_limits(&policy, step.quarters);
+        let ruling = decide(&policy, &mut states, step.now, &step.costs);
+        for verdict in &ruling.verdicts {
+            let left: Vec<u64> = policy.quotas.iter().map(|quota| charges.remaining(quota, step.now)).collect();
+            let fits = verdict.cost == 0 || left.iter().all(|left| verdict.cost <= *left);
+            prop_assert_eq!(verdict.allowed, fits, "{:?} with {:?} left", verdict, left);
+            let charged = if fits { verdict.cost } else { 0 };
+            if charged > 0 {
+                charges.0.push((step.now, charged));
+            }
+            for (state, quota) in verdict.quotas.iter().zip(&policy.quotas) {
+                prop_assert_eq!(state.remaining, charges.remaining(quota, step.now));
+            }
+        }
+        for verdict in &ruling.verdicts {
+            exact_wait(&policy, &states, step.now, verdict.cost, verdict.again_after)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn fixed_windows_equal_a_model_that_keeps_everything() {
+    runner(2000).run(&histories(fixed_policies(), 80), equals_its_model).unwrap();
+}
+
+#[test]
+fn sliding_logs_equal_a_model_that_keeps_everything() {
+    runner(2000).run(&histories(log_policies(), 80), equals_its_model).unwrap();
+}
+
+#[test]
+fn windows_by_the_calendar_equal_a_model_that_keeps_everything() {
+    runner(1000).run(&histories(calendar_policies(), 80), equals_its_model).unwrap();
+}
+
+#[test]
+fn token_buckets_equal_a_model_that_keeps_everything() {
+    runner(2000).run(&histories(bucket_policies(), 80), equals_its_model).unwrap();
+}
+
+/// Guarantee 1 for token buckets: burst + rate x t in any interval t, also when the clock steps
+/// back.
+#[test]
+fn token_buckets_admit_no_more_than_burst_and_rate() {
+    let property = |(policy, steps): (Policy, Vec<Step>)| {
+        let mut admitted: Vec<(Micros, u64)> = Vec::new();
+        let mut states: Vec<State> = policy.quotas.iter().map(State::new).collect();
+        for step in &steps {
+            let verdicts = decide(&policy, &mut states, step.now, &step.costs).verdicts;
+            let sum = verdicts.iter().filter(|verdict| verdict.allowed).map(|verdict| verdict.cost).sum();
+            admitted.push((step.now, sum));
+        }
+        admitted.sort_unstable();
+        for quota in &policy.quotas {
+            let Rule::TokenBucket(rate) = quota.rule else { unreachable!() };
+            for (index, (from, _)) in admitted.iter().enumerate() {
+                let mut sum = 0u128;
+                for (to, cost) in &admitted[index..] {
+                    sum += u128::from(*cost);
+                    let refilled = u128::from(to - from) * u128::from(rate.units.get()) / u128::from(rate.per);
+                    prop_assert!(
+                        sum <= u128::from(quota.limit.get()) + refilled,
+                        "{sum} in {} us of {quota:?}",
+                        to - from
+                    );
+                }
+            }
+        }
+        Ok(())
+    };
+    runner(500).run(&histories(bucket_policies(), 60), property).unwrap();
+}
+
+/// redis-cell's CL.THROTTLE key max_burst count period quantity -> limited, limit, remaining,
+/// retry_after, reset_after. Values are computed by hand, in whole seconds; -1 when allowed. Each
+/// row uses a new key, charged once with `used` units `later` ms ago.
+#[test]
+fn the_same_five_numbers_as_cl_throttle() {
+    // max_burst, count, period s, used, later ms, quantity -> limited, limit, remaining,
+    // retry_after, reset_after
+    let rows: [([u64; 6], [i64; 5]); 22] = [
+        ([15, 30, 60, 0, 0, 1], [0, 16, 15, -1, 2]),
+        ([15, 30, 60, 1, 0, 1], [0, 16, 14, -1, 4]),
+        ([15, 30, 60, 15, 0, 1], [0, 16, 0, -1, 32]),
+        ([15, 30, 60, 16, 0, 1], [1, 16, 0, 2, 32]),
+        ([15, 30, 60, 16, 1000, 1], [1, 16, 0, 1, 31]),
+        ([15, 30, 60, 16, 1999, 1], [1, 16, 0, 1, 31]),
+        ([15, 30, 60, 16, 2000, 1], [0, 16, 0, -1, 32]),
+        ([15, 30, 60, 16, 2000, 2], [1, 16, 1, 2, 30]),
+        ([15, 30, 60, 0, 0, 16], [0, 16, 0, -1, 32]),
+        ([15, 30, 60, 0, 0, 17], [1, 16, 16, -1, 0]),
+        ([15, 30, 60, 8, 0, 9], [1, 16, 8, 2, 16]),
+        ([15, 30, 60, 8, 0, 12], [1, 16, 8, 8, 16]),
+        ([0, 1, 1, 0, 0, 1], [0, 1, 0, -1, 1]),
+        ([0, 1, 1, 1, 0, 1], [1, 1, 0, 1, 1]),
+        ([0, 1, 1, 1, 1000, 1], [0, 1, 0, -1, 1]),
+        ([4, 7, 3, 5, 0, 1], [1, 5, 0, 1, 3]),
+        ([4, 7, 3, 5, 428, 1], [1, 5, 0, 1, 2]),
+        ([4, 7, 3, 5, 429, 1], [0, 5, 0, -1, 3]),
+        ([4, 7, 3, 0, 0, 0], [0, 5, 5, -1, 0]),
+        ([9, 1000, 60, 10, 59, 1], [1, 10, 0, 1, 1]),
+        ([9, 1000, 60, 10, 60, 1], [0, 10, 0, -1, 1]),
+        ([99, 10, 1, 100, 5000, 60], [1, 100, 50, 1, 5]),
+    ];
+    let up = |span: Micros| i64::try_from(span.div_ceil(1_000_000)).unwrap();
+    for ([max_burst, count, period, used, later, quantity], expected) in rows {
+        let policy = policy_of(Algorithm::TokenBucket, vec![bucket(max_burst + 1, count, period * 1_000_000)]);
+        let mut states = vec![State::new(&policy.quotas[0])];
+        if used > 0 {
+            assert!(decide(&policy, &mut states, START, &[used]).verdicts[0].allowed);
+        }
+        let verdict = decide(&policy, &mut states, START + later * 1000, &[quantity]).verdicts.remove(0);
+        let retry_after = match verdict.retry_after {
+            tollgate::limit::decision::Wait::For(span @ 1..) => up(span),
+            _ => -1,
+        };
+        let told = [
+            i64::from(!verdict.allowed),
+            i64::try_from(policy.quotas[0].limit.get()).unwrap(),
+            i64::try_from(verdict.quotas[0].remaining).unwrap(),
+            retry_after,
+            up(verdict.quotas[0].reset_after),
+        ];
+        assert_eq!(
+            told, expected,
+            "CL.THROTTLE key {max_burst} {count} {period} {quantity}, {used} used {later} ms ago"
+        );
+    }
+}

@@ -1,0 +1,363 @@
+//! The pre-filter denies only where the store would, and for no shorter a wait, in any order of
+//! answers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::limit::decision::Wait;
+use tollgate::limit::key::{Fingerprint, Fingerprinter};
+use tollgate::limit::policy::Policy;
+use tollgate::limit::time::Micros;
+use tollgate::prefilter::{Prefilter, Question};
+use tollgate::store::Generations;
+use tollgate::store::{Done, Subject, Taken, Work};
+
+use crate::support::steps::{START, any_policies, policy, runner, span, subject};
+use crate::support::timed::Timed;
+
+const MAX_DENIAL: Duration = Duration::from_secs(60);
+
+/// The maximum delay of a question, and of an answer, us.
+const WAY: Micros = 30_000;
+
+/// A check by one node after `gap` us, with the delays of its question and its answer.
+#[derive(Debug, Clone)]
+struct Asking {
+    gap: Micros,
+    node: usize,
+    cost: u64,
+    there: Micros,
+    back: Micros,
+}
+
+/// An event of the simulation; the number identifies the check.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Ask(usize),
+    Decide(usize),
+    Answer(usize),
+}
+
+struct Node {
+    prefilter: Prefilter,
+    /// This node's clock minus the store's, us.
+    ahead: Micros,
+}
+
+fn node(ahead: Micros) -> Node {
+    Node { prefilter: Prefilter::new(1000, MAX_DENIAL, Arc::new(Generations::default())), ahead }
+}
+
+fn askings(policy: &Policy) -> impl Strategy<Value = Vec<Asking>> + use<> {
+    let shortest = policy.quotas.iter().map(span).min().unwrap();
+    let tightest = policy.quotas.iter().map(|quota| quota.limit.get()).min().unwrap();
+    let gap = prop_oneof![6 => 0..WAY / 4, 3 => 0..shortest / 4, 1 => 0..shortest * 2];
+    let cost = prop_oneof![6 => Just(1), 3 => 1..=tightest.div_ceil(3), 1 => 1..=tightest, 1 => Just(0), 1 => Just(tightest + 1)];
+    let asking = (gap, 0..3usize, cost, 0..WAY, 0..WAY).prop_map(|(gap, node, cost, there, back)| Asking {
+        gap,
+        node,
+        cost,
+        there,
+        back,
+    });
+    prop::collection::vec(asking, 150)
+}
+
+#[test]
+fn a_no_is_always_one_that_the_store_would_give_with_a_true_retry_after() {
+    let cases = any_policies().prop_flat_map(|policy| {
+        let askings = askings(&policy);
+        (Just(policy), askings)
+    });
+    let mut runner = runner(1500);
+    let mut denials = 0;
+    let counted = std::cell::RefCell::new(&mut denials);
+    runner
+        .run(&cases, |(policy, askings)| {
+            **counted.borrow_mut() += simulate(&policy, &askings)?;
+            Ok(())
+        })
+        .unwrap();
+    println!("{denials} denials by the pre-filter, each asked of the store as well");
+    assert!(denials > 5_000, "only {denials}: the simulation asks too little");
+}
+
+fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
+    let policy = Arc::new(policy.clone());
+    let subject = subject(policy.clone(), "k");
+    let fingerprint = subject.fingerprint;
+    let store = Timed::new(10);
+    let nodes = [node(0), node(7_000_000), node(1_234)];
+    let mut events = BinaryHeap::new();
+    let mut at = START;
+    for (number, asking) in askings.iter().enumerate() {
+        at += asking.gap;
+        events.push(Reverse((at, Event::Ask(number))));
+    }
+    let mut questions: Vec<Option<Question>> = vec![None; askings.len()];
+    let mut answers: Vec<Option<Taken>> = vec![None; askings.len()];
+    // For each answer with a known fitting instant: the node, that instant by its clock, and the
+    // round trip.
+    let mut learned: Vec<(usize, Micros, Micros)> = Vec::new();
+    let mut denials = 0;
+    while let Some(Reverse((now, event))) = events.pop() {
+        match event {
+            Event::Ask(number) => {
+                let Asking { node, cost, there, .. } = askings[number];
+                let Node { prefilter, ahead } = &nodes[node];
+                if let Some(denial) = prefilter.denial(fingerprint, &policy, cost, now + ahead) {
+                    denials += 1;
+                    let beside = store.at(now).take(&subject, &[cost], &[]).unwrap().ruling.verdicts.remove(0);
+                    let Wait::For(wait @ 1..) = beside.retry_after else {
+                        return Err(TestCaseError::fail(format!("the store says {beside:?} to {cost}")));
+                    };
+                    let told = denial.retry_after;
+                    let binding = beside.quotas[beside.binding];
+                    prop_assert_eq!(denial.quota, beside.binding);
+                    // The remaining units at that time. Some of that quota may have refilled since,
+                    // while another quota is closed.
+                    prop_assert!(denial.remaining <= binding.remaining);
+                    prop_assert!(denial.reset_after >= binding.reset_after);
+                    // Some answer reported that instant, and its round trip bounds the extra wait.
+                    let trips = learned.iter().filter(|(of, full_at, _)| (*of, *full_at) == (node, now + ahead + told));
+                    let trip = trips.map(|(_, _, trip)| *trip).max();
+                    prop_assert!(trip.is_some(), "no answer said so");
+                    prop_assert!(
+                        told >= wait && told <= wait + trip.unwrap(),
+                        "told {told}, true {wait}, trip {trip:?}"
+                    );
+                } else {
+                    questions[number] = Some(prefilter.question(fingerprint.slot(), now + ahead));
+                    events.push(Reverse((now + there, Event::Decide(number))));
+                }
+            }
+            Event::Decide(number) => {
+                let Asking { cost, back, .. } = askings[number];
+                answers[number] = Some(store.at(now).take(&subject, &[cost], &[]).unwrap());
+                events.push(Reverse((now + back, Event::Answer(number))));
+            }
+            Event::Answer(number) => {
+                let Node { prefilter, ahead } = &nodes[askings[number].node];
+                let Asking { node, there, back, .. } = askings[number];
+                let (question, taken) = (questions[number].unwrap(), answers[number].as_ref().unwrap());
+                if let Wait::For(wait @ 1..) = taken.ruling.verdicts[0].again_after {
+                    learned.push((node, now + ahead + wait, there + back));
+                }
+                prefilter.learn(fingerprint, &policy, question, taken, now + ahead);
+            }
+        }
+    }
+    Ok(denials)
+}
+
+/// One key that may spend 2 per 10 s, its store, and a node's pre-filter.
+struct Scene {
+    policy: Arc<Policy>,
+    fingerprint: Fingerprint,
+    subject: Subject,
+    store: Timed,
+    generations: Arc<Generations>,
+    prefilter: Prefilter,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::of(policy(&[(2, 10_000_000)]))
+    }
+
+    fn of(policy: Policy) -> Self {
+        let policy = Arc::new(policy);
+        let subject = subject(policy.clone(), "k");
+        let fingerprint = subject.fingerprint;
+        let store = Timed::new(10);
+        let generations = Arc::new(Generations::default());
+        let prefilter = Prefilter::new(1000, Duration::from_secs(4), generations.clone());
+        Self { policy, fingerprint, subject, store, generations, prefilter }
+    }
+
+    fn take(&self, cost: u64, now: Micros) -> Taken {
+        self.store.at(now).take(&self.subject, &[cost], &[]).unwrap()
+    }
+
+    fn run(&self, work: Work, now: Micros) -> Done {
+        self.store.at(now).run(&self.subject, &work, &[]).unwrap()
+    }
+
+    fn ask(&self, now: Micros) -> Question {
+        self.prefilter.question(self.fingerprint.slot(), now)
+    }
+
+    fn learn(&self, question: Question, taken: &Taken, now: Micros) {
+        self.prefilter.learn(self.fingerprint, &self.policy, question, taken, now);
+    }
+
+    fn says_no(&self, cost: u64, now: Micros) -> bool {
+        self.prefilter.denial(self.fingerprint, &self.policy, cost, now).is_some()
+    }
+}
+
+#[test]
+fn the_first_check_after_the_last_unit_is_known_to_be_denied() {
+    let scene = Scene::new();
+    let question = scene.ask(START);
+    scene.learn(question, &scene.take(1, START), START);
+    assert!(!scene.says_no(1, START));
+    scene.learn(question, &scene.take(1, START), START);
+    assert!(scene.says_no(1, START));
+    assert!(!scene.says_no(2, START), "of a dearer cost the instant is not known");
+    assert!(!scene.says_no(0, START), "a peek is never denied");
+}
+
+#[test]
+fn nothing_is_believed_for_longer_than_max_denial() {
+    let scene = Scene::new();
+    let question = scene.ask(START);
+    scene.learn(question, &scene.take(2, START), START + 10);
+    assert!(scene.says_no(2, START + 3_999_999));
+    assert!(!scene.says_no(2, START + 4_000_000), "counted from when the question was sent");
+}
+
+/// Checks of another cost come between, and the shorter quota decides as before.
+#[test]
+fn no_cost_is_believed_for_longer_than_max_denial_because_of_another() {
+    let scene = Scene::of(policy(&[(2, 10_000_000), (6, 3_600_000_000)]));
+    let denial = |cost, now| scene.prefilter.denial(scene.fingerprint, &scene.policy, cost, now);
+    scene.run(Work::Once { id: "early".into(), cost: 2 }, START - 40_000_000);
+    scene.run(Work::Take([1].into_iter().collect()), START - 20_000_000);
+    scene.take(2, START);
+    scene.learn(scene.ask(START), &scene.take(2, START), START);
+    assert!(denial(2, START + 1).unwrap().retry_after > 3_000_000_000);
+    // Through another node.
+    scene.run(Work::RefundOnce("early".into()), START + 1_000_000);
+    scene.learn(scene.ask(START + 3_000_000), &scene.take(1, START + 3_000_000), START + 3_000_000);
+    assert!(scene.says_no(2, START + 3_999_999));
+    assert!(!scene.says_no(2, START + 4_000_000), "counted from when its own question was sent");
+    assert!(scene.says_no(1, START + 6_999_999) && !scene.says_no(1, START + 7_000_000));
+    scene.learn(scene.ask(START + 5_000_000), &scene.take(2, START + 5_000_000), START + 5_000_000);
+    assert!(denial(2, START + 6_000_000).unwrap().retry_after < 10_000_000, "what was learned last");
+}
+
+#[test]
+fn what_says_nothing_any_more_is_swept_and_the_rest_stays() {
+    let scene = Scene::new();
+    let question = scene.ask(START);
+    scene.learn(question, &scene.take(2, START), START + 10);
+    scene.prefilter.sweep(START + 3_999_999);
+    assert!(scene.says_no(2, START + 3_999_999) && scene.prefilter.len() == 1);
+    scene.prefilter.sweep(START + 4_000_000);
+    assert!(scene.prefilter.is_empty());
+}
+
+#[test]
+fn it_holds_no_more_than_it_may() {
+    let scene = Scene::new();
+    let prefilter = Prefilter::new(100, MAX_DENIAL, scene.generations.clone());
+    let denial = scene.take(2, START);
+    let fingerprinter = Fingerprinter::default();
+    for number in 0..10_000 {
+        let fingerprint = fingerprinter.fingerprint("p", &number.to_string());
+        prefilter.learn(fingerprint, &scene.policy, prefilter.question(0, START), &denial, START);
+    }
+    prefilter.sweep(START);
+    assert!((1..=100).contains(&prefilter.len()), "{}", prefilter.len());
+}
+
+#[test]
+fn a_raised_generation_voids_what_was_known_and_what_was_asked() {
+    let scene = Scene::new();
+    let (early, late) = (scene.ask(START), scene.ask(START));
+    let denial = scene.take(2, START);
+    scene.learn(early, &denial, START);
+    assert!(scene.says_no(2, START));
+    scene.generations.raise(scene.fingerprint.slot());
+    assert!(!scene.says_no(2, START));
+    scene.learn(late, &denial, START);
+    assert!(!scene.says_no(2, START), "an answer to a question from before");
+    scene.learn(scene.ask(START), &denial, START);
+    assert!(scene.says_no(2, START));
+}
+
+#[test]
+fn a_new_owner_whose_clock_is_behind_is_learned_from() {
+    let scene = Scene::new();
+    scene.learn(scene.ask(START), &scene.take(1, START + 3_600_000_000), START);
+    let elsewhere = Scene::new();
+    let denial = elsewhere.take(3, START);
+    assert!(!denial.ruling.verdicts[0].allowed);
+    let last_units = elsewhere.take(2, START);
+    scene.generations.raise(scene.fingerprint.slot());
+    scene.learn(scene.ask(START), &last_units, START);
+    assert!(scene.says_no(2, START));
+}
+
+#[test]
+fn another_version_of_the_policy_knows_nothing() {
+    let scene = Scene::new();
+    scene.learn(scene.ask(START), &scene.take(2, START), START);
+    let raised = Arc::new(policy(&[(3, 10_000_000)]));
+    assert_eq!(scene.prefilter.denial(scene.fingerprint, &raised, 2, START), None);
+}
+
+#[test]
+fn a_late_answer_does_not_bring_back_what_a_newer_one_ended() {
+    let scene = Scene::new();
+    scene.take(2, START);
+    let (first, second) = (scene.ask(START + 10), scene.ask(START + 20));
+    let denied = scene.take(1, START + 15);
+    // The store loses its data, as with FLUSHALL: the next decision allows.
+    let emptied = Scene::new();
+    let allowed = emptied.take(1, START + 25);
+    scene.learn(second, &allowed, START + 30);
+    scene.learn(first, &denied, START + 40);
+    assert!(!scene.says_no(1, START + 40));
+    // In the order of the decisions the denial becomes known first, and then ends.
+    let scene = Scene::new();
+    scene.learn(scene.ask(START + 10), &denied, START + 20);
+    assert!(scene.says_no(1, START + 20));
+    scene.learn(scene.ask(START + 21), &allowed, START + 30);
+    assert!(!scene.says_no(1, START + 30));
+}
+
+#[test]
+fn while_a_reservation_may_be_open_nothing_is_learned() {
+    let scene = Scene::new();
+    let Done::Reserved(..) = scene.run(Work::Reserve { cost: 2, hold: 1_000 }, START) else { unreachable!() };
+    let tentative = scene.take(1, START + 999);
+    assert!(tentative.tentative && !tentative.ruling.verdicts[0].allowed);
+    scene.learn(scene.ask(START + 999), &tentative, START + 999);
+    assert!(!scene.says_no(1, START + 999));
+    // An expired reservation becomes a permanent charge.
+    let told = scene.take(1, START + 1_000);
+    assert!(!told.tentative);
+    scene.learn(scene.ask(START + 1_000), &told, START + 1_000);
+    assert!(scene.says_no(1, START + 1_000));
+}
+
+/// An earlier denial arrives after the refund's reply, or after the refund has timed out.
+#[test]
+fn a_denial_on_its_way_does_not_outlive_a_refund() {
+    let scene = Scene::new();
+    scene.take(2, START);
+    let (on_its_way, denied) = (scene.ask(START + 1), scene.take(1, START + 2));
+    scene.run(Work::Refund(2), START + 3);
+    scene.prefilter.forget(scene.fingerprint.slot());
+    scene.learn(on_its_way, &denied, START + 4);
+    assert!(!scene.says_no(1, START + 5));
+}
+
+/// After a shard's clock steps back, earlier decisions lie in the future.
+#[test]
+fn an_answer_from_before_a_step_of_the_clock_holds_nothing_back() {
+    let scene = Scene::new();
+    let on_its_way = scene.ask(START);
+    let allowed = Taken { at: START + 3_600_000_000, ..scene.take(1, START) };
+    scene.prefilter.forget(scene.fingerprint.slot());
+    scene.learn(on_its_way, &allowed, START + 1);
+    scene.take(1, START + 2);
+    let denied = scene.take(1, START + 3);
+    scene.learn(scene.ask(START + 3), &denied, START + 3);
+    assert!(scene.says_no(1, START + 4));
+}

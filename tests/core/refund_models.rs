@@ -1,0 +1,465 @@
+//! Refunds against naive models that keep every charge, on every step of random histories.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+use tollgate::clock::Clock;
+use tollgate::limit::amend::Receipt;
+use tollgate::limit::bucket::Terms;
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::log::max_entries;
+use tollgate::limit::policy::{Algorithm, Policy};
+use tollgate::limit::quota::{Anchor, Quota, Rule};
+use tollgate::limit::time::Micros;
+use tollgate::store::{Done, MemoryStore, Subject, Work};
+
+use crate::support::steps::{START, Step, any_policies, policy_of, quota, runner, subject};
+use crate::support::timed::Timed;
+use crate::support::works::{Deed, Scribe, deeds};
+
+/// The minimum lifetime of the records of ids, us.
+const RECORDS_LIVE: Micros = 300_000_000;
+
+/// Identifies a charge in the models.
+type Number = usize;
+
+/// A naive model of one quota of one key. Here time only goes forward.
+enum Model {
+    /// The units charged in each bucket.
+    Sliding(BTreeMap<u64, u64>),
+    /// The first instant of the window, and the units charged in it.
+    Fixed(Micros, u64),
+    /// Debts in the order of repayment, in units / per, up to an instant.
+    Bucket(VecDeque<(Number, u128)>, Micros),
+    /// The remaining units of each charge.
+    Log(Vec<(Micros, u64)>),
+}
+
+impl Model {
+    fn new(quota: &Quota) -> Self {
+        match quota.rule {
+            Rule::SlidingWindow => Self::Sliding(BTreeMap::new()),
+            Rule::FixedWindow(_) => Self::Fixed(0, 0),
+            Rule::TokenBucket(_) => Self::Bucket(VecDeque::new(), 0),
+            Rule::SlidingLog(_) => Self::Log(Vec::new()),
+        }
+    }
+
+    /// Drops expired charges at `now`.
+    fn pass(&mut self, quota: &Quota, now: Micros) {
+        match self {
+            Self::Sliding(buckets) => *buckets = buckets.split_off(&(now / bucket(quota) - 64)),
+            Self::Fixed(start, count) => {
+                if now >= ending(quota, *start) {
+                    *count = 0;
+                }
+            }
+            Self::Log(charges) => charges.retain(|(at, _)| at + quota.window > now),
+            Self::Bucket(debts, since) => {
+                let mut repaid = u128::from(now - *since) * units(quota);
+                *since = now;
+                while let Some((_, debt)) = debts.front_mut() {
+                    let part = repaid.min(*debt);
+                    (*debt, repaid) = (*debt - part, repaid - part);
+                    if *debt > 0 {
+                        break;
+                    }
+                    debts.pop_front();
+                }
+            }
+        }
+    }
+
+    fn remaining(&self, quota: &Quota) -> u64 {
+        let limit = quota.limit.get();
+        match self {
+            Self::Sliding(buckets) => limit - buckets.values().sum::<u64>(),
+            Self::Fixed(_, count) => limit - count,
+            Self::Log(charges) if charges.len() as u64 >= max_entries(quota) => 0,
+            Self::Log(charges) => limit - charges.iter().map(|(_, left)| left).sum::<u64>(),
+            Self::Bucket(debts, _) => {
+                let debt: u128 = debts.iter().map(|(_, debt)| debt).sum();
+                u64::try_from((u128::from(limit) * per(quota) - debt) / per(quota)).unwrap()
+            }
+        }
+    }
+
+    fn charge(&mut self, quota: &Quota, now: Micros, number: Number, cost: u64) {
+        match self {
+            Self::Sliding(buckets) => *buckets.entry(now / bucket(quota)).or_default() += cost,
+            Self::Fixed(start, count) => {
+                if *count == 0 {
+                    *start = match quota.rule {
+                        Rule::FixedWindow(Anchor::Clock) => now - now % quota.window,
+                        Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.window(now).start,
+                        _ => now,
+                    };
+                }
+                *count += cost;
+            }
+            Self::Log(charges) => charges.push((now, cost)),
+            Self::Bucket(debts, _) => debts.push_back((number, u128::from(cost) * per(quota))),
+        }
+    }
+
+    /// Refunds the rest of one charge, units.
+    fn give_back(&mut self, quota: &Quota, number: Number, at: Micros, cost: u64) -> u64 {
+        match self {
+            Self::Sliding(buckets) => {
+                let Some(count) = buckets.get_mut(&(at / bucket(quota))) else { return 0 };
+                let given = cost.min(*count);
+                *count -= given;
+                given
+            }
+            Self::Fixed(start, count) => {
+                let given = if at < *start { 0 } else { cost.min(*count) };
+                *count -= given;
+                given
+            }
+            Self::Log(charges) => {
+                // Charges of one instant and cost are interchangeable. Other charges of that
+                // instant give their rest in order.
+                if let Some(place) = charges.iter().position(|charge| *charge == (at, cost)) {
+                    charges.remove(place);
+                    return cost;
+                }
+                take_in_order(charges, |of| of == at, cost)
+            }
+            Self::Bucket(debts, _) => {
+                let Some((_, debt)) = debts.iter_mut().find(|(other, _)| *other == number) else { return 0 };
+                u64::try_from(std::mem::take(debt).div_ceil(per(quota))).unwrap()
+            }
+        }
+    }
+
+    /// Refunds `cost`, the oldest charges first, units.
+    fn refund(&mut self, quota: &Quota, cost: u64) -> u64 {
+        let mut left = cost;
+        match self {
+            Self::Sliding(buckets) => {
+                for count in buckets.values_mut() {
+                    let part = left.min(*count);
+                    (*count, left) = (*count - part, left - part);
+                }
+                cost - left
+            }
+            Self::Fixed(_, count) => {
+                left = left.min(*count);
+                *count -= left;
+                left
+            }
+            Self::Log(charges) => take_in_order(charges, |_| true, cost),
+            Self::Bucket(debts, _) => {
+                let wanted = u128::from(cost) * per(quota);
+                let mut left = wanted;
+                for (_, debt) in debts {
+                    let part = left.min(*debt);
+                    (*debt, left) = (*debt - part, left - part);
+                }
+                u64::try_from((wanted - left).div_ceil(per(quota))).unwrap()
+            }
+        }
+    }
+}
+
+fn take_in_order(charges: &mut Vec<(Micros, u64)>, of: impl Fn(Micros) -> bool, cost: u64) -> u64 {
+    let mut left = cost;
+    for (_, charge) in charges.iter_mut().filter(|(at, _)| of(*at)) {
+        let part = left.min(*charge);
+        (*charge, left) = (*charge - part, left - part);
+    }
+    charges.retain(|(_, left)| *left > 0);
+    cost - left
+}
+
+fn ending(quota: &Quota, start: Micros) -> Micros {
+    match quota.rule {
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => calendar.window(start).end,
+        _ => start + quota.window,
+    }
+}
+
+fn bucket(quota: &Quota) -> Micros {
+    quota.window.div_ceil(64)
+}
+
+fn units(quota: &Quota) -> u128 {
+    let Rule::TokenBucket(rate) = quota.rule else { unreachable!() };
+    rate.units.get().into()
+}
+
+fn per(quota: &Quota) -> u128 {
+    let Rule::TokenBucket(rate) = quota.rule else { unreachable!() };
+    rate.per.into()
+}
+
+/// A key with all charges ever made to it.
+struct Ledger {
+    policy: Arc<Policy>,
+    models: Vec<Model>,
+    charges: Vec<Charge>,
+    ids: HashMap<Arc<str>, Number>,
+    receipts: Vec<(Receipt, Number)>,
+    reset_at: Micros,
+}
+
+struct Charge {
+    at: Micros,
+    cost: u64,
+    taken_back: bool,
+}
+
+impl Ledger {
+    fn new(policy: Arc<Policy>) -> Self {
+        let models = policy.quotas.iter().map(Model::new).collect();
+        Self { policy, models, charges: Vec::new(), ids: HashMap::new(), receipts: Vec::new(), reset_at: 0 }
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = (&mut Model, &Quota)> {
+        self.models.iter_mut().zip(&self.policy.quotas)
+    }
+
+    fn take(&mut self, now: Micros, cost: u64) -> bool {
+        let fits = self.each().all(|(model, quota)| cost <= model.remaining(quota));
+        if fits && cost > 0 {
+            let number = self.charges.len();
+            self.each().for_each(|(model, quota)| model.charge(quota, now, number, cost));
+            self.charges.push(Charge { at: now, cost, taken_back: false });
+        }
+        fits || cost == 0
+    }
+
+    fn give_back(&mut self, number: Number) -> u64 {
+        let Charge { at, cost, taken_back } = self.charges[number];
+        self.charges[number].taken_back = true;
+        if taken_back || at <= self.reset_at {
+            return 0;
+        }
+        self.each().map(|(model, quota)| model.give_back(quota, number, at, cost)).max().unwrap()
+    }
+
+    fn remaining(&self) -> Vec<u64> {
+        self.models.iter().zip(&self.policy.quotas).map(|(model, quota)| model.remaining(quota)).collect()
+    }
+
+    /// The expected result of `work`: the allowed costs in order, or the refunded units.
+    fn expect(&mut self, now: Micros, work: &Work) -> Expected {
+        let quotas = self.policy.quotas.clone();
+        self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
+        match work {
+            Work::Take(costs) => Expected::Verdicts(costs.iter().map(|cost| self.take(now, *cost)).collect()),
+            Work::Look(cost) => {
+                Expected::Verdicts(vec![*cost == 0 || self.remaining().iter().all(|left| cost <= left)])
+            }
+            Work::Reserve { cost, .. } => Expected::Verdicts(vec![self.take(now, *cost)]),
+            Work::Once { id, cost } => match self.ids.get(id) {
+                Some(number) if self.charges[*number].cost != *cost => Expected::Reused,
+                Some(_) => Expected::Replayed,
+                None => {
+                    let fits = self.take(now, *cost);
+                    if fits && *cost > 0 {
+                        self.ids.insert(id.clone(), self.charges.len() - 1);
+                    }
+                    Expected::Verdicts(vec![fits])
+                }
+            },
+            Work::GiveBack(receipt) => {
+                let place = self.receipts.iter().rposition(|(other, _)| other == receipt).unwrap();
+                let (_, number) = self.receipts.remove(place);
+                Expected::Given(self.give_back(number))
+            }
+            Work::RefundOnce(id) => {
+                let number = self.ids.get(id).copied();
+                Expected::Given(number.map_or(0, |number| self.give_back(number)))
+            }
+            Work::Refund(cost) => {
+                Expected::Given(self.each().map(|(model, quota)| model.refund(quota, *cost)).max().unwrap())
+            }
+            Work::Reset => {
+                self.reset_at = now;
+                self.models = quotas.iter().map(Model::new).collect();
+                self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
+                Expected::Given(0)
+            }
+        }
+    }
+
+    /// Guarantee 1 for charges without a refund. No interval as long as the window exceeds the
+    /// limit, and no interval of any length exceeds burst and rate.
+    fn never_over(&self) -> Result<(), TestCaseError> {
+        let kept: Vec<_> = self.charges.iter().filter(|charge| !charge.taken_back).collect();
+        for quota in &self.policy.quotas {
+            for (first, from) in kept.iter().enumerate() {
+                let mut sum = 0u128;
+                for to in &kept[first..] {
+                    sum += u128::from(to.cost);
+                    let span = to.at - from.at;
+                    let most = match quota.rule {
+                        Rule::SlidingWindow | Rule::SlidingLog(_) if span >= quota.window => break,
+                        Rule::FixedWindow(Anchor::Calendar(calendar)) if to.at >= calendar.window(from.at).end => break,
+                        Rule::FixedWindow(Anchor::Clock) if to.at / quota.window > from.at / quota.window => break,
+                        // Refunds change where windows begin; two windows cover any such span.
+                        Rule::FixedWindow(Anchor::FirstHit) if span >= quota.window => break,
+                        Rule::FixedWindow(Anchor::FirstHit) => 2 * u128::from(quota.limit.get()),
+                        Rule::TokenBucket(_) => {
+                            u128::from(quota.limit.get()) + u128::from(span) * units(quota) / per(quota)
+                        }
+                        _ => quota.limit.get().into(),
+                    };
+                    prop_assert!(sum <= most, "{sum} in {span} us of {quota:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Expected {
+    Verdicts(Vec<bool>),
+    Replayed,
+    Reused,
+    Given(u64),
+}
+
+#[derive(Default)]
+struct Seen {
+    given: u64,
+    partly: u64,
+    replayed: u64,
+    reused: u64,
+}
+
+fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> Result<(), TestCaseError> {
+    let policy = Arc::new(policy);
+    let subject = subject(policy.clone(), "k");
+    let store = Timed::new(1000);
+    let (mut scribe, mut ledger) = (Scribe::default(), Ledger::new(policy));
+    let by_charge = !deeds.iter().any(|(_, deed)| matches!(deed, Deed::Refund | Deed::Reset));
+    let mut now = START;
+    for (step, deed) in deeds {
+        // A reset may also remove a charge of the same microsecond.
+        now = step.now.max(now + u64::from(ledger.reset_at == now));
+        if now >= START + RECORDS_LIVE {
+            break;
+        }
+        let work = scribe.work(step, deed);
+        let expected = ledger.expect(now, &work);
+        let done = store.at(now).run(&subject, &work, &[]).unwrap();
+        scribe.note(&done);
+        if let Done::Reserved(_, Some(receipt)) = &done {
+            ledger.receipts.push((receipt.clone(), ledger.charges.len() - 1));
+        }
+        let told = match &done {
+            Done::Taken(taken) | Done::Reserved(taken, _) => {
+                Expected::Verdicts(taken.ruling.verdicts.iter().map(|verdict| verdict.allowed).collect())
+            }
+            Done::Charged(charged) if charged.replayed => Expected::Replayed,
+            Done::Charged(_) => Expected::Verdicts(vec![true]),
+            Done::Reused => Expected::Reused,
+            Done::Refunded(_, given) => Expected::Given(*given),
+        };
+        prop_assert_eq!(&told, &expected, "{:?}", work);
+        match (&told, &work) {
+            (Expected::Replayed, _) => seen.replayed += 1,
+            (Expected::Reused, _) => seen.reused += 1,
+            (Expected::Given(1..), Work::GiveBack(receipt)) if told != Expected::Given(receipt.cost) => {
+                seen.partly += 1
+            }
+            (Expected::Given(1..), _) => seen.given += 1,
+            _ => {}
+        }
+        let left: Vec<u64> = store.at(now).take(&subject, &[0], &[]).unwrap().ruling.verdicts[0]
+            .quotas
+            .iter()
+            .map(|quota| quota.remaining)
+            .collect();
+        prop_assert_eq!(left, ledger.remaining(), "after {:?}", work);
+        if by_charge {
+            ledger.never_over()?;
+        }
+    }
+    Ok(())
+}
+
+fn histories(count: usize, by_charge: bool) -> impl Strategy<Value = (Policy, Vec<(Step, Deed)>)> {
+    // Near the bounds of a bucket's counts, the total that all charges of a history skip would be
+    // too large (`ledger.rs`).
+    let is_exact = |quota: &Quota| match quota.rule {
+        Rule::TokenBucket(_) => Terms::of_quota(quota).capacity(quota.limit).is_some_and(|debt| debt < 1 << 45),
+        _ => true,
+    };
+    let policies = any_policies().prop_filter("too large", move |policy| policy.quotas.iter().all(is_exact));
+    policies.prop_flat_map(move |policy| {
+        let deeds = deeds(&policy, count).prop_map(move |mut deeds| {
+            if by_charge {
+                deeds.retain(|(_, deed)| !matches!(deed, Deed::Refund | Deed::Reset));
+            }
+            deeds
+        });
+        (Just(policy), deeds)
+    })
+}
+
+#[test]
+fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back() {
+    for by_charge in [true, false] {
+        let mut seen = Seen::default();
+        let counted = std::cell::RefCell::new(&mut seen);
+        let property =
+            |(policy, deeds): (Policy, Vec<(Step, Deed)>)| equals_its_model(policy, &deeds, &mut counted.borrow_mut());
+        // Partial refunds are the rarest: 3 to 31 in a round.
+        for _ in 0..4 {
+            runner(2000).run(&histories(70, by_charge), property).unwrap();
+            if counted.borrow().partly > 0 {
+                break;
+            }
+        }
+        let Seen { given, partly, replayed, reused } = seen;
+        println!("{given} refunds, {partly} in part, {replayed} replays, {reused} ids reused");
+        assert!(given > 1000 && partly > 0 && replayed > 1000 && reused > 100, "the histories do too little");
+    }
+}
+
+/// The first charge to a new key begins its window, and the others join it.
+#[test]
+fn what_is_charged_at_once_by_many_can_all_be_given_back() {
+    const KEYS: usize = 20_000;
+    const CALLERS: usize = 4;
+    let rule = Rule::FixedWindow(Anchor::FirstHit);
+    let policy = Arc::new(policy_of(Algorithm::FixedWindow, vec![quota(1000, 3_600_000_000, rule)]));
+    let fingerprinter = Fingerprinter::default();
+    let subject = |number: usize| {
+        let key = number.to_string();
+        Subject { policy: policy.clone(), fingerprint: fingerprinter.fingerprint("p", &key), key: key.into() }
+    };
+    let subjects: Vec<Subject> = (0..KEYS).map(subject).collect();
+    let store = MemoryStore::new(Clock::system(), 1_000_000);
+    let ids: Vec<Arc<str>> = (0..CALLERS).map(|caller| caller.to_string().into()).collect();
+    let arrived = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for id in &ids {
+            scope.spawn(|| {
+                let work = Work::Once { id: id.clone(), cost: 1 };
+                for (number, subject) in subjects.iter().enumerate() {
+                    arrived.fetch_add(1, Ordering::SeqCst);
+                    while arrived.load(Ordering::SeqCst) < (number + 1) * CALLERS {
+                        std::thread::yield_now();
+                    }
+                    assert!(matches!(store.run(subject, &work, &[]), Ok(Done::Charged(_))));
+                }
+            });
+        }
+    });
+    let refund = |subject| {
+        let given = |id: &Arc<str>| match store.run(subject, &Work::RefundOnce(id.clone()), &[]) {
+            Ok(Done::Refunded(_, given)) => given,
+            other => panic!("{other:?}"),
+        };
+        ids.iter().map(given).sum::<u64>()
+    };
+    let given: u64 = subjects.iter().map(refund).sum();
+    assert_eq!(given, (KEYS * CALLERS) as u64);
+}

@@ -1,0 +1,217 @@
+//! Clients request long responses and do not read them. Memory stays bounded, and other clients get
+//! timely responses. `scripts/hostile` runs the same with 1000 connections for a minute.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::support::{Node, TOLLGATE, file_with, http, resident_kib};
+
+/// The maximum resident memory of a node, KiB. The documents state it.
+const MAX_RESIDENT_KIB: u64 = 600 * 1024;
+
+/// The slowest response to a well-behaved caller. The suite runs on busy machines;
+/// `scripts/hostile` asserts 250 ms.
+const MAX_WAIT: Duration = Duration::from_secs(3);
+
+/// The program under attack; `scripts/hostile` sets a release build.
+fn program() -> Command {
+    std::env::var_os("TOLLGATE_HOSTILE_PROGRAM").map_or_else(|| Command::new(TOLLGATE), Command::new)
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The largest faulty batch: 1000 checks of 50 unknown members each.
+fn faulty_batch() -> String {
+    let members: Vec<_> = (0..50).map(|member| format!(r#""m{member}":1"#)).collect();
+    batch(|_| format!("{{{}}}", members.join(",")))
+}
+
+/// One long check with as many unknown members as a body holds.
+fn one_faulty_check() -> String {
+    let members: Vec<_> = (0..90_000).map(|member| format!(r#""{member}":1"#)).collect();
+    format!(r#"{{"checks":[{{{}}}]}}"#, members.join(","))
+}
+
+/// Names that a JSON pointer escapes.
+fn long_names() -> String {
+    batch(|place| format!(r#"{{"{}{place}":1}}"#, "~/".repeat(500)))
+}
+
+/// Faults that only the engine finds.
+fn unknown_policies() -> String {
+    batch(|place| format!(r#"{{"policy":"{}{place}","key":"k"}}"#, "p".repeat(900)))
+}
+
+fn faulty_quotas() -> String {
+    let quotas = vec![r#""x""#; 100].join(",");
+    batch(|_| format!(r#"{{"policy":"inline","key":"k","quotas":[{quotas}]}}"#))
+}
+
+/// Valid, and as long as a body may be.
+fn valid_batch() -> String {
+    batch(|place| format!(r#"{{"policy":"p","key":"{}{place:04}"}}"#, "k".repeat(1000)))
+}
+
+/// A short body with a long response.
+fn short_batch() -> String {
+    batch(|_| "{}".to_owned())
+}
+
+fn batch(check: impl Fn(usize) -> String) -> String {
+    let checks: Vec<_> = (0..1000).map(check).collect();
+    let body = format!(r#"{{"checks":[{}]}}"#, checks.join(","));
+    assert!(body.len() <= 1024 * 1024, "{} bytes", body.len());
+    body
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Transport {
+    /// Sends requests as long as the socket accepts them, and reads nothing.
+    Http1,
+    /// The same, and reads a byte a second.
+    Http1Sips,
+    /// Grants no window.
+    Http2,
+}
+
+/// The longest waits of a well-behaved caller, and the resident memory of the node meanwhile, KiB.
+struct Probe {
+    p50: Duration,
+    p99: Duration,
+    longest: Duration,
+    resident: u64,
+}
+
+impl Probe {
+    /// Checks 20 times a second for `span`.
+    #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+    fn run(node: &Node, span: Duration) -> Self {
+        let (mut waits, mut resident) = (Vec::new(), 0);
+        let started = Instant::now();
+        while started.elapsed() < span {
+            let asked = Instant::now();
+            let answer = http::post(&node.address, "/v1/check", br#"{"policy":"p","key":"probe"}"#);
+            assert_eq!(answer.status, 200);
+            waits.push(asked.elapsed());
+            resident = resident.max(resident_kib(node.pid()));
+            std::thread::sleep(Duration::from_millis(50).saturating_sub(asked.elapsed()));
+        }
+        waits.sort();
+        let at = |percent: usize| waits[(waits.len() * percent / 100).min(waits.len() - 1)];
+        Self { p50: at(50), p99: at(99), longest: at(100), resident }
+    }
+}
+
+/// One attack: a node, many connections that send the same request, and a well-behaved caller.
+fn attack(transport: Transport, method: &'static str, path: &'static str, body: String) {
+    let connections = setting("TOLLGATE_HOSTILE_CONNECTIONS", 150);
+    let span = Duration::from_secs(setting("TOLLGATE_HOSTILE_SECONDS", 4));
+    let file = file_with(
+        "limits: {request_timeout: 50s}\npolicies: {p: {quotas: [1000000 per 1h]}, inline: {inline: true, quotas: [5 per 1m]}}",
+    );
+    let node = Node::start_by(program(), &["--config", file.path().to_str().unwrap()]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let body: Arc<str> = body.into();
+    let mut attackers = JoinSet::new();
+    for _ in 0..connections {
+        let (address, body, sent) = (node.address.clone(), body.clone(), sent.clone());
+        let client = async move {
+            match transport {
+                Transport::Http1 => over_http1(&address, method, path, &body, &sent, false).await,
+                Transport::Http1Sips => over_http1(&address, method, path, &body, &sent, true).await,
+                Transport::Http2 => over_http2(&address, method, path, &body, &sent).await,
+            }
+        };
+        attackers.spawn_on(client, runtime.handle());
+    }
+    let Probe { p50, p99, longest, resident } = Probe::run(&node, span);
+    let metrics = node.metrics();
+    let shed = metrics.lines().find_map(|line| line.strip_prefix("tollgate_shed_total ")).unwrap();
+    let sent = sent.load(Ordering::Relaxed);
+    let resident_mib = resident / 1024;
+    println!("{path}: {sent} sent, {shed} shed, {resident_mib} MiB, p50 {p50:?}, p99 {p99:?}, longest {longest:?}");
+    drop(attackers);
+    runtime.shutdown_background();
+    let max_wait = std::env::var_os("TOLLGATE_HOSTILE_CONNECTIONS").map_or(MAX_WAIT, |_| Duration::from_millis(250));
+    assert!(resident < MAX_RESIDENT_KIB, "{resident} KiB");
+    assert!(p99 < max_wait, "{p99:?}");
+    assert!(sent > 0);
+}
+
+async fn over_http1(address: &str, method: &str, path: &str, body: &str, sent: &AtomicUsize, sips: bool) {
+    let request = http::request(method, path, &[("Content-Type", "application/json")], body.as_bytes());
+    loop {
+        let Ok(mut stream) = TcpStream::connect(address).await else { return };
+        let (mut reading, mut writing) = stream.split();
+        let write = async {
+            // The node resets the connection in time.
+            while writing.write_all(&request).await.is_ok() {
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let read = async {
+            let mut byte = [0];
+            while sips && reading.read(&mut byte).await.is_ok_and(|count| count > 0) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! { () = write => {} () = read => {} }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn over_http2(address: &str, method: &str, path: &str, body: &str, sent: &AtomicUsize) {
+    loop {
+        let Ok(stream) = TcpStream::connect(address).await else { return };
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        let connected = client.initial_stream_window_size(0).handshake(TokioIo::new(stream)).await;
+        let Ok((mut sender, connection)) = connected else { continue };
+        let connection = tokio::spawn(connection);
+        let mut unread = Vec::new();
+        while sender.ready().await.is_ok() && unread.len() < 190 {
+            let request = Request::builder().method(method).uri(format!("http://{address}{path}"));
+            let request = request.header("Content-Type", "application/json").body(body.to_owned()).unwrap();
+            sent.fetch_add(1, Ordering::Relaxed);
+            let Ok(answer) = sender.send_request(request).await else { break };
+            unread.push(answer);
+        }
+        let _ = connection.await;
+    }
+}
+
+macro_rules! attacks {
+    ($($name:ident: $transport:ident, $method:literal $path:literal, $body:expr;)*) => {
+        $(#[test] fn $name() { attack(Transport::$transport, $method, $path, $body); })*
+    };
+}
+
+attacks! {
+    unread_faulty_batches_over_http1_are_bounded: Http1, "POST" "/v1/check/batch", faulty_batch();
+    unread_faulty_batches_over_http2_are_bounded: Http2, "POST" "/v1/check/batch", faulty_batch();
+    sipped_faulty_batches_are_bounded: Http1Sips, "POST" "/v1/check/batch", faulty_batch();
+    unread_valid_batches_over_http1_are_bounded: Http1, "POST" "/v1/check/batch", valid_batch();
+    unread_valid_batches_over_http2_are_bounded: Http2, "POST" "/v1/check/batch", valid_batch();
+    sipped_valid_batches_are_bounded: Http1Sips, "POST" "/v1/check/batch", valid_batch();
+    unread_descriptions_over_http1_are_bounded: Http1, "GET" "/openapi.json", String::new();
+    unread_descriptions_over_http2_are_bounded: Http2, "GET" "/openapi.json", String::new();
+    sipped_descriptions_are_bounded: Http1Sips, "GET" "/openapi.json", String::new();
+    unread_policies_over_http1_are_bounded: Http1, "GET" "/v1/policies", String::new();
+    one_long_faulty_check_is_bounded: Http1, "POST" "/v1/check/batch", one_faulty_check();
+    long_names_of_members_are_bounded: Http1, "POST" "/v1/check/batch", long_names();
+    unknown_policies_are_bounded: Http2, "POST" "/v1/check/batch", unknown_policies();
+    faulty_quotas_are_bounded: Http1, "POST" "/v1/check/batch", faulty_quotas();
+    short_batches_with_long_answers_are_bounded: Http2, "POST" "/v1/check/batch", short_batch();
+}

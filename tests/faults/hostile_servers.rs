@@ -1,0 +1,316 @@
+//! Servers that violate the Redis protocol. A node keeps its memory, its other work and its
+//! terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::chaos::now_ms;
+use crate::support::{Node, TOLLGATE, http, resident_kib, wait_until};
+
+/// The reply of a hostile server to a command.
+#[derive(Clone)]
+enum Sent {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// The first bytes, and then the second ones for ever.
+    Endless(Vec<u8>, Vec<u8>),
+}
+
+impl Sent {
+    fn text(text: &str) -> Self {
+        Self::Bytes(text.as_bytes().to_vec())
+    }
+
+    fn bulk(text: &str) -> Self {
+        Self::text(&format!("${}\r\n{text}\r\n", text.len()))
+    }
+}
+
+type Manners = dyn Fn(&str) -> Sent + Send + Sync;
+
+/// An attacker with just enough of the Redis protocol. It ends when dropped.
+struct Hostile {
+    port: u16,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+impl Hostile {
+    fn start(manners: impl Fn(&str) -> Sent + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (is_over, manners): (_, Arc<Manners>) = (Arc::new(AtomicBool::new(false)), Arc::new(manners));
+        let ended = is_over.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (manners, ended) = (manners.clone(), ended.clone());
+                std::thread::spawn(move || answer(stream, &*manners, &ended));
+            }
+        });
+        Self { port, is_over }
+    }
+
+    fn node(&self, folder: &std::path::Path) -> Node {
+        let file = folder.join("my.yaml");
+        let policies = "{p: {quotas: [1000 per 1h], on_store_failure: error}}";
+        let store = format!("{{redis: ['redis://127.0.0.1:{}']}}", self.port);
+        std::fs::write(&file, format!("store: {store}\npolicies: {policies}\n")).unwrap();
+        let mut program = Command::new(TOLLGATE);
+        program.stderr(File::create(folder.join("log")).unwrap()).env("RUST_LOG", "info");
+        Node::start_by(program, &["--config", file.to_str().unwrap()])
+    }
+}
+
+fn answer(mut stream: TcpStream, manners: &Manners, is_over: &AtomicBool) {
+    let (mut known, mut bytes) = (Vec::new(), [0; 65536]);
+    while let Ok(count @ 1..) = stream.read(&mut bytes) {
+        known.extend_from_slice(&bytes[..count]);
+        while let Some((command, length)) = command(&known) {
+            known.drain(..length);
+            let sent = match manners(&command) {
+                Sent::Bytes(bytes) => stream.write_all(&bytes),
+                Sent::Endless(first, chunk) => {
+                    let more = chunk.repeat(65536 / chunk.len());
+                    let mut sent = stream.write_all(&first);
+                    while sent.is_ok() && !is_over.load(Ordering::Relaxed) {
+                        sent = stream.write_all(&more);
+                    }
+                    sent
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The first command of `bytes`, its parts joined by spaces, and its length.
+fn command(bytes: &[u8]) -> Option<(String, usize)> {
+    let mut at = 0;
+    let mut line = || {
+        let end = bytes[at..].iter().position(|byte| *byte == b'\n')?;
+        let text = std::str::from_utf8(&bytes[at..at + end]).ok()?.trim_end().to_owned();
+        at += end + 1;
+        Some((text, at))
+    };
+    let count: usize = line()?.0.strip_prefix('*')?.parse().ok()?;
+    let mut parts = Vec::new();
+    let mut place = bytes.iter().position(|byte| *byte == b'\n')? + 1;
+    for _ in 0..count {
+        let end = place + bytes.get(place..)?.iter().position(|byte| *byte == b'\n')?;
+        let length: usize = std::str::from_utf8(&bytes[place..end]).ok()?.trim_end().strip_prefix('$')?.parse().ok()?;
+        parts.push(String::from_utf8_lossy(bytes.get(end + 1..end + 1 + length)?).into_owned());
+        place = end + 1 + length + 2;
+    }
+    (place <= bytes.len()).then(|| (parts.join(" "), place))
+}
+
+/// The usual replies of Redis to the commands before the first check.
+fn usual(command: &str, cluster: bool) -> Sent {
+    let word = command.split(' ').next().unwrap_or_default();
+    match word {
+        "INFO" => Sent::bulk(&format!(
+            "redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\ncluster_enabled:{}\r\n",
+            u8::from(cluster)
+        )),
+        "TIME" => Sent::text("*2\r\n$10\r\n1790000000\r\n$1\r\n0\r\n"),
+        "CLUSTER" if command.starts_with("CLUSTER INFO") => Sent::bulk("cluster_state:ok\r\n"),
+        _ => Sent::text("+OK\r\n"),
+    }
+}
+
+fn is_script(command: &str) -> bool {
+    command.starts_with("EVAL")
+}
+
+/// The node responds, and other callers do not wait.
+fn stays_well(node: &Node, millis: u64) {
+    let (begin, mut worst) = (now_ms(), 0);
+    while now_ms() < begin + millis {
+        let before = now_ms();
+        let answer = node.check("p", "key", 1);
+        assert_ne!(answer["source"], "store", "{answer}");
+        assert_eq!(http::get(&node.address, "/health/live").status, 200);
+        worst = worst.max(now_ms() - before);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(worst < 4000, "an answer took {worst} ms");
+}
+
+/// Endless replies of all kinds, to each command of a node.
+#[test]
+fn an_endless_answer_is_cut_off() {
+    let endless = |first: &str, chunk: &str| Sent::Endless(first.into(), chunk.into());
+    let kinds = [
+        ("a bulk string", endless("$999999999999\r\n", "x")),
+        ("a simple string", endless("+", "x")),
+        ("an error", endless("-ERR ", "x")),
+        ("an error of many lines", endless("-ERR ", "x\n")),
+        ("an array", endless("*999999999999\r\n", ":1\r\n")),
+        ("arrays of one", endless("*999999999999\r\n", "*1\r\n:1\r\n")),
+        ("arrays in arrays", endless("", "*1\r\n")),
+        ("empty strings", endless("*999999999999\r\n", "$0\r\n\r\n")),
+        ("a map", endless("%999999999999\r\n", "+a\r\n:1\r\n")),
+        ("a negative length", endless("=-5\r\n", "x")),
+        ("answers that nobody asked for", endless("", "+OK\r\n")),
+    ];
+    let questions: &'static [&'static str] = &["INFO", "TIME", "SCRIPT", "CLUSTER SLOTS", "CLUSTER INFO", "EVALSHA"];
+    std::thread::scope(|scope| {
+        for half in kinds.chunks(3) {
+            scope.spawn(move || {
+                for (number, (what, sent)) in half.iter().enumerate() {
+                    for question in questions.iter().skip(number % 2).step_by(2) {
+                        let (is_cluster, sent) = (question.starts_with("CLUSTER"), sent.clone());
+                        let hostile = Hostile::start(move |command| match command.starts_with(question) {
+                            true => sent.clone(),
+                            false => usual(command, is_cluster),
+                        });
+                        let folder = tempfile::tempdir().unwrap();
+                        let node = hostile.node(folder.path());
+                        stays_well(&node, 1000);
+                        let resident = resident_kib(node.pid()) / 1024;
+                        assert!(resident < 400, "{what} to {question}: {resident} MiB");
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// The detail names a truncated reply.
+#[test]
+fn an_answer_that_is_too_long_is_named() {
+    let hostile = Hostile::start(|command| match is_script(command) {
+        true => Sent::Endless(b"$999999999999\r\n".to_vec(), b"x".to_vec()),
+        false => usual(command, false),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let node = hostile.node(folder.path());
+    let mut detail = String::new();
+    wait_until("a caller is told", || {
+        detail = node.check("p", "key", 1)["detail"].as_str().unwrap_or_default().to_owned();
+        detail.contains("longer than any that this node asks for")
+    });
+    assert!(detail.len() <= 300, "{detail}");
+}
+
+/// An error of 5 MB, and one with terminal escapes, to each command.
+#[test]
+fn an_error_of_a_server_reaches_the_log_cut_and_callers_not_at_all() {
+    let long = format!("-ERR {}\r\n", "x".repeat(5 << 20));
+    let code = format!("-{} x\r\n", "X".repeat(5 << 20));
+    let terminal = "-ERR \u{1b}[31mred\u{1b}]0;title\u{7} \u{9b}1mxxxx\r\n".to_owned();
+    for sent in [long, code, terminal] {
+        for question in ["EVALSHA", "INFO", "CLUSTER SLOTS", "CLUSTER INFO"] {
+            let (sent, is_cluster) = (sent.clone(), question.starts_with("CLUSTER"));
+            let hostile = Hostile::start(move |command| match command.starts_with(question) {
+                true => Sent::text(&sent),
+                false => usual(command, is_cluster),
+            });
+            let folder = tempfile::tempdir().unwrap();
+            let node = hostile.node(folder.path());
+            let logged = || std::fs::read_to_string(folder.path().join("log")).unwrap();
+            let mut answer = http::get(&node.address, "/health/ready");
+            wait_until("the log tells", || {
+                let body = r#"{"policy": "p", "key": "key"}"#;
+                answer = http::post(&node.address, "/v1/check", body);
+                logged().contains("xxxx") || logged().contains("XXXX")
+            });
+            for text in [&answer.body, &http::get(&node.address, "/health/ready").body] {
+                let text = String::from_utf8_lossy(text);
+                assert!(text.len() < 1000 && !text.contains("xxxx") && !text.contains('\u{1b}'), "{text}");
+            }
+            let told = logged();
+            let longest = told.lines().map(str::len).max().unwrap_or_default();
+            assert!(longest < 1000, "{question}: a line of {longest} bytes");
+            assert!(!told.contains("\u{1b}[31m") && !told.contains('\u{7}'), "{told}");
+        }
+    }
+}
+
+/// CLUSTER SLOTS with more ranges than slots, with two owners of a slot, with thousands of
+/// primaries, with invalid hosts.
+#[test]
+fn slots_that_no_cluster_has_are_rejected() {
+    let range = |first: usize, last: usize, host: &str, port: usize| {
+        format!("*3\r\n:{first}\r\n:{last}\r\n*3\r\n${}\r\n{host}\r\n:{port}\r\n$2\r\nid\r\n", host.len())
+    };
+    let all = |ranges: Vec<String>| format!("*{}\r\n{}", ranges.len(), ranges.concat());
+    let host = "127.0.0.1";
+    let rows = [
+        (all((0..200_000).map(|_| range(0, 16383, host, 9)).collect()), "longer than any"),
+        (all((0..20_000).map(|_| range(0, 16383, host, 9)).collect()), "more ranges than there are slots"),
+        (all(vec![range(0, 100, host, 9), range(100, 16383, host, 9)]), "two owners of one slot"),
+        (all(vec![range(0, 20_000, host, 9)]), "a slot that there is not"),
+        (all(vec![range(5, 4, host, 9)]), "a slot that there is not"),
+        (
+            all((0..5000).map(|slot| range(slot, slot, host, 1000 + slot)).collect()),
+            "more than 1000 primaries",
+        ),
+        (all(vec![range(0, 16383, "\u{1b}[31m", 9)]), "knows no owner of any slot"),
+        (all(vec![range(0, 16383, &"h".repeat(100_000), 9)]), "knows no owner of any slot"),
+    ];
+    for (slots, reason) in rows {
+        let hostile = Hostile::start(move |command| match command.starts_with("CLUSTER SLOTS") {
+            true => Sent::text(&slots),
+            false => usual(command, true),
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let node = hostile.node(folder.path());
+        stays_well(&node, 1500);
+        let logged = || std::fs::read_to_string(folder.path().join("log")).unwrap();
+        wait_until(&format!("the log tells of {reason}"), || logged().contains(reason));
+        let told = logged();
+        assert!(!told.contains("\u{1b}[31m"), "{told}");
+        assert!(told.lines().all(|line| line.len() < 1000));
+        let health = node.health();
+        assert!(health["store"]["shards"][0]["reason"].as_str().unwrap().contains(reason), "{health}");
+    }
+}
+
+/// A redirection to a new node for each check opens a bounded number of lanes.
+#[test]
+fn redirections_to_ever_new_nodes_end() {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let port = Arc::new(std::sync::atomic::AtomicU16::new(0));
+    let own = port.clone();
+    let hostile = Hostile::start(move |command| {
+        if is_script(command) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            return Sent::text(&format!(
+                "-MOVED 1 127.{}.{}.{}:1\r\n",
+                number / 65536 % 256,
+                number / 256 % 256,
+                number % 256
+            ));
+        }
+        if command.starts_with("CLUSTER SLOTS") {
+            let port = own.load(Ordering::Relaxed);
+            return Sent::text(&format!(
+                "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$2\r\nid\r\n"
+            ));
+        }
+        usual(command, true)
+    });
+    port.store(hostile.port, Ordering::Relaxed);
+    let folder = tempfile::tempdir().unwrap();
+    let node = hostile.node(folder.path());
+    stays_well(&node, 3000);
+    assert!(resident_kib(node.pid()) / 1024 < 400);
+}

@@ -1,0 +1,243 @@
+//! An OTLP endpoint that is absent or silent does not affect checks, and the log reports it once.
+//! The log limits its lines for a repeated fault.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+
+use crate::support::collector::tracing_to;
+use crate::support::faketime::shifted;
+use crate::support::redis::Server;
+use crate::support::{Node, TOLLGATE, config_on, free_port, http, wait_until};
+
+/// A queue that is smaller than the number of spans.
+const QUEUE: &[(&str, &str)] = &[
+    ("OTEL_TRACES_SAMPLER", "always_on"),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "64"),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "32"),
+    ("OTEL_EXPORTER_OTLP_TIMEOUT", "500"),
+];
+
+#[test]
+fn an_endpoint_that_refuses_is_told_of_once() {
+    endpoint_fails(&format!("http://127.0.0.1:{}", free_port()), "grpc");
+    endpoint_fails(&format!("http://127.0.0.1:{}", free_port()), "http/protobuf");
+}
+
+#[test]
+fn an_endpoint_that_accepts_and_says_nothing_is_told_of_once() {
+    // Connections wait in its backlog without a response.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    endpoint_fails(&format!("http://{}", silent.local_addr().unwrap()), "grpc");
+}
+
+#[test]
+fn an_endpoint_that_is_slow_is_told_of_once() {
+    let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", slow.local_addr().unwrap());
+    // It accepts everything, a batch of 32 spans in 200 ms. Far more spans end meanwhile.
+    std::thread::spawn(move || {
+        slow.incoming().flatten().for_each(|stream| _ = std::thread::spawn(|| take_slowly(stream)))
+    });
+    endpoint_fails(&endpoint, "http/protobuf");
+}
+
+/// Answers all requests of the stream.
+fn take_slowly(stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut length, mut line) = (0, String::new());
+        while reader.read_line(&mut line).ok()? > 2 {
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().ok()?;
+            }
+            line.clear();
+        }
+        reader.read_exact(&mut vec![0; length]).ok()?;
+        std::thread::sleep(Duration::from_millis(200));
+        reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+    }
+}
+
+fn endpoint_fails(endpoint: &str, protocol: &str) {
+    let log = NamedTempFile::new().unwrap();
+    let mut program = tracing_to(endpoint, QUEUE);
+    program.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
+    let mut node = logging(program, &log, &[]);
+    let complaints = || lines(&log).iter().filter(|line| line["fields"]["endpoint"] == endpoint).count();
+    let batch = json!({"checks": (0..100).map(|at| json!({"key": format!("k{at}")})).collect::<Vec<_>>()});
+    let mut checks = 0;
+    wait_until("it has failed", || {
+        let answer = node.post("/v1/check/batch", &batch);
+        checks += 100;
+        assert!(answer.json()["results"].as_array().unwrap().iter().all(|result| result["source"] == "store"));
+        complaints() > 0
+    });
+    // Many more failures, and no further line.
+    let before = http::get(&node.address, "/metrics").body;
+    for _ in 0..50 {
+        let answer = node.post("/v1/check/batch", &batch);
+        assert_eq!(answer.status, 200);
+        checks += 100;
+    }
+    let after = http::get(&node.address, "/metrics").body;
+    node.terminate();
+    node.ended();
+    assert_eq!(complaints(), 1);
+    let grown = resident(&after) - resident(&before);
+    assert!(grown < 64.0 * 1024.0 * 1024.0, "{checks} checks took {grown} bytes");
+    let took = within(&after, "store", "0.1");
+    assert!(took >= 0.9, "of {checks} checks only {took} took less than 100 ms");
+}
+
+#[test]
+fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
+    let log = NamedTempFile::new().unwrap();
+    let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], "policies: {default: {quotas: [5 per 1s]}}");
+    let program = tracing_to(&format!("http://127.0.0.1:{}", free_port()), &[]);
+    let mut node = logging(program, &log, &["--config", file.path().to_str().unwrap()]);
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let fields =
+        [("content-type", "application/json"), ("x-request-id", "req-7"), ("traceparent", traceparent.as_str())];
+    for _ in 0..20 {
+        let answer = http::exchange(&node.address, &http::request("POST", "/v1/check", &fields, br#"{"key": "k"}"#));
+        assert_eq!((answer.status, answer.header("x-request-id")), (200, Some("req-7")));
+    }
+    node.terminate();
+    node.ended();
+    let told: Vec<Value> = lines(&log)
+        .into_iter()
+        .filter(|line| {
+            line["fields"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("the store gave no decision; `on_store_failure` answers")
+        })
+        .collect();
+    let [line] = &told[..] else { panic!("one line of twenty checks: {told:?}") };
+    assert_eq!((&line["span"]["request_id"], &line["span"]["trace_id"]), (&json!("req-7"), &json!(trace)));
+    assert!(line["spans"].is_null(), "the same once more: {line}");
+    assert_eq!((&line["fields"]["policy"], &line["fields"]["mode"]), (&json!("default"), &json!("local")));
+}
+
+/// Failures of other modes do not suppress the log line of the mode that returns 503.
+#[test]
+fn a_fault_is_told_once_of_each_mode_that_answers_for_the_store() {
+    let log = NamedTempFile::new().unwrap();
+    let policy = |mode: &str| format!("  {mode}: {{quotas: [5 per 1s], on_store_failure: {mode}}}\n");
+    let modes = ["local", "allow", "deny", "error"];
+    let policies = format!("policies:\n  another: {{quotas: [5 per 1s]}}\n{}", modes.map(policy).concat());
+    let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], &policies);
+    let mut node = logging(Command::new(TOLLGATE), &log, &["--config", file.path().to_str().unwrap()]);
+    for _ in 0..3 {
+        for policy in modes.iter().chain(&["another"]) {
+            let expected = if *policy == "error" { 503 } else { 200 };
+            assert_eq!(node.post("/v1/check", &json!({"policy": policy, "key": "k"})).status, expected);
+        }
+    }
+    node.terminate();
+    node.ended();
+    let told = lines(&log).into_iter().map(|line| line["fields"].clone());
+    let told = told.filter(|fields| fields["message"].as_str().unwrap().contains("the store gave no decision"));
+    let told: Vec<_> = told.map(|fields| (fields["policy"].clone(), fields["mode"].clone())).collect();
+    assert_eq!(told, modes.map(|mode| (json!(mode), json!(mode))));
+}
+
+/// The node checks it once a minute; jumping clocks shorten that.
+#[test]
+fn a_server_that_is_told_to_evict_is_told_of_while_its_connection_lasts() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], "policies: {p: {quotas: [1000 per 1h], timeout: 1s}}");
+    let (log, shift) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
+    std::fs::write(shift.path(), "+0s\n").unwrap();
+    let mut program = shifted();
+    program.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_TIMESTAMP_FILE", shift.path());
+    let node = logging(program, &log, &["--config", file.path().to_str().unwrap()]);
+    wait_until("the store decides", || node.check("p", "k", 1)["source"] == "store");
+    let told = || {
+        let lines = lines(&log).into_iter().map(|line| line["fields"].clone());
+        lines.filter(|fields| fields["message"].as_str().unwrap().contains("may evict")).collect::<Vec<_>>()
+    };
+    assert_eq!(told(), [Value::Null; 0]);
+    let mut connection = server.connection().unwrap();
+    redis::cmd("CONFIG").arg(&["SET", "maxmemory-policy", "allkeys-lru"]).exec(&mut connection).unwrap();
+    let mut seconds = 0;
+    wait_until("it is told", || {
+        seconds += 1;
+        std::fs::write(shift.path(), format!("+{seconds}s\n")).unwrap();
+        std::thread::sleep(Duration::from_millis(90));
+        !told().is_empty()
+    });
+    assert_eq!(told().len(), 1);
+    assert_eq!(told()[0]["maxmemory_policy"], "allkeys-lru");
+}
+
+/// The log names an endpoint that is absent.
+#[test]
+fn a_password_in_the_endpoint_is_refused_and_not_repeated() {
+    for endpoint in ["http://me:hunter2@127.0.0.1:1", "https://me:hunter2@example.com", "me:hunter2@example.com"] {
+        let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]);
+        assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: "), "{said}");
+        assert!(said.contains("without a user and password") && !said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_is_refused() {
+    for size in ["18446744073709551615", "0"] {
+        let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_BSP_MAX_QUEUE_SIZE", size)]);
+        assert!(said.contains("OTEL_BSP_MAX_QUEUE_SIZE: must be 1 to 1000000, not"), "{said}");
+    }
+}
+
+#[test]
+fn a_variable_that_cannot_be_obeyed_is_refused() {
+    let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://example.com:4317")]);
+    assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"), "{said}");
+}
+
+/// The error output of a node that does not start with these variables. `timeout` ends a node that
+/// does.
+fn refusal(variables: &[(&str, &str)]) -> String {
+    let mut program = Command::new("timeout");
+    program.args(["20", TOLLGATE, "serve", "--listen", "127.0.0.1:0"]).envs(variables.iter().copied());
+    let output = program.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+/// A node whose log goes to a file.
+fn logging(mut program: Command, log: &NamedTempFile, arguments: &[&str]) -> Node {
+    program.stderr(File::create(log.path()).unwrap());
+    Node::start_by(program, arguments)
+}
+
+fn lines(log: &NamedTempFile) -> Vec<Value> {
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn resident(metrics: &[u8]) -> f64 {
+    number(metrics, "process_resident_memory_bytes ")
+}
+
+/// The share of a source's checks that took at most that many seconds.
+fn within(metrics: &[u8], source: &str, seconds: &str) -> f64 {
+    let name = "tollgate_check_duration_seconds";
+    number(metrics, &format!("{name}_bucket{{le=\"{seconds}\",source=\"{source}\"}} "))
+        / number(metrics, &format!("{name}_count{{source=\"{source}\"}} "))
+}
+
+fn number(metrics: &[u8], start: &str) -> f64 {
+    let text = std::str::from_utf8(metrics).unwrap();
+    let line = text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start} in\n{text}"));
+    line[start.len()..].parse().unwrap()
+}

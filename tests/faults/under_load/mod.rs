@@ -1,0 +1,83 @@
+//! A sequence of faults under load, as the clients see them.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::support::chaos::{self, Row};
+use crate::support::cluster::Cluster;
+
+mod primaries;
+
+mod all_away;
+
+mod graceful;
+
+mod refusals;
+
+mod network;
+
+mod stalls;
+
+mod durable;
+
+mod moving;
+
+mod charging;
+
+mod batches;
+
+mod denials;
+
+mod soak;
+
+mod overload;
+
+/// `store.timeout`, unless a row gives a reason for another.
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The time of load before a fault, and after it.
+const A_WHILE: Duration = Duration::from_millis(1500);
+
+/// `store.timeout` for tests without fallback decisions: they do not measure the speed of a busy
+/// machine.
+fn patient() -> Duration {
+    if chaos::strict() { TIMEOUT } else { Duration::from_secs(3) }
+}
+
+/// The maximum runs of a test that a stall may spoil: a real fault shows each time.
+fn attempts() -> usize {
+    if chaos::strict() { 1 } else { 3 }
+}
+
+/// Every run loses nothing, and one run needs no fallback.
+fn needs_no_fallback(story: impl Fn() -> [Row; 2]) {
+    for attempt in 1..=attempts() {
+        let rows = story();
+        rows.iter().for_each(|row| _ = row.holds().forgets_nothing());
+        if attempt == attempts() || rows.iter().all(|row| row.fallback_own + row.fallback_others == 0) {
+            return rows.iter().for_each(|row| _ = row.needs_no_fallback());
+        }
+    }
+}
+
+/// The duration of a fault.
+fn lasts(ms: u64) -> Duration {
+    Duration::from_millis(if chaos::strict() { ms } else { ms.min(3000) })
+}
+
+/// Load before, `fault`, load after.
+fn during(fault: impl FnOnce()) {
+    sleep(A_WHILE);
+    fault();
+    sleep(A_WHILE);
+}
+
+/// Sends `command` to node `number`.
+fn tell(cluster: &Cluster, number: u16, command: &str) {
+    let mut parts = command.split(' ');
+    let mut cmd = redis::cmd(parts.next().unwrap());
+    parts.for_each(|part| {
+        cmd.arg(if part == "''" { "" } else { part });
+    });
+    cmd.exec(&mut cluster.connection(number)).unwrap();
+}

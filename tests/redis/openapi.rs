@@ -1,0 +1,189 @@
+//! The OpenAPI document lists every route with its methods, and describes every response.
+//! `harness/http.rs` checks the responses of all other tests against it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::openapi::{DOCUMENT, faults, faults_of};
+use crate::support::redis::Server;
+use crate::support::{Node, config_on, http, unique};
+
+const POLICIES: &str = "
+policies:
+  default: {quotas: [1000 per 1h, 5 per 1m], timeout: 5s}
+  log: {algorithm: sliding-log, quotas: [5 per 1h], timeout: 5s}
+  ip: {key: {type: ip}, algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 5}], deny: {keys: [192.0.2.1]}}
+  error: {quotas: [5 per 1h], on_store_failure: error, timeout: 100ms}
+  local: {quotas: [5 per 1h], timeout: 100ms}
+";
+
+#[test]
+fn a_node_tells_it_to_everybody_and_it_is_of_this_version() {
+    let node = Node::start();
+    let told = http::get(&node.address, "/openapi.json");
+    assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")));
+    assert_eq!(told.json(), *DOCUMENT);
+    assert_eq!(DOCUMENT["openapi"], "3.1.0");
+    assert_eq!(DOCUMENT["info"]["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn it_has_every_route_of_the_router_and_no_other() {
+    let router = include_str!("../../src/http/mod.rs");
+    let routes: BTreeSet<&str> =
+        router.split(".route(\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let described: BTreeSet<&str> = DOCUMENT["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(routes.contains("/v1/check"), "the router was misread: {routes:?}");
+    assert_eq!(described, routes);
+}
+
+#[test]
+fn it_has_the_methods_of_each_route() {
+    let node = Node::start();
+    for (path, calls) in DOCUMENT["paths"].as_object().unwrap() {
+        let refused = http::exchange(&node.address, &http::request("PATCH", path, &[], b""));
+        assert_eq!(refused.status, 405, "{path}");
+        let allowed = refused.header("allow").unwrap().to_lowercase();
+        // A server answers HEAD wherever it answers GET.
+        let allowed: BTreeSet<&str> = allowed.split(',').map(str::trim).filter(|method| *method != "head").collect();
+        let described: BTreeSet<&str> = calls.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(described, allowed, "{path}");
+    }
+}
+
+#[test]
+fn all_that_it_refers_to_exists_and_all_that_exists_is_used() {
+    let mut used = BTreeSet::new();
+    references(&DOCUMENT, &mut used);
+    let components = DOCUMENT["components"].as_object().unwrap();
+    let kinds = components.iter().filter(|(kind, _)| *kind != "securitySchemes");
+    let there: BTreeSet<String> = kinds
+        .flat_map(|(kind, parts)| {
+            parts.as_object().unwrap().keys().map(move |name| format!("#/components/{kind}/{name}"))
+        })
+        .collect();
+    assert_eq!(used, there);
+}
+
+fn references(value: &Value, used: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            used.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            members.values().for_each(|member| references(member, used));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, used)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_kind_of_problem_is_in_it() {
+    let source = include_str!("../../src/http/error.rs");
+    let parts = source.split("fn parts(self)").nth(1).unwrap().split("\n    }\n").next().unwrap();
+    let named = parts.split("StatusCode::").skip(1).filter_map(|arm| arm.split('"').nth(1));
+    let named: BTreeSet<String> = named
+        .map(|name| if name.is_empty() { "about:blank".to_owned() } else { format!("urn:tollgate:problem:{name}") })
+        .collect();
+    let words = &DOCUMENT["components"]["schemas"]["Problem"]["properties"]["type"]["x-extensible-enum"];
+    let described = words.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+    assert!(named.len() > 10, "the kinds were misread: {named:?}");
+    assert_eq!(named, described);
+}
+
+/// The harness checks each response on arrival; this test produces each kind.
+#[test]
+fn real_answers_of_every_route_are_as_it_says() {
+    let server = Server::start();
+    let file = config_on(&[server.url()], POLICIES);
+    let node = Node::with_config(&file);
+    let key = unique("described");
+    let post = |path: &str, body: Value, status: u16| {
+        let answer = node.post(path, &body);
+        assert_eq!(answer.status, status, "{path} {body}: {answer:?}");
+        answer
+    };
+    // By the store, the pre-filter and a list; never fitting; replayed; with a different cost;
+    // denied with other statuses.
+    let check = |policy: &str, cost: u64| json!({"policy": policy, "key": key, "cost": cost});
+    let with_id = json!({"key": key, "cost": 5, "id": "a"});
+    for body in [with_id.clone(), with_id, check("default", 1), check("default", 1), check("default", 2000)] {
+        post("/v1/check", body, 200);
+    }
+    post("/v1/check", json!({"key": key, "id": "a"}), 409);
+    post("/v1/check", json!({"policy": "ip", "key": "192.0.2.1"}), 200);
+    for status in [429, 401, 403] {
+        post(&format!("/v1/check?deny_status={status}"), check("default", 1), status);
+        let all = json!({"checks": [check("default", 1), {"policy": "ip", "key": "192.0.2.1"}, check("log", 0)]});
+        post(&format!("/v1/check/all?deny_status={status}"), all, status);
+    }
+    post("/v1/check/all", json!({"checks": [check("log", 0), check("error", 1)]}), 200);
+    let batch = post("/v1/check/batch", json!({"checks": [check("log", 1), check("nobody", 1), {"key": ""}]}), 200);
+    assert!(batch.json()["results"][1]["error"]["known"].is_array());
+
+    post("/v1/check", json!({"policy": "log", "key": key, "meta": "user-42"}), 200);
+    let usage = |policy: &str| format!("/v1/usage?policy={policy}&key={key}");
+    let log = http::get(&node.address, &usage("log")).json();
+    assert_eq!((&log["top_metas"][0]["meta"], &log["entries"][1]["meta"]), (&json!("user-42"), &Value::Null));
+    post("/v1/refund", json!({"key": key, "id": "a"}), 200);
+    let delete = |path: &str| http::call(&node.address, "DELETE", path, None, "").status;
+    assert_eq!((delete(&usage("log")), delete(&usage("nobody"))), (200, 404));
+
+    for path in ["/v1/policies", "/health/live", "/health/ready", "/metrics", "/openapi.json"] {
+        assert_eq!(http::get(&node.address, path).status, 200, "{path}");
+    }
+    post("/v1/reload", Value::Null, 200);
+    std::fs::write(file.path(), "policies: {default: {quotas: [0 per 1s]}}").unwrap();
+    let faults = post("/v1/reload", Value::Null, 422).json();
+    assert_eq!(faults["violations"][0]["line"], 1);
+    assert_eq!(
+        http::get(&node.address, "/v1/policies").json()["last_reload"]["faults"].as_array().unwrap().len(),
+        1
+    );
+
+    server.freeze();
+    assert!(post("/v1/check", check("local", 1), 200).json()["fallback"]["cause"].is_string());
+    post("/v1/check", check("error", 1), 503);
+    post("/v1/refund", check("local", 1), 503);
+    server.thaw();
+}
+
+#[test]
+fn requests_that_are_right_are_as_it_says_and_others_are_not() {
+    let schema = |name: &str| &DOCUMENT["components"]["schemas"][name];
+    for (name, body, right) in [
+        ("Check", json!({"key": "k"}), true),
+        (
+            "Check",
+            json!({"policy": "p", "key": "k", "cost": 0, "meta": "m", "id": "i", "quotas": ["1 per 1s", {"limit": 1, "per": "1s"}]}),
+            true,
+        ),
+        ("Check", json!({"policy": "p"}), false),
+        ("Check", json!({"key": "k", "cots": 1}), false),
+        ("Check", json!({"key": "k", "cost": 1_000_000_000_000_001_u64}), false),
+        ("Together", json!({"checks": [{"key": "k", "id": "i"}]}), false),
+        ("Refund", json!({"key": "k", "cost": 1}), true),
+        ("Refund", json!({"key": "k", "id": "i"}), true),
+        ("Refund", json!({"key": "k", "id": "i", "cost": 1}), false),
+    ] {
+        assert_eq!(faults(schema(name), &body, "").is_empty(), right, "{name} {body}");
+    }
+}
+
+#[test]
+fn what_is_not_described_is_found() {
+    let node = Node::start();
+    let request = http::json_request("/v1/check", br#"{"key": "k"}"#);
+    let right = http::exchange(&node.address, &request);
+    let changed = |change: fn(&mut Value)| {
+        let mut body = right.json();
+        change(&mut body);
+        faults_of(&request, &http::Answer { body: body.to_string().into(), headers: right.headers.clone(), ..right })
+    };
+    assert_eq!(changed(|_| {}), [""; 0]);
+    assert_eq!(changed(|body| body["colour"] = json!("red")), ["/colour: the member"]);
+    assert_eq!(changed(|body| body["source"] = json!("oracle")), ["/source: the word \"oracle\""]);
+    assert_eq!(changed(|body| body["limit"] = json!(-1)), ["/limit: -1 is no [\"integer\",\"null\"]"]);
+    assert_eq!(changed(|body| _ = body.as_object_mut().unwrap().remove("cost")), [": an object without cost"]);
+    assert_eq!(changed(|body| body["quotas"][0]["name"] = Value::Null), ["/quotas/0/name: null is no \"string\""]);
+}

@@ -1,0 +1,156 @@
+//! Both stores decide alike: the same calls at the same instants give equal answers in every
+//! member.
+
+use proptest::prelude::*;
+use std::sync::Arc;
+
+use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::policy::{Algorithm, Policy};
+use tollgate::limit::quota::Rule;
+use tollgate::limit::window::{BUCKETS, Grid};
+use tollgate::store::{Done, Subject, Work};
+
+use crate::support::redis::{shared, timed_store};
+use crate::support::steps::{START, Step, any_policies, histories, runner, with_limits};
+use crate::support::timed::{Timed, TimedRedis, in_time};
+use crate::support::unique;
+use crate::support::works::{Deed, Scribe, deeds};
+
+/// The minimum lifetime of the records of ids, us. The embedded store measures it by the instants
+/// of a history, Redis by real time.
+const RECORDS_LIVE: u64 = 300_000_000;
+
+/// Calls per history.
+const STEPS: usize = 60;
+
+#[test]
+fn memory_and_redis_answer_alike() {
+    let (runtime, store) = timed_store();
+    let mut runner = runner(400);
+    let alike =
+        |(policy, steps): (Policy, Vec<Step>)| in_time(|| runtime.block_on(both_alike(&store, &policy, &steps)));
+    runner.run(&histories(any_policies(), STEPS), alike).unwrap();
+}
+
+async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
+    let memory = Timed::new(10);
+    let key: Arc<str> = unique("alike").into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    for (number, step) in steps.iter().enumerate() {
+        let policy = Arc::new(with_limits(policy, step.quarters));
+        let subject = Subject { policy, key: key.clone(), fingerprint };
+        let expected = memory.at(step.now).take(&subject, &step.costs, &[]);
+        let answered = redis.at(step.now).take(&subject, &step.costs, &[]).await;
+        prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
+    }
+    each_key_ends(policy, &key)
+}
+
+/// The same for every operation on a key, within the lifetime of the ids' records.
+#[test]
+fn memory_and_redis_take_back_alike() {
+    let (runtime, store) = timed_store();
+    let histories = any_policies().prop_flat_map(|policy| {
+        let deeds = deeds(&policy, STEPS);
+        (Just(policy), deeds)
+    });
+    let mut runner = runner(400);
+    let alike = |(policy, deeds): (Policy, Vec<(Step, Deed)>)| {
+        in_time(|| runtime.block_on(deeds_alike(&store, &policy, &deeds)))
+    };
+    runner.run(&histories, alike).unwrap();
+}
+
+async fn deeds_alike(redis: &TimedRedis, policy: &Policy, deeds: &[(Step, Deed)]) -> Result<(), TestCaseError> {
+    let memory = Timed::new(1000);
+    let key: Arc<str> = unique("deeds").into();
+    let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    let mut scribe = Scribe::default();
+    let (mut history, mut latest, mut stepped_back, mut marked) = (Vec::new(), START, false, 0);
+    for (step, deed) in deeds.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
+        let policy = Arc::new(with_limits(policy, step.quarters));
+        let subject = Subject { policy, key: key.clone(), fingerprint };
+        let work = scribe.work(step, deed);
+        history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
+        if let Work::Reserve { hold, .. } = &work {
+            marked = marked.max(step.now + hold);
+        }
+        let mut expected = comparable(memory.at(step.now).run(&subject, &work, &[]).unwrap());
+        let mut answered = comparable(redis.at(step.now).run(&subject, work, &[]).await.unwrap());
+        stepped_back |= step.now < latest;
+        latest = latest.max(step.now);
+        if step.now < latest && latest >= marked {
+            // An expired mark may be gone when a clock steps back to before its end.
+            [&mut expected, &mut answered].into_iter().for_each(be_final);
+        }
+        if stepped_back && subject.policy.algorithm == Algorithm::SlidingLog {
+            be_as_careful(&mut expected, &answered);
+        }
+        prop_assert_eq!(&answered, &expected, "after {:#?} under {:?}", history, policy_of_step(&subject));
+        scribe.note(&answered);
+    }
+    each_key_ends(policy, &key)
+}
+
+fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
+    &subject.policy.quotas
+}
+
+/// A reply with room to spare omits reservations, since the pre-filter learns nothing from it.
+fn comparable(mut done: Done) -> Done {
+    match &mut done {
+        Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed.is_some(),
+        // A refund does not report when a cost fits.
+        Done::Refunded(taken, _) => taken.ruling.closed = None,
+        Done::Charged(_) | Done::Reused => {}
+    }
+    done
+}
+
+/// Redis drops the entries of a log later than the embedded store does. After a step back these
+/// entries may remain when refunds have removed all charges that count. The mark then remains too,
+/// and replies are tentative for longer than necessary. The only effect is that the pre-filter
+/// learns nothing from them.
+fn be_as_careful(expected: &mut Done, answered: &Done) {
+    if let (Done::Taken(expected) | Done::Reserved(expected, _), Done::Taken(answered) | Done::Reserved(answered, _)) =
+        (expected, answered)
+    {
+        expected.tentative |= answered.tentative;
+    }
+}
+
+fn be_final(done: &mut Done) {
+    if let Done::Taken(taken) | Done::Reserved(taken, _) | Done::Refunded(taken, _) = done {
+        taken.tentative = false;
+    }
+}
+
+/// Each key of the history in Redis has a TTL of at most its relevant time and 1 s.
+fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
+    let longest = policy.quotas.iter().map(|quota| match quota.rule {
+        // Until the end of the segment after its last charge, which is later by the clock's step
+        // back. A raised burst takes at most twice as long to fill.
+        Rule::SlidingWindow => 2 * BUCKETS * Grid::new(quota.window).bucket() + quota.window,
+        // A bucket with repeated charges lives an eighth longer, and at least a second.
+        Rule::TokenBucket(_) => 2 * quota.window + (quota.window / 4).max(1_000_000),
+        _ => 2 * quota.window,
+    });
+    let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();
+    let record = i64::try_from(policy.quotas.iter().map(|quota| 2 * quota.window / 1000).max().unwrap_or(0)).unwrap();
+    // The mark of a reset lives for two windows, possibly those of a raised burst.
+    let reset =
+        i64::try_from(policy.quotas.iter().map(|quota| 4 * quota.window).max().unwrap_or(0) / 1000 + 1001).unwrap();
+    let mut connection = shared().connection().unwrap();
+    let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{key}:*")).query(&mut connection).unwrap();
+    for name in names {
+        let life: i64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
+        // -2: the key has expired meanwhile.
+        let most = match &name {
+            name if name.contains(":id:") => record.clamp(300_000, 86_400_000),
+            name if name.ends_with(":reset") => reset,
+            _ => most,
+        };
+        prop_assert!(life == -2 || (0..=most).contains(&life), "{} lives {} ms, at most {}", name, life, most);
+    }
+    Ok(())
+}
