@@ -13,10 +13,10 @@
 //! ```text
 //! POST /v1/check
 //!
-//! 1. Receive  http/front           request id, panic guard, load limits, authorization
-//!             http/body            content type, size and time of the body
-//! 2. Parse    http/request         a valid body in one parse
-//!             http/inspect         a faulty body again, to report every fault
+//! 1. Receive  http/service         request id, panic guard, load limits, authorization
+//!             http/request/body    content type, size and time of the body
+//! 2. Parse    http/request/parse   a valid body in one parse
+//!             http/request/explain a faulty body again, to report every fault
 //! 3. Resolve  engine               policy by name, key normalised, fingerprint of both
 //!             engine/inline        the check's own quotas, if it has any
 //!             limit/lists          an override; deny and allow decide       -> source: list

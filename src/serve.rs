@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::engine::reload::overdue;
 use crate::http::lifecycle::Phase;
-use crate::http::{Front, Lifecycle, Load, Node, Refusals, Surface};
+use crate::http::{CheckService, Lifecycle, Load, Node, Refusals, Surface};
 use crate::limit::policy::Durability;
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
@@ -156,8 +156,8 @@ impl Server {
         let Self { node, listeners: Listeners { checks, admin }, shutdown, limits, workers } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, surface| {
-            let front = Front::new(node.clone(), surface, reach(&listener));
-            Connections::new(listener, front, &node, workers.clone(), limits)
+            let service = CheckService::new(node.clone(), surface, reach(&listener));
+            Connections::new(listener, service, &node, workers.clone(), limits)
         };
         let checks = connections(checks, surface);
         let admin = admin.map(|listener| connections(listener, Surface::Admin));

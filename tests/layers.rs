@@ -186,7 +186,7 @@ fn load_generator_imports_units_and_modules_above_only() {
         .flat_map(|file| faults_of_bench(file, &fs::read_to_string(file).unwrap(), &modules))
         .collect();
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
-    for planted in ["use super::run::run;", "use tollgate::http::Front;", "use crate::keys::Keys;"] {
+    for planted in ["use super::run::run;", "use tollgate::http::CheckService;", "use crate::keys::Keys;"] {
         assert_eq!(faults_of_bench(Path::new("bench/src/zipf.rs"), planted, &modules).len(), 1, "{planted}");
     }
 }

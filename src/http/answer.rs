@@ -4,9 +4,9 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 
-use super::error::Problem;
 use super::headers;
 use super::json::Object;
+use super::problem::Problem;
 use crate::engine::{All, Amended, Binding, Check, Decision, Source};
 use crate::limit::decision::{QuotaState, Wait};
 use crate::limit::quota::Quota;
@@ -31,7 +31,8 @@ pub(super) fn object(write: impl FnOnce(&mut Object<'_>)) -> Response {
     of_json(bytes)
 }
 
-fn of_json(mut bytes: Vec<u8>) -> Response {
+/// An answer with this body.
+pub(super) fn of_json(mut bytes: Vec<u8>) -> Response {
     // A long answer may wait for its client, and no budget counts spare capacity.
     if bytes.len() > 8 * USUAL_BYTES {
         bytes.shrink_to_fit();
@@ -39,40 +40,6 @@ fn of_json(mut bytes: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(bytes));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
-}
-
-/// The results of a batch, written one by one, so that other calls get turns in between.
-pub(super) struct Results(Vec<u8>);
-
-impl Default for Results {
-    fn default() -> Self {
-        Self(br#"{"results":["#.to_vec())
-    }
-}
-
-impl Results {
-    pub(super) fn decision(&mut self, key: &str, decision: &Decision) {
-        self.separate();
-        write(&mut self.0, key, decision);
-    }
-
-    pub(super) fn problem(&mut self, problem: &Problem) {
-        self.separate();
-        let mut object = Object::open(&mut self.0);
-        object.value("error", problem);
-        object.close();
-    }
-
-    fn separate(&mut self) {
-        if !self.0.ends_with(b"[") {
-            self.0.push(b',');
-        }
-    }
-
-    pub(super) fn into_response(mut self) -> Response {
-        self.0.extend_from_slice(b"]}");
-        of_json(self.0)
-    }
 }
 
 /// The decisions of checks that are charged together, with the latest retry time of the denied
@@ -106,6 +73,13 @@ pub(super) fn refunded(key: &str, amended: &Amended) -> Response {
 pub(super) fn write(out: &mut Vec<u8>, key: &str, decision: &Decision) {
     let mut object = Object::open(out);
     members(&mut object, key, decision);
+    object.close();
+}
+
+/// The problem of one check of a batch.
+pub(super) fn write_problem(out: &mut Vec<u8>, problem: &Problem) {
+    let mut object = Object::open(out);
+    object.value("error", problem);
     object.close();
 }
 

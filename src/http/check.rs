@@ -5,10 +5,14 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use tokio::task::yield_now;
 
-use super::answer::{self, Results};
-use super::body::JsonBody;
-use super::error::{Problem, Problems};
-use super::{Node, body, inspect, query, request, violations};
+use super::answer;
+use super::call::{Answer, Operation};
+use super::json::{List, Object};
+use super::node::Node;
+use super::problem::{self, Problem, Problems};
+use super::request::body::{self, JsonBody};
+use super::request::{explain, parse, query};
+use super::shed::{LIGHT, Load};
 use crate::engine::{Check, Decision};
 
 /// The largest body of one check, bytes.
@@ -20,7 +24,18 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
 /// The most checks of a batch that a worker decides in under a millisecond, however short its body.
 const LIGHT_BATCH: usize = 250;
 
-/// The routed handler. The front calls `respond` without the router.
+pub(super) const ONE: Operation = Operation {
+    id: "check",
+    summary: "May a key spend a cost under a policy, now?",
+    description: "The body has up to 64 KiB.",
+    body: Some("Check"),
+    denial: Some("Decision"),
+    failures: &[("404", "UnknownPolicy"), ("409", "IdReused")],
+    answer: Answer::decision("The decision. A denial is an answer, not a failed call.", "CheckAnswer"),
+    ..Operation::NONE
+};
+
+/// The routed handler. `service.rs` calls `respond` without the router.
 pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     respond(&node, &head, body).await
@@ -29,7 +44,7 @@ pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Re
 pub(super) async fn respond(node: &Node, head: &Parts, body: impl JsonBody) -> Result<Response, Problem> {
     let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
     let permit = node.load.permit(body.len()).await?;
-    let (check, denied) = violations::both(request::check(&body), query::deny_status(head.uri.query()))?;
+    let (check, denied) = problem::both(parse::check(&body), query::deny_status(head.uri.query()))?;
     drop(permit);
     let decision = decide(node, &check).await?;
     let mut response = answer::response(&check.key, &decision);
@@ -39,31 +54,44 @@ pub(super) async fn respond(node: &Node, head: &Parts, body: impl JsonBody) -> R
     Ok(response)
 }
 
+pub(super) const BATCH: Operation = Operation {
+    id: "checkBatch",
+    summary: "Up to 1000 checks, each for itself",
+    description: "The node decides checks of one key in order, with or without ids. Only a check that a server \
+        must receive again, as while a slot moves, may change places. `retry_after_ms` of a denial does \
+        not count charges of later checks of its key in calls of their own: a check with an id, the \
+        checks behind it, and checks of a sliding log beyond 64 different costs (32 with two quotas). \
+        The body has up to 1 MiB.",
+    body: Some("Batch"),
+    answer: Answer::json("A result for each check.", "BatchAnswer"),
+    ..Operation::NONE
+};
+
 pub(super) async fn batch(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_BATCH_BYTES).await?;
-    // The permit comes before the parsing, since parsed checks take ten times the room of their text.
-    let mut permit = match most_checks(&body) {
-        0..=LIGHT_BATCH => node.load.permit(body.len()).await?,
-        _ => Some(node.load.permit_heavy().await?),
-    };
-    let items = match request::batch(&body) {
-        Some(items) => Ok(items),
-        None => {
-            if permit.is_none() {
-                permit = Some(node.load.permit_heavy().await?);
-            }
-            inspect::batch(&body).await
-        }
-    };
-    let (items, ()) = violations::both(items, query::none(head.uri.query()))?;
+    let items = read_batch(&node.load, &body).await;
+    let (items, ()) = problem::both(items, query::none(head.uri.query()))?;
     drop(body);
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
         return Err(node.load.refuse_unread());
     }
-    // The store may take long, and a slow store must not refuse batches.
-    drop(permit);
     Ok(answer_each(&node, items).await)
+}
+
+/// Reads the checks of a batch. Parsed checks take ten times the room of their text, so a heavy
+/// batch needs a permit, and so does one with faults. The permit ends here, since a slow store must
+/// not refuse batches.
+async fn read_batch(load: &Load, body: &[u8]) -> Result<Vec<explain::Item>, Problem> {
+    let is_light = body.len() <= LIGHT && most_checks(body) <= LIGHT_BATCH;
+    if is_light && let Some(items) = parse::batch(body) {
+        return Ok(items);
+    }
+    let _permit = load.permit_heavy().await?;
+    match parse::batch(body) {
+        Some(items) => Ok(items),
+        None => explain::batch(body).await,
+    }
 }
 
 /// A valid batch has no more checks than its body has braces.
@@ -71,11 +99,26 @@ fn most_checks(body: &[u8]) -> usize {
     body.iter().filter(|byte| **byte == b'{').count()
 }
 
+pub(super) const ALL: Operation = Operation {
+    id: "checkAll",
+    summary: "Up to 16 checks, all charged or none",
+    description: "A policy and key that occurs twice counts as its sum. An invalid check rejects the call. The \
+        body has up to 64 KiB.",
+    body: Some("Together"),
+    denial: Some("TogetherAnswer"),
+    failures: &[("404", "UnknownPolicy")],
+    answer: Answer {
+        fields: &["Retry-After"],
+        ..Answer::json("The verdict on all checks, and on each.", "TogetherAnswer")
+    },
+    ..Operation::NONE
+};
+
 pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_CHECK_BYTES).await?;
     let permit = node.load.permit(body.len()).await?;
-    let (checks, denied) = violations::both(request::all(&body), query::deny_status(head.uri.query()))?;
+    let (checks, denied) = problem::both(parse::all(&body), query::deny_status(head.uri.query()))?;
     drop(permit);
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
     let all = node.engine.check_all(&checks).await.map_err(refused)?;
@@ -95,7 +138,7 @@ pub(super) async fn decide(node: &Node, check: &Check) -> Result<Decision, Probl
 }
 
 /// Decides the well-formed items together, and writes each decision or fault in its item's place.
-async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
+async fn answer_each(node: &Node, items: Vec<explain::Item>) -> Response {
     let mut checks: Vec<Check> = Vec::with_capacity(items.len());
     let mut ask = |check| {
         checks.push(check);
@@ -105,18 +148,23 @@ async fn answer_each(node: &Node, items: Vec<request::Item>) -> Response {
     let decisions = node.engine.check_batch(&checks).await;
     let policies = node.engine.policies();
     let mut problems = Problems::new(&policies, items.iter().filter(|item| item.is_err()).count());
-    let mut results = Results::default();
+    let mut body = Vec::new();
+    let mut object = Object::open(&mut body);
+    let mut results = List::open(object.member("results"));
     for (place, item) in items.iter().enumerate() {
         if place % PER_TURN == PER_TURN - 1 {
             yield_now().await;
         }
+        let out = results.item();
         match item {
             Ok(at) => match &decisions[*at] {
-                Ok(decision) => results.decision(&checks[*at].key, decision),
-                Err(error) => results.problem(&problems.of(place, error)),
+                Ok(decision) => answer::write(out, &checks[*at].key, decision),
+                Err(error) => answer::write_problem(out, &problems.of(place, error)),
             },
-            Err(error) => results.problem(error),
+            Err(error) => answer::write_problem(out, error),
         }
     }
-    results.into_response()
+    results.close();
+    object.close();
+    answer::of_json(body)
 }

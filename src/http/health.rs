@@ -8,14 +8,30 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::Node;
+use super::call::{Answer, Operation};
 use super::lifecycle::Phase;
+use super::node::Node;
 use crate::engine::{Health, ShardHealth};
+
+pub(super) const LIVE: Operation = Operation {
+    id: "live",
+    summary: "Whether the process answers",
+    answer: Answer::json("The process answers.", "Health"),
+    ..Operation::NONE
+};
 
 /// 200 as long as the process answers, since a restart cures nothing else.
 pub(super) async fn live(State(node): State<Node>) -> Response {
     Json(HealthBody::new(&node, &node.engine.health())).into_response()
 }
+
+pub(super) const READY: Operation = Operation {
+    id: "ready",
+    summary: "Whether the node accepts checks",
+    failures: &[("503", "Draining")],
+    answer: Answer::json("The node accepts checks.", "Health"),
+    ..Operation::NONE
+};
 
 /// 503 while draining. With a shard down the node stays ready, since the fallback answers.
 pub(super) async fn ready(State(node): State<Node>) -> Response {

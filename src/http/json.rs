@@ -69,15 +69,34 @@ impl<'a> Object<'a> {
         items: impl Iterator<Item = T>,
         mut write: impl FnMut(T, &mut Vec<u8>),
     ) {
-        let out = self.member(name);
+        let mut list = List::open(self.member(name));
+        items.for_each(|item| write(item, list.item()));
+        list.close();
+    }
+}
+
+/// An array under construction.
+pub(super) struct List<'a> {
+    out: &'a mut Vec<u8>,
+    is_empty: bool,
+}
+
+impl<'a> List<'a> {
+    pub(super) fn open(out: &'a mut Vec<u8>) -> Self {
         out.push(b'[');
-        for (place, item) in items.enumerate() {
-            if place > 0 {
-                out.push(b',');
-            }
-            write(item, out);
+        Self { out, is_empty: true }
+    }
+
+    pub(super) fn close(self) {
+        self.out.push(b']');
+    }
+
+    /// Returns the buffer for the next item.
+    pub(super) fn item(&mut self) -> &mut Vec<u8> {
+        if !std::mem::replace(&mut self.is_empty, false) {
+            self.out.push(b',');
         }
-        out.push(b']');
+        self.out
     }
 }
 

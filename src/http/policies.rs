@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
-use super::Node;
-use super::error::panicked;
-use super::faults::FaultBody;
+use super::call::{Answer, Operation};
+use super::node::Node;
+use super::problem::{FaultBody, panicked};
 use crate::config::Policies;
 use crate::limit::key::KeyType;
 use crate::limit::lists::{Entry, Lists};
@@ -19,6 +19,14 @@ use crate::limit::policy::{Durability, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 use crate::limit::time::{Micros, millis_up};
 use crate::reload::LastReload;
+
+pub(super) const POLICIES: Operation = Operation {
+    id: "policies",
+    summary: "The policies in force",
+    description: "Without a token only on loopback, if checks need none.",
+    answer: Answer::json("The policies as resolved, with their origin.", "Policies"),
+    ..Operation::NONE
+};
 
 pub(super) async fn policies(State(node): State<Node>) -> Response {
     let (policies, last) = (node.engine.policies(), node.reloader.last());

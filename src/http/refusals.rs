@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::front::Caller;
+use super::caller::Caller;
 use crate::access::Refused;
 use crate::clock::Clock;
 use crate::telemetry::limiter::Limiter;

@@ -5,8 +5,19 @@ use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::error::Problem;
-use super::{Node, policies, query};
+use super::call::{Answer, Operation};
+use super::node::Node;
+use super::policies;
+use super::problem::Problem;
+use super::request::query;
+
+pub(super) const RELOAD: Operation = Operation {
+    id: "reload",
+    summary: "Reloads the configuration",
+    failures: &[("409", "NothingToReload"), ("422", "InvalidConfiguration")],
+    answer: Answer::json("The changes.", "Reloaded"),
+    ..Operation::NONE
+};
 
 pub(super) async fn reload(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     query::none(query.as_deref()).map_err(Problem::invalid)?;

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Body;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::error::Problem;
+use super::problem::Problem;
 use super::request_id;
 use crate::workers::cores;
 

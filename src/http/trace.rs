@@ -1,42 +1,33 @@
-//! The traced calls and their span names.
+//! Records traced calls.
 
 use std::sync::Arc;
 
 use axum::http::header::GetAll;
 use axum::http::{HeaderName, HeaderValue, Request};
 
-use super::front::Caller;
+use super::call::Call;
+use super::caller::Caller;
 use crate::telemetry::traces::{self, Incoming, Tracing};
-
-/// Method, path, and both as the span's name. Health and metrics are frequent and of no interest.
-const CALLS: &[(&str, &str, &str)] = &[
-    ("POST", "/v1/check", "POST /v1/check"),
-    ("POST", "/v1/check/batch", "POST /v1/check/batch"),
-    ("POST", "/v1/check/all", "POST /v1/check/all"),
-    ("GET", "/v1/usage", "GET /v1/usage"),
-    ("DELETE", "/v1/usage", "DELETE /v1/usage"),
-    ("POST", "/v1/refund", "POST /v1/refund"),
-];
 
 /// W3C trace context. The names are constants: nearly all requests have neither field, and most are
 /// not recorded.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Begins to record a request, if it is to be recorded.
+/// Begins to record a request of `call`, if it is to be recorded.
 pub(super) fn begin<B>(
     tracing: &Arc<Tracing>,
+    call: &'static Call,
     request: &Request<B>,
     caller: Caller,
     id: &HeaderValue,
 ) -> Option<traces::Request> {
-    let (method, path) = (request.method().as_str(), request.uri().path());
-    let (method, route, name) = *CALLS.iter().find(|(other, route, _)| *other == method && *route == path)?;
+    let name = call.span.filter(|_| call.method == *request.method())?;
     let traceparent = only(request.headers().get_all(TRACEPARENT));
     let tracestate = traceparent.and_then(|_| joined(request.headers().get_all(TRACESTATE)));
     tracing.begin(&Incoming {
-        method,
-        route,
+        method: call.method.as_str(),
+        route: call.path,
         name,
         traceparent,
         tracestate: tracestate.as_deref(),

@@ -6,10 +6,23 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::answer;
-use super::error::Problem;
-use super::{Node, headers, json, query};
+use super::call::{Answer, Operation};
+use super::node::Node;
+use super::problem::Problem;
+use super::request::query;
+use super::{headers, json};
 use crate::limit::history::{Entry, TopMeta};
 use crate::limit::time::MICROS_PER_MILLI;
+
+pub(super) const USAGE: Operation = Operation {
+    id: "usage",
+    summary: "The decision of a check of cost 0, and the callers behind the count",
+    description: "By the policy's own quotas, without charges to inline quotas.",
+    query: &["Policy", "Key"],
+    failures: &[("404", "UnknownPolicy")],
+    answer: Answer::decision("The decision for cost 0, which charges nothing.", "Usage"),
+    ..Operation::NONE
+};
 
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
@@ -56,6 +69,16 @@ impl<'a> TopMetaBody<'a> {
         Self { meta, cost: *cost, count: *count }
     }
 }
+
+pub(super) const RESET: Operation = Operation {
+    id: "reset",
+    summary: "Resets the counts of a key",
+    description: "Resets the policy's own quotas; charges to inline quotas still count.",
+    query: &["Policy", "Key"],
+    failures: &[("404", "UnknownPolicy")],
+    answer: Answer::decision("The decision of a check of cost 0 after the reset.", "Decision"),
+    ..Operation::NONE
+};
 
 pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;

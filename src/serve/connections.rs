@@ -29,7 +29,7 @@ use super::patience::Patient;
 use super::tls::handshake;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
-use crate::http::{Caller, Front, Load, Node, Refusals, quietly};
+use crate::http::{Caller, CheckService, Load, Node, Refusals, suppress_spurious_wakes};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::workers::{Kind, Workers};
@@ -54,7 +54,7 @@ const LAST_HANDSHAKE: Duration = Duration::from_secs(1);
 /// The connections of one listener.
 pub(super) struct Connections {
     listener: TcpListener,
-    front: Front,
+    service: CheckService,
     protocol: Arc<Builder<Streamers>>,
     open: OpenConnections,
     reloader: Arc<Reloader>,
@@ -84,7 +84,13 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streamers {
 }
 
 impl Connections {
-    pub(super) fn new(listener: TcpListener, front: Front, node: &Node, workers: Workers, limits: Limits) -> Self {
+    pub(super) fn new(
+        listener: TcpListener,
+        service: CheckService,
+        node: &Node,
+        workers: Workers,
+        limits: Limits,
+    ) -> Self {
         let mut protocol = Builder::new(Streamers(workers.clone()));
         // `patience.rs` limits the time of clients without a timer for each request.
         protocol.http1().header_read_timeout(None);
@@ -96,7 +102,7 @@ impl Connections {
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             listener,
-            front,
+            service,
             protocol: Arc::new(protocol),
             open: OpenConnections(watch::channel(()).0),
             reloader: node.reloader.clone(),
@@ -159,7 +165,7 @@ impl Connections {
         let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let caller = Caller { address, encrypted: tls.is_some() };
         let conversation = Conversation {
-            front: self.front.with_caller(caller),
+            service: self.service.with_caller(caller),
             protocol: self.protocol.clone(),
             load: self.load.clone(),
             end: self.open.0.subscribe(),
@@ -200,7 +206,7 @@ impl OpenConnections {
 
 /// The parts of the listener that one connection needs.
 struct Conversation {
-    front: Front,
+    service: CheckService,
     protocol: Arc<Builder<Streamers>>,
     /// Counts the bytes that clients leave unread.
     load: Load,
@@ -230,7 +236,7 @@ impl Conversation {
     }
 
     async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { front, protocol, load, mut end, limits } = self;
+        let Self { service, protocol, load, mut end, limits } = self;
         let backlog = Arc::new(Backlog::new(load));
         let io = TokioIo::new(Patient::new(
             Framed::new(stream),
@@ -242,7 +248,7 @@ impl Conversation {
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());
             let open = (version == Version::HTTP_2).then(|| OpenRequest::new(backlog.clone()));
-            let answering = front.clone().answer(request, backlog.has_room());
+            let answering = service.clone().answer(request, backlog.has_room());
             async move {
                 let answer = answering.await;
                 // A client that sends many requests at once gets one long answer per turn.
@@ -258,13 +264,13 @@ impl Conversation {
         let mut overdue = pin!(backlog.is_overdue(limits.request_timeout));
         tokio::select! {
             biased;
-            ended = quietly(connection.as_mut()) => return tell(ended),
+            ended = suppress_spurious_wakes(connection.as_mut()) => return tell(ended),
             () = overdue.as_mut() => return tell(Err("a client does not read its answers".into())),
             _ = end.changed() => {
                 // The runtime reports the bytes that a new socket holds only after its next turn.
                 // Without that turn hyper closes a connection whose request has arrived.
                 yield_now().await;
-                if let Some(ended) = quietly(connection.as_mut()).now_or_never() {
+                if let Some(ended) = suppress_spurious_wakes(connection.as_mut()).now_or_never() {
                     return tell(ended);
                 }
             }
@@ -273,7 +279,7 @@ impl Conversation {
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
-            ended = quietly(connection) => tell(ended),
+            ended = suppress_spurious_wakes(connection) => tell(ended),
             () = overdue => tell(Err("a client does not read its answers".into())),
             // The client may keep its streams open, or never acknowledge the shutdown.
             () = sleep(limits.request_timeout) => tell(Err("a client does not end its connection".into())),

@@ -1,7 +1,8 @@
-//! The OpenAPI document lists every route with its methods, and describes every response.
+//! The OpenAPI document lists every call, and describes every response.
 //! `harness/http.rs` checks the responses of all other tests against it.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -28,18 +29,31 @@ fn a_node_tells_it_to_everybody_and_it_is_of_this_version() {
     assert_eq!(DOCUMENT["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
 
+/// The document and the router follow from one table of calls, so nothing else may add a route.
 #[test]
-fn it_has_every_route_of_the_router_and_no_other() {
-    let router = include_str!("../../src/http/mod.rs");
-    let routes: BTreeSet<&str> =
-        router.split(".route(\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-    let described: BTreeSet<&str> = DOCUMENT["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-    assert!(routes.contains("/v1/check"), "the router was misread: {routes:?}");
-    assert_eq!(described, routes);
+fn only_the_table_of_calls_adds_routes() {
+    let mut routers = Vec::new();
+    sources(Path::new("src"), &mut routers);
+    routers.retain(|file| {
+        let code = std::fs::read_to_string(file).unwrap();
+        code.contains(".route(") || code.contains("Router::new") || code.contains(".nest(") || code.contains(".merge(")
+    });
+    assert_eq!(routers, [Path::new("src/http/calls.rs")]);
+}
+
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
 }
 
 #[test]
-fn it_has_the_methods_of_each_route() {
+fn every_described_path_is_served_with_its_methods() {
     let node = Node::start();
     for (path, calls) in DOCUMENT["paths"].as_object().unwrap() {
         let refused = http::exchange(&node.address, &http::request("PATCH", path, &[], b""));
@@ -79,7 +93,7 @@ fn references(value: &Value, used: &mut BTreeSet<String>) {
 
 #[test]
 fn every_kind_of_problem_is_in_it() {
-    let source = include_str!("../../src/http/error.rs");
+    let source = include_str!("../../src/http/problem/kind.rs");
     let parts = source.split("fn parts(self)").nth(1).unwrap().split("\n    }\n").next().unwrap();
     let named = parts.split("StatusCode::").skip(1).filter_map(|arm| arm.split('"').nth(1));
     let named: BTreeSet<String> = named
@@ -158,6 +172,14 @@ fn requests_that_are_right_are_as_it_says_and_others_are_not() {
             json!({"policy": "p", "key": "k", "cost": 0, "meta": "m", "id": "i", "quotas": ["1 per 1s", {"limit": 1, "per": "1s"}]}),
             true,
         ),
+        ("Check", json!({"key": "k", "quotas": [{"name": "a", "rate": "1 per 1s", "burst": 1}]}), true),
+        (
+            "Check",
+            json!({"key": "k", "quotas": [{"limit": 1, "per": "1s", "rate": "1 per 1s", "burst": 1}]}),
+            false,
+        ),
+        ("Check", json!({"key": "k", "quotas": [{"limit": 1}]}), false),
+        ("Check", json!({"key": "k", "quotas": [{"burst": 1}]}), false),
         ("Check", json!({"policy": "p"}), false),
         ("Check", json!({"key": "k", "cots": 1}), false),
         ("Check", json!({"key": "k", "cost": 1_000_000_000_000_001_u64}), false),
@@ -167,6 +189,20 @@ fn requests_that_are_right_are_as_it_says_and_others_are_not() {
         ("Refund", json!({"key": "k", "id": "i", "cost": 1}), false),
     ] {
         assert_eq!(faults(schema(name), &body, "").is_empty(), right, "{name} {body}");
+    }
+}
+
+/// The node replaces ids that it does not repeat, so the description bounds no length.
+#[test]
+fn any_request_id_is_accepted_as_described() {
+    let parameter = &DOCUMENT["components"]["parameters"]["RequestId"];
+    assert_eq!(parameter["schema"], json!({"type": "string"}));
+    let node = Node::start();
+    for (length, is_repeated) in [(1, true), (128, true), (129, false), (1000, false)] {
+        let id = "a".repeat(length);
+        let answer =
+            http::exchange(&node.address, &http::request("GET", "/health/live", &[("X-Request-Id", &id)], b""));
+        assert_eq!((answer.status, answer.header("x-request-id") == Some(&id)), (200, is_repeated), "{length}");
     }
 }
 

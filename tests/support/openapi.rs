@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::http::Answer;
 
 pub(crate) static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../../src/http/openapi.json")).unwrap());
+    LazyLock::new(|| serde_json::from_str(tollgate::http::description()).unwrap());
 
 /// Fails if the document has the call without this response: its status, header fields or members.
 pub(crate) fn holds(request: &[u8], answer: &Answer) {

@@ -7,17 +7,17 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tollgate::access::Reach;
-use tollgate::http::{Front, Node, Surface};
+use tollgate::http::{CheckService, Node, Surface};
 
 /// Serves the node on a free port as long as the runtime runs; returns its address.
 pub(crate) async fn serve(node: Node) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let front = Front::new(node, Surface::Whole, Reach::Loopback);
+    let checks = CheckService::new(node, Surface::Whole, Reach::Loopback);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let front = front.clone();
-            let service = service_fn(move |request| front.clone().answer(request, true).map(Ok::<_, Infallible>));
+            let checks = checks.clone();
+            let service = service_fn(move |request| checks.clone().answer(request, true).map(Ok::<_, Infallible>));
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         }
     });

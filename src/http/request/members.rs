@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::violations::{Violation, Violations, member};
+use crate::http::problem::{Violation, Violations, member};
 
 /// The values of known names, each once, and the faults found so far.
 pub(super) struct Members<'a, V> {

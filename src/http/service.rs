@@ -4,48 +4,34 @@
 //! Nearly all requests are `POST /v1/check`, so these skip the router. Its boxes cost about as much
 //! as the rest of a denial from memory. Both ways run the same handler.
 
-use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use tower_service::Service;
 
-use super::access::Stopped;
-use super::body::Lingering;
-use super::error::Problem;
+use super::call::{Call, Surface};
+use super::caller::Caller;
 use super::lifecycle::Phase;
+use super::node::Node;
+use super::problem::{Problem, panicked};
 use super::refusals::Reason;
+use super::request::body::DrainOnDrop;
 use super::shed::Admitted;
-use super::{Node, Surface, access, check, error, framing, request_id, router, trace};
+use super::tokens::Stopped;
+use super::{calls, check, framing, request_id, tokens, trace};
 use crate::access::Reach;
 
 /// The calls of one listener.
 #[derive(Debug, Clone)]
-pub struct Front {
+pub struct CheckService {
     inner: Arc<Inner>,
     caller: Caller,
-}
-
-/// The client of a connection.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Caller {
-    pub address: Option<IpAddr>,
-    /// The connection uses TLS.
-    pub encrypted: bool,
-}
-
-impl Caller {
-    /// The client's address for the log.
-    pub(super) fn shown(&self) -> String {
-        self.address.map_or_else(|| "unknown".to_owned(), |address| address.to_string())
-    }
 }
 
 #[derive(Debug)]
@@ -56,13 +42,13 @@ struct Inner {
     routes: Router,
 }
 
-impl Front {
+impl CheckService {
     pub fn new(node: Node, surface: Surface, reach: Reach) -> Self {
-        let routes = router(node.clone(), surface);
+        let routes = calls::router(node.clone(), surface);
         Self { inner: Arc::new(Inner { node, surface, reach, routes }), caller: Caller::default() }
     }
 
-    /// The front of one connection.
+    /// The service of one connection.
     pub fn with_caller(&self, caller: Caller) -> Self {
         Self { inner: self.inner.clone(), caller }
     }
@@ -73,16 +59,18 @@ impl Front {
         let id = request_id::of(request.headers());
         let version = request.version();
         let node = &self.inner.node;
-        let traced = node.tracing.as_ref().and_then(|tracing| trace::begin(tracing, &request, self.caller, &id));
-        let answering = AssertUnwindSafe(self.inner.route(request, self.caller, has_room)).catch_unwind();
+        let call = calls::find(request.method(), request.uri().path());
+        let tracing = node.tracing.as_ref().zip(call);
+        let traced = tracing.and_then(|(tracing, call)| trace::begin(tracing, call, &request, self.caller, &id));
+        let answering = AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
         let answered = match &traced {
             None => answering.await,
             Some(traced) => Box::pin(traced.within(answering)).await,
         };
-        let mut response = answered.unwrap_or_else(error::panicked);
+        let mut response = answered.unwrap_or_else(panicked);
         response.headers_mut().insert(request_id::NAME, id);
         if response.status() == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, access::CHALLENGE);
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, tokens::CHALLENGE);
         }
         if version < Version::HTTP_2 && node.lifecycle.reached(Phase::Closing) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -95,11 +83,11 @@ impl Front {
 }
 
 impl Inner {
-    async fn route(&self, request: Request<Incoming>, caller: Caller, has_room: bool) -> Response {
+    async fn route(&self, request: Request<Incoming>, call: Option<&Call>, caller: Caller, has_room: bool) -> Response {
         let (head, body) = request.into_parts();
         let admitted = self.node.load.admit(head.uri.path(), &body);
         let heavy = admitted.as_ref().and_then(Admitted::heavy);
-        let body = Lingering::new(&head, body, heavy);
+        let body = DrainOnDrop::new(&head, body, heavy);
         let Some(admitted) = admitted else { return Problem::overloaded().into_response() };
         if !has_room && admitted.is_counted() {
             return self.node.load.refuse_unread().into_response();
@@ -108,7 +96,7 @@ impl Inner {
             self.node.refusals.call(Reason::MalformedHttp, caller);
             return Problem::malformed_http(fault).into_response();
         }
-        match access::permit(&self.node.reloader.access(), self.reach, &head) {
+        match tokens::permit(&self.node.reloader.access(), self.reach, call.map(|call| call.need), &head.headers) {
             Ok(()) => {}
             Err(Stopped::NotFound) => return Problem::not_found(&head.uri).into_response(),
             Err(Stopped::Refused(refused)) => {
@@ -116,7 +104,7 @@ impl Inner {
                 return Problem::refused(refused).into_response();
             }
         }
-        if self.is_check(&head) {
+        if call.is_some_and(|call| self.is_check(call, &head.method)) {
             return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let request = Request::from_parts(head, Body::new(body));
@@ -127,7 +115,7 @@ impl Inner {
         }
     }
 
-    fn is_check(&self, head: &Parts) -> bool {
-        self.surface != Surface::Admin && head.method == Method::POST && head.uri.path() == "/v1/check"
+    fn is_check(&self, call: &Call, method: &Method) -> bool {
+        call.operation.id == check::ONE.id && call.method == *method && call.listener.has(self.surface)
     }
 }

@@ -6,7 +6,7 @@ use crate::config::{Fault, Place};
 
 /// One fault of the configuration. Line and column are positions in its file, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct FaultBody<'a> {
+pub(in crate::http) struct FaultBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -16,7 +16,7 @@ pub(super) struct FaultBody<'a> {
 }
 
 impl FaultBody<'_> {
-    pub(super) fn into_owned(self) -> FaultBody<'static> {
+    pub(in crate::http) fn into_owned(self) -> FaultBody<'static> {
         FaultBody { detail: self.detail.into_owned().into(), ..self }
     }
 }

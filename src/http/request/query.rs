@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use axum::http::StatusCode;
 use percent_encoding::percent_decode;
 
+use super::fields::{DEFAULT_POLICY, check_key};
 use super::members::Members;
-use super::request::{self, DEFAULT_POLICY};
-use super::violations::{Violation, Violations};
 use crate::engine::Check;
+use crate::http::problem::{Violation, Violations};
 
 /// The status of a denial: `?deny_status=`, else 200.
-pub(super) fn deny_status(query: Option<&str>) -> Result<StatusCode, Violations> {
+pub(in crate::http) fn deny_status(query: Option<&str>) -> Result<StatusCode, Violations> {
     let mut parameters = Members::of_query(query, &["deny_status"]);
     let status = parameters.take("deny_status", |text| match &*text {
         "429" => Ok(StatusCode::TOO_MANY_REQUESTS),
@@ -23,16 +23,16 @@ pub(super) fn deny_status(query: Option<&str>) -> Result<StatusCode, Violations>
 }
 
 /// A call without parameters.
-pub(super) fn none(query: Option<&str>) -> Result<(), Violations> {
+pub(in crate::http) fn none(query: Option<&str>) -> Result<(), Violations> {
     Members::of_query(query, &[]).finish(())
 }
 
 /// `?policy=&key=`: a check of cost 0.
-pub(super) fn usage(query: Option<&str>) -> Result<Check, Violations> {
+pub(in crate::http) fn usage(query: Option<&str>) -> Result<Check, Violations> {
     let mut parameters = Members::of_query(query, &["policy", "key"]);
     parameters.require("key");
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
-    let key = parameters.take("key", |key| request::check_key(&key).map(|()| key.into_owned()));
+    let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     parameters.finish(Check { policy, key: key.unwrap_or_default(), cost: 0, meta: None, id: None, quotas: None })
 }

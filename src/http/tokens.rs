@@ -1,47 +1,33 @@
-//! A table of the right that each call needs. Calls outside the table are for operators only.
+//! Checks the caller's token. Paths without a call are for operators only.
 
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 
 use crate::access::{Access, Need, Reach, Refused};
 
 /// The challenge of a 401.
 pub(super) const CHALLENGE: HeaderValue = HeaderValue::from_static(r#"Bearer realm="tollgate""#);
 
-/// The right that a call of this path needs, or `None` for a path outside the table.
-fn need(method: &Method, path: &str) -> Option<Need> {
-    match path {
-        "/health/live" | "/health/ready" | "/openapi.json" => Some(Need::Nothing),
-        "/metrics" => Some(Need::Metrics),
-        "/v1/usage" if method == Method::DELETE => Some(Need::Admin),
-        "/v1/check" | "/v1/check/batch" | "/v1/check/all" | "/v1/usage" | "/v1/refund" => Some(Need::Check),
-        "/v1/policies" => Some(Need::Policies),
-        "/v1/reload" => Some(Need::Admin),
-        _ => None,
-    }
-}
-
 /// The reason for a rejected call.
 pub(super) enum Stopped {
     /// 401 without a known token. 403 for a token without the right, or for a page without a token.
     Refused(Refused),
-    /// 404: calls outside the table do not exist for callers other than operators.
+    /// 404: only operators learn that a path has no call.
     NotFound,
 }
 
-/// Checks whether the caller may make this call.
+/// Checks whether the caller may make a call with this need; `None` is a path without a call.
 ///
 /// # Errors
 /// The reason for the rejection.
-pub(super) fn permit(access: &Access, reach: Reach, request: &Parts) -> Result<(), Stopped> {
-    let permit = |need| access.permit(need, reach, || bearer(&request.headers));
-    let need = match need(&request.method, request.uri.path()) {
+pub(super) fn permit(access: &Access, reach: Reach, need: Option<Need>, headers: &HeaderMap) -> Result<(), Stopped> {
+    let permit = |need| access.permit(need, reach, || bearer(headers));
+    let need = match need {
         // Pages do not get the policies that every caller on this machine may read.
-        Some(Need::Policies) if access.check.is_empty() && is_of_a_page(&request.headers) => Some(Need::Admin),
+        Some(Need::Policies) if access.check.is_empty() && is_of_a_page(headers) => Some(Need::Admin),
         need => need,
     };
     match need {
-        Some(Need::Admin) if access.admin.is_empty() && is_of_a_page(&request.headers) => {
+        Some(Need::Admin) if access.admin.is_empty() && is_of_a_page(headers) => {
             permit(Need::Admin).and(Err(Refused::Page)).map_err(Stopped::Refused)
         }
         Some(need) => permit(need).map_err(Stopped::Refused),
@@ -64,23 +50,6 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (value, None) = (values.next()?, values.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-/// The sentence for a person.
-pub(super) fn sentence(refused: Refused) -> &'static str {
-    match refused {
-        Refused::NoToken => "send a token: Authorization: Bearer ...",
-        Refused::UnknownToken => "the token is not known",
-        Refused::NeedsAdmin => "this call needs an admin token, and this one is for checks",
-        Refused::NoAdminTokens => {
-            "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
-             operators on loopback (admin_listen) without tokens"
-        }
-        Refused::Page => {
-            "a page in a browser may not make this call without a token: make it without Origin and Sec-Fetch-Site, or name \
-             auth.admin_token_files and send a token"
-        }
-    }
 }
 
 #[cfg(test)]

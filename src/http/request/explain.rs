@@ -3,36 +3,31 @@
 //! Each value keeps its text. So duplicates stay visible, numbers are judged by their digits, and
 //! the reader descends no deeper than requests nest.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 use tokio::task::yield_now;
 
-use super::error::{MAX_EXPLAINED, Problem};
+use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
 use super::members::Members;
 use super::quotas;
-use super::request::{self, DEFAULT_POLICY, Item, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
-use super::violations::{Violation, Violations};
+use super::raw::{array, document, each_member, kind, string};
 use crate::engine::{Check, Given, Meta};
+use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
 
-/// The most brackets that may be open at once. Requests need three.
-const MAX_DEPTH: usize = 128;
-
-/// Reads a check as `request::check` does, and reports every fault.
-pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
+/// Reads a check as `parse::check` does, and reports every fault.
+pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
     read_check(document(body)?, "", Violations::default()).map_err(Problem::invalid)
 }
+
+/// One check of a batch, or its problem.
+pub(in crate::http) type Item = Result<Check, Problem>;
 
 /// Checks of a batch that one turn of a worker reads, in about a millisecond.
 const PER_TURN: usize = 32;
 
-/// Reads a batch as `request::batch` does. Faults of the envelope reject the call; faults of an
+/// Reads a batch as `parse::batch` does. Faults of the envelope reject the call; faults of an
 /// item stay with the item.
-pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
+pub(in crate::http) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
     let document = document(body)?;
     yield_now().await;
     let (items, mut faults) = checks(document, MAX_BATCH)?;
@@ -60,9 +55,9 @@ pub(super) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
     if envelope_is_faulty { Err(Problem::invalid(faults)) } else { Ok(read) }
 }
 
-/// Reads checks that are charged together as `request::all` does. A fault of any item rejects the
+/// Reads checks that are charged together as `parse::all` does. A fault of any item rejects the
 /// call.
-pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
+pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     let (items, mut violations) = self::checks(document(body)?, MAX_ALL)?;
     let mut checks = Vec::new();
     for (place, item) in items.into_iter().enumerate() {
@@ -83,7 +78,7 @@ pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
 ///
 /// # Errors
 /// 400 and 422.
-pub(super) fn refund(body: &[u8]) -> Result<(String, String, Given), Problem> {
+pub(in crate::http) fn refund(body: &[u8]) -> Result<(String, String, Given), Problem> {
     read_refund(document(body)?).map_err(Problem::invalid)
 }
 
@@ -115,44 +110,6 @@ fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violation
     Ok((items.unwrap_or_default(), members.violations))
 }
 
-/// The body as one JSON value whose parts are not read yet.
-fn document(body: &[u8]) -> Result<&RawValue, Problem> {
-    let text = std::str::from_utf8(body)
-        .map_err(|error| Problem::malformed(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
-    if text.trim_ascii().is_empty() {
-        return Err(Problem::malformed("the body is empty"));
-    }
-    if depth(text) > MAX_DEPTH {
-        return Err(Problem::malformed(format!("nested deeper than {MAX_DEPTH} levels")));
-    }
-    serde_json::from_str(text).map_err(|error| Problem::malformed(syntax(&error)))
-}
-
-/// Describes malformed JSON. serde_json calls the name of any member a key, but in a check `key` is
-/// one member.
-fn syntax(error: &serde_json::Error) -> String {
-    error
-        .to_string()
-        .replace("key must be a string", "expected the name of a member, in double quotes,")
-}
-
-/// The most brackets that are open at once, outside of strings.
-fn depth(text: &str) -> usize {
-    let (mut open, mut deepest, mut quoted, mut escaped) = (0usize, 0, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = quoted,
-            b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => open += 1,
-            b']' | b'}' if !quoted => open = open.saturating_sub(1),
-            _ => {}
-        }
-        deepest = deepest.max(open);
-    }
-    deepest
-}
-
 fn read_check(value: &RawValue, at: &str, violations: Violations) -> Result<Check, Violations> {
     let names = &["policy", "key", "cost", "meta", "id", "quotas"];
     let mut members = Members::open(value, at, names, violations)?;
@@ -176,18 +133,10 @@ fn id(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|id| check_id(&id).map(|()| id))
 }
 
-pub(super) fn string(value: &RawValue) -> Result<String, String> {
-    if !value.get().starts_with('"') {
-        return Err(format!("must be a string, not {}", kind(value)));
-    }
-    // The first reading accepted the JSON, so the only possible fault is half a surrogate pair.
-    serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
-}
-
 fn meta(value: &RawValue) -> Result<Meta, String> {
     let meta = string(value)?;
     match meta.len() {
-        0..=MAX_META_BYTES => Ok(request::meta(&meta)),
+        0..=MAX_META_BYTES => Ok(fields::meta(&meta)),
         length => Err(format!("must have up to {MAX_META_BYTES} bytes, not {length}")),
     }
 }
@@ -199,28 +148,6 @@ fn cost(value: &RawValue) -> Result<u64, String> {
             Err(format!("must be an integer from 0 to {MAX_UNITS}, written in digits alone"))
         }
         _ => Err(format!("must be an integer from 0 to {MAX_UNITS}, not {}", kind(value))),
-    }
-}
-
-fn array(value: &RawValue, most: usize) -> Result<Vec<&RawValue>, String> {
-    if !value.get().starts_with('[') {
-        return Err(format!("must be an array, not {}", kind(value)));
-    }
-    let items: Vec<&RawValue> = serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
-    match items.len() {
-        length if (1..=most).contains(&length) => Ok(items),
-        length => Err(format!("must hold 1 to {most} checks, not {length}")),
-    }
-}
-
-pub(super) fn kind(value: &RawValue) -> &'static str {
-    match value.get().as_bytes().first() {
-        Some(b'"') => "a string",
-        Some(b'{') => "an object",
-        Some(b'[') => "an array",
-        Some(b't' | b'f') => "a boolean",
-        Some(b'n') => "null",
-        _ => "a number",
     }
 }
 
@@ -238,51 +165,6 @@ impl<'a> Members<'a, &'a RawValue> {
                 members.violations.note(|| Violation::new(at, detail));
                 Err(members.violations)
             }
-        }
-    }
-}
-
-/// Visits the members of an object as written: in order, with duplicates. It keeps none of them.
-///
-/// # Errors
-/// A name is not Unicode text.
-pub(super) fn each_member<'a>(
-    object: &'a RawValue,
-    visit: impl FnMut(Cow<'a, str>, &'a RawValue),
-) -> Result<(), String> {
-    let mut reader = serde_json::Deserializer::from_str(object.get());
-    reader.deserialize_map(MemberVisitor(visit)).map_err(|error| error.to_string())
-}
-
-struct MemberVisitor<F>(F);
-
-impl<'de, F: FnMut(Cow<'de, str>, &'de RawValue)> Visitor<'de> for MemberVisitor<F> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some((Name(name), value)) = map.next_entry()? {
-            (self.0)(name, value);
-        }
-        Ok(())
-    }
-}
-
-/// A name. Only names with escapes are copied.
-#[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_brackets_outside_of_strings_are_deep() {
-        for (text, levels) in [(r#"{"a": [1, [2]], "b": {}}"#, 3), (r#"["[[\"[[", "\\"]"#, 1), ("1", 0), ("]][", 1)] {
-            assert_eq!(depth(text), levels, "{text}");
         }
     }
 }

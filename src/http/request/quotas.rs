@@ -3,7 +3,7 @@
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
 
-use super::inspect::{each_member, kind, string};
+use super::raw::{each_member, kind, string};
 use crate::engine::Written;
 
 /// The most quotas of one check. Policies accept fewer; callers must not make the node keep

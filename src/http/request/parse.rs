@@ -1,6 +1,6 @@
 //! Parses a body into a check directly, since almost every body is valid.
 //!
-//! The parse borrows from the body and stops at the first fault. Then `inspect.rs` reads the body a
+//! The parse borrows from the body and stops at the first fault. Then `explain.rs` reads the body a
 //! second time, slowly, and reports every fault at once.
 
 use std::borrow::Cow;
@@ -11,43 +11,26 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::error::Problem;
-use super::{inspect, quotas};
-use crate::engine::{Check, Meta, Written};
-use crate::limit::key::MAX_KEY_BYTES;
+use super::explain::{self, Item};
+use super::fields::{DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, meta};
+use super::quotas;
+use crate::engine::{Check, Written};
+use crate::http::problem::Problem;
 use crate::limit::quota::MAX_UNITS;
-
-/// The policy of a check that names none.
-pub(super) const DEFAULT_POLICY: &str = "default";
-
-/// The longest `meta`, bytes.
-pub(super) const MAX_META_BYTES: usize = 256;
-
-/// The longest `id`, bytes.
-pub(super) const MAX_ID_BYTES: usize = 64;
-
-/// The most checks of a batch.
-pub(super) const MAX_BATCH: usize = 1000;
-
-/// The most checks that are charged together.
-pub(super) const MAX_ALL: usize = 16;
-
-/// One check of a batch, or its problem.
-pub(super) type Item = Result<Check, Problem>;
 
 /// Reads the body of `POST /v1/check`.
 ///
 /// # Errors
 /// 400 and 422.
-pub(super) fn check(body: &[u8]) -> Result<Check, Problem> {
+pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
     match serde_json::from_slice::<Object<Members<'_>>>(body) {
         Ok(Object(members)) if members.are_in_range() => Ok(members.into()),
-        _ => inspect::check(body),
+        _ => explain::check(body),
     }
 }
 
-/// Reads the body of `POST /v1/check/batch`, or leaves a faulty one to [`inspect::batch`].
-pub(super) fn batch(body: &[u8]) -> Option<Vec<Item>> {
+/// Reads the body of `POST /v1/check/batch`, or leaves a faulty one to [`explain::batch`].
+pub(in crate::http) fn batch(body: &[u8]) -> Option<Vec<Item>> {
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if batch.are_in_range() => {
             Some(batch.checks.into_iter().map(|check| Ok(check.0.into())).collect())
@@ -60,42 +43,15 @@ pub(super) fn batch(body: &[u8]) -> Option<Vec<Item>> {
 ///
 /// # Errors
 /// 400 and 422.
-pub(super) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
+pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     let fits = |batch: &BatchMembers<'_>| {
         let few = batch.checks.len() <= MAX_ALL && batch.are_in_range();
         few && batch.checks.iter().all(|check| check.0.id.is_none())
     };
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if fits(&batch) => Ok(batch.checks.into_iter().map(|check| check.0.into()).collect()),
-        _ => inspect::all(body),
+        _ => explain::all(body),
     }
-}
-
-/// Checks that `id` is valid.
-///
-/// # Errors
-/// The valid lengths.
-pub(super) fn check_id(id: &str) -> Result<(), String> {
-    match id.len() {
-        1..=MAX_ID_BYTES => Ok(()),
-        length => Err(format!("must have 1 to {MAX_ID_BYTES} bytes, not {length}")),
-    }
-}
-
-/// Checks that `key` is a valid partition key.
-///
-/// # Errors
-/// The valid lengths.
-pub(super) fn check_key(key: &str) -> Result<(), String> {
-    match key.len() {
-        1..=MAX_KEY_BYTES => Ok(()),
-        length => Err(format!("must have 1 to {MAX_KEY_BYTES} bytes, not {length}")),
-    }
-}
-
-/// The `meta` that names the cause of a check, or `None` for an empty text.
-pub(super) fn meta(text: &str) -> Meta {
-    (!text.is_empty()).then(|| text.into())
 }
 
 /// A check as written, if its form is valid.
@@ -196,7 +152,7 @@ mod tests {
     #[test]
     fn both_readings_agree_on_what_is_right() {
         let body = br#" {"cost": 0, "meta": "m", "policy": "p", "key": "\u00e4/\\", "id": "once"} "#;
-        let (fast, slow) = (check(body).unwrap(), inspect::check(body).unwrap());
+        let (fast, slow) = (check(body).unwrap(), explain::check(body).unwrap());
         assert_eq!((fast.policy, fast.key, fast.cost), (slow.policy, slow.key, slow.cost));
         assert_eq!((fast.meta, fast.id), (slow.meta, slow.id));
     }

@@ -36,7 +36,7 @@ pub(super) fn body_ended() {
 }
 
 /// Runs a connection without its needless wakes.
-pub(crate) async fn quietly<F: Future>(connection: F) -> F::Output {
+pub(crate) async fn suppress_spurious_wakes<F: Future>(connection: F) -> F::Output {
     let mut connection = pin!(connection);
     let mut quiet: Option<Quiet> = None;
     poll_fn(|cx| {
@@ -125,7 +125,7 @@ mod tests {
     /// The number of wakes of a task by one turn that does `what`.
     fn woken(mut what: impl FnMut(&Waker)) -> u32 {
         let count = Arc::new(Count::default());
-        let connection = quietly(poll_fn(move |cx| {
+        let connection = suppress_spurious_wakes(poll_fn(move |cx| {
             what(cx.waker());
             Poll::<()>::Pending
         }));
@@ -164,7 +164,7 @@ mod tests {
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());
         let mut kept = None;
-        let mut connection = Box::pin(quietly(poll_fn(|cx| {
+        let mut connection = Box::pin(suppress_spurious_wakes(poll_fn(|cx| {
             kept = Some(cx.waker().clone());
             Poll::<()>::Pending
         })));

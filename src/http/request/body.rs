@@ -13,9 +13,9 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::task::yield_now;
 
-use super::error::Problem;
-use super::shed::HeavyBody;
-use super::wakes;
+use crate::http::problem::Problem;
+use crate::http::shed::HeavyBody;
+use crate::http::spurious_wakes;
 
 /// Longest time for a body to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const MAX_UNWANTED_BYTES: usize = 16 * 1024 * 1024;
 const PER_TURN: usize = 64 * 1024;
 
 /// A body of a request, routed or not.
-pub(super) trait JsonBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin {}
+pub(in crate::http) trait JsonBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin {}
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> JsonBody for B {}
 
@@ -35,7 +35,7 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> JsonBody for B {}
 ///
 /// # Errors
 /// 415, 413 (at once for a declared length), 408, and 400 for a body that breaks off.
-pub(super) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize) -> Result<Bytes, Problem> {
+pub(in crate::http) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize) -> Result<Bytes, Problem> {
     require_json(headers)?;
     if body.size_hint().lower() > limit as u64 {
         return Err(Problem::too_large(limit));
@@ -129,7 +129,7 @@ fn is_no_foreign_charset(parameter: &str) -> bool {
 ///
 /// A server that answers early and closes resets the connection. The sender still writes, and never
 /// reads the answer. Clients that wait for `100 Continue` have not begun to write.
-pub(super) struct Lingering {
+pub(in crate::http) struct DrainOnDrop {
     body: Option<Incoming>,
     lingers: bool,
     /// The body is of HTTP/1, where reading the end causes a needless wake of the connection.
@@ -139,14 +139,14 @@ pub(super) struct Lingering {
     heavy: Option<HeavyBody>,
 }
 
-impl Lingering {
-    pub(super) fn new(head: &Parts, body: Incoming, heavy: Option<HeavyBody>) -> Self {
+impl DrainOnDrop {
+    pub(in crate::http) fn new(head: &Parts, body: Incoming, heavy: Option<HeavyBody>) -> Self {
         let lingers = !head.headers.contains_key(header::EXPECT);
         Self { body: Some(body), lingers, wakes: head.version < Version::HTTP_2, read: 0, heavy }
     }
 }
 
-impl HttpBody for Lingering {
+impl HttpBody for DrainOnDrop {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -157,7 +157,7 @@ impl HttpBody for Lingering {
         match &frame {
             Some(Ok(frame)) => {
                 if ended && self.wakes {
-                    wakes::body_ended();
+                    spurious_wakes::body_ended();
                 }
                 self.read += frame.data_ref().map_or(0, Bytes::len);
                 if self.heavy.as_ref().is_some_and(|heavy| !heavy.has_room(self.read)) {
@@ -178,7 +178,7 @@ impl HttpBody for Lingering {
     }
 }
 
-impl Drop for Lingering {
+impl Drop for DrainOnDrop {
     fn drop(&mut self) {
         if !self.lingers || self.is_end_stream() {
             return;

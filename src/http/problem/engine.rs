@@ -1,0 +1,103 @@
+//! The problems of checks that the engine rejects.
+
+use super::document::Problem;
+use super::kind::Kind;
+use super::suggest::did_you_mean;
+use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, member};
+use crate::config::Policies;
+use crate::engine::{CheckError, Misfit};
+
+/// The most policy names that an answer lists for an unknown one.
+const MAX_KNOWN: usize = 100;
+
+/// Letters of an unknown policy name that the answer repeats. No policy has a longer name.
+const MAX_NAME: usize = 64;
+
+impl Problem {
+    /// A check that the engine rejected. `at` points to the check in the body: empty, or
+    /// `/checks/3`.
+    pub(in crate::http) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
+        match error {
+            CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
+            CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
+            CheckError::IdReused => Self::new(Kind::IdReused, error.to_string()),
+            CheckError::UnwantedQuotas => {
+                let detail =
+                    "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
+                Self::invalid(vec![Violation::new(format!("{at}/quotas"), detail)])
+            }
+            CheckError::InvalidQuotas(misfits) => {
+                let mut violations = Violations::at_most(MAX_LISTED);
+                misfits.iter().for_each(|it| violations.note(|| misfit(it, at)));
+                Self::invalid(violations)
+            }
+            CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
+        }
+    }
+
+    /// All rejections by the engine of checks that are charged together, each with its place.
+    pub(in crate::http) fn no_decisions(refusals: &[(usize, CheckError)], policies: &Policies) -> Self {
+        let mut problems = Problems::new(policies, 0);
+        let problem = |(place, error): &(usize, CheckError)| {
+            let mut problem = problems.of(*place, error);
+            if problem.kind == Kind::UnknownPolicy {
+                let violation = Violation::new(format!("/checks/{place}/policy"), problem.detail.clone());
+                problem.violations.note(|| violation);
+            }
+            problem
+        };
+        let mut problems: Vec<Self> = refusals.iter().map(problem).collect();
+        let mut violations = Violations::default();
+        problems.iter_mut().for_each(|problem| violations.extend(std::mem::take(&mut problem.violations)));
+        if problems.iter().any(|problem| problem.kind == Kind::InvalidRequest) {
+            return Self::invalid(violations);
+        }
+        // The other problems share one kind: unknown policies, or one check without a decision.
+        let first = problems.into_iter().next().unwrap_or_else(|| Self::invalid(Violations::default()));
+        Self { violations, ..first }
+    }
+
+    fn unknown_policy(name: &str, policies: &Policies) -> Self {
+        let names = policies.by_name.keys();
+        let hint = did_you_mean(name, names.clone().map(String::as_str));
+        let known = Some(names.take(MAX_KNOWN).cloned().collect());
+        let name: String = name.chars().take(MAX_NAME).collect();
+        Self { known, ..Self::new(Kind::UnknownPolicy, format!("the policy {name:?} is not configured{hint}")) }
+    }
+}
+
+/// The engine's rejections of the checks of one call.
+pub(in crate::http) struct Problems<'a> {
+    policies: &'a Policies,
+    /// Invalid checks that the answer may still explain.
+    explained: usize,
+}
+
+impl<'a> Problems<'a> {
+    /// For a call that already has `explained` invalid checks.
+    pub(in crate::http) fn new(policies: &'a Policies, explained: usize) -> Self {
+        Self { policies, explained: MAX_EXPLAINED.saturating_sub(explained) }
+    }
+
+    /// The problem of the check at `place`.
+    pub(in crate::http) fn of(&mut self, place: usize, error: &CheckError) -> Problem {
+        let short = match error {
+            CheckError::IdReused | CheckError::StoreUnavailable(_) => None,
+            CheckError::UnknownPolicy(_) => Some(Problem::new(Kind::UnknownPolicy, "the policy is not configured")),
+            CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
+            CheckError::InvalidKey(_) | CheckError::UnwantedQuotas => Some(Problem::unlisted(1)),
+        };
+        match (short, self.explained.checked_sub(1)) {
+            (Some(short), None) => return short,
+            (Some(_), Some(left)) => self.explained = left,
+            (None, _) => {}
+        }
+        Problem::no_decision(error, self.policies, &format!("/checks/{place}"))
+    }
+}
+
+fn misfit(Misfit { pointer, message }: &Misfit, at: &str) -> Violation {
+    let whole = format!("{at}/quotas");
+    let pointer = pointer.iter().fold(whole, |at, part| member(&at, part));
+    Violation::new(pointer, format!("is refused: {message}"))
+}

@@ -1,0 +1,46 @@
+//! The bounds of the values in requests.
+
+use crate::engine::Meta;
+use crate::limit::key::MAX_KEY_BYTES;
+
+/// The policy of a check that names none.
+pub(in crate::http) const DEFAULT_POLICY: &str = "default";
+
+/// The longest `meta`, bytes.
+pub(in crate::http) const MAX_META_BYTES: usize = 256;
+
+/// The longest `id`, bytes.
+pub(in crate::http) const MAX_ID_BYTES: usize = 64;
+
+/// The most checks of a batch.
+pub(in crate::http) const MAX_BATCH: usize = 1000;
+
+/// The most checks that are charged together.
+pub(in crate::http) const MAX_ALL: usize = 16;
+
+/// Checks that `id` is valid.
+///
+/// # Errors
+/// The valid lengths.
+pub(in crate::http) fn check_id(id: &str) -> Result<(), String> {
+    match id.len() {
+        1..=MAX_ID_BYTES => Ok(()),
+        length => Err(format!("must have 1 to {MAX_ID_BYTES} bytes, not {length}")),
+    }
+}
+
+/// Checks that `key` is a valid partition key.
+///
+/// # Errors
+/// The valid lengths.
+pub(in crate::http) fn check_key(key: &str) -> Result<(), String> {
+    match key.len() {
+        1..=MAX_KEY_BYTES => Ok(()),
+        length => Err(format!("must have 1 to {MAX_KEY_BYTES} bytes, not {length}")),
+    }
+}
+
+/// The `meta` that names the cause of a check, or `None` for an empty text.
+pub(in crate::http) fn meta(text: &str) -> Meta {
+    (!text.is_empty()).then(|| text.into())
+}

@@ -1,0 +1,126 @@
+//! JSON values as their text, which is read no deeper than needed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
+use serde_json::value::RawValue;
+
+use crate::http::problem::Problem;
+
+/// The most brackets that may be open at once. Requests need three.
+const MAX_DEPTH: usize = 128;
+
+/// The body as one JSON value whose parts are not read yet.
+pub(super) fn document(body: &[u8]) -> Result<&RawValue, Problem> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Problem::malformed(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
+    if text.trim_ascii().is_empty() {
+        return Err(Problem::malformed("the body is empty"));
+    }
+    if depth(text) > MAX_DEPTH {
+        return Err(Problem::malformed(format!("nested deeper than {MAX_DEPTH} levels")));
+    }
+    serde_json::from_str(text).map_err(|error| Problem::malformed(syntax(&error)))
+}
+
+/// Describes malformed JSON. serde_json calls the name of any member a key, but in a check `key` is
+/// one member.
+fn syntax(error: &serde_json::Error) -> String {
+    error
+        .to_string()
+        .replace("key must be a string", "expected the name of a member, in double quotes,")
+}
+
+/// The most brackets that are open at once, outside of strings.
+fn depth(text: &str) -> usize {
+    let (mut open, mut deepest, mut quoted, mut escaped) = (0usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => open += 1,
+            b']' | b'}' if !quoted => open = open.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    deepest
+}
+
+pub(super) fn string(value: &RawValue) -> Result<String, String> {
+    if !value.get().starts_with('"') {
+        return Err(format!("must be a string, not {}", kind(value)));
+    }
+    // The first reading accepted the JSON, so the only possible fault is half a surrogate pair.
+    serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
+}
+
+pub(super) fn array(value: &RawValue, most: usize) -> Result<Vec<&RawValue>, String> {
+    if !value.get().starts_with('[') {
+        return Err(format!("must be an array, not {}", kind(value)));
+    }
+    let items: Vec<&RawValue> = serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
+    match items.len() {
+        length if (1..=most).contains(&length) => Ok(items),
+        length => Err(format!("must hold 1 to {most} checks, not {length}")),
+    }
+}
+
+pub(super) fn kind(value: &RawValue) -> &'static str {
+    match value.get().as_bytes().first() {
+        Some(b'"') => "a string",
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+/// Visits the members of an object as written: in order, with duplicates. It keeps none of them.
+///
+/// # Errors
+/// A name is not Unicode text.
+pub(super) fn each_member<'a>(
+    object: &'a RawValue,
+    visit: impl FnMut(Cow<'a, str>, &'a RawValue),
+) -> Result<(), String> {
+    let mut reader = serde_json::Deserializer::from_str(object.get());
+    reader.deserialize_map(MemberVisitor(visit)).map_err(|error| error.to_string())
+}
+
+struct MemberVisitor<F>(F);
+
+impl<'de, F: FnMut(Cow<'de, str>, &'de RawValue)> Visitor<'de> for MemberVisitor<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some((Name(name), value)) = map.next_entry()? {
+            (self.0)(name, value);
+        }
+        Ok(())
+    }
+}
+
+/// A name. Only names with escapes are copied.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_brackets_outside_of_strings_are_deep() {
+        for (text, levels) in [(r#"{"a": [1, [2]], "b": {}}"#, 3), (r#"["[[\"[[", "\\"]"#, 1), ("1", 0), ("]][", 1)] {
+            assert_eq!(depth(text), levels, "{text}");
+        }
+    }
+}
