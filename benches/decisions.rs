@@ -16,7 +16,7 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::Fingerprinter;
-use tollgate::limit::lists::{Entry, Lists};
+use tollgate::limit::lists::{Line, Lists};
 use tollgate::limit::matches::Pattern;
 use tollgate::limit::network::Network;
 use tollgate::limit::policy::{Algorithm, Policy};
@@ -127,13 +127,13 @@ fn lists(c: &mut Criterion) {
     let mut group = c.benchmark_group("lists, not listed");
     for count in [10, 100_000u32] {
         let mut lists = Lists::default();
-        let entry = Entry { policy: policy(ONE), line: 1 };
+        let policy = policy(ONE);
         for number in 0..count {
             let (key, prefix) = (format!("user-{number:06}"), format!("tenant-{number:06}:"));
             let network = Network::new(Ipv4Addr::from_bits(number << 8).into(), 24).unwrap();
-            lists.deny.insert(Pattern::Key(&key), entry.clone());
-            lists.allow.insert(Pattern::Network(network), entry.clone());
-            lists.overrides.insert(Pattern::Prefix(&prefix), entry.clone());
+            lists.deny.insert(Pattern::Key(&key), Line(1));
+            lists.allow.insert(Pattern::Network(network), Line(1));
+            lists.overrides.insert(Pattern::Prefix(&prefix), (policy.clone(), Line(1)));
         }
         for key in ["203.0.113.7", "tenant-x:alice:7"] {
             group.bench_function(BenchmarkId::new(key, count), |b| {

@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
-use crate::engine::reload::overdue;
+use crate::engine::reload_policies::response_timeout;
 use crate::http::lifecycle::Phase;
 use crate::http::{CheckService, Lifecycle, Load, Node, Refusals, Surface};
 use crate::limit::policy::Durability;
@@ -174,7 +174,7 @@ impl Server {
         let finished = async {
             join_all(open.into_iter().map(OpenConnections::end)).await;
             // Refunds the reservations of callers that have disconnected.
-            node.engine.has_ended().await;
+            node.engine.multi_checks_ended().await;
         };
         if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
             tracing::warn!("what was under way was cut off at the end of the shutdown timeout");
@@ -211,7 +211,7 @@ async fn open_store(
         }
         return Ok(Store::Memory(MemoryStore::new(counting.clone(), config.max_keys)));
     };
-    let timeout = overdue(&config.policies);
+    let timeout = response_timeout(&config.policies);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
     let ready = tokio::time::timeout(FIRST_ANSWER, store.ready()).await;

@@ -10,7 +10,7 @@ use super::{fail, load, shown, tell};
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::MAX_KEY_BYTES;
 use crate::limit::lists::Found;
-use crate::limit::policy::{Listed, Policy};
+use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::quota::{Quota, Rate, Rule};
 use crate::limit::time::millis_up;
 use crate::store::redis::protocol::call::Call;
@@ -49,8 +49,11 @@ fn explain(args: &Args) -> Result<Value, String> {
     }
     let key = policy.key_type.normalise(&args.key).map_err(|why| format!("the key {:?} {why}", args.key))?;
     let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, &args.key));
-    let effective = found.as_ref().map_or(policy, |found| &found.entry.policy);
-    let counted = effective.options.listed.is_none();
+    let (answer, counted) = match policy.applied(&key, &args.key) {
+        Applied::Listed(Listed::Allow) => ("allow_listed", None),
+        Applied::Listed(Listed::Deny) => ("deny_listed", None),
+        Applied::Counted(policy) => ("counted", Some(policy)),
+    };
     Ok(json!({
         "file": args.file,
         "policy": policy.name,
@@ -58,25 +61,17 @@ fn explain(args: &Args) -> Result<Value, String> {
         "key": args.key,
         "normalised": key,
         "match": found.map(entry),
-        "answer": answer(effective),
+        "answer": answer,
         "shadow": policy.options.shadow,
         "inline": policy.options.inline,
-        "quotas": if counted { effective.quotas.iter().map(quota).collect() } else { Vec::new() },
-        "redis": counted.then(|| redis(&config, effective, &key)),
+        "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
+        "redis": counted.map(|policy| redis(&config, policy, &key)),
     }))
 }
 
-fn answer(policy: &Policy) -> &'static str {
-    match policy.options.listed {
-        None => "counted",
-        Some(Listed::Allow) => "allow_listed",
-        Some(Listed::Deny) => "deny_listed",
-    }
-}
-
-fn entry(found: Found<'_>) -> Value {
-    let Found { list, pattern, entry } = found;
-    json!({"list": list.name(), "by": pattern.kind(), "value": pattern.to_string(), "line": entry.line})
+fn entry(found: Found<'_, Arc<Policy>>) -> Value {
+    let Found { list, pattern, line } = found;
+    json!({"list": list.name(), "by": pattern.kind(), "value": pattern.to_string(), "line": line.0})
 }
 
 fn quota(quota: &Quota) -> Value {

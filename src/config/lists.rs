@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::limit::key::KeyType;
-use crate::limit::lists::{Entry, Lists};
+use crate::limit::lists::{Line, Lists};
 use crate::limit::matches::Matches;
-use crate::limit::policy::{Listed, Options, Policy};
+use crate::limit::policy::Policy;
 use crate::limit::quota::Quota;
 
 use super::fault::{Faults, Place};
@@ -52,22 +52,11 @@ pub(super) fn lists(policy: &Section<'_>, key_type: KeyType, form: Form, faults:
 
 impl Draft {
     /// Builds the lists of `policy`, which has none yet.
-    pub(super) fn of(self, policy: &Policy) -> Lists {
-        let answering = |listed| {
-            let policy = Arc::new(with(policy, policy.quotas.clone(), Some(listed)));
-            move |Written { line, .. }| Entry { policy: policy.clone(), line }
-        };
-        let counting = |Written { line, quotas }| Entry { policy: Arc::new(with(policy, quotas, None)), line };
-        Lists {
-            deny: self.deny.map(answering(Listed::Deny)),
-            allow: self.allow.map(answering(Listed::Allow)),
-            overrides: self.overrides.map(counting),
-        }
+    pub(super) fn of(self, policy: &Policy) -> Lists<Arc<Policy>> {
+        let line = |Written { line, .. }| Line(line);
+        let counting = |Written { line, quotas }| (Arc::new(Policy { quotas, ..policy.clone() }), Line(line));
+        Lists { deny: self.deny.map(line), allow: self.allow.map(line), overrides: self.overrides.map(counting) }
     }
-}
-
-fn with(policy: &Policy, quotas: Vec<Quota>, listed: Option<Listed>) -> Policy {
-    Policy { quotas, options: Options { listed, ..policy.options.clone() }, ..policy.clone() }
 }
 
 fn list(member: &Member, key_type: KeyType, faults: &mut Faults) -> Matches<Written> {

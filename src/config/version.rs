@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::limit::key::KeyType;
-use crate::limit::lists::Entry;
+use crate::limit::lists::Line;
 use crate::limit::log::max_entries;
-use crate::limit::matches::Pattern;
+use crate::limit::matches::Matches;
 use crate::limit::policy::{Durability, Options, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 
@@ -38,21 +38,25 @@ fn canonical(policy: &Policy) -> String {
 /// The optional settings; empty without any. The line and the order of list entries do not matter.
 fn said_besides(options: &Options) -> String {
     // A zone is written only if a quota depends on it, and that quota includes it.
-    let Options { durability, shadow, inline, zone: _, lists, listed: _, counters: _ } = options;
+    let Options { durability, shadow, inline, zone: _, lists, counters: _ } = options;
     let replica = *durability == Durability::Replica;
     let said = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
     let mut text: String = said.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     let Some(lists) = lists else { return text };
-    for (name, list) in [("deny", &lists.deny), ("allow", &lists.allow), ("override", &lists.overrides)] {
-        let entry = |(pattern, entry): (Pattern<'_>, &Entry)| {
-            let quotas: String = entry.policy.quotas.iter().filter(|_| name == "override").map(quota).collect();
-            format!(" {name} {pattern:?}{quotas}")
-        };
-        let mut entries: Vec<String> = list.iter().map(entry).collect();
-        entries.sort();
-        text.extend(entries);
-    }
+    let listed = |name, list: &Matches<Line>| entries(list.iter().map(|(pattern, _)| format!(" {name} {pattern:?}")));
+    text += &listed("deny", &lists.deny);
+    text += &listed("allow", &lists.allow);
+    text += &entries(lists.overrides.iter().map(|(pattern, (policy, _))| {
+        let quotas: String = policy.quotas.iter().map(quota).collect();
+        format!(" override {pattern:?}{quotas}")
+    }));
     text
+}
+
+fn entries(entries: impl Iterator<Item = String>) -> String {
+    let mut entries: Vec<String> = entries.collect();
+    entries.sort();
+    entries.concat()
 }
 
 /// With a leading blank.

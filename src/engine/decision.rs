@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::config::inline::Misfit;
+use super::{Fallback, Reason, Source};
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
-use crate::limit::key::NotAnAddress;
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
-use crate::store::Taken;
-use crate::store::{Done, StoreError};
 
 /// The answer to a check.
 #[derive(Debug, Clone)]
@@ -80,15 +77,15 @@ impl Decision {
 
     /// The same decision in terms of `own`, whose counters `asked` shares. `asked` is the policy of
     /// this decision. The result has the names and the order of `own`'s quotas.
-    pub fn told_by(&self, asked: &Arc<Policy>, own: &Arc<Policy>) -> Self {
-        let mut told = self.clone();
+    pub fn renamed(&self, asked: &Arc<Policy>, own: &Arc<Policy>) -> Self {
+        let mut renamed = self.clone();
         if Arc::ptr_eq(asked, own) {
-            return told;
+            return renamed;
         }
         let order: Option<Vec<usize>> = own.quotas.iter().map(|quota| place_of(quota, &asked.quotas)).collect();
         // If a reload has changed the quotas meanwhile, the decision keeps the quotas that decided.
-        let Some(order) = order.filter(|order| order.len() == asked.quotas.len()) else { return told };
-        told.policy = if Arc::ptr_eq(&self.policy, asked) {
+        let Some(order) = order.filter(|order| order.len() == asked.quotas.len()) else { return renamed };
+        renamed.policy = if Arc::ptr_eq(&self.policy, asked) {
             own.clone()
         } else {
             // This node's share of the policy.
@@ -97,11 +94,11 @@ impl Decision {
                 own.quotas.iter().zip(&order).map(|(own, at)| Quota { name: own.name.clone(), ..by[*at].clone() });
             Arc::new(Policy { quotas: named.collect(), ..Policy::clone(&self.policy) })
         };
-        told.quotas = order.iter().filter_map(|at| self.quotas.get(*at).copied()).collect();
-        if let Some(binding) = &mut told.binding {
+        renamed.quotas = order.iter().filter_map(|at| self.quotas.get(*at).copied()).collect();
+        if let Some(binding) = &mut renamed.binding {
             binding.quota = order.iter().position(|at| *at == binding.quota).unwrap_or(binding.quota);
         }
-        told
+        renamed
     }
 
     /// The answer of a list.
@@ -130,9 +127,16 @@ impl Decision {
         }
     }
 
+    /// The same decision in shadow mode, if the policy is in it.
+    #[must_use]
+    pub fn shadowed(mut self) -> Self {
+        self.shadow();
+        self
+    }
+
     /// Turns a counter's denial, real or shadowed, into the answer to a peek. Counters always allow
     /// cost 0. The quota with the least remaining becomes binding; the first wins a tie.
-    pub fn only_look(&mut self) {
+    pub fn turn_into_peek(&mut self) {
         if self.is_by_counters() && (!self.allowed || self.reason == Reason::Shadow) {
             (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Ok);
             if let Some((least, _)) = self.quotas.iter().enumerate().min_by_key(|(_, quota)| quota.remaining) {
@@ -171,131 +175,4 @@ fn binding(quotas: &QuotaStates, quota: usize) -> Option<Binding> {
 fn place_of(quota: &Quota, quotas: &[Quota]) -> Option<usize> {
     let counted = |quota: &Quota| (quota.limit, quota.window, quota.rule);
     quotas.iter().position(|other| counted(other) == counted(quota))
-}
-
-/// The source of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    Store,
-    Prefilter,
-    Fallback,
-    List,
-}
-
-impl Source {
-    pub const ALL: [Self; 4] = [Self::Store, Self::Prefilter, Self::Fallback, Self::List];
-
-    /// The name in answers, metrics and spans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Store => "store",
-            Self::Prefilter => "prefilter",
-            Self::Fallback => "fallback",
-            Self::List => "list",
-        }
-    }
-}
-
-/// The reason of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    Ok,
-    OverLimit,
-    CostExceedsLimit,
-    StoreUnavailable,
-    /// The check would have been denied; it was not charged.
-    Shadow,
-    AllowListed,
-    DenyListed,
-}
-
-impl Reason {
-    pub const ALL: [Self; 7] = [
-        Self::Ok,
-        Self::OverLimit,
-        Self::CostExceedsLimit,
-        Self::StoreUnavailable,
-        Self::Shadow,
-        Self::AllowListed,
-        Self::DenyListed,
-    ];
-
-    /// The name in answers, metrics and spans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::CostExceedsLimit => "cost_exceeds_limit",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::Shadow => "shadow",
-            Self::AllowListed => "allow_listed",
-            Self::DenyListed => "deny_listed",
-        }
-    }
-}
-
-/// How a check was answered without the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fallback {
-    pub mode: OnStoreFailure,
-    pub cause: Cause,
-}
-
-/// Why the store did not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    Timeout,
-    BreakerOpen,
-    QueueFull,
-    Refused,
-    /// The charge was made, but a failover may still lose it.
-    NoReplicaAck,
-}
-
-impl Cause {
-    pub const ALL: [Self; 5] = [Self::Timeout, Self::BreakerOpen, Self::QueueFull, Self::Refused, Self::NoReplicaAck];
-
-    /// The name in answers, metrics and spans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::BreakerOpen => "breaker_open",
-            Self::QueueFull => "queue_full",
-            Self::Refused => "refused",
-            Self::NoReplicaAck => "no_replica_ack",
-        }
-    }
-}
-
-/// Why there is no decision.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CheckError {
-    #[error("there is no policy named {0:?}")]
-    UnknownPolicy(String),
-    #[error("{0}, as all keys of this policy")]
-    InvalidKey(#[from] NotAnAddress),
-    #[error("the id stands for a charge of another cost: send the same cost, or another id")]
-    IdReused,
-    #[error("the policy takes no quotas from requests")]
-    UnwantedQuotas,
-    #[error("the quotas of the request are wrong")]
-    InvalidQuotas(Vec<Misfit>),
-    /// The policy's `on_store_failure` is `error`.
-    #[error("the store gave no decision: {0}")]
-    StoreUnavailable(StoreError),
-}
-
-/// The verdict of a call with one cost.
-pub(super) fn first(taken: Taken) -> Result<Verdict, CheckError> {
-    taken.ruling.verdicts.into_iter().next().ok_or_else(lost)
-}
-
-/// The error for an answer of the wrong kind.
-pub(super) fn unfit(done: &Done) -> CheckError {
-    CheckError::StoreUnavailable(StoreError::Unknown(format!("the work was answered by {done:?}")))
-}
-
-/// The error for a missing answer.
-pub(super) fn lost() -> CheckError {
-    CheckError::StoreUnavailable(StoreError::Timeout)
 }

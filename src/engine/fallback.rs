@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::decision::first;
-use super::{Cause, CheckError, Decision, Fallback, Reason, Source};
+use super::error::{cause, only_verdict};
+use super::{CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::amend::Receipt;
 use crate::limit::decision::{Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
@@ -17,7 +17,7 @@ use crate::store::{Charged, Done, MemoryStore, StoreError, Subject, Taken, Work}
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
 
 /// The fallback's decisions, and the receipt of a reservation if one was made.
-pub type Instead = (SmallVec<[Decision; 1]>, Option<Receipt>);
+pub type FallbackAnswer = (SmallVec<[Decision; 1]>, Option<Receipt>);
 
 /// The embedded store that replaces Redis, with this node's share of each limit.
 ///
@@ -39,7 +39,7 @@ impl FallbackStore {
     ///
     /// # Errors
     /// If the policy's mode is `error`, or the id belongs to a charge of another cost.
-    pub fn answer(&self, subject: &Subject, work: &Work, error: &StoreError) -> Result<Instead, CheckError> {
+    pub fn answer(&self, subject: &Subject, work: &Work, error: &StoreError) -> Result<FallbackAnswer, CheckError> {
         let mode = subject.policy.on_store_failure;
         let fallback = Fallback { mode, cause: cause(error) };
         let blind = |allowed| {
@@ -59,7 +59,7 @@ impl FallbackStore {
     }
 
     /// Decides by this node's share, unless its store is full.
-    fn local(&self, subject: &Subject, work: &Work, fallback: Fallback) -> Result<Option<Instead>, CheckError> {
+    fn local(&self, subject: &Subject, work: &Work, fallback: Fallback) -> Result<Option<FallbackAnswer>, CheckError> {
         let share = self.share(subject);
         let decisions = |taken: Taken| {
             let verdicts = taken.ruling.verdicts.into_iter();
@@ -83,7 +83,7 @@ impl FallbackStore {
     pub fn give_back(&self, subject: &Subject, mut decision: Decision, receipt: Receipt) -> Decision {
         // A give-back needs no place, so a full store does not reject it.
         if let Ok(Done::Refunded(taken, _)) = self.memory.run(&self.share(subject), &Work::GiveBack(receipt), &[])
-            && let Ok(after) = first(taken)
+            && let Ok(after) = only_verdict(taken)
         {
             decision.quotas = after.quotas;
             decision.bind(after.binding);
@@ -142,25 +142,5 @@ fn without_counter(subject: &Subject, cost: u64, allowed: bool, fallback: Fallba
         retry_after: if allowed { Wait::NONE } else { RETRY_AFTER },
         fallback: Some(fallback),
         ..Decision::uncounted(subject.policy.clone(), cost, Source::Fallback, Reason::StoreUnavailable)
-    }
-}
-
-impl CheckError {
-    /// The fallback of a failed check, if the store's failure is the cause.
-    pub fn fallback(&self) -> Option<Fallback> {
-        match self {
-            Self::StoreUnavailable(error) => Some(Fallback { mode: OnStoreFailure::Error, cause: cause(error) }),
-            _ => None,
-        }
-    }
-}
-
-fn cause(error: &StoreError) -> Cause {
-    match error {
-        StoreError::Timeout | StoreError::Unknown(_) => Cause::Timeout,
-        StoreError::Unreachable(_) => Cause::BreakerOpen,
-        StoreError::QueueFull => Cause::QueueFull,
-        StoreError::Refused(_) => Cause::Refused,
-        StoreError::NoReplicaAck => Cause::NoReplicaAck,
     }
 }

@@ -46,7 +46,7 @@ impl Engine {
     /// metas or the store fails. Also returns none without a turn within the policy's timeout, at
     /// most 2 s.
     async fn history(self: &Arc<Self>, check: &Check, until: Micros) -> Option<History> {
-        let subject = self.subject(check).ok()?;
+        let subject = self.resolve(check).ok()?.subject;
         if !subject.policy.keeps_metas() {
             return None;
         }

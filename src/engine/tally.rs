@@ -53,7 +53,7 @@ pub struct Tally {
     /// Log limiter for reservations that stay charged.
     pub not_given_back: Limiter,
     /// Log limiter for failed refunds and resets.
-    pub not_amended: Limiter,
+    pub not_refunded: Limiter,
     pub prefilter_denials: Count,
 }
 
@@ -69,7 +69,7 @@ impl Default for Tally {
             fallbacks: Default::default(),
             complaints: Default::default(),
             not_given_back: Limiter::default(),
-            not_amended: Limiter::default(),
+            not_refunded: Limiter::default(),
             prefilter_denials: Count::default(),
         }
     }

@@ -7,7 +7,7 @@ use axum::response::Response;
 use super::headers;
 use super::json::Object;
 use super::problem::Problem;
-use crate::engine::{All, Amended, Binding, Check, Decision, Source};
+use crate::engine::{Binding, Check, Decision, MultiCheck, RefundResult, Source};
 use crate::limit::decision::{QuotaState, Wait};
 use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
@@ -44,7 +44,7 @@ pub(super) fn of_json(mut bytes: Vec<u8>) -> Response {
 
 /// The decisions of checks that are charged together, with the latest retry time of the denied
 /// ones.
-pub(super) fn together(checks: &[Check], all: &All) -> Response {
+pub(super) fn together(checks: &[Check], all: &MultiCheck) -> Response {
     let denied = all.decisions.iter().enumerate().filter(|(_, decision)| !decision.allowed);
     let mut response = object(|object| {
         object.bool("allowed", all.allowed());
@@ -60,7 +60,7 @@ pub(super) fn together(checks: &[Check], all: &All) -> Response {
 }
 
 /// The cost-0 decision after a refund, and the refunded amount.
-pub(super) fn refunded(key: &str, amended: &Amended) -> Response {
+pub(super) fn refunded(key: &str, amended: &RefundResult) -> Response {
     let mut response = object(|object| {
         members(object, key, &amended.decision);
         object.number("refunded", amended.refunded);

@@ -121,7 +121,7 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
     let (checks, denied) = problem::both(parse::all(&body), query::deny_status(head.uri.query()))?;
     drop(permit);
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
-    let all = node.engine.check_all(&checks).await.map_err(refused)?;
+    let all = node.engine.check_all_or_none(&checks).await.map_err(refused)?;
     let mut response = answer::together(&checks, &all);
     if !all.allowed() {
         *response.status_mut() = denied;

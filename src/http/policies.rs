@@ -1,5 +1,7 @@
 //! `GET /v1/policies`: the policies in force, as resolved.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -12,9 +14,9 @@ use super::node::Node;
 use super::problem::{FaultBody, panicked};
 use crate::config::Policies;
 use crate::limit::key::KeyType;
-use crate::limit::lists::{Entry, Lists};
+use crate::limit::lists::Lists;
 use crate::limit::log::max_entries;
-use crate::limit::matches::{Counts, Matches};
+use crate::limit::matches::Counts;
 use crate::limit::policy::{Durability, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 use crate::limit::time::{Micros, millis_up};
@@ -151,7 +153,7 @@ impl<'a> PolicyBody<'a> {
     fn new(policy: &'a Policy) -> Self {
         let quotas = policy.quotas.iter();
         let lists = policy.options.lists.as_deref();
-        let counts = |list: fn(&Lists) -> &Matches<Entry>| lists.map(|lists| list(lists).counts()).into();
+        let counts = |of: fn(&Lists<Arc<Policy>>) -> Counts| lists.map(of).into();
         let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
         Self {
             name: &policy.name,
@@ -177,9 +179,9 @@ impl<'a> PolicyBody<'a> {
             timeout_ms: policy.timeout.as_millis(),
             shadow: policy.options.shadow,
             inline: policy.options.inline,
-            deny: counts(|lists| &lists.deny),
-            allow: counts(|lists| &lists.allow),
-            overrides: counts(|lists| &lists.overrides),
+            deny: counts(|lists| lists.deny.counts()),
+            allow: counts(|lists| lists.allow.counts()),
+            overrides: counts(|lists| lists.overrides.counts()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::KeyType;
-use super::lists::Lists;
+use super::lists::{List, Lists};
 use super::quota::Quota;
 
 /// How a policy counts.
@@ -107,14 +107,21 @@ pub struct Options {
     /// Time zone of the clock windows in the quotas that a check brings.
     pub zone: Option<&'static str>,
     /// The policy's lists; absent without entries.
-    pub lists: Option<Arc<Lists>>,
-    /// The answer of a `deny` or `allow` entry's policy, which counts nothing.
-    pub listed: Option<Listed>,
+    pub lists: Option<Arc<Lists<Arc<Policy>>>>,
     /// For a policy with the quotas of a request: the name under which its counters are stored.
     pub counters: Option<Box<str>>,
 }
 
-/// The answer of a list.
+/// How a policy applies to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied<'a> {
+    /// A list decides; nothing is counted.
+    Listed(Listed),
+    /// This policy counts the key: the policy itself, or that of an override.
+    Counted(&'a Arc<Policy>),
+}
+
+/// The verdict of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listed {
     Allow,
@@ -128,22 +135,22 @@ impl Policy {
         Self { name: name.into(), algorithm, quotas, key_type, on_store_failure, timeout, options }
     }
 
-    /// The policy that applies to a key. `key` is normalised; `written` is the caller's spelling.
-    pub fn for_key<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> &'a Arc<Self> {
-        let Some(lists) = &self.options.lists else { return self };
-        lists.find(key, written).map_or(self, |found| &found.entry.policy)
+    /// How this policy applies to a key. `key` is normalised; `written` is the caller's spelling.
+    pub fn applied<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> Applied<'a> {
+        let Some(lists) = &self.options.lists else { return Applied::Counted(self) };
+        match lists.find(key, written).map(|found| found.list) {
+            Some(List::Deny) => Applied::Listed(Listed::Deny),
+            Some(List::Allow) => Applied::Listed(Listed::Allow),
+            Some(List::Override(policy)) => Applied::Counted(policy),
+            None => Applied::Counted(self),
+        }
     }
 
-    /// The policy of the list that answers for a key, if any. Arguments as for [`Policy::for_key`].
-    pub fn listed<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> Option<&'a Arc<Self>> {
-        Some(self.for_key(key, written)).filter(|policy| policy.options.listed.is_some())
-    }
-
-    /// The policy that counts a key, whether or not a list answers for it. Arguments as for
-    /// [`Policy::for_key`].
+    /// The policy that counts a key, whether or not a list decides for it. Arguments as for
+    /// [`Policy::applied`].
     pub fn counting<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> &'a Arc<Self> {
         let lists = self.options.lists.as_ref();
-        lists.and_then(|lists| lists.overrides.find(key, written)).map_or(self, |(_, entry)| &entry.policy)
+        lists.and_then(|lists| lists.overrides.find(key, written)).map_or(self, |(_, (policy, _))| policy)
     }
 
     /// The name under which the counters are stored. Quotas of a request have their own counters.

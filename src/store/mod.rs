@@ -269,12 +269,11 @@ impl Store {
         }
     }
 
-    /// Sets the response timeout: a lane gives up its connection if an answer takes longer than
-    /// `overdue`.
-    pub fn set_overdue(&self, overdue: Duration) {
+    /// Sets the response timeout: a lane gives up its connection if a reply takes longer.
+    pub fn set_response_timeout(&self, timeout: Duration) {
         match self {
             Self::Memory(_) => {}
-            Self::Redis(redis) => redis.set_overdue(overdue),
+            Self::Redis(redis) => redis.set_overdue(timeout),
         }
     }
 

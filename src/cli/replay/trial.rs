@@ -7,7 +7,7 @@ use super::tally::{Denials, Keys, MINUTE, Minute, Peaks};
 use crate::clock::Clock;
 use crate::config::DEFAULT_MAX_KEYS;
 use crate::limit::key::Fingerprinter;
-use crate::limit::policy::{Listed, Policy};
+use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::time::Micros;
 use crate::store::{MemoryStore, Subject};
 
@@ -71,12 +71,11 @@ impl Trial {
             self.counts.refused += 1;
             return;
         };
-        let policy = self.policy.for_key(&key, written).clone();
-        let denied = match policy.options.listed {
-            Some(listed) => listed == Listed::Deny,
-            None => {
+        let denied = match self.policy.applied(&key, written) {
+            Applied::Listed(listed) => listed == Listed::Deny,
+            Applied::Counted(policy) => {
                 let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
-                let subject = Subject { policy, key: (&*key).into(), fingerprint };
+                let subject = Subject { policy: policy.clone(), key: (&*key).into(), fingerprint };
                 self.hand.store(now, Ordering::Relaxed);
                 let taken = self.store.take(&subject, &[cost], &[]);
                 self.make_room(now);

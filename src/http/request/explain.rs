@@ -10,7 +10,7 @@ use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, ch
 use super::members::Members;
 use super::quotas;
 use super::raw::{array, document, each_member, kind, string};
-use crate::engine::{Check, Given, Meta};
+use crate::engine::{Check, Meta, Refund};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
 
@@ -78,11 +78,11 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
 ///
 /// # Errors
 /// 400 and 422.
-pub(in crate::http) fn refund(body: &[u8]) -> Result<(String, String, Given), Problem> {
+pub(in crate::http) fn refund(body: &[u8]) -> Result<(String, String, Refund), Problem> {
     read_refund(document(body)?).map_err(Problem::invalid)
 }
 
-fn read_refund(value: &RawValue) -> Result<(String, String, Given), Violations> {
+fn read_refund(value: &RawValue) -> Result<(String, String, Refund), Violations> {
     let mut members = Members::open(value, "", &["policy", "key", "cost", "id"], Violations::default())?;
     members.require("key");
     let is_given = (members.has("cost"), members.has("id"));
@@ -96,7 +96,7 @@ fn read_refund(value: &RawValue) -> Result<(String, String, Given), Violations> 
         (true, true) => members.violations.note(|| Violation::new("/id", "is given beside /cost: give one of them")),
         _ => {}
     }
-    let given = id.map_or(Given::Cost(cost.unwrap_or_default()), |id| Given::Id(id.into()));
+    let given = id.map_or(Refund::Cost(cost.unwrap_or_default()), |id| Refund::Id(id.into()));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     members.finish((policy, key.unwrap_or_default(), given))
 }

@@ -7,7 +7,7 @@ use super::Engine;
 use crate::config::Policies;
 
 /// Bounds of the response timeout, after which the lane gives up its connection.
-const OVERDUE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const RESPONSE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// The changes of a reload, by policy name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Engine {
             }
         }
         changes.removed = old.by_name.keys().filter(|name| !policies.by_name.contains_key(*name)).cloned().collect();
-        self.store.set_overdue(overdue(&policies));
+        self.store.set_response_timeout(response_timeout(&policies));
         let policies = Arc::new(policies);
         self.tally.know(policies.by_name.keys().map(String::as_str));
         self.policies.store(policies.clone());
@@ -58,6 +58,6 @@ impl Engine {
 
 /// The response timeout of store connections: the longest timeout of any policy, within bounds. The
 /// upper bound limits how long a dead connection blocks the other policies.
-pub fn overdue(policies: &Policies) -> Duration {
-    policies.longest_timeout().clamp(OVERDUE.0, OVERDUE.1)
+pub fn response_timeout(policies: &Policies) -> Duration {
+    policies.longest_timeout().clamp(RESPONSE_TIMEOUT.0, RESPONSE_TIMEOUT.1)
 }

@@ -1,0 +1,60 @@
+//! Failed checks, and replies of the store without a decision.
+
+use super::{Cause, Fallback};
+use crate::config::inline::Misfit;
+use crate::limit::decision::Verdict;
+use crate::limit::key::NotAnAddress;
+use crate::limit::policy::OnStoreFailure;
+use crate::store::{Done, StoreError, Taken};
+
+/// Why there is no decision.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    #[error("there is no policy named {0:?}")]
+    UnknownPolicy(String),
+    #[error("{0}, as all keys of this policy")]
+    InvalidKey(#[from] NotAnAddress),
+    #[error("the id stands for a charge of another cost: send the same cost, or another id")]
+    IdReused,
+    #[error("the policy takes no quotas from requests")]
+    UnwantedQuotas,
+    #[error("the quotas of the request are wrong")]
+    InvalidQuotas(Vec<Misfit>),
+    /// The policy's `on_store_failure` is `error`.
+    #[error("the store gave no decision: {0}")]
+    StoreUnavailable(StoreError),
+}
+
+impl CheckError {
+    /// The fallback of a failed check, if the store's failure is the cause.
+    pub fn fallback(&self) -> Option<Fallback> {
+        match self {
+            Self::StoreUnavailable(error) => Some(Fallback { mode: OnStoreFailure::Error, cause: cause(error) }),
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn cause(error: &StoreError) -> Cause {
+    match error {
+        StoreError::Timeout | StoreError::Unknown(_) => Cause::Timeout,
+        StoreError::Unreachable(_) => Cause::BreakerOpen,
+        StoreError::QueueFull => Cause::QueueFull,
+        StoreError::Refused(_) => Cause::Refused,
+        StoreError::NoReplicaAck => Cause::NoReplicaAck,
+    }
+}
+
+/// The verdict of a call with one cost.
+pub(super) fn only_verdict(taken: Taken) -> Result<Verdict, CheckError> {
+    taken.ruling.verdicts.into_iter().next().ok_or_else(missing_answer)
+}
+
+/// The error for a reply of the wrong kind.
+pub(super) fn unexpected_reply(done: &Done) -> CheckError {
+    CheckError::StoreUnavailable(StoreError::Unknown(format!("the work was answered by {done:?}")))
+}
+
+pub(super) fn missing_answer() -> CheckError {
+    CheckError::StoreUnavailable(StoreError::Timeout)
+}

@@ -1,0 +1,64 @@
+//! Checks with an id, which charge once however often they are retried.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::check::Answer;
+use super::error::{missing_answer, only_verdict, unexpected_reply};
+use super::request::{Resolved, metas};
+use super::{Check, CheckError, Decision, Engine};
+use crate::limit::time::Micros;
+use crate::store::{Charged, Done, Meta, Work};
+
+impl Engine {
+    /// Decides one check with an id until `until` (us). It skips the pre-filter, since the id may
+    /// already be charged.
+    pub(super) async fn check_with_id(
+        &self,
+        resolved: &Resolved,
+        check: &Check,
+        id: &Arc<str>,
+        until: Micros,
+    ) -> Answer {
+        let since = self.clock.now();
+        let answer = match resolved.decide_by_list(check.cost) {
+            Some(decision) => Ok(decision),
+            None => {
+                let metas = metas(&resolved.subject, std::iter::once(check));
+                let left = Duration::from_micros(until.saturating_sub(since));
+                self.charge_once(resolved, id, check.cost, &metas, left).await
+            }
+        };
+        self.finish(&resolved.subject, answer, since)
+    }
+
+    async fn charge_once(
+        &self,
+        resolved: &Resolved,
+        id: &Arc<str>,
+        cost: u64,
+        metas: &[Meta],
+        left: Duration,
+    ) -> Answer {
+        let subject = &resolved.subject;
+        let work = Work::Once { id: id.clone(), cost };
+        match self.run_within(subject, work.clone(), metas, left).await {
+            Ok(Done::Charged(charged)) => {
+                let Charged { policy, verdict, replayed, refunded } = *charged;
+                // The store charged, so this known denial is wrong. Another node took a charge
+                // back.
+                if !replayed && self.decide_locally(resolved, cost, self.clock.now()).is_some() {
+                    self.prefilter.forget(self.store.slot(subject));
+                }
+                let decision = Decision::by_store(policy, verdict);
+                // A retry cannot vouch for a refunded charge.
+                let charged = if refunded { 0 } else { decision.charged };
+                Ok(Decision { charged, replayed, refunded, ..decision })
+            }
+            Ok(Done::Reused) => Err(CheckError::IdReused),
+            Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), only_verdict(taken)?)),
+            Ok(other) => Err(unexpected_reply(&other)),
+            Err(error) => self.fall_back(subject, &work, &error)?.0.pop().ok_or_else(missing_answer),
+        }
+    }
+}

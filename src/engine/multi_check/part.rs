@@ -1,0 +1,80 @@
+//! The checks of a multi-key call that share a key.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::engine::request::Resolved;
+use crate::engine::trace::attributes;
+use crate::engine::{Check, CheckError, Decision};
+use crate::limit::policy::Policy;
+use crate::limit::quota::MAX_UNITS;
+use crate::store::{Meta, Subject};
+use crate::telemetry::traces;
+
+/// The checks of one key under one policy.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) resolved: Resolved,
+    pub(super) cost: u64,
+    /// The first meta among the checks, if the policy stores metas.
+    pub(super) metas: SmallVec<[Meta; 1]>,
+    /// The checks that this part combines.
+    pub(super) places: Vec<Place>,
+}
+
+/// A check in the call.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) number: usize,
+    /// The check's own cost; 0 only peeks.
+    pub(super) cost: u64,
+    /// The check's own policy: it may name or order the same quotas differently.
+    pub(super) policy: Arc<Policy>,
+}
+
+impl Part {
+    pub(super) fn add(&mut self, check: &Check, place: Place) {
+        // A sum above every limit stays above it, and the cap prevents overflow.
+        self.cost = (self.cost + check.cost).min(MAX_UNITS + 1);
+        self.places.push(place);
+        self.metas.iter_mut().filter(|meta| meta.is_none()).for_each(|meta| meta.clone_from(&check.meta));
+    }
+
+    pub(super) fn subject(&self) -> &Subject {
+        &self.resolved.subject
+    }
+
+    fn policy(&self) -> &Arc<Policy> {
+        &self.resolved.subject.policy
+    }
+
+    /// Whether one of its checks only peeks.
+    pub(super) fn peeks(&self) -> bool {
+        self.places.iter().any(|place| place.cost == 0)
+    }
+
+    /// Runs a call for this part, with its own span in a trace.
+    pub(super) async fn traced<T>(
+        &self,
+        deciding: impl Future<Output = Result<T, CheckError>>,
+        decision: impl Fn(&T) -> &Decision,
+    ) -> Result<T, CheckError> {
+        let trace = |answer: &Result<T, CheckError>| {
+            traces::answered(|| attributes(self.subject(), self.cost, answer.as_ref().map(&decision)));
+        };
+        traces::part(self.places.len()).within(pin!(deciding), trace).await
+    }
+
+    /// The decision for one of the part's checks. Counters never deny a peek, whatever the other
+    /// checks cost.
+    pub(super) fn decision_for(&self, place: &Place, decision: &Decision) -> Decision {
+        let charged = if decision.charged > 0 { place.cost } else { 0 };
+        let mut own = Decision { cost: place.cost, charged, ..decision.renamed(self.policy(), &place.policy) };
+        if place.cost == 0 {
+            own.turn_into_peek();
+        }
+        own
+    }
+}

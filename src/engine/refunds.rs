@@ -1,0 +1,153 @@
+//! Refunds and resets. A refund or reset ends the pre-filter's knowledge of the key's slot.
+//! It does so after the store's answer or the deadline, since an answer decided earlier may arrive
+//! until then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::{only_verdict, unexpected_reply};
+use super::request::Resolved;
+use super::trace::attributes;
+use super::{CheckError, Decision, Engine};
+use crate::limit::amend::Receipt;
+use crate::limit::time::micros;
+use crate::prefilter::Prefilter;
+use crate::store::{Done, StoreError, Subject, Work};
+use crate::telemetry::traces::{self, Answered};
+
+/// The first and the longest pause before a give-back is retried.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(25));
+
+/// A charge to refund.
+#[derive(Debug, Clone)]
+pub enum Refund {
+    /// This many units, 0 to 10^15, from the oldest charge upward.
+    Cost(u64),
+    /// The charge of the check with this id, 1 to 64 bytes.
+    Id(Arc<str>),
+}
+
+/// The refunded units, and the decision on a check of cost 0 after the refund. If a list answers
+/// for the key, it makes that decision.
+#[derive(Debug, Clone)]
+pub struct RefundResult {
+    pub refunded: u64,
+    pub decision: Decision,
+}
+
+impl Engine {
+    /// Refunds a charge to one key under one policy. The key may be on a list, since it may have
+    /// been charged before.
+    ///
+    /// # Errors
+    /// If the policy is unknown or the key does not match its type. Also if the store does not
+    /// answer; the refund may then have been made.
+    pub async fn refund(&self, policy: &str, key: &str, refund: Refund) -> Result<RefundResult, CheckError> {
+        let work = match refund {
+            Refund::Cost(cost) => Work::Refund(cost),
+            Refund::Id(id) => Work::RefundOnce(id),
+        };
+        self.refund_and_report(policy, key, work).await
+    }
+
+    /// Drops all current counts of one key under one policy. Keys on a list are treated as in
+    /// [`Engine::refund`].
+    ///
+    /// # Errors
+    /// As [`Engine::refund`].
+    pub async fn reset(&self, policy: &str, key: &str) -> Result<Decision, CheckError> {
+        Ok(self.refund_and_report(policy, key, Work::Reset).await?.decision)
+    }
+
+    /// Counts and traces the decision as a check of cost 0. A failure has no fallback, since no
+    /// policy sets an answer for it.
+    async fn refund_and_report(&self, policy: &str, key: &str, work: Work) -> Result<RefundResult, CheckError> {
+        let resolved = self.resolve_counted(policy, key)?;
+        let (Resolved { subject, .. }, since) = (&resolved, self.clock.now());
+        let mut result = self.refund_or_log(subject, work).await;
+        if let Ok(RefundResult { decision, .. }) = &mut result {
+            if let Some(listed) = resolved.decide_by_list(0) {
+                *decision = listed;
+            }
+            decision.shadow();
+        }
+        let answer = result.as_ref().map(|result| &result.decision);
+        traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
+        if let Ok(decision) = answer {
+            self.note_answers(subject, &[Ok(decision.clone())], since);
+        }
+        result
+    }
+
+    /// Gives a reservation back within the policy's timeout, and logs a failure. It retries only if
+    /// the store certainly did nothing. A second give-back would take back charges of others.
+    pub(super) async fn give_back(&self, subject: &Subject, receipt: &Receipt) -> Result<RefundResult, CheckError> {
+        let (until, mut pause) = (self.clock.now() + micros(subject.policy.timeout), PAUSE.0);
+        let left = || Duration::from_micros(until.saturating_sub(self.clock.now()));
+        loop {
+            let given = self.refund_within(subject, Work::GiveBack(receipt.clone()), left()).await;
+            let Err(CheckError::StoreUnavailable(error)) = &given else { return given };
+            // A retry cut off right after its start would report a timeout instead of the real
+            // reason.
+            if !error.is_unexecuted() || left() <= pause + PAUSE.1 {
+                self.log_not_given_back(subject, error);
+                return given;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(PAUSE.1);
+        }
+    }
+
+    fn log_not_given_back(&self, subject: &Subject, error: &StoreError) {
+        let policy = &subject.policy.name;
+        if let Some(suppressed) = self.tally.not_given_back.pass(self.clock.now()) {
+            tracing::warn!(
+                policy, %error, suppressed,
+                "a reservation of `/v1/check/all` was not given back in time: it may count on"
+            );
+        }
+    }
+
+    /// Runs a refund or reset of a counted key in the store.
+    async fn refund_or_log(&self, subject: &Subject, work: Work) -> Result<RefundResult, CheckError> {
+        let result = self.refund_within(subject, work, subject.policy.timeout).await;
+        if let Err(CheckError::StoreUnavailable(error)) = &result {
+            self.log_not_refunded(subject, error);
+        }
+        result
+    }
+
+    fn log_not_refunded(&self, subject: &Subject, error: &StoreError) {
+        let policy = &subject.policy.name;
+        if let Some(suppressed) = self.tally.not_refunded.pass(self.clock.now()) {
+            tracing::warn!(policy, %error, suppressed, "the store did not do a refund or a reset: it is answered by 503");
+        }
+    }
+
+    async fn refund_within(&self, subject: &Subject, work: Work, left: Duration) -> Result<RefundResult, CheckError> {
+        // Also ends the knowledge if the caller leaves before the answer.
+        let forgetting = Forgetting { prefilter: &self.prefilter, slot: self.store.slot(subject) };
+        let done = self.run_within(subject, work, &[], left).await;
+        drop(forgetting);
+        match done {
+            Ok(Done::Refunded(taken, refunded)) => Ok(RefundResult {
+                refunded,
+                decision: Decision::by_store(subject.policy.clone(), only_verdict(taken)?),
+            }),
+            Ok(other) => Err(unexpected_reply(&other)),
+            Err(error) => Err(CheckError::StoreUnavailable(error)),
+        }
+    }
+}
+
+/// Ends the pre-filter's knowledge of a slot on drop.
+struct Forgetting<'a> {
+    prefilter: &'a Prefilter,
+    slot: u16,
+}
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        self.prefilter.forget(self.slot);
+    }
+}
