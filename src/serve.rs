@@ -27,7 +27,8 @@ use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
 use crate::store::Generations;
 use crate::store::{MemoryStore, RedisStore, Store};
-use crate::telemetry::traces::{Misfit, Settings, Tracing};
+use crate::telemetry::traces::{InvalidVariable, Settings, Tracing};
+use crate::timeouts;
 use crate::workers::Workers;
 
 mod backlog;
@@ -38,25 +39,20 @@ mod framing;
 
 mod greeting;
 
-mod patience;
+mod metered_body;
+
+mod timeout_io;
 
 mod tls;
 
 use connections::{Connections, OpenConnections};
 
 /// The interval at which expired state is freed.
-const SWEEP_EVERY: Duration = Duration::from_secs(10);
-
-/// How long the start waits for the store, so that the first checks find open connections.
-const FIRST_ANSWER: Duration = Duration::from_secs(2);
-
-/// Connections that look idle stay open this long after the last accept, since a request may be on
-/// its way.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Connections that the system queues until the node accepts them. It is also the default limit of
 /// Linux (`net.core.somaxconn`). A client beyond it retries a second later.
-const BACKLOG: u32 = 4096;
+const ACCEPT_QUEUE: u32 = 4096;
 
 /// The listeners of a node.
 #[derive(Debug)]
@@ -77,7 +73,7 @@ pub enum ServeError {
     #[error("cannot open the store: {0}")]
     Store(String),
     #[error(transparent)]
-    Tracing(#[from] Misfit),
+    Tracing(#[from] InvalidVariable),
 }
 
 /// A node with its store and its listeners, ready to run.
@@ -170,7 +166,7 @@ impl Server {
         }
         node.lifecycle.advance(Phase::Closing);
         let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep(timeouts::CLOSE_GRACE).await;
         let finished = async {
             join_all(open.into_iter().map(OpenConnections::end)).await;
             // Refunds the reservations of callers that have disconnected.
@@ -214,7 +210,7 @@ async fn open_store(
     let timeout = response_timeout(&config.policies);
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
-    let ready = tokio::time::timeout(FIRST_ANSWER, store.ready()).await;
+    let ready = tokio::time::timeout(timeouts::STORE_START, store.ready()).await;
     // If only one shard is unreachable, its lane reports it.
     if ready.is_err() && store.known().now_or_never().is_none() {
         tracing::warn!("the store has not answered yet; checks are answered by the fallback until it does");
@@ -242,7 +238,7 @@ impl Bound {
 
     fn listen(self) -> Result<TcpListener, ServeError> {
         let Self { address, socket } = self;
-        socket.listen(BACKLOG).map_err(|error| ServeError::Listen { address, error })
+        socket.listen(ACCEPT_QUEUE).map_err(|error| ServeError::Listen { address, error })
     }
 }
 
@@ -272,7 +268,7 @@ async fn drain(stop: impl Future<Output = ()>, lifecycle: &Lifecycle, delay: Dur
 }
 
 async fn sweep(engine: &Arc<Engine>) {
-    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

@@ -1,5 +1,5 @@
-//! The times that follow from `timeout`, a policy's wait for the store, and from
-//! `limits.request_timeout`. `docs/operations.md` explains them.
+//! The time limits of a node: those that follow from `timeout`, a policy's wait for the store, and
+//! from `limits.request_timeout`, and the fixed ones. `docs/operations.md` explains them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -28,3 +28,19 @@ pub fn history_wait(request_timeout: Duration) -> Duration {
 pub fn response_timeout(longest: Duration) -> Duration {
     longest.clamp(*RESPONSE_TIMEOUTS.start(), *RESPONSE_TIMEOUTS.end())
 }
+
+/// How long the start waits for the store, so that the first checks find open connections.
+pub const STORE_START: Duration = Duration::from_secs(2);
+
+/// Longest time of a TLS handshake with a client.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The interval of pings to HTTP/2 clients.
+pub const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// Connections that look idle stay open this long after the last accept, since a request may be on
+/// its way.
+pub const CLOSE_GRACE: Duration = Duration::from_millis(100);
+
+/// How long a shutdown waits for a TLS handshake. Most clients have sent all of their part by then.
+pub const CLOSE_HANDSHAKE: Duration = Duration::from_secs(1);

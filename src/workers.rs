@@ -4,7 +4,6 @@
 //! turn of a connection read another core's cache. Each transfer costs 45 ns between neighbours and
 //! 200 ns between distant cores. A check then needs tens of transfers.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -12,8 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::{Builder, Handle};
 
-use crate::clock::Clock;
-use crate::limit::time::Micros;
+mod yield_policy;
 
 /// Descriptors that a runtime keeps open, to watch its connections and to be woken.
 pub const DESCRIPTORS: usize = 4;
@@ -57,10 +55,10 @@ impl Workers {
             tokio::spawn(task);
             return;
         };
-        let busy = Busy::new(self.clone(), at, kind);
+        let guard = TaskGuard::new(self.clone(), at, kind);
         self.0[at].runtime.spawn(async move {
             task.await;
-            drop(busy);
+            drop(guard);
         });
     }
 }
@@ -73,7 +71,11 @@ pub fn cores() -> usize {
 impl Worker {
     fn start(number: usize) -> io::Result<Self> {
         let mut runtime = Builder::new_current_thread();
-        let runtime = runtime.enable_all().on_thread_unpark(woken).on_thread_park(give_way).build()?;
+        let runtime = runtime
+            .enable_all()
+            .on_thread_unpark(yield_policy::note_wake)
+            .on_thread_park(yield_policy::maybe_yield)
+            .build()?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(std::future::pending::<()>());
         std::thread::Builder::new().name(format!("worker-{number}")).spawn(run)?;
@@ -89,88 +91,18 @@ impl Worker {
     }
 }
 
-thread_local! {
-    static COURTESY: RefCell<(Clock, Courtesy)> = RefCell::new((Clock::system(), Courtesy::default()));
-}
-
-fn woken() {
-    COURTESY.with_borrow_mut(|(clock, courtesy)| courtesy.woke = clock.now());
-}
-
-/// Yields the core before the thread sleeps, if the policy permits it.
-fn give_way() {
-    COURTESY.with_borrow_mut(|(clock, courtesy)| {
-        let now = clock.now();
-        if courtesy.may_give_way(now) {
-            std::thread::yield_now();
-            courtesy.gave_way(now, clock.now());
-        }
-    });
-}
-
-/// Decides whether a thread yields its core before it sleeps.
-///
-/// Yielding pays where clients share the core. Their next requests arrive during the yield, and the
-/// thread handles all of them. A sleeping thread is instead woken by the first request and takes
-/// the core back for that one. This costs a switch or two for each check.
-///
-/// A program that computes without end keeps a yielded core for milliseconds. A sleeping thread
-/// gets the core back as soon as it is woken. So the thread must earn long absences by work. After
-/// an unearned one it stops yielding for a while, and for longer if the next one follows soon.
-#[derive(Debug, Default)]
-struct Courtesy {
-    woke: Micros,
-    /// Remaining time that it may be absent, us: its working time less its long absences.
-    credit: Micros,
-    /// It does not yield before this instant.
-    rests_until: Micros,
-    /// Length of its last rest, us.
-    rest: Micros,
-}
-
-impl Courtesy {
-    /// Absences of at least this are long, us. A turn of the scheduler takes 1 to 4 ms.
-    const LONG: Micros = 1_000;
-    const MOST_CREDIT: Micros = 20_000;
-    const SHORTEST_REST: Micros = 100_000;
-    const LONGEST_REST: Micros = 10_000_000;
-
-    fn may_give_way(&mut self, now: Micros) -> bool {
-        let may = now >= self.rests_until;
-        if may {
-            self.credit = (self.credit + now.saturating_sub(self.woke)).min(Self::MOST_CREDIT);
-        }
-        may
-    }
-
-    fn gave_way(&mut self, from: Micros, to: Micros) {
-        let absent = to.saturating_sub(from);
-        if absent < Self::LONG {
-            return;
-        }
-        if let Some(left) = self.credit.checked_sub(absent) {
-            self.credit = left;
-            return;
-        }
-        let soon = from < self.rests_until + self.rest;
-        self.rest = if soon { self.rest * 2 } else { 0 }.clamp(Self::SHORTEST_REST, Self::LONGEST_REST);
-        self.rests_until = to + self.rest;
-        self.credit = 0;
-    }
-}
-
 /// Counts a task of a thread until this drops, however the task ends.
-struct Busy {
+struct TaskGuard {
     workers: Workers,
     at: usize,
     kind: Kind,
 }
 
-impl Busy {
+impl TaskGuard {
     fn new(workers: Workers, at: usize, kind: Kind) -> Self {
-        let busy = Self { workers, at, kind };
-        busy.tasks().fetch_add(1, Ordering::Relaxed);
-        busy
+        let guard = Self { workers, at, kind };
+        guard.tasks().fetch_add(1, Ordering::Relaxed);
+        guard
     }
 
     fn tasks(&self) -> &AtomicUsize {
@@ -178,7 +110,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.tasks().fetch_sub(1, Ordering::Relaxed);
     }
@@ -231,7 +163,7 @@ mod tests {
     async fn tasks_of_each_kind_are_shared_out_by_themselves() {
         let workers = Workers((0..2).map(Worker::start).collect::<io::Result<_>>().unwrap());
         let idle: Vec<_> = (0..20)
-            .map(|number| Busy::new(workers.clone(), usize::from(number > 2), Kind::Connection))
+            .map(|number| TaskGuard::new(workers.clone(), usize::from(number > 2), Kind::Connection))
             .collect();
         for _ in 0..6 {
             workers.spawn(Kind::Stream, std::future::pending());
@@ -253,56 +185,6 @@ mod tests {
         while workers.0[0].all() > 0 {
             tokio::task::yield_now().await;
         }
-    }
-
-    /// One turn of a thread with this much work and, if it may yield, this absence. Returns whether
-    /// it may.
-    fn gives_way(courtesy: &mut Courtesy, from: Micros, worked: Micros, absent: Micros) -> bool {
-        courtesy.woke = from;
-        let sleepy = from + worked;
-        let may = courtesy.may_give_way(sleepy);
-        if may {
-            courtesy.gave_way(sleepy, sleepy + absent);
-        }
-        may
-    }
-
-    #[test]
-    fn a_thread_gives_way_as_long_as_absences_are_short_or_no_longer_than_its_work() {
-        for (worked, absent) in [(1, 999), (3_000, 3_000)] {
-            let mut courtesy = Courtesy::default();
-            assert!((0..1_000).all(|turn| gives_way(&mut courtesy, turn * 10_000, worked, absent)));
-        }
-        let mut courtesy = Courtesy::default();
-        assert!((0..10).all(|turn| gives_way(&mut courtesy, turn * 1_000, 100, 10)));
-        assert!(gives_way(&mut courtesy, 10_000, 10, 1_000), "it has worked for 1,010 us");
-        assert!(gives_way(&mut courtesy, 12_000, 10, 1_000), "it may be away for 20");
-        assert!(!gives_way(&mut courtesy, 14_000, 10, 1_000));
-    }
-
-    #[test]
-    fn no_work_is_worth_more_than_twenty_milliseconds() {
-        let mut courtesy = Courtesy::default();
-        assert!(gives_way(&mut courtesy, 0, 1_000_000, 20_000));
-        assert!(gives_way(&mut courtesy, 2_000_000, 1_000_000, 20_001));
-        assert!(!gives_way(&mut courtesy, 3_030_000, 10, 10));
-    }
-
-    #[test]
-    fn rests_are_longer_the_sooner_they_are_needed_again() {
-        let mut courtesy = Courtesy::default();
-        let mut rests = Vec::new();
-        for _ in 0..9 {
-            let awake = courtesy.rests_until;
-            assert!(gives_way(&mut courtesy, awake, 10, 4_000));
-            assert!(!gives_way(&mut courtesy, awake + 4_010, 10, 4_000));
-            rests.push(courtesy.rest / 1_000);
-        }
-        assert_eq!(rests, [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
-
-        let later = courtesy.rests_until + 10_000_000;
-        assert!(gives_way(&mut courtesy, later, 10, 4_000));
-        assert_eq!(courtesy.rest, 100_000);
     }
 
     #[tokio::test]

@@ -47,7 +47,17 @@ const MODULES: &[(&str, &[&str])] = &[
     // the quotas of a request as the configuration parses its own.
     (
         "engine",
-        &["limit", "clock::Clock", "deadline", "config::Policies", "config::inline", "telemetry", "store", "prefilter"],
+        &[
+            "limit",
+            "clock::Clock",
+            "deadline",
+            "timeouts",
+            "config::Policies",
+            "config::inline",
+            "telemetry",
+            "store",
+            "prefilter",
+        ],
     ),
     // Reads the configuration again and applies it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
@@ -75,6 +85,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "access",
             "limit",
             "clock::Clock",
+            "timeouts",
             "config",
             "telemetry",
             "store",

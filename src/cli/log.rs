@@ -12,7 +12,7 @@ use super::shown;
 use crate::telemetry::log_queue::LOG;
 
 /// How long the process waits at its end until the log is written.
-const LAST_LINES: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The default log level. h2 warns of client errors, and clients can cause any number of them.
 const USUAL: &str = "info,h2=error";
@@ -49,5 +49,5 @@ pub(super) fn end(failure: Option<&str>) {
         // The writer accepts every length.
         let _ = (&LOG).write_all(format!("tollgate: {}\n", shown::lines(reason)).as_bytes());
     }
-    LOG.flush(LAST_LINES);
+    LOG.flush(FLUSH_TIMEOUT);
 }

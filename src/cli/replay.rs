@@ -32,7 +32,7 @@ mod run;
 
 mod tally;
 
-mod trial;
+mod policy_replay;
 
 use reader::{Format, LogOptions};
 
@@ -84,7 +84,7 @@ pub(super) struct Args {
 #[derive(Debug)]
 enum Failure {
     /// An invalid request of the user: exit code 1.
-    Asked(String),
+    Usage(String),
     /// An error in the log: exit code 2.
     Log(String),
 }
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             outcome.warning().iter().for_each(|warning| complain(warning));
             tell(&if args.json { report::json(&outcome) } else { report::text(&outcome) }, ExitCode::SUCCESS, 2)
         }
-        Err(Failure::Asked(reason)) => fail(&reason, 1),
+        Err(Failure::Usage(reason)) => fail(&reason, 1),
         Err(Failure::Log(reason)) => fail(&reason, 2),
     }
 }
@@ -106,9 +106,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
 /// The named policies, in that order.
 fn policies(args: &Args) -> Result<Vec<Arc<Policy>>, Failure> {
     let config = load::config(&args.file);
-    let Policies { by_name, .. } = config.map_err(|faults| Failure::Asked(faults.to_string()))?.policies;
+    let Policies { by_name, .. } = config.map_err(|faults| Failure::Usage(faults.to_string()))?.policies;
     let known = || by_name.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    let unknown = |name: &String| Failure::Asked(format!("no policy is named `{name}`: there are {}", known()));
+    let unknown = |name: &String| Failure::Usage(format!("no policy is named `{name}`: there are {}", known()));
     let mut named: Vec<Arc<Policy>> = Vec::new();
     for name in &args.policies {
         let policy = by_name.get(name).ok_or_else(|| unknown(name))?;

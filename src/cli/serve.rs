@@ -17,7 +17,7 @@ use crate::serve::Server;
 
 /// A signal this soon after the first one is a repetition of it: `timeout` signals the process and
 /// then its group.
-const ECHO: Duration = Duration::from_secs(1);
+const REPEATED_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The variable that names the configuration when the command line does not.
 const CONFIG: &str = "TOLLGATE_CONFIG";
@@ -99,7 +99,7 @@ async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), Str
 async fn end_on(mut signals: Signals, stop: oneshot::Sender<()>) {
     signals.next().await;
     let _ = stop.send(());
-    tokio::time::sleep(ECHO).await;
+    tokio::time::sleep(REPEATED_SIGNAL).await;
     while signals.next().now_or_never().is_some() {}
     signals.next().await;
     log::end(Some("ended at once by a second signal"));

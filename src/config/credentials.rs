@@ -31,7 +31,7 @@ pub struct ClientTls {
 
 /// The credentials as written beside the URLs.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct CredentialsSpec {
     place: Place,
     username: Option<String>,
     password_file: Option<PathBuf>,
@@ -39,7 +39,12 @@ pub(super) struct Written {
 }
 
 /// Reads `username`, `password_file` and `tls` of `store`.
-pub(super) fn written(place: Place, section: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Written> {
+pub(super) fn spec(
+    place: Place,
+    section: &Section<'_>,
+    files: &mut Files,
+    faults: &mut Faults,
+) -> Option<CredentialsSpec> {
     let username = section.member("username").map(|node| {
         let name = node.text("a user of Redis", faults)?;
         if name.is_empty() { node.refuse("a user of Redis", faults) } else { Some(name.to_owned()) }
@@ -64,7 +69,12 @@ pub(super) fn written(place: Place, section: &Section<'_>, files: &mut Files, fa
         let section = Section::open(node, &store_tls::SHAPE, faults)?;
         tls(&section, files, faults)
     });
-    Some(Written { place, username: all(username)?, password_file: all(password_file)?, tls: all(tls)? })
+    Some(CredentialsSpec {
+        place,
+        username: absent_or_valid(username)?,
+        password_file: absent_or_valid(password_file)?,
+        tls: absent_or_valid(tls)?,
+    })
 }
 
 fn tls(section: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<ClientTls> {
@@ -84,11 +94,11 @@ fn tls(section: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<
             Some(None)
         }
     };
-    Some(ClientTls { ca_file: all(ca_file)?, identity: all(identity)? })
+    Some(ClientTls { ca_file: absent_or_valid(ca_file)?, identity: absent_or_valid(identity)? })
 }
 
 /// An absent value is valid, a value with a fault is not.
-fn all<T>(read: Option<Option<T>>) -> Option<Option<T>> {
+fn absent_or_valid<T>(read: Option<Option<T>>) -> Option<Option<T>> {
     match read {
         None => Some(None),
         Some(None) => None,
@@ -99,12 +109,12 @@ fn all<T>(read: Option<Option<T>>) -> Option<Option<T>> {
 /// Combines the URLs with the members beside them.
 pub(super) fn credentials(
     seeds: &[(Place, Seed)],
-    written: Option<Written>,
+    spec: Option<CredentialsSpec>,
     faults: &mut Faults,
 ) -> Option<Credentials> {
     let (_, first) = seeds.first()?;
-    let is_said = written.as_ref().is_some_and(|written| written.tls.is_some());
-    if let Some((place, _)) = seeds.iter().find(|(_, seed)| !is_said && seed.tls != first.tls) {
+    let has_tls = spec.as_ref().is_some_and(|spec| spec.tls.is_some());
+    if let Some((place, _)) = seeds.iter().find(|(_, seed)| !has_tls && seed.tls != first.tls) {
         faults.note(*place, "`redis://` and `rediss://` together: either all URLs are with TLS or none");
         return None;
     }
@@ -115,7 +125,7 @@ pub(super) fn credentials(
         faults.note(*place, "another user or password than in the URL before: all servers of a store know the same");
         return None;
     }
-    let Some(Written { place: store, username, password_file, tls }) = written else {
+    let Some(CredentialsSpec { place: store, username, password_file, tls }) = spec else {
         return Some(Credentials {
             login: of_urls.map(|(_, login)| login.clone()),
             tls: first.tls.then(ClientTls::default),

@@ -12,18 +12,18 @@ use super::version;
 
 /// A value as a request writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
+pub enum QuotaSpec {
     Nothing,
     /// A number, `true` or `false`.
     Word(String),
     Text(String),
     List,
-    Members(Vec<(String, Written)>),
+    Members(Vec<(String, QuotaSpec)>),
 }
 
 /// A fault in the quotas of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misfit {
+pub struct QuotaFault {
     /// The place below the quotas, as a JSON pointer without escapes: empty, `/0` or `/0/limit`.
     pub pointer: Vec<String>,
     /// The error and its correction.
@@ -34,18 +34,18 @@ pub struct Misfit {
 ///
 /// # Errors
 /// Every fault at once.
-pub fn quotas(policy: &Policy, written: &[Written]) -> Result<Vec<Quota>, Vec<Misfit>> {
+pub fn quotas(policy: &Policy, written: &[QuotaSpec]) -> Result<Vec<Quota>, Vec<QuotaFault>> {
     let mut faults = Faults::new("");
     if written.is_empty() || written.len() > MAX_QUOTAS {
         let message = format!("a check brings 1 to {MAX_QUOTAS} quotas, not {}", written.len());
-        return Err(vec![Misfit { pointer: Vec::new(), message }]);
+        return Err(vec![QuotaFault { pointer: Vec::new(), message }]);
     }
     let items = written.iter().enumerate().map(|(quota, written)| item(quota, written, &mut faults)).collect();
     let node = Node { place: Place::Source, name: "`quotas`".to_owned(), value: Value::List(items) };
     let quotas = quota::quotas(&node, form(policy), &mut faults);
     faults
         .conclude(quotas)
-        .map_err(|faults| faults.iter().map(|fault| misfit(fault, written)).collect())
+        .map_err(|faults| faults.iter().map(|fault| quota_fault(fault, written)).collect())
 }
 
 /// The policy with these quotas and separate counters. Equal limits, windows and rates share their
@@ -74,17 +74,17 @@ fn form(policy: &Policy) -> Form {
     }
 }
 
-fn item(quota: usize, written: &Written, faults: &mut Faults) -> Node {
+fn item(quota: usize, written: &QuotaSpec, faults: &mut Faults) -> Node {
     let place = Place::Asked { quota, member: None };
     let value = match written {
-        Written::Members(members) => Value::Mapping(self::members(quota, members, faults)),
+        QuotaSpec::Members(members) => Value::Mapping(self::members(quota, members, faults)),
         other => scalar(other),
     };
     Node { place, name: "an entry of `quotas`".to_owned(), value }
 }
 
-fn members(quota: usize, written: &[(String, Written)], faults: &mut Faults) -> Vec<Member> {
-    let member = |(number, (key, value)): (usize, &(String, Written))| {
+fn members(quota: usize, written: &[(String, QuotaSpec)], faults: &mut Faults) -> Vec<Member> {
+    let member = |(number, (key, value)): (usize, &(String, QuotaSpec))| {
         let place = Place::Asked { quota, member: Some(number) };
         if written.iter().take(number).any(|(before, _)| before == key) {
             faults.note(place, format!("`{key}` is given more than once"));
@@ -95,26 +95,26 @@ fn members(quota: usize, written: &[(String, Written)], faults: &mut Faults) -> 
 }
 
 /// The contents of a collection are irrelevant: no collection is valid here.
-fn scalar(written: &Written) -> Value {
+fn scalar(written: &QuotaSpec) -> Value {
     match written {
-        Written::Nothing => Value::Empty,
-        Written::Word(text) => Value::Text { text: text.clone(), quoted: false },
-        Written::Text(text) => Value::Text { text: text.clone(), quoted: true },
-        Written::List => Value::List(Vec::new()),
-        Written::Members(_) => Value::Mapping(Vec::new()),
+        QuotaSpec::Nothing => Value::Empty,
+        QuotaSpec::Word(text) => Value::Text { text: text.clone(), quoted: false },
+        QuotaSpec::Text(text) => Value::Text { text: text.clone(), quoted: true },
+        QuotaSpec::List => Value::List(Vec::new()),
+        QuotaSpec::Members(_) => Value::Mapping(Vec::new()),
     }
 }
 
-fn misfit(fault: &Fault, written: &[Written]) -> Misfit {
+fn quota_fault(fault: &Fault, written: &[QuotaSpec]) -> QuotaFault {
     let pointer = match fault.place {
         Place::Asked { quota, member } => {
             let name = match (written.get(quota), member) {
-                (Some(Written::Members(members)), Some(member)) => members.get(member).map(|(name, _)| name.clone()),
+                (Some(QuotaSpec::Members(members)), Some(member)) => members.get(member).map(|(name, _)| name.clone()),
                 _ => None,
             };
             [Some(quota.to_string()), name].into_iter().flatten().collect()
         }
         _ => Vec::new(),
     };
-    Misfit { pointer, message: fault.message.clone() }
+    QuotaFault { pointer, message: fault.message.clone() }
 }

@@ -20,7 +20,7 @@ const OPERATORS_BEYOND_LOOPBACK: &str =
 
 /// An address and its place in the source.
 #[derive(Debug, Clone, Copy)]
-struct Written {
+struct AddressSpec {
     address: SocketAddr,
     place: Place,
 }
@@ -45,7 +45,8 @@ pub(super) fn listen(
             refuse_beyond_loopback(written, CHECKS_BEYOND_LOOPBACK, faults);
         }
         // `allow_anonymous` covers checks only: a separate public operator address needs tokens.
-        let is_apart = |written: &Written| checks.flatten().is_none_or(|checks| apart(written.address, checks.address));
+        let is_apart =
+            |written: &AddressSpec| checks.flatten().is_none_or(|checks| apart(written.address, checks.address));
         if let Some(Some(written)) = admin
             && access.admin.is_empty()
             && (!access.allow_anonymous || is_apart(&written))
@@ -71,15 +72,15 @@ fn address(
     flag: Place,
     flagged: Option<&str>,
     faults: &mut Faults,
-) -> Option<Option<Written>> {
+) -> Option<Option<AddressSpec>> {
     let node = root.member(key);
     let written = node.map(|node| parsed(node.text(ADDRESS, faults)?, node.place, faults));
     let flagged = flagged.map(|text| parsed(text, flag, faults));
     flagged.or(written).map_or(Some(None), |address| address.map(Some))
 }
 
-fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<Written> {
-    let address = text.parse().ok().map(|address| Written { address, place });
+fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<AddressSpec> {
+    let address = text.parse().ok().map(|address| AddressSpec { address, place });
     if address.is_none() {
         faults.note(place, format!("the address to listen on must be {ADDRESS}, not `{}`", excerpt(text)));
     }
@@ -93,7 +94,7 @@ pub(super) fn is_beyond_loopback(address: SocketAddr) -> bool {
 
 /// Without tokens every client that reaches the port may call, so only loopback is allowed. `or` is
 /// the alternative correction.
-fn refuse_beyond_loopback(Written { address, place }: Written, or: &str, faults: &mut Faults) {
+fn refuse_beyond_loopback(AddressSpec { address, place }: AddressSpec, or: &str, faults: &mut Faults) {
     if is_beyond_loopback(address) {
         let sentence = format!(
             "{address} can be reached from other machines and nobody is asked for a token: \

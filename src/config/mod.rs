@@ -45,7 +45,7 @@ mod zone;
 
 mod lists;
 
-mod matching;
+mod matcher;
 
 pub mod inline;
 

@@ -39,7 +39,7 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let (shadow, inline) = (section.read(&SHADOW, faults), section.read(&INLINE, faults));
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
     let needs_zone = zone::is_needed(form, quotas.as_deref()) || lists.as_ref().is_some_and(|lists| lists.needs_zone);
-    zone::refuse_idle(section.whole("timezone"), form, needs_zone, faults);
+    zone::refuse_idle(section.entry("timezone"), form, needs_zone, faults);
     let policy = Policy {
         name: name?,
         algorithm: algorithm?,

@@ -39,7 +39,7 @@ pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec
         faults.note(node.place, format!("a policy has 1 to {MAX_QUOTAS} quotas, not {}", items.len()));
     }
     let drafts: Vec<Option<Draft<'_>>> = items.iter().map(|item| draft(item, form, faults)).collect();
-    refuse_alike(&drafts.iter().flatten().collect::<Vec<_>>(), form, faults);
+    refuse_duplicates(&drafts.iter().flatten().collect::<Vec<_>>(), form, faults);
     // Collects all of them first, so that each reports its fault.
     let quotas: Vec<Option<Quota>> = drafts.into_iter().map(|draft| draft?.quota(form, faults)).collect();
     quotas.into_iter().collect()
@@ -138,7 +138,7 @@ fn short<'a>(place: Place, text: &'a str, form: Form, faults: &mut Faults) -> Op
 /// `{rate: 10 per 1s, burst: 20}`, named after the duration in its rate.
 fn bucket<'a>(node: &'a Node, faults: &mut Faults) -> Option<Draft<'a>> {
     let section = Section::open(node, &settings::bucket::SHAPE, faults)?;
-    for Member { place, key, .. } in ["limit", "per"].into_iter().filter_map(|key| section.whole(key)) {
+    for Member { place, key, .. } in ["limit", "per"].into_iter().filter_map(|key| section.entry(key)) {
         faults.note(*place, format!("`{key}` belongs to a window: a token bucket has `rate` and `burst`"));
     }
     let rate = section.required("rate", "a token bucket needs `rate`, such as `rate: 10 per 1s`", faults);
@@ -186,7 +186,7 @@ fn long<'a>(node: &'a Node, form: Form, faults: &mut Faults) -> Option<Draft<'a>
 
 /// Notes the members of a token bucket and returns whether there are any.
 fn refuse_bucket(section: &Section<'_>, faults: &mut Faults) -> bool {
-    let members: Vec<_> = ["rate", "burst"].into_iter().filter_map(|key| section.whole(key)).collect();
+    let members: Vec<_> = ["rate", "burst"].into_iter().filter_map(|key| section.entry(key)).collect();
     for Member { place, key, .. } in &members {
         let sentence = format!("`{key}` belongs to `algorithm: token-bucket`: a window has `limit` and `per`");
         faults.note(*place, sentence);
@@ -214,7 +214,7 @@ fn window(text: &str, form: Form, place: Place, faults: &mut Faults) -> Option<W
 
 /// Notes quotas with the same window, rate or name. The window of a token bucket is the time in
 /// which it fills.
-fn refuse_alike(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
+fn refuse_duplicates(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
     // Days in an alias of UTC are windows of 24 hours, too.
     let counted = |window: Option<Window>| match (form, window) {
         (Form::Clock(zone), Some((span, Some(Unit::Day)))) if is_utc(zone) => Some((span, None)),

@@ -45,8 +45,9 @@ impl<'a> Section<'a> {
             return None;
         };
         let is_known = |key: &str| shape.known.iter().chain(shape.checked).any(|known| *known == key);
-        let strangers = members.iter().filter(|member| !is_known(&member.key));
-        let all_known = strangers.map(|member| faults.note(member.place, stranger(&member.key, shape))).count() == 0;
+        let unknown = members.iter().filter(|member| !is_known(&member.key));
+        let all_known =
+            unknown.map(|member| faults.note(member.place, unknown_member(&member.key, shape))).count() == 0;
         Some(Self { place: node.place, members, all_known })
     }
 
@@ -75,7 +76,7 @@ impl<'a> Section<'a> {
 
     /// The value of a member.
     pub(super) fn member(&self, key: &str) -> Option<&'a Node> {
-        self.whole(key).map(|member| &member.node)
+        self.entry(key).map(|member| &member.node)
     }
 
     /// The result of `read` for a member, or `default` if it is absent.
@@ -84,7 +85,7 @@ impl<'a> Section<'a> {
     }
 
     /// A member with the place of its key.
-    pub(super) fn whole(&self, key: &str) -> Option<&'a Member> {
+    pub(super) fn entry(&self, key: &str) -> Option<&'a Member> {
         self.members.iter().find(|member| member.key == key)
     }
 
@@ -110,7 +111,7 @@ impl<'a> Section<'a> {
     }
 }
 
-fn stranger(key: &str, shape: &Shape) -> String {
+fn unknown_member(key: &str, shape: &Shape) -> String {
     let shown = excerpt(key);
     match nearest(key, shape.known.iter().chain(shape.checked).copied()) {
         Some(meant) => format!("unknown member `{shown}`: did you mean `{meant}`?"),

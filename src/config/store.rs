@@ -10,7 +10,7 @@ use super::scalar::excerpt;
 use super::section::Section;
 use super::setting::Kind;
 use super::settings::store::{KEY_PREFIX, MAX_KEYS, SHAPE, TIMEOUT};
-use super::url::{Seed, Wrong};
+use super::url::{Seed, UrlFault};
 use super::{RedisConfig, StoreConfig, credentials, url};
 
 /// The default first part of each key in Redis.
@@ -42,7 +42,7 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
     if written.iter().flatten().any(|(_, seed)| seed.login.is_some()) {
         files.holds_secret();
     }
-    let credentials = credentials::written(node.place, &section, files, faults);
+    let credentials = credentials::spec(node.place, &section, files, faults);
     let timeout = section.read(&TIMEOUT, faults);
     let prefix = section.or(KEY_PREFIX.name, DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
     let max_keys = section.read(&MAX_KEYS, faults).and_then(|most| usize::try_from(most).ok());
@@ -55,7 +55,7 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
 
 fn config(
     seeds: &[(Place, Seed)],
-    written: Option<credentials::Written>,
+    written: Option<credentials::CredentialsSpec>,
     key_prefix: &str,
     faults: &mut Faults,
 ) -> Option<StoreConfig> {
@@ -91,10 +91,10 @@ fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<V
 fn seed(node: &Node, faults: &mut Faults) -> Option<Seed> {
     let text = node.text("a URL such as `redis://127.0.0.1:7001`", faults)?;
     let message = |wrong| match wrong {
-        Wrong::Several => "several servers in one URL: write a list with a URL for each, such as \
+        UrlFault::Several => "several servers in one URL: write a list with a URL for each, such as \
              `[redis://127.0.0.1:7001, redis://127.0.0.1:7002]`"
             .to_owned(),
-        Wrong::Other(reason) => reason,
+        UrlFault::Other(reason) => reason,
     };
     url::seed(text).map_err(|wrong| faults.note(node.place, message(wrong))).ok()
 }
@@ -115,12 +115,12 @@ fn flagged(word: &str, text: &str) -> Result<Seed, String> {
     }
     if !is_configuration(word) {
         let separate = |wrong| match wrong {
-            Wrong::Several => "several URLs in one: separate them by commas".to_owned(),
+            UrlFault::Several => "several URLs in one: separate them by commas".to_owned(),
             // A comma in a password has split the URL.
-            Wrong::Other(reason) if word.contains(',') && word.contains('@') => {
+            UrlFault::Other(reason) if word.contains(',') && word.contains('@') => {
                 format!("{reason} (commas separate URLs: one in a password is `%2C`)")
             }
-            Wrong::Other(reason) => reason,
+            UrlFault::Other(reason) => reason,
         };
         return url::seed(text).map_err(separate);
     }

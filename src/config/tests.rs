@@ -140,7 +140,7 @@ fn a_time_zone_that_only_an_override_needs_is_that_of_its_days_and_of_a_requests
     let berlin = Rule::FixedWindow(Anchor::Calendar(Calendar::new(Unit::Day, "Europe/Berlin").unwrap()));
     assert_eq!(policy.quotas[0].rule, Rule::FixedWindow(Anchor::Clock));
     assert_eq!(policy.counting("vip", "vip").quotas[0].rule, berlin);
-    let written = [inline::Written::Text("7 per 1d".into())];
+    let written = [inline::QuotaSpec::Text("7 per 1d".into())];
     assert_eq!(inline::quotas(policy, &written).unwrap()[0].rule, berlin);
 }
 

@@ -23,22 +23,22 @@ pub(super) struct Seed {
 
 /// The reason why a text is no URL of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum UrlFault {
     /// It names several nodes: the correction depends on its place.
     Several,
     /// A sentence with the correction.
     Other(String),
 }
 
-impl From<String> for Wrong {
+impl From<String> for UrlFault {
     fn from(reason: String) -> Self {
         Self::Other(reason)
     }
 }
 
 /// Parses a URL, or returns the correction.
-pub(super) fn seed(text: &str) -> Result<Seed, Wrong> {
-    one(text).map_err(|reason| if is_several(text) { Wrong::Several } else { Wrong::Other(reason) })
+pub(super) fn seed(text: &str) -> Result<Seed, UrlFault> {
+    one(text).map_err(|reason| if is_several(text) { UrlFault::Several } else { UrlFault::Other(reason) })
 }
 
 /// Whether an invalid text looks like the URLs, or the servers, of several nodes.
@@ -180,7 +180,7 @@ mod tests {
             " redis://h1,redis://h2",
             "redis://u:pw@h1:1/0,redis://u:pw@h2:2/0",
         ] {
-            assert_eq!(seed(text), Err(Wrong::Several), "{text:?}");
+            assert_eq!(seed(text), Err(UrlFault::Several), "{text:?}");
         }
     }
 

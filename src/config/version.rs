@@ -32,16 +32,16 @@ fn canonical(policy: &Policy) -> String {
     if policy.keeps_metas() {
         line.extend(quotas.first().map(|quota| format!(" up to {}", max_entries(quota))));
     }
-    line + &format!(" {}us{}\n", timeout.as_micros(), said_besides(options))
+    line + &format!(" {}us{}\n", timeout.as_micros(), optional_settings(options))
 }
 
 /// The optional settings; empty without any. The line and the order of list entries do not matter.
-fn said_besides(options: &Options) -> String {
+fn optional_settings(options: &Options) -> String {
     // A zone is written only if a quota depends on it, and that quota includes it.
     let Options { durability, shadow, inline, zone: _, lists, counters: _ } = options;
     let replica = *durability == Durability::Replica;
-    let said = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
-    let mut text: String = said.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
+    let set = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
+    let mut text: String = set.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     let Some(lists) = lists else { return text };
     let listed = |name, list: &Matches<Line>| entries(list.iter().map(|(pattern, _)| format!(" {name} {pattern:?}")));
     text += &listed("deny", &lists.deny);

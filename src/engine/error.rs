@@ -1,7 +1,7 @@
 //! Failed checks, and replies of the store without a decision.
 
 use super::{Cause, Fallback};
-use crate::config::inline::Misfit;
+use crate::config::inline::QuotaFault;
 use crate::limit::decision::Verdict;
 use crate::limit::key::NotAnAddress;
 use crate::limit::policy::OnStoreFailure;
@@ -19,7 +19,7 @@ pub enum CheckError {
     #[error("the policy takes no quotas from requests")]
     UnwantedQuotas,
     #[error("the quotas of the request are wrong")]
-    InvalidQuotas(Vec<Misfit>),
+    InvalidQuotas(Vec<QuotaFault>),
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),

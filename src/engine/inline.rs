@@ -7,7 +7,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
 use super::CheckError;
-use crate::config::inline::{self, Written};
+use crate::config::inline::{self, QuotaSpec};
 use crate::limit::policy::Policy;
 
 /// Maximum number of cached policies. An evicted policy only loses its known denials.
@@ -35,7 +35,7 @@ impl InlinePolicies {
     ///
     /// # Errors
     /// If the policy accepts no quotas, or the quotas are invalid.
-    pub(super) fn policy(&self, policy: &Arc<Policy>, written: &[Written]) -> Result<Arc<Policy>, CheckError> {
+    pub(super) fn policy(&self, policy: &Arc<Policy>, written: &[QuotaSpec]) -> Result<Arc<Policy>, CheckError> {
         if !policy.options.inline {
             return Err(CheckError::UnwantedQuotas);
         }
@@ -73,7 +73,7 @@ mod tests {
             Arc::new(Policy { options: Options { inline: true, ..Options::default() }, ..plain })
         };
         let (stays, goes, inline) = (policy("stays"), policy("goes"), InlinePolicies::default());
-        let written = [Written::Text("7 per 1m".into())];
+        let written = [QuotaSpec::Text("7 per 1m".into())];
         let made = [&stays, &goes].map(|policy| inline.policy(policy, &written).unwrap());
         inline.keep(|policy| Arc::ptr_eq(policy, &stays));
         assert_eq!(Arc::strong_count(&goes), 1);

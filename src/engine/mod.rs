@@ -59,7 +59,7 @@ mod metrics;
 
 mod trace;
 
-pub use crate::config::inline::{Misfit, Written};
+pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use check::Answer;
 pub use decision::{Binding, Decision};

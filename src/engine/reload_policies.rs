@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use super::Engine;
 use crate::config::Policies;
-
-/// Bounds of the response timeout, after which the lane gives up its connection.
-const RESPONSE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+use crate::timeouts;
 
 /// The changes of a reload, by policy name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,8 +54,7 @@ impl Engine {
     }
 }
 
-/// The response timeout of store connections: the longest timeout of any policy, within bounds. The
-/// upper bound limits how long a dead connection blocks the other policies.
+/// The response timeout of store connections.
 pub fn response_timeout(policies: &Policies) -> Duration {
-    policies.longest_timeout().clamp(RESPONSE_TIMEOUT.0, RESPONSE_TIMEOUT.1)
+    timeouts::response_timeout(policies.longest_timeout())
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{CheckError, Decision, Engine};
 use crate::config::Policies;
-use crate::config::inline::Written;
+use crate::config::inline::QuotaSpec;
 use crate::limit::policy::{Applied, Listed, Policy};
 use crate::store::{Meta, Subject};
 
@@ -24,7 +24,7 @@ pub struct Check {
     /// same answer. A check with another cost, 0 included, is rejected.
     pub id: Option<Arc<str>>,
     /// The check's own quotas, for policies that accept them.
-    pub quotas: Option<Vec<Written>>,
+    pub quotas: Option<Vec<QuotaSpec>>,
 }
 
 /// The policy and the key of a check.

@@ -22,20 +22,19 @@ use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::BACKLOG;
-use super::backlog::{Backlog, OpenRequest, is_long};
+use super::ACCEPT_QUEUE;
+use super::backlog::{Backlog, OpenRequest};
 use super::framing::Framed;
-use super::patience::Patient;
+use super::metered_body::{is_long, metered};
+use super::timeout_io::TimeoutIo;
 use super::tls::handshake;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
 use crate::http::{Caller, CheckService, Load, Node, Refusals, suppress_spurious_wakes};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
+use crate::timeouts;
 use crate::workers::{Kind, Workers};
-
-/// The interval of pings to HTTP/2 clients.
-const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// Largest request line plus header fields of an HTTP/1.1 request, bytes. For HTTP/2 hyper permits
 /// 16 KiB.
@@ -43,19 +42,16 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// Bytes of a request body that an HTTP/2 client may send ahead on one stream. A connection permits
 /// twice as many.
-const WINDOW: u32 = 64 * 1024;
+const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How long a shutdown waits for a TLS handshake. Most clients have sent all of their part by then.
-const LAST_HANDSHAKE: Duration = Duration::from_secs(1);
 
 /// The connections of one listener.
 pub(super) struct Connections {
     listener: TcpListener,
     service: CheckService,
-    protocol: Arc<Builder<Streamers>>,
+    protocol: Arc<Builder<StreamExecutor>>,
     open: OpenConnections,
     reloader: Arc<Reloader>,
     /// One permit per connection that may still be opened.
@@ -75,27 +71,24 @@ pub(super) struct Connections {
 /// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
 /// all cores.
 #[derive(Debug, Clone)]
-struct Streamers(Workers);
+struct StreamExecutor(Workers);
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streamers {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
         self.0.spawn(Kind::Stream, stream);
     }
 }
 
 impl Connections {
-    pub(super) fn new(
-        listener: TcpListener,
-        service: CheckService,
-        node: &Node,
-        workers: Workers,
-        limits: Limits,
-    ) -> Self {
-        let mut protocol = Builder::new(Streamers(workers.clone()));
-        // `patience.rs` limits the time of clients without a timer for each request.
+    pub(super) fn new(listener: TcpListener, service: CheckService, node: &Node, workers: Workers, limits: Limits) -> Self {
+        let mut protocol = Builder::new(StreamExecutor(workers.clone()));
+        // `timeout_io.rs` limits the time of clients without a timer for each request.
         protocol.http1().header_read_timeout(None);
-        protocol.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
-        protocol.http2().initial_stream_window_size(WINDOW).initial_connection_window_size(2 * WINDOW);
+        protocol.http2().timer(TokioTimer::new()).keep_alive_interval(timeouts::PING_INTERVAL);
+        protocol
+            .http2()
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(2 * STREAM_WINDOW);
         protocol.http1().max_buf_size(MAX_HEAD_BYTES);
         // A client that closes its sending side (`nc -N`) still receives its answer.
         protocol.http1().half_close(true);
@@ -122,7 +115,7 @@ impl Connections {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => self.serve(stream),
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     if let Some(suppressed) = self.failures.pass(self.clock.now()) {
                         tracing::warn!(%error, suppressed, "cannot accept connections");
@@ -136,7 +129,7 @@ impl Connections {
     /// Accepts the queued connections, which closing the listener would reset, and closes it. Open
     /// connections continue.
     pub(super) fn close(self) -> OpenConnections {
-        for _ in 0..BACKLOG {
+        for _ in 0..ACCEPT_QUEUE {
             // Outside tokio's budget: after much work in a task, tokio reports that nothing waits.
             let Some(Ok((stream, _))) = unconstrained(self.listener.accept()).now_or_never() else { break };
             self.serve(stream);
@@ -164,7 +157,7 @@ impl Connections {
         // On a listener for both IP versions, an IPv4 caller has an IPv6 address.
         let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let caller = Caller { address, encrypted: tls.is_some() };
-        let conversation = Conversation {
+        let connection = Connection {
             service: self.service.with_caller(caller),
             protocol: self.protocol.clone(),
             load: self.load.clone(),
@@ -174,18 +167,18 @@ impl Connections {
         // The worker's runtime must watch the socket, so it leaves this one.
         let stream = match stream.into_std() {
             Ok(stream) => stream,
-            Err(error) => return tell(Err(error.into())),
+            Err(error) => return log_end(Err(error.into())),
         };
         let refused = self.refused.clone();
         self.workers.spawn(Kind::Connection, async move {
             let stream = match TcpStream::from_std(stream) {
                 Ok(stream) => stream,
-                Err(error) => return tell(Err(error.into())),
+                Err(error) => return log_end(Err(error.into())),
             };
             match tls {
-                None => conversation.hold(stream).await,
+                None => connection.serve(stream).await,
                 // The box keeps tasks without TLS small: 2.5 KB instead of 10.
-                Some(tls) => Box::pin(conversation.hold_encrypted(&tls, stream, caller, &refused)).await,
+                Some(tls) => Box::pin(connection.serve_tls(&tls, stream, caller, &refused)).await,
             }
             drop(permit);
         });
@@ -205,9 +198,9 @@ impl OpenConnections {
 }
 
 /// The parts of the listener that one connection needs.
-struct Conversation {
+struct Connection {
     service: CheckService,
-    protocol: Arc<Builder<Streamers>>,
+    protocol: Arc<Builder<StreamExecutor>>,
     /// Counts the bytes that clients leave unread.
     load: Load,
     /// The end of the node waits for this receiver, also before the first request.
@@ -215,30 +208,30 @@ struct Conversation {
     limits: Limits,
 }
 
-impl Conversation {
-    /// The same as [`Conversation::hold`] over TLS. A client sends no request before the handshake,
-    /// so the end of the node waits for it only for `LAST_HANDSHAKE`.
-    async fn hold_encrypted(self, tls: &ServerTls, stream: TcpStream, caller: Caller, refused: &Refusals) {
+impl Connection {
+    /// The same as [`Connection::serve`] over TLS. A client sends no request before the handshake,
+    /// so the end of the node waits for it only for `CLOSE_HANDSHAKE`.
+    async fn serve_tls(self, tls: &ServerTls, stream: TcpStream, caller: Caller, refused: &Refusals) {
         let mut end = self.end.clone();
         let is_too_late = async {
             // A dropped sender means the end as well.
             let _ = end.changed().await;
-            sleep(LAST_HANDSHAKE).await;
+            sleep(timeouts::CLOSE_HANDSHAKE).await;
         };
         tokio::select! {
             biased;
             stream = handshake(tls.server.clone(), stream) => match stream {
-                Ok(stream) => self.hold(stream).await,
+                Ok(stream) => self.serve(stream).await,
                 Err(error) => refused.handshake(caller, &error),
             },
             () = is_too_late => {}
         }
     }
 
-    async fn hold(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { service, protocol, load, mut end, limits } = self;
         let backlog = Arc::new(Backlog::new(load));
-        let io = TokioIo::new(Patient::new(
+        let io = TokioIo::new(TimeoutIo::new(
             Framed::new(stream),
             limits.request_timeout,
             limits.idle_timeout,
@@ -255,7 +248,7 @@ impl Conversation {
                 if is_long(&answer) {
                     yield_now().await;
                 }
-                let answer = backlog.metered(version, answer);
+                let answer = metered(&backlog, version, answer);
                 drop(open);
                 Ok::<_, Infallible>(answer)
             }
@@ -264,14 +257,14 @@ impl Conversation {
         let mut overdue = pin!(backlog.is_overdue(limits.request_timeout));
         tokio::select! {
             biased;
-            ended = suppress_spurious_wakes(connection.as_mut()) => return tell(ended),
-            () = overdue.as_mut() => return tell(Err("a client does not read its answers".into())),
+            ended = suppress_spurious_wakes(connection.as_mut()) => return log_end(ended),
+            () = overdue.as_mut() => return log_end(Err("a client does not read its answers".into())),
             _ = end.changed() => {
                 // The runtime reports the bytes that a new socket holds only after its next turn.
                 // Without that turn hyper closes a connection whose request has arrived.
                 yield_now().await;
                 if let Some(ended) = suppress_spurious_wakes(connection.as_mut()).now_or_never() {
-                    return tell(ended);
+                    return log_end(ended);
                 }
             }
             () = backlog.is_idle(limits.idle_timeout) => {}
@@ -279,22 +272,22 @@ impl Conversation {
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
-            ended = suppress_spurious_wakes(connection) => tell(ended),
-            () = overdue => tell(Err("a client does not read its answers".into())),
+            ended = suppress_spurious_wakes(connection) => log_end(ended),
+            () = overdue => log_end(Err("a client does not read its answers".into())),
             // The client may keep its streams open, or never acknowledge the shutdown.
-            () = sleep(limits.request_timeout) => tell(Err("a client does not end its connection".into())),
+            () = sleep(limits.request_timeout) => log_end(Err("a client does not end its connection".into())),
         }
     }
 }
 
 /// Logs the end of a connection for debugging, since it is no fault of the node.
-fn tell(ended: Result<(), Box<dyn Error + Send + Sync>>) {
+fn log_end(ended: Result<(), Box<dyn Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!(error, "a connection broke");
     }
 }
 
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }

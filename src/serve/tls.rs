@@ -2,15 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Longest time of a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+use crate::timeouts::HANDSHAKE;
 
 /// Performs the handshake with a client within `HANDSHAKE`.
 ///

@@ -40,7 +40,7 @@ impl Field {
     /// When no field has this name.
     pub(super) fn named(name: &str) -> Result<Self, Failure> {
         let known = || FIELDS.map(|(name, _)| format!("`{name}`")).join(", ");
-        let unknown = || Failure::Asked(format!("--key {name}: an access log has {}", known()));
+        let unknown = || Failure::Usage(format!("--key {name}: an access log has {}", known()));
         FIELDS.iter().find(|(known, _)| *known == name).map(|(_, field)| *field).ok_or_else(unknown)
     }
 }

@@ -70,7 +70,7 @@ impl Reader {
                 let cost = match cost {
                     Some(Cost::Field(name)) if name == "bytes" => None,
                     Some(Cost::Field(name)) => {
-                        return Err(Failure::Asked(format!("--cost {name}: of an access log a number or `bytes`")));
+                        return Err(Failure::Usage(format!("--cost {name}: of an access log a number or `bytes`")));
                     }
                     Some(Cost::Always(cost)) => Some(cost),
                     None => Some(1),
@@ -106,5 +106,5 @@ fn cost(text: &str) -> Result<Cost, Failure> {
     let number = text.parse().ok().filter(|number| *number <= MAX_UNITS);
     number
         .map(Cost::Always)
-        .ok_or_else(|| Failure::Asked(format!("--cost {text}: the most is {MAX_UNITS}")))
+        .ok_or_else(|| Failure::Usage(format!("--cost {text}: the most is {MAX_UNITS}")))
 }

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::policy_replay::Result;
 use super::reader::Format;
 use super::run::{Counts, Outcome};
 use super::tally::Minute;
-use super::trial::Result;
 use crate::cli::shown;
 use crate::config::visible;
 use crate::limit::time::Micros;

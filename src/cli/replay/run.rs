@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::Failure;
 use super::lines::Lines;
+use super::policy_replay::{self, PolicyReplay};
 use super::progress::Progress;
 use super::reader::{Format, LogOptions, Reader};
 use super::tally::{MINUTE, Minute, Peaks};
-use super::trial::{self, Trial};
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
@@ -30,7 +30,7 @@ pub(super) struct Outcome {
     /// The instants of the first and the last request, us.
     pub(super) span: Option<(Micros, Micros)>,
     pub(super) peaks: Vec<Minute>,
-    pub(super) policies: Vec<trial::Result>,
+    pub(super) policies: Vec<policy_replay::Result>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,7 +67,7 @@ struct Replay<'a> {
     unreadable: Vec<String>,
     span: Option<(Micros, Micros)>,
     peaks: Peaks,
-    trials: Vec<Trial>,
+    replays: Vec<PolicyReplay>,
 }
 
 /// Replays `logs`, in this order, through each of the policies.
@@ -86,7 +86,7 @@ pub(super) fn replay(
         unreadable: Vec::new(),
         span: None,
         peaks: Peaks::new(|minute| minute.checks, top),
-        trials: policies.iter().map(|policy| Trial::new(policy.clone(), top)).collect(),
+        replays: policies.iter().map(|policy| PolicyReplay::new(policy.clone(), top)).collect(),
     };
     let opened: Vec<_> = logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
     let progress = Progress::new(opened.iter().map(|(_, _, bytes)| *bytes).sum());
@@ -96,8 +96,8 @@ pub(super) fn replay(
         formats.push((name, format));
     }
     progress.end();
-    let Replay { counts, unreadable, span, peaks, trials, .. } = replay;
-    let policies = trials.into_iter().map(|trial| trial.end(top)).collect();
+    let Replay { counts, unreadable, span, peaks, replays, .. } = replay;
+    let policies = replays.into_iter().map(|replay| replay.end(top)).collect();
     Ok(Outcome { logs: formats, counts, unreadable, span, peaks: peaks.top(), policies })
 }
 
@@ -154,7 +154,7 @@ impl Replay<'_> {
             };
             match reader.read(line) {
                 Ok(entry) => match &entry.key {
-                    Some(key) => self.ask(entry.time, key, entry.cost),
+                    Some(key) => self.check(entry.time, key, entry.cost),
                     None => self.counts.without_key += 1,
                 },
                 Err(reason) => self.refuse(name, number, &reason),
@@ -162,7 +162,7 @@ impl Replay<'_> {
         }
     }
 
-    fn ask(&mut self, time: Micros, key: &str, cost: u64) {
+    fn check(&mut self, time: Micros, key: &str, cost: u64) {
         let (first, latest) = self.span.unwrap_or((time, time));
         self.counts.requests += 1;
         self.counts.out_of_order += u64::from(time < latest);
@@ -170,7 +170,7 @@ impl Replay<'_> {
         let now = time.max(latest);
         self.span = Some((first, now));
         self.peaks.add(now, false);
-        self.trials.iter_mut().for_each(|trial| trial.ask(now, key, cost));
+        self.replays.iter_mut().for_each(|replay| replay.check(now, key, cost));
     }
 
     fn refuse(&mut self, name: &str, number: u64, reason: &str) {

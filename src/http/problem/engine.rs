@@ -5,7 +5,7 @@ use super::kind::Kind;
 use super::suggest::did_you_mean;
 use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, member};
 use crate::config::Policies;
-use crate::engine::{CheckError, Misfit};
+use crate::engine::{CheckError, QuotaFault};
 
 /// The most policy names that an answer lists for an unknown one.
 const MAX_KNOWN: usize = 100;
@@ -28,7 +28,7 @@ impl Problem {
             }
             CheckError::InvalidQuotas(misfits) => {
                 let mut violations = Violations::at_most(MAX_LISTED);
-                misfits.iter().for_each(|it| violations.note(|| misfit(it, at)));
+                misfits.iter().for_each(|it| violations.note(|| quota_violation(it, at)));
                 Self::invalid(violations)
             }
             CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
@@ -96,7 +96,7 @@ impl<'a> Problems<'a> {
     }
 }
 
-fn misfit(Misfit { pointer, message }: &Misfit, at: &str) -> Violation {
+fn quota_violation(QuotaFault { pointer, message }: &QuotaFault, at: &str) -> Violation {
     let whole = format!("{at}/quotas");
     let pointer = pointer.iter().fold(whole, |at, part| member(&at, part));
     Violation::new(pointer, format!("is refused: {message}"))

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use super::explain::{self, Item};
 use super::fields::{DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, meta};
 use super::quotas;
-use crate::engine::{Check, Written};
+use crate::engine::{Check, QuotaSpec};
 use crate::http::problem::Problem;
 use crate::limit::quota::MAX_UNITS;
 
@@ -67,7 +67,7 @@ struct Members<'a> {
     #[serde(borrow, default)]
     meta: Cow<'a, str>,
     #[serde(default, deserialize_with = "quotas::read")]
-    quotas: Option<Vec<Written>>,
+    quotas: Option<Vec<QuotaSpec>>,
     /// Absent or a string; `null` is a fault.
     #[serde(default, deserialize_with = "written")]
     id: Option<String>,

@@ -4,7 +4,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
 
 use super::raw::{each_member, kind, string};
-use crate::engine::Written;
+use crate::engine::QuotaSpec;
 
 /// The most quotas of one check. Policies accept fewer; callers must not make the node keep
 /// thousands.
@@ -15,13 +15,13 @@ const MAX_ITEMS: usize = 32;
 const MAX_MEMBERS: usize = 32;
 
 /// Reads quotas in the first parse. The second reading reports the faults.
-pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Written>>, D::Error> {
+pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<QuotaSpec>>, D::Error> {
     let value = <&RawValue>::deserialize(deserializer)?;
     written(value).map(Some).map_err(D::Error::custom)
 }
 
 /// Reads an array of texts and objects.
-pub(super) fn written(value: &RawValue) -> Result<Vec<Written>, String> {
+pub(super) fn written(value: &RawValue) -> Result<Vec<QuotaSpec>, String> {
     if !value.get().starts_with('[') {
         return Err(format!("must be an array such as [\"10 per 1s\"], not {}", kind(value)));
     }
@@ -32,7 +32,7 @@ pub(super) fn written(value: &RawValue) -> Result<Vec<Written>, String> {
     items.into_iter().map(item).collect()
 }
 
-fn item(value: &RawValue) -> Result<Written, String> {
+fn item(value: &RawValue) -> Result<QuotaSpec, String> {
     if !value.get().starts_with('{') {
         return scalar(value);
     }
@@ -47,16 +47,16 @@ fn item(value: &RawValue) -> Result<Written, String> {
         return Err(format!("must hold objects of up to {MAX_MEMBERS} members, not {count}"));
     }
     let member = |(name, value)| Ok((name, scalar(value)?));
-    members.into_iter().map(member).collect::<Result<_, _>>().map(Written::Members)
+    members.into_iter().map(member).collect::<Result<_, _>>().map(QuotaSpec::Members)
 }
 
 /// A value without its contents: of a collection only the kind is kept.
-fn scalar(value: &RawValue) -> Result<Written, String> {
+fn scalar(value: &RawValue) -> Result<QuotaSpec, String> {
     Ok(match value.get().as_bytes().first() {
-        Some(b'"') => Written::Text(string(value)?),
-        Some(b'{') => Written::Members(Vec::new()),
-        Some(b'[') => Written::List,
-        Some(b'n') => Written::Nothing,
-        _ => Written::Word(value.get().to_owned()),
+        Some(b'"') => QuotaSpec::Text(string(value)?),
+        Some(b'{') => QuotaSpec::Members(Vec::new()),
+        Some(b'[') => QuotaSpec::List,
+        Some(b'n') => QuotaSpec::Nothing,
+        _ => QuotaSpec::Word(value.get().to_owned()),
     })
 }

@@ -45,12 +45,12 @@ impl Backlog {
 
 /// The SDK's queue with a count of its spans.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct CountingProcessor {
     pub queue: BatchSpanProcessor,
     pub backlog: Arc<Backlog>,
 }
 
-impl SpanProcessor for Counted {
+impl SpanProcessor for CountingProcessor {
     fn on_start(&self, span: &mut Span, context: &Context) {
         self.queue.on_start(span, context);
     }

@@ -15,20 +15,20 @@ use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanData, SpanExporter};
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use super::backlog::{Backlog, Counted};
+use super::backlog::{Backlog, CountingProcessor};
 use super::settings::Settings;
-use super::{Misfit, settings::Protocol};
+use super::{InvalidVariable, settings::Protocol};
 
 /// A processor that delivers to the endpoint of `settings`.
 ///
 /// # Errors
 /// The endpoint is not an address.
-pub(super) fn processor(settings: &Settings) -> Result<Counted, Misfit> {
+pub(super) fn processor(settings: &Settings) -> Result<CountingProcessor, InvalidVariable> {
     let exporter = match settings.protocol {
         Protocol::Grpc => Otlp::builder().with_tonic().build(),
         Protocol::Http => Otlp::builder().with_http().with_protocol(opentelemetry_otlp::Protocol::HttpBinary).build(),
     };
-    let wrong = |error: opentelemetry_otlp::ExporterBuildError| Misfit {
+    let wrong = |error: opentelemetry_otlp::ExporterBuildError| InvalidVariable {
         variable: settings.endpoint_variable,
         wrong: error.to_string(),
     };
@@ -41,7 +41,7 @@ pub(super) fn processor(settings: &Settings) -> Result<Counted, Misfit> {
         failing: AtomicBool::new(false),
         backlog: backlog.clone(),
     };
-    Ok(Counted { queue: BatchSpanProcessor::builder(delivery).build(), backlog })
+    Ok(CountingProcessor { queue: BatchSpanProcessor::builder(delivery).build(), backlog })
 }
 
 /// Exports on the runtime, since the SDK's thread has none, and logs the first failure.

@@ -29,16 +29,24 @@ mod backlog;
 
 mod delivery;
 
-mod moment;
+mod wall_time;
 
 mod keys;
 
+mod root;
+
 mod request;
+
+mod part;
+
+mod check_result;
 
 mod store;
 
-pub use request::{Answered, Incoming, Part, Request, answered, carried, is_recorded, part};
-pub use settings::{Misfit, Settings};
+pub use check_result::{Answered, answered};
+pub use part::{Part, carried, is_recorded, part};
+pub use request::{Incoming, Request};
+pub use settings::{InvalidVariable, Settings};
 pub use store::{Call, StoreSpan, Waiting, called};
 
 use keys::KeyNames;
@@ -66,7 +74,7 @@ impl Tracing {
     ///
     /// # Errors
     /// The endpoint is not an address.
-    pub fn start(settings: Settings, clock: Clock) -> Result<Arc<Self>, Misfit> {
+    pub fn start(settings: Settings, clock: Clock) -> Result<Arc<Self>, InvalidVariable> {
         let (follows_parents, roots) = (settings.follows_parents, settings.roots);
         let (keys, keep_denials) = (KeyNames::new(&settings), settings.keep_denials);
         let processor = delivery::processor(&settings)?;

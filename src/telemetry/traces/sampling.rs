@@ -7,7 +7,7 @@ use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, Should
 /// Marks the context of a span that bypasses the sampler: its request was drawn, or is kept for its
 /// result.
 #[derive(Debug)]
-pub(super) struct Chosen;
+pub(super) struct AlwaysRecord;
 
 #[derive(Debug, Clone)]
 pub(super) struct Sampling(Sampler);
@@ -28,7 +28,7 @@ impl ShouldSample for Sampling {
         attributes: &[KeyValue],
         links: &[Link],
     ) -> SamplingResult {
-        if let Some(parent) = parent.filter(|parent| parent.get::<Chosen>().is_some()) {
+        if let Some(parent) = parent.filter(|parent| parent.get::<AlwaysRecord>().is_some()) {
             return SamplingResult {
                 decision: SamplingDecision::RecordAndSample,
                 attributes: Vec::new(),
@@ -37,4 +37,11 @@ impl ShouldSample for Sampling {
         }
         self.0.should_sample(parent, trace_id, name, kind, attributes, links)
     }
+}
+
+/// At least 0, less than 1.
+#[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+pub(super) fn fraction() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    (RandomState::new().hash_one(0) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -62,7 +62,7 @@ pub(super) enum Protocol {
 /// A variable with an invalid value.
 #[derive(Debug, thiserror::Error)]
 #[error("{variable}: {wrong}")]
-pub struct Misfit {
+pub struct InvalidVariable {
     pub(super) variable: &'static str,
     pub(super) wrong: String,
 }
@@ -72,11 +72,11 @@ impl Settings {
     ///
     /// # Errors
     /// A variable has an unknown or unusable value.
-    pub fn from_environment() -> Result<Option<Self>, Misfit> {
+    pub fn from_environment() -> Result<Option<Self>, InvalidVariable> {
         Self::read(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    fn read(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<Option<Self>, Misfit> {
+    fn read(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<Option<Self>, InvalidVariable> {
         let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
             || variable("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
         let either =
@@ -85,31 +85,34 @@ impl Settings {
         let Some((endpoint_variable, endpoint)) = endpoint.filter(|_| !disabled) else { return Ok(None) };
         if let Some(value) = variable("OTEL_TRACES_EXPORTER").filter(|value| value != "otlp") {
             let wrong = format!("must be `otlp` or `none`, not `{value}`");
-            return Err(Misfit { variable: "OTEL_TRACES_EXPORTER", wrong });
+            return Err(InvalidVariable { variable: "OTEL_TRACES_EXPORTER", wrong });
         }
         if endpoint.contains('@') {
             // The log prints an endpoint that is down, and errors print rejected values, so no
             // password is allowed.
             let wrong = "must be http://host:port without a user and password".to_owned();
-            return Err(Misfit { variable: endpoint_variable, wrong });
+            return Err(InvalidVariable { variable: endpoint_variable, wrong });
         }
         if !endpoint.get(..SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME)) {
             let wrong = format!("must be http://host:port, not `{endpoint}`; for TLS send to a collector nearby");
-            return Err(Misfit { variable: endpoint_variable, wrong });
+            return Err(InvalidVariable { variable: endpoint_variable, wrong });
         }
         let protocol = match either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") {
             None => Protocol::Grpc,
             Some((_, value)) if value == "grpc" => Protocol::Grpc,
             Some((_, value)) if value == "http/protobuf" => Protocol::Http,
             Some((variable, value)) => {
-                return Err(Misfit { variable, wrong: format!("must be `grpc` or `http/protobuf`, not `{value}`") });
+                return Err(InvalidVariable {
+                    variable,
+                    wrong: format!("must be `grpc` or `http/protobuf`, not `{value}`"),
+                });
             }
         };
         if let Some((variable, value)) =
             either("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION")
                 .filter(|(_, value)| value != "none")
         {
-            return Err(Misfit {
+            return Err(InvalidVariable {
                 variable,
                 wrong: format!("must be `none`, not `{value}`: traces are not compressed"),
             });
@@ -144,22 +147,24 @@ fn number(
     name: &'static str,
     range: RangeInclusive<u64>,
     variable: &dyn Fn(&'static str) -> Option<String>,
-) -> Result<Option<u64>, Misfit> {
+) -> Result<Option<u64>, InvalidVariable> {
     let Some(text) = variable(name) else { return Ok(None) };
     let number = text.parse().ok().filter(|number| range.contains(number));
     let (least, most) = (range.start(), range.end());
-    let wrong = || Misfit { variable: name, wrong: format!("must be {least} to {most}, not `{text}`") };
+    let wrong = || InvalidVariable { variable: name, wrong: format!("must be {least} to {most}, not `{text}`") };
     number.map(Some).ok_or_else(wrong)
 }
 
 /// The fraction of traced requests, and whether a caller's decision is final.
-fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, bool), Misfit> {
+fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, bool), InvalidVariable> {
     let ratio = || match variable("OTEL_TRACES_SAMPLER_ARG") {
         None => Ok(DEFAULT_RATIO),
         Some(text) => {
             let ratio = text.parse().ok().filter(|ratio: &f64| (0.0..=1.0).contains(ratio));
-            let wrong =
-                || Misfit { variable: "OTEL_TRACES_SAMPLER_ARG", wrong: format!("must be 0 to 1, not `{text}`") };
+            let wrong = || InvalidVariable {
+                variable: "OTEL_TRACES_SAMPLER_ARG",
+                wrong: format!("must be 0 to 1, not `{text}`"),
+            };
             ratio.ok_or_else(wrong)
         }
     };
@@ -175,7 +180,7 @@ fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, b
             let wrong = format!(
                 "must be always_on, always_off, traceidratio, or one of them behind parentbased_, not `{other}`"
             );
-            return Err(Misfit { variable: "OTEL_TRACES_SAMPLER", wrong });
+            return Err(InvalidVariable { variable: "OTEL_TRACES_SAMPLER", wrong });
         }
     };
     Ok(sampling)
@@ -194,7 +199,7 @@ fn resource(variable: &dyn Fn(&'static str) -> Option<String>) -> Resource {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, Misfit> {
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, InvalidVariable> {
         Settings::read(&|name| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned()))
     }
 

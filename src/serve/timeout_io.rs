@@ -22,13 +22,14 @@ use super::backlog::Backlog;
 /// The beginning of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(super) struct Patient<S> {
+/// A stream with limits on the time of its client.
+pub(super) struct TimeoutIo<S> {
     stream: S,
     /// Each tick is half of a client's time, so one slow timer serves all requests of a connection.
     ticks: Interval,
     /// Ticks that may pass during a request, and between two requests.
-    most: [u32; 2],
-    waiting: Waiting,
+    limits: [u32; 2],
+    state: State,
     /// Ticks in the current state.
     passed: u32,
     /// Learns that the connection speaks HTTP/2.
@@ -37,79 +38,80 @@ pub(super) struct Patient<S> {
 
 /// The side that must act next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
+enum State {
     /// The client has sent only this many bytes of the HTTP/2 preface.
-    First(usize),
+    Preface(usize),
     /// A request has begun and has no answer yet.
-    Answer,
+    Response,
     /// The client may send a request.
     Idle,
     /// The connection is HTTP/2, and the client has read everything.
-    Exempt,
+    Http2,
     /// The connection is HTTP/2, and the client must read.
-    Stuck,
+    Http2Blocked,
 }
 
-impl Waiting {
+impl State {
     fn read(self, bytes: &[u8]) -> Self {
         match self {
-            Self::First(said) => {
-                let rest = &PREFACE[said..];
+            Self::Preface(sent) => {
+                let rest = &PREFACE[sent..];
                 if bytes.starts_with(rest) {
-                    Self::Exempt
+                    Self::Http2
                 } else if rest.starts_with(bytes) {
-                    Self::First(said + bytes.len())
+                    Self::Preface(sent + bytes.len())
                 } else {
-                    Self::Answer
+                    Self::Response
                 }
             }
-            Self::Idle => Self::Answer,
-            Self::Answer | Self::Exempt | Self::Stuck => self,
+            Self::Idle => Self::Response,
+            Self::Response | Self::Http2 | Self::Http2Blocked => self,
         }
     }
 
     /// The state after the socket accepted `all` bytes, or some of them.
     fn written(self, all: bool) -> Self {
         match self {
-            Self::Exempt | Self::Stuck => Self::Exempt,
-            Self::First(_) | Self::Answer | Self::Idle if all => Self::Idle,
-            Self::First(_) | Self::Answer | Self::Idle => Self::Answer,
+            Self::Http2 | Self::Http2Blocked => Self::Http2,
+            Self::Preface(_) | Self::Response | Self::Idle if all => Self::Idle,
+            Self::Preface(_) | Self::Response | Self::Idle => Self::Response,
         }
     }
 
     /// The state after the socket accepted no bytes.
     fn blocked(self) -> Self {
         match self {
-            Self::Exempt | Self::Stuck => Self::Stuck,
-            Self::First(_) | Self::Answer | Self::Idle => Self::Answer,
+            Self::Http2 | Self::Http2Blocked => Self::Http2Blocked,
+            Self::Preface(_) | Self::Response | Self::Idle => Self::Response,
         }
     }
 }
 
-impl<S> Patient<S> {
-    /// Gives the client `patience` for a request, and `idle` until the next one. A request may get
-    /// less time, by up to half of the shorter of the two. The idle time may be longer by up to the
-    /// shorter one. So clients that keep connections for less than `idle` never find one closed.
-    pub(super) fn new(stream: S, patience: Duration, idle: Duration, backlog: Arc<Backlog>) -> Self {
-        let tick = patience.min(idle) / 2;
+impl<S> TimeoutIo<S> {
+    /// Gives the client the time `request` for each request, and `idle` until the next one. A
+    /// request may get less time, by up to half of the shorter of the two. The idle time may be
+    /// longer by up to the shorter one. So clients that keep connections for less than `idle` never
+    /// find one closed.
+    pub(super) fn new(stream: S, request: Duration, idle: Duration, backlog: Arc<Backlog>) -> Self {
+        let tick = request.min(idle) / 2;
         let ticks_in =
             |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
         let mut ticks = interval(tick);
         ticks.reset();
-        let most = [ticks_in(patience), ticks_in(idle).saturating_add(1)];
-        Self { stream, ticks, most, waiting: Waiting::First(0), passed: 0, backlog }
+        let limits = [ticks_in(request), ticks_in(idle).saturating_add(1)];
+        Self { stream, ticks, limits, state: State::Preface(0), passed: 0, backlog }
     }
 
-    fn wait_for(&mut self, waiting: Waiting) {
-        let goes_on = matches!((self.waiting, waiting), (Waiting::First(_), Waiting::First(_)));
-        if self.waiting != waiting && !goes_on {
+    fn set_state(&mut self, state: State) {
+        let continues = matches!((self.state, state), (State::Preface(_), State::Preface(_)));
+        if self.state != state && !continues {
             self.passed = 0;
         }
-        self.waiting = waiting;
+        self.state = state;
     }
 
     /// Ready when the client's time is over.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             ready!(self.ticks.poll_tick(cx));
             if self.tick() {
@@ -121,10 +123,10 @@ impl<S> Patient<S> {
     /// Counts a tick and returns whether the client's time is over.
     fn tick(&mut self) -> bool {
         self.passed = self.passed.saturating_add(1);
-        match self.waiting {
-            Waiting::First(_) | Waiting::Answer | Waiting::Stuck => self.passed >= self.most[0],
-            Waiting::Idle => self.passed >= self.most[1],
-            Waiting::Exempt => false,
+        match self.state {
+            State::Preface(_) | State::Response | State::Http2Blocked => self.passed >= self.limits[0],
+            State::Idle => self.passed >= self.limits[1],
+            State::Http2 => false,
         }
     }
 
@@ -136,11 +138,11 @@ impl<S> Patient<S> {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match &written {
-            Poll::Ready(Ok(count)) => self.wait_for(self.waiting.written(*count >= length)),
+            Poll::Ready(Ok(count)) => self.set_state(self.state.written(*count >= length)),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
-                self.wait_for(self.waiting.blocked());
-                return self.poll_patience(cx).map(Err);
+                self.set_state(self.state.blocked());
+                return self.poll_timeout(cx).map(Err);
             }
         }
         written
@@ -150,33 +152,33 @@ impl<S> Patient<S> {
     /// this call checks the time instead.
     fn after_flush(&mut self, flushed: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if flushed.is_pending() {
-            self.wait_for(self.waiting.blocked());
-        } else if self.waiting != Waiting::Answer {
+            self.set_state(self.state.blocked());
+        } else if self.state != State::Response {
             return flushed;
         }
-        match self.poll_patience(cx) {
+        match self.poll_timeout(cx) {
             Poll::Ready(error) => Poll::Ready(Err(error)),
             Poll::Pending => flushed,
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
-            let waiting = self.waiting.read(&buffer.filled()[before..]);
-            self.wait_for(waiting);
-            if waiting == Waiting::Exempt {
+            let state = self.state.read(&buffer.filled()[before..]);
+            self.set_state(state);
+            if state == State::Http2 {
                 self.backlog.begin_http2();
             }
             return Poll::Ready(read);
         }
-        self.poll_patience(cx).map(Err)
+        self.poll_timeout(cx).map(Err)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.after_write(written, bytes.len(), cx)
@@ -214,38 +216,38 @@ mod tests {
     #[tokio::test]
     async fn a_client_runs_out_of_the_time_that_it_has() {
         let second = Duration::from_secs(1);
-        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
-        let mut ticks = |waiting| {
-            patient.wait_for(waiting);
-            (1..30).find(|_| patient.tick())
+        let mut io = TimeoutIo::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
+        let mut ticks = |state| {
+            io.set_state(state);
+            (1..30).find(|_| io.tick())
         };
         let in_time =
-            [Waiting::First(0), Waiting::Answer, Waiting::Idle, Waiting::Exempt, Waiting::Stuck].map(&mut ticks);
+            [State::Preface(0), State::Response, State::Idle, State::Http2, State::Http2Blocked].map(&mut ticks);
         assert_eq!(in_time, [Some(2), Some(2), Some(11), None, Some(2)]);
     }
 
     #[tokio::test]
-    async fn sips_of_a_preface_are_no_new_beginning() {
+    async fn partial_reads_of_a_preface_restart_no_timeout() {
         let second = Duration::from_secs(1);
-        let mut patient = Patient::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
+        let mut io = TimeoutIo::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
         let ticked = PREFACE[..5].iter().map(|byte| {
-            patient.wait_for(patient.waiting.read(&[*byte]));
-            patient.tick()
+            io.set_state(io.state.read(&[*byte]));
+            io.tick()
         });
         assert_eq!(ticked.collect::<Vec<_>>(), [false, true, true, true, true]);
     }
 
     #[test]
-    fn what_a_client_says_tells_who_has_to_say_something() {
-        let first = Waiting::First(0);
-        assert_eq!(first.read(&PREFACE[..12]), Waiting::First(12));
-        assert_eq!(first.read(&PREFACE[..12]).read(&PREFACE[12..]), Waiting::Exempt);
-        assert_eq!(first.read(&PREFACE[..3]).read(b"NCE / HTTP/1.1"), Waiting::Answer);
-        assert_eq!(first.read(&[PREFACE, b"more"].concat()), Waiting::Exempt);
-        assert_eq!(Waiting::Exempt.written(false).read(b"ping"), Waiting::Exempt);
-        assert_eq!(Waiting::Exempt.blocked().read(b"ping"), Waiting::Stuck);
-        assert_eq!(Waiting::Exempt.blocked().written(false), Waiting::Exempt);
-        assert_eq!(first.read(b"POST /").written(true).read(b"P"), Waiting::Answer);
-        assert_eq!(Waiting::Answer.written(false).blocked(), Waiting::Answer);
+    fn the_bytes_of_a_client_decide_which_side_must_act() {
+        let first = State::Preface(0);
+        assert_eq!(first.read(&PREFACE[..12]), State::Preface(12));
+        assert_eq!(first.read(&PREFACE[..12]).read(&PREFACE[12..]), State::Http2);
+        assert_eq!(first.read(&PREFACE[..3]).read(b"NCE / HTTP/1.1"), State::Response);
+        assert_eq!(first.read(&[PREFACE, b"more"].concat()), State::Http2);
+        assert_eq!(State::Http2.written(false).read(b"ping"), State::Http2);
+        assert_eq!(State::Http2.blocked().read(b"ping"), State::Http2Blocked);
+        assert_eq!(State::Http2.blocked().written(false), State::Http2);
+        assert_eq!(first.read(b"POST /").written(true).read(b"P"), State::Response);
+        assert_eq!(State::Response.written(false).blocked(), State::Response);
     }
 }

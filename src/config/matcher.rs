@@ -14,7 +14,7 @@ use super::raw::Node;
 use super::scalar::{digits, excerpt};
 
 /// The keys that an entry matches.
-pub(super) enum Whom<'a> {
+pub(super) enum Matcher<'a> {
     /// In the normalised spelling, which is the one that is counted.
     Key(Cow<'a, str>),
     Prefix(&'a str),
@@ -22,22 +22,22 @@ pub(super) enum Whom<'a> {
 }
 
 /// One kind of matcher.
-pub(super) struct Kind {
+pub(super) struct MatcherKind {
     /// Its member name in a `match`.
     pub one: &'static str,
     /// Its member name in a list.
     pub many: &'static str,
     pub example: &'static str,
-    pub read: for<'a> fn(&'a Node, KeyType, &mut Faults) -> Option<Whom<'a>>,
+    pub read: for<'a> fn(&'a Node, KeyType, &mut Faults) -> Option<Matcher<'a>>,
 }
 
-pub(super) const KINDS: [Kind; 3] = [
-    Kind { one: "key", many: "keys", example: "[mallory]", read: key },
-    Kind { one: "prefix", many: "prefixes", example: "['test:']", read: prefix },
-    Kind { one: "cidr", many: "cidrs", example: "[192.0.2.0/24]", read: network },
+pub(super) const MATCHER_KINDS: [MatcherKind; 3] = [
+    MatcherKind { one: "key", many: "keys", example: "[mallory]", read: key },
+    MatcherKind { one: "prefix", many: "prefixes", example: "['test:']", read: prefix },
+    MatcherKind { one: "cidr", many: "cidrs", example: "[192.0.2.0/24]", read: network },
 ];
 
-impl Whom<'_> {
+impl Matcher<'_> {
     pub(super) fn pattern(&self) -> Pattern<'_> {
         match self {
             Self::Key(key) => Pattern::Key(key),
@@ -47,14 +47,14 @@ impl Whom<'_> {
     }
 }
 
-fn key<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
+fn key<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Matcher<'a>> {
     let text = sized(node, "a key such as `mallory`", faults)?;
     let refuse = |why| faults.note(node.place, format!("`{}` is no key of this policy: it {why}", excerpt(text)));
-    key_type.normalise(text).map_err(refuse).ok().map(Whom::Key)
+    key_type.normalise(text).map_err(refuse).ok().map(Matcher::Key)
 }
 
-fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
-    sized(node, "a text such as `\"test:\"`", faults).map(Whom::Prefix)
+fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Matcher<'a>> {
+    sized(node, "a text such as `\"test:\"`", faults).map(Matcher::Prefix)
 }
 
 /// A text that may be a key or a prefix of one.
@@ -68,7 +68,7 @@ fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str>
 }
 
 /// A network no smaller than the network that the policy counts as one key.
-fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Whom<'a>> {
+fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Matcher<'a>> {
     let text = node.text("a network such as `192.0.2.0/24`", faults)?;
     let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
     let network = parse(text).map_err(refuse).ok()?;
@@ -80,7 +80,7 @@ fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
             faults.note(node.place, sentence);
             None
         }
-        _ => Some(Whom::Network(network)),
+        _ => Some(Matcher::Network(network)),
     }
 }
 

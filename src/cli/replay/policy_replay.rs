@@ -14,11 +14,11 @@ use crate::store::{MemoryStore, Subject};
 /// With fewer keys than this, a sweep of expired keys is not worthwhile.
 const FEW: usize = 65_536;
 
-pub(super) struct Trial {
+pub(super) struct PolicyReplay {
     policy: Arc<Policy>,
     store: MemoryStore,
     /// The store's clock, us.
-    hand: Arc<AtomicU64>,
+    time: Arc<AtomicU64>,
     fingerprinter: Fingerprinter,
     /// The next sweep: at this number of keys, and not before this instant.
     sweep: (usize, Micros),
@@ -50,13 +50,13 @@ pub(super) struct Result {
     pub(super) peaks: Vec<Minute>,
 }
 
-impl Trial {
+impl PolicyReplay {
     pub(super) fn new(policy: Arc<Policy>, top: usize) -> Self {
-        let hand = Arc::new(AtomicU64::new(0));
+        let time = Arc::new(AtomicU64::new(0));
         Self {
             policy,
-            store: MemoryStore::new(Clock::manual(hand.clone()), DEFAULT_MAX_KEYS),
-            hand,
+            store: MemoryStore::new(Clock::manual(time.clone()), DEFAULT_MAX_KEYS),
+            time,
             fingerprinter: Fingerprinter::default(),
             sweep: (FEW, 0),
             counts: Counts::default(),
@@ -66,7 +66,7 @@ impl Trial {
     }
 
     /// Decides one request at `now`, which never precedes the last request's time.
-    pub(super) fn ask(&mut self, now: Micros, written: &str, cost: u64) {
+    pub(super) fn check(&mut self, now: Micros, written: &str, cost: u64) {
         let Ok(key) = self.policy.key_type.normalise(written) else {
             self.counts.refused += 1;
             return;
@@ -76,7 +76,7 @@ impl Trial {
             Applied::Counted(policy) => {
                 let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
                 let subject = Subject { policy: policy.clone(), key: (&*key).into(), fingerprint };
-                self.hand.store(now, Ordering::Relaxed);
+                self.time.store(now, Ordering::Relaxed);
                 let taken = self.store.take(&subject, &[cost], &[]);
                 self.make_room(now);
                 let Ok(taken) = taken else {

@@ -1,0 +1,311 @@
+//! Meters the answers of a connection.
+//!
+//! A client can send requests without end and read nothing. Over HTTP/2 it grants no window. Over
+//! HTTP/1 its socket stays full, which bounds the number of its answers but not their length. So
+//! each answer reserves its bytes until the socket has the last of them. The reserved bytes plus
+//! the new answer decide whether the node keeps the answer or returns 503.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{HeaderValue, StatusCode, Version, header};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
+
+use super::backlog::Backlog;
+
+/// An answer is sent in pieces of this many bytes, so that its progress is visible.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// Approximate bytes that an unread answer takes besides its body: an HTTP/2 stream and its task.
+const OVERHEAD_BYTES: usize = 4 * 1024;
+
+/// HTTP/1 answers of up to so many bytes are not metered: the socket and hyper's buffer of 64 KiB
+/// bound them.
+const UNMETERED_BYTES: usize = 1024;
+
+/// Meters an answer. If there is no room for it, returns 503 instead.
+pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response) -> Response {
+    let is_http2 = version == Version::HTTP_2;
+    let length = length(&answer);
+    if length == 0 || (!is_http2 && length <= UNMETERED_BYTES) {
+        return answer;
+    }
+    let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
+    let (reservation, fits) = Reservation::new(backlog, length);
+    // A short answer is no longer than its refusal, and health is always answered.
+    if fits || (length <= UNMETERED_BYTES && !is_refused) {
+        return reservation.attach(answer);
+    }
+    drop(reservation);
+    let mut refusal = if is_refused { answer } else { backlog.load().refuse_answer(&answer) };
+    if is_http2 {
+        let (reservation, fits) = Reservation::new(backlog, self::length(&refusal));
+        if fits {
+            return reservation.attach(refusal);
+        }
+        // HTTP/2 sends header fields without a window, so a 503 without a body never waits.
+        *refusal.body_mut() = Body::empty();
+        refusal.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    refusal
+}
+
+/// Whether the answer is longer than a decision, which has a few hundred bytes.
+pub(super) fn is_long(answer: &Response) -> bool {
+    length(answer) > UNMETERED_BYTES
+}
+
+/// Length in bytes, or zero if it is unknown, as it is for no answer of the node.
+fn length(answer: &Response) -> usize {
+    answer.size_hint().upper().and_then(|length| usize::try_from(length).ok()).unwrap_or_default()
+}
+
+/// The bytes of one answer in the budgets of its connection and of the node. All pieces share one
+/// allocation, so all bytes count until the last piece is dropped.
+#[derive(Debug)]
+struct Reservation {
+    backlog: Arc<Backlog>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Counts the bytes, and returns whether they fit.
+    fn new(backlog: &Arc<Backlog>, length: usize) -> (Self, bool) {
+        let bytes = length + OVERHEAD_BYTES;
+        let fits = backlog.reserve(bytes);
+        (Self { backlog: backlog.clone(), bytes }, fits)
+    }
+
+    fn attach(self, answer: Response) -> Response {
+        let waiting = Waiting::new(self.backlog.clone());
+        answer.map(|body| {
+            Body::new(MeteredBody { body, rest: Bytes::new(), waiting: Some(waiting), reservation: Arc::new(self) })
+        })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.backlog.release(self.bytes);
+    }
+}
+
+/// A piece, or the rest of an answer, that waits since a tick.
+#[derive(Debug)]
+struct Waiting {
+    backlog: Arc<Backlog>,
+    tick: usize,
+}
+
+impl Waiting {
+    fn new(backlog: Arc<Backlog>) -> Self {
+        let tick = backlog.begin_wait();
+        Self { backlog, tick }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.backlog.end_wait(self.tick);
+    }
+}
+
+/// The body of an answer. Its bytes count until the socket has all of them.
+struct MeteredBody {
+    body: Body,
+    rest: Bytes,
+    /// The wait of the bytes that HTTP has not requested yet.
+    waiting: Option<Waiting>,
+    reservation: Arc<Reservation>,
+}
+
+impl MeteredBody {
+    fn piece(&mut self) -> Bytes {
+        let bytes = self.rest.split_to(self.rest.len().min(PIECE_BYTES));
+        // The client has made progress, so the wait of the piece and of the rest restarts.
+        let waiting = || Waiting::new(self.reservation.backlog.clone());
+        let piece = Piece { bytes, _waiting: waiting(), _reservation: self.reservation.clone() };
+        self.waiting = (!self.is_end_stream()).then(waiting);
+        Bytes::from_owner(piece)
+    }
+}
+
+impl HttpBody for MeteredBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        while self.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                end => return Poll::Ready(end),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        Poll::Ready(Some(Ok(Frame::data(self.piece()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(body.lower() + rest);
+        if let Some(upper) = body.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
+    }
+}
+
+/// Bytes that HTTP has and the socket has not.
+struct Piece {
+    bytes: Bytes,
+    _waiting: Waiting,
+    _reservation: Arc<Reservation>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::super::backlog::{MAX_CONNECTION_BYTES, MIN_CONNECTION_BYTES, OpenRequest};
+    use super::*;
+    use crate::http::{Load, MAX_UNREAD_BYTES};
+
+    fn backlog_of(load: &Load) -> Arc<Backlog> {
+        Arc::new(Backlog::new(load.clone()))
+    }
+
+    fn metered(backlog: &Arc<Backlog>, answer: Response) -> Response {
+        super::metered(backlog, Version::HTTP_2, answer)
+    }
+
+    fn answer(length: usize) -> Response {
+        Response::new(Body::from(vec![b' '; length]))
+    }
+
+    /// The piece that HTTP/2 gets from one poll.
+    async fn first_piece(answer: &mut Response) -> Bytes {
+        let frame = poll_fn(|cx| Pin::new(answer.body_mut()).poll_frame(cx)).await;
+        frame.unwrap().unwrap().into_data().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_counts_as_a_whole_until_its_last_piece_is_gone() {
+        for length in [1, 300, PIECE_BYTES, PIECE_BYTES + 1, 10 * PIECE_BYTES] {
+            let load = Load::default();
+            let backlog = backlog_of(&load);
+            let mut answer = metered(&backlog, answer(length));
+            let mut kept = Vec::new();
+            while !answer.body().is_end_stream() {
+                assert!(load.unread_bytes() >= length, "{length}");
+                kept.push(first_piece(&mut answer).await);
+            }
+            assert_eq!(kept.iter().map(Bytes::len).sum::<usize>(), length);
+            drop(answer);
+            assert!(load.unread_bytes() >= length, "{length}");
+            drop(kept);
+            assert_eq!((load.unread_bytes(), backlog.bytes()), (0, 0));
+        }
+    }
+
+    #[tokio::test]
+    async fn only_an_unread_piece_becomes_overdue() {
+        let backlog = backlog_of(&Load::default());
+        let mut short = metered(&backlog, answer(300));
+        let kept = first_piece(&mut short).await;
+        assert_eq!([(); 3].map(|()| backlog.tick()), [false, false, true]);
+        drop((short, kept));
+        assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
+        // The wait of the rest restarts with each piece.
+        let mut long = metered(&backlog, answer(10 * PIECE_BYTES));
+        for _ in 0..9 {
+            let piece = first_piece(&mut long).await;
+            assert_eq!([backlog.tick(), backlog.tick()], [false; 2]);
+            drop(piece);
+        }
+        assert!(backlog.tick());
+    }
+
+    #[test]
+    fn held_bytes_plus_the_new_answer_decide() {
+        const LONG: usize = 1024 * 1024;
+        let load = Load::default();
+        let backlog = backlog_of(&load);
+        let mut kept: Vec<_> = std::iter::repeat_with(|| metered(&backlog, answer(LONG)))
+            .take_while(|answer| answer.status() == 200)
+            .take(100)
+            .collect();
+        assert_eq!(kept.len(), 31, "32 MiB hold 31 answers and their overhead");
+        assert_eq!(load.shed_total(), 1);
+        assert_eq!(metered(&backlog, answer(LONG)).status(), StatusCode::SERVICE_UNAVAILABLE);
+        kept.pop();
+        assert_eq!(metered(&backlog, answer(LONG)).status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn a_full_node_leaves_each_connection_its_share() {
+        let load = Load::default();
+        let others: Vec<_> = (0..16).map(|_| backlog_of(&load)).collect();
+        let fill = |other| metered(other, answer(MAX_UNREAD_BYTES / 16 - OVERHEAD_BYTES));
+        let _kept: Vec<_> = others.iter().map(fill).collect();
+        assert!(others.iter().all(|other| !other.has_room()));
+        let backlog = backlog_of(&load);
+        let first = metered(&backlog, answer(MIN_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let second = metered(&backlog, answer(MIN_CONNECTION_BYTES - OVERHEAD_BYTES));
+        assert_eq!([first, second].map(|answer| answer.status()), [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE]);
+    }
+
+    #[test]
+    fn a_refusal_without_room_has_no_body() {
+        let load = Load::default();
+        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let backlog = backlog_of(&load);
+        let refusals: Vec<_> = (0..200).map(|_| metered(&backlog, answer(MIN_CONNECTION_BYTES))).collect();
+        assert!(refusals.iter().all(|refusal| refusal.status() == StatusCode::SERVICE_UNAVAILABLE));
+        assert!(refusals[0].body().size_hint().lower() > 0);
+        assert!(refusals[199].body().is_end_stream());
+        assert!(backlog.bytes() <= MIN_CONNECTION_BYTES);
+    }
+
+    #[test]
+    fn http1_answers_are_metered_when_they_are_long() {
+        let load = Load::default();
+        let backlog = backlog_of(&load);
+        let _short = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES));
+        assert_eq!(load.unread_bytes(), 0);
+        let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1));
+        assert_eq!(load.unread_bytes(), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
+    }
+
+    #[test]
+    fn http2_is_idle_when_no_request_was_open_since_the_last_look() {
+        let backlog = backlog_of(&Load::default());
+        assert!(backlog.was_idle());
+        let open = OpenRequest::new(backlog.clone());
+        assert_eq!([backlog.was_idle(), backlog.was_idle()], [false; 2]);
+        let answer = metered(&backlog, answer(1));
+        drop(open);
+        assert_eq!([backlog.was_idle(), backlog.was_idle()], [false; 2]);
+        drop(answer);
+        assert!(backlog.was_idle());
+        drop(OpenRequest::new(backlog.clone()));
+        assert_eq!([backlog.was_idle(), backlog.was_idle()], [false, true]);
+    }
+}
