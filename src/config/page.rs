@@ -18,28 +18,26 @@ pub(super) struct Row {
     pub setting: &'static str,
     pub suffix: &'static str,
     pub meaning: &'static str,
-    pub values: String,
-    pub default: String,
+    /// The values and the default.
+    pub words: [String; 2],
     pub reload: &'static str,
     /// Valid values, one of them not the default; none if the kind has no general ones.
     pub samples: Vec<String>,
 }
 
-/// The words of a kind.
+/// The words of a kind: its values and its default.
 pub(super) trait Describe {
-    fn values(&self) -> String;
-    fn default_text(&self) -> String;
+    fn describe(&self) -> [String; 2];
+
     fn samples(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
 impl Describe for Integer {
-    fn values(&self) -> String {
-        format!("integer, {} to {}", grouped(*self.0.start()), grouped(*self.0.end()))
-    }
-    fn default_text(&self) -> String {
-        grouped(self.1)
+    fn describe(&self) -> [String; 2] {
+        let [start, end] = ends(&self.0).map(grouped);
+        [format!("integer, {start} to {end}"), grouped(self.1)]
     }
     fn samples(&self) -> Vec<String> {
         ends(&self.0).map(|end| end.to_string()).into()
@@ -47,12 +45,9 @@ impl Describe for Integer {
 }
 
 impl Describe for Time {
-    fn values(&self) -> String {
+    fn describe(&self) -> [String; 2] {
         let [start, end] = ends(&self.0).map(span_text);
-        format!("duration, {start} to {end}")
-    }
-    fn default_text(&self) -> String {
-        format!("`{}`", span_text(self.1))
+        [format!("duration, {start} to {end}"), format!("`{}`", span_text(self.1))]
     }
     fn samples(&self) -> Vec<String> {
         ends(&self.0).map(span_text).into()
@@ -60,11 +55,8 @@ impl Describe for Time {
 }
 
 impl Describe for Flag {
-    fn values(&self) -> String {
-        "`true` or `false`".to_owned()
-    }
-    fn default_text(&self) -> String {
-        format!("`{}`", self.0)
+    fn describe(&self) -> [String; 2] {
+        ["`true` or `false`".into(), format!("`{}`", self.0)]
     }
     fn samples(&self) -> Vec<String> {
         [true, false].map(|flag| flag.to_string()).into()
@@ -72,11 +64,8 @@ impl Describe for Flag {
 }
 
 impl Describe for Ratio {
-    fn values(&self) -> String {
-        "number, 0 to 1".to_owned()
-    }
-    fn default_text(&self) -> String {
-        self.0.to_string()
+    fn describe(&self) -> [String; 2] {
+        ["number, 0 to 1".into(), self.0.to_string()]
     }
     fn samples(&self) -> Vec<String> {
         ["0", "0.5"].map(str::to_owned).into()
@@ -84,39 +73,28 @@ impl Describe for Ratio {
 }
 
 impl<T: Copy + PartialEq> Describe for Choice<T> {
-    fn values(&self) -> String {
-        self.0.iter().map(|(word, _)| format!("`{word}`")).collect::<Vec<_>>().join(", ")
-    }
-    fn default_text(&self) -> String {
-        let default = self.0.iter().find(|(_, value)| *value == self.1);
-        default.map(|(word, _)| format!("`{word}`")).unwrap()
+    fn describe(&self) -> [String; 2] {
+        let (default, _) = self.0.iter().find(|(_, value)| *value == self.1).unwrap();
+        let words: Vec<_> = self.0.iter().map(|(word, _)| format!("`{word}`")).collect();
+        [words.join(", "), format!("`{default}`")]
     }
 }
 
 impl Describe for Address {
-    fn values(&self) -> String {
-        "IP address and port".to_owned()
-    }
-    fn default_text(&self) -> String {
-        format!("`{}`", self.0)
+    fn describe(&self) -> [String; 2] {
+        ["IP address and port".into(), format!("`{}`", self.0)]
     }
 }
 
 impl Describe for Identifier {
-    fn values(&self) -> String {
-        "1 to 64 of `A-Z a-z 0-9 _ . -`".to_owned()
-    }
-    fn default_text(&self) -> String {
-        format!("`{}`", self.0)
+    fn describe(&self) -> [String; 2] {
+        ["1 to 64 of `A-Z a-z 0-9 _ . -`".into(), format!("`{}`", self.0)]
     }
 }
 
 impl Describe for Own {
-    fn values(&self) -> String {
-        self.0.to_owned()
-    }
-    fn default_text(&self) -> String {
-        self.1.to_owned()
+    fn describe(&self) -> [String; 2] {
+        [self.0, self.1].map(str::to_owned)
     }
 }
 
@@ -139,7 +117,7 @@ impl Row {
     }
 
     fn markdown(&self) -> String {
-        let Self { setting, suffix, meaning, values, default, reload, .. } = self;
+        let Self { setting, suffix, meaning, words: [values, default], reload, .. } = self;
         let reload = if self.is_of_node() { format!(" {reload} |") } else { String::new() };
         let meaning = meaning.trim_end_matches('.');
         format!("| `{setting}`{suffix} | {meaning} | {values} | {default} |{reload}\n")

@@ -47,8 +47,7 @@ macro_rules! settings {
                 setting: concat!($prefix, $name),
                 suffix: $suffix,
                 meaning: concat!($($meaning),+).trim(),
-                values: $section::$id.kind.values(),
-                default: $section::$id.kind.default_text(),
+                words: $section::$id.kind.describe(),
                 reload: [$($reload,)? "yes"][0],
                 samples: $section::$id.kind.samples(),
             },)*)*]

@@ -24,7 +24,6 @@ use tokio::time::sleep;
 
 use super::ACCEPT_QUEUE;
 use super::backlog::{Backlog, OpenRequest};
-use super::framing::Framed;
 use super::metered_body::{is_long, metered};
 use super::timeout_io::TimeoutIo;
 use super::tls::handshake;
@@ -231,12 +230,7 @@ impl Connection {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { service, protocol, load, mut end, limits } = self;
         let backlog = Arc::new(Backlog::new(load));
-        let io = TokioIo::new(TimeoutIo::new(
-            Framed::new(stream),
-            limits.request_timeout,
-            limits.idle_timeout,
-            backlog.clone(),
-        ));
+        let io = TokioIo::new(TimeoutIo::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
         let shared = backlog.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());

@@ -4,17 +4,11 @@
 //! 6.3, 11.2). The library hyper obeys the codings and drops the length, and no caller of hyper
 //! sees it.
 //!
-//! So this reader looks at the bytes before hyper does. It reads heads line by line, and skips
-//! bodies. If one head has both fields, the reader overwrites the colon of the second. No name may
+//! So this guard looks at the bytes before hyper does. It reads heads line by line, and skips
+//! bodies. If one head has both fields, the guard overwrites the colon of the second. No name may
 //! contain the new byte. Then hyper answers 400 and closes, as for any head that it cannot read.
 //!
-//! The reader can only reject. If it misreads a malformed request, hyper rejects that request too.
-
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+//! The guard can only reject. If it misreads a malformed request, hyper rejects that request too.
 
 /// The beginning of every HTTP/2 connection, up to a length that no HTTP/1 request shares.
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
@@ -22,57 +16,9 @@ const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 const LENGTH: &[u8] = b"content-length";
 const CODINGS: &[u8] = b"transfer-encoding";
 
-/// A connection as hyper reads it.
-pub(super) struct Framed<S> {
-    stream: S,
-    reader: Reader,
-}
-
-impl<S> Framed<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, reader: Reader::default() }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Framed<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let this = &mut *self;
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
-        this.reader.read(&mut buffer.filled_mut()[before..]);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Framed<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
 /// The position in the requests of a connection.
 #[derive(Debug)]
-struct Reader {
+pub(super) struct FramingGuard {
     part: Part,
     /// The beginning of the line, and its length so far.
     start: [u8; CODINGS.len() + 1],
@@ -106,7 +52,7 @@ enum Part {
     Unread,
 }
 
-impl Default for Reader {
+impl Default for FramingGuard {
     fn default() -> Self {
         Self {
             part: Part::Request,
@@ -119,8 +65,9 @@ impl Default for Reader {
     }
 }
 
-impl Reader {
-    fn read(&mut self, bytes: &mut [u8]) {
+impl FramingGuard {
+    /// Reads the next bytes of the connection, and overwrites a colon in them to reject a request.
+    pub(super) fn read(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while at < bytes.len() && self.part != Part::Unread {
             at += match self.part {
@@ -255,9 +202,9 @@ mod tests {
 
     /// The bytes that hyper gets from `text`, read in pieces of `piece` bytes.
     fn passed(text: &str, piece: usize) -> String {
-        let mut reader = Reader::default();
+        let mut guard = FramingGuard::default();
         let mut bytes = text.as_bytes().to_vec();
-        bytes.chunks_mut(piece).for_each(|piece| reader.read(piece));
+        bytes.chunks_mut(piece).for_each(|piece| guard.read(piece));
         String::from_utf8(bytes).unwrap()
     }
 

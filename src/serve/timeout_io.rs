@@ -18,13 +18,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Interval, interval};
 
 use super::backlog::Backlog;
+use super::framing::FramingGuard;
 
 /// The beginning of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream with limits on the time of its client.
+/// A stream with limits on the time of its client. It rejects requests of ambiguous length.
 pub(super) struct TimeoutIo<S> {
     stream: S,
+    framing: FramingGuard,
     /// Each tick is half of a client's time, so one slow timer serves all requests of a connection.
     ticks: Interval,
     /// Ticks that may pass during a request, and between two requests.
@@ -99,7 +101,7 @@ impl<S> TimeoutIo<S> {
         let mut ticks = interval(tick);
         ticks.reset();
         let limits = [ticks_in(request), ticks_in(idle).saturating_add(1)];
-        Self { stream, ticks, limits, state: State::Preface(0), passed: 0, backlog }
+        Self { stream, framing: FramingGuard::default(), ticks, limits, state: State::Preface(0), passed: 0, backlog }
     }
 
     fn set_state(&mut self, state: State) {
@@ -167,7 +169,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
-            let state = self.state.read(&buffer.filled()[before..]);
+            let bytes = &mut buffer.filled_mut()[before..];
+            self.framing.read(bytes);
+            let state = self.state.read(bytes);
             self.set_state(state);
             if state == State::Http2 {
                 self.backlog.begin_http2();
