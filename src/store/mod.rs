@@ -36,7 +36,7 @@ pub use generations::Generations;
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
 pub use redis::ShardCounts;
-pub use work::{Charged, Done, Taken, Work};
+pub use work::{Charged, Done, LogPage, Taken, Work};
 
 /// One of several checks sent at once.
 #[derive(Debug)]

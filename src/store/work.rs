@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::limit::amend::Receipt;
 use crate::limit::decision::{Ruling, Verdict};
+use crate::limit::history::{Charge, Note};
 use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
@@ -32,6 +33,8 @@ pub enum Work {
     RefundOnce(Arc<str>),
     /// Drops all current counts of the policy's quotas.
     Reset,
+    /// Reads the portion with this number of a log's entries, newest first.
+    ReadLog(usize),
 }
 
 impl Work {
@@ -47,7 +50,7 @@ impl Work {
             Self::Take(costs) => costs,
             Self::Look(_) => &[0],
             Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
-            Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => &[],
+            Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset | Self::ReadLog(_) => &[],
         }
     }
 
@@ -62,6 +65,14 @@ impl Work {
     /// Whether it may charge.
     pub fn charges(&self) -> bool {
         matches!(self, Self::Take(_) | Self::Once { .. } | Self::Reserve { .. })
+    }
+
+    /// Whether it charges if everything fits. A list of zeros does not.
+    pub fn may_charge(&self) -> bool {
+        match self {
+            Self::Take(costs) => costs.iter().any(|cost| *cost > 0),
+            _ => self.charges(),
+        }
     }
 
     /// Whether it only reduces counts.
@@ -94,6 +105,17 @@ pub enum Done {
     /// The verdict on cost 0 after the refund, and the refunded units: the largest amount of any
     /// quota.
     Refunded(Taken, u64),
+    /// A portion of a log.
+    Page(LogPage),
+}
+
+/// A part of a log's entries, newest first. It may contain expired entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogPage {
+    /// The instant of the read by the store's clock, us.
+    pub at: Micros,
+    pub charges: Vec<Charge>,
+    pub notes: Vec<Note>,
 }
 
 impl Done {
@@ -104,7 +126,7 @@ impl Done {
                 taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0)
             }
             Self::Charged(_) => true,
-            Self::Reused | Self::Refunded(..) => false,
+            Self::Reused | Self::Refunded(..) | Self::Page(_) => false,
         }
     }
 
@@ -123,7 +145,7 @@ impl Done {
     pub fn at(&self) -> Option<Micros> {
         match self {
             Self::Taken(taken) | Self::Reserved(taken, _) | Self::Refunded(taken, _) => Some(taken.at),
-            Self::Charged(_) | Self::Reused => None,
+            Self::Charged(_) | Self::Reused | Self::Page(_) => None,
         }
     }
 }

@@ -283,6 +283,7 @@ impl Ledger {
                 self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
                 Expected::Given(0)
             }
+            Work::ReadLog(_) => unreachable!("no step reads a log"),
         }
     }
 
@@ -360,6 +361,7 @@ fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> 
             Done::Charged(_) => Expected::Verdicts(vec![true]),
             Done::Reused => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
+            Done::Page(_) => unreachable!("no step reads a log"),
         };
         prop_assert_eq!(&told, &expected, "{:?}", work);
         match (&told, &work) {

@@ -17,7 +17,7 @@ use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
 use crate::store::Taken;
-use crate::store::work::{Charged, Done, Work, longest_life, record_life};
+use crate::store::work::{Charged, Done, LogPage, Work, longest_life, record_life};
 
 /// Maximum number of a log's notes that one portion copies under the key's lock, in under a
 /// millisecond.
@@ -83,6 +83,7 @@ impl KeyState {
             }
             (Work::Refund(cost), _) => self.amended(policy, now, |states| amend::refund(policy, states, now, *cost)),
             (Work::Reset, _) => self.reset(policy, now),
+            (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
         }
     }
 
@@ -102,6 +103,13 @@ impl KeyState {
             Some(State::SlidingLog(log)) => log.tell(quota, told, PORTION),
             _ => false,
         }
+    }
+
+    /// Returns all entries of a policy's log.
+    fn page(&self, policy: &Policy, now: Micros) -> LogPage {
+        let mut told = Counting { now, ..Counting::default() };
+        while self.tell(&policy.quotas[policy.longest()], &mut told) {}
+        LogPage { at: now, charges: told.charges, notes: told.notes }
     }
 
     /// Decides a cost without charging it.

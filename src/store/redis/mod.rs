@@ -34,7 +34,6 @@ pub use lane::call::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use protocol::address::Address;
-use request::Matter;
 use router::Router;
 use topology::Kind;
 
@@ -113,7 +112,7 @@ impl RedisStore {
     /// # Errors
     /// As there.
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        self.router.ask(subject, &Matter::work(work, metas)).await?.done()
+        self.router.run(subject, work, metas).await
     }
 
     /// See [`super::Store::history`].

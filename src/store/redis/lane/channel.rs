@@ -90,7 +90,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::store::redis::request::Refusal;
+    use crate::store::redis::protocol::not_executed::NotExecuted;
     use crate::store::redis::request::tests::{Verdict, ask};
 
     /// Creates a piece of `count` requests, and the receivers of their answers.
@@ -100,7 +100,7 @@ mod tests {
 
     fn answers(verdicts: &mut [Verdict]) -> Vec<Option<StoreError>> {
         let answer = |verdict: &mut Verdict| match verdict.try_recv() {
-            Ok(Err(Refusal::Failed(error))) => Some(error),
+            Ok(Err(NotExecuted::Failed(error))) => Some(error),
             _ => None,
         };
         verdicts.iter_mut().map(answer).collect()
@@ -141,7 +141,7 @@ mod tests {
         drop(driver);
         let (ask, mut verdict) = ask("key");
         inlet.put(smallvec![ask]);
-        assert!(matches!(verdict.try_recv(), Ok(Err(Refusal::Failed(StoreError::Unreachable(_))))));
+        assert!(matches!(verdict.try_recv(), Ok(Err(NotExecuted::Failed(StoreError::Unreachable(_))))));
         assert!(inlet.is_closed());
     }
 }

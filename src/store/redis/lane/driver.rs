@@ -182,7 +182,7 @@ async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure
 
 /// Rejects requests for lack of a connection. Notes a refusal if one of them may charge.
 fn refuse(asks: Piece, why: &Failure, shard: &Shard) {
-    if asks.iter().any(|ask| ask.matter.may_charge()) {
+    if asks.iter().any(|ask| ask.work.may_charge()) {
         shard.refuse(why);
     }
     asks.into_iter()

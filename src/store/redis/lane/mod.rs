@@ -144,7 +144,7 @@ impl Lane {
 
 /// Whether a charge of this request waits for a replica.
 fn needs_replica(ask: &Ask) -> bool {
-    ask.policy.options.durability == Durability::Replica && ask.matter.may_charge()
+    ask.policy.options.durability == Durability::Replica && ask.work.may_charge()
 }
 
 #[cfg(test)]

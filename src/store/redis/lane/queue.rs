@@ -12,7 +12,8 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
 use crate::store::redis::lane::call::key_batch::Group;
 use crate::store::redis::lane::metrics::ShardMetrics;
-use crate::store::redis::request::{Ask, Matter, Refusal};
+use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::request::Ask;
 
 /// The most requests that wait in a lane's channel, and the most in its queue. Further requests are
 /// rejected at once. 256 callers fit, even if each sends a hundred requests.
@@ -132,10 +133,10 @@ impl Queue {
     }
 
     /// Rejects all waiting requests. No calls are in flight by then.
-    pub fn refuse(&mut self, refusal: &Refusal) {
+    pub fn refuse(&mut self, refusal: &NotExecuted) {
         let empty = Self { noted: self.noted, ..Self::default() };
         let lines = std::mem::replace(self, empty).lines.into_values();
-        lines.flat_map(|line| line.groups).for_each(|group| group.refuse(refusal));
+        lines.flat_map(|line| line.groups).for_each(|group| group.reject(refusal));
     }
 }
 
@@ -143,15 +144,15 @@ impl Line {
     /// A charge merges into the open group of its key. Other work gets a group of its own. A list
     /// of checks keeps its order, so a charge behind a check with an id starts a new group.
     fn add(&mut self, ask: Ask) {
-        match &ask.matter {
-            Matter::Work { work: Work::Take(_), .. } => {
+        match &ask.work {
+            Work::Take(_) => {
                 let open = self.open.and_then(|place| self.groups.get_mut(place));
                 if let Some(group) = open.filter(|group| group.accepts(&ask)) {
                     return group.push(ask);
                 }
                 self.open = Some(self.groups.len());
             }
-            Matter::Work { work: Work::Once { .. }, .. } => self.open = None,
+            Work::Once { .. } => self.open = None,
             _ => {}
         }
         self.groups.push(Group::of(ask));
@@ -164,6 +165,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use smallvec::smallvec;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -178,12 +180,12 @@ mod tests {
         (queue, verdicts)
     }
 
-    fn take() -> Matter {
-        Matter::take(&[1], &[])
+    fn take() -> Work {
+        Work::Take(smallvec![1])
     }
 
-    fn look() -> Matter {
-        Matter::work(Work::Look(0), &[])
+    fn look() -> Work {
+        Work::Look(0)
     }
 
     fn put(queue: &mut Queue, key: &str) -> (bool, Verdict) {
@@ -231,9 +233,9 @@ mod tests {
     #[test]
     fn work_of_a_key_that_does_not_merge_goes_by_itself() {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
-        for matter in [take(), look(), take(), look()] {
+        for work in [take(), look(), take(), look()] {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { matter, ..ask });
+            queue.add(Ask { work, ..ask });
             verdicts.push(verdict);
         }
         let (first, waits) = (queue.take(2), queue.take(2));
@@ -251,25 +253,25 @@ mod tests {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for work in [take(), once(), take(), take(), Work::Look(0), take(), once()] {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { matter: Matter::work(work, &[]), ..ask });
+            queue.add(Ask { work, ..ask });
             verdicts.push(verdict);
         }
         let order = queue.take(9);
         assert_eq!(sizes(&order), [1, 1, 3, 1, 1]);
-        let is_once = |group: &Group| matches!(&group.asks[0].matter, Matter::Work { work: Work::Once { .. }, .. });
+        let is_once = |group: &Group| matches!(group.asks[0].work, Work::Once { .. });
         assert!([1, 4].iter().all(|place: &usize| is_once(&order[*place])));
     }
 
     #[test]
     fn takes_behind_other_work_merge_when_that_has_gone() {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
-        for matter in [look(), take()] {
+        for work in [look(), take()] {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { matter, ..ask });
+            queue.add(Ask { work, ..ask });
             verdicts.push(verdict);
         }
         let first = queue.take(1);
-        assert!(matches!(first[0].asks[0].matter, Matter::Work { work: Work::Look(0), .. }));
+        assert!(matches!(first[0].asks[0].work, Work::Look(0)));
         verdicts.push(put(&mut queue, "a").1);
         queue.release(first[0].key());
         assert_eq!(sizes(&queue.take(9)), [2]);
@@ -280,7 +282,7 @@ mod tests {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for _ in 0..100 {
             let (ask, verdict) = ask("a");
-            queue.add(Ask { matter: look(), ..ask });
+            queue.add(Ask { work: look(), ..ask });
             verdicts.push(verdict);
         }
         assert_eq!(sizes(&queue.take(512)), [1; 100]);
@@ -290,8 +292,8 @@ mod tests {
     fn who_has_gone_is_left_out_and_costs_nobody_a_turn() {
         let (mut queue, _verdicts) = asked(&["b"]);
         let (kept, _kept_verdict) = ask("a");
-        for matter in [look(), look(), look()] {
-            queue.add(Ask { matter, ..ask("a").0 });
+        for work in [look(), look(), look()] {
+            queue.add(Ask { work, ..ask("a").0 });
         }
         queue.add(kept);
         assert_eq!(queue.len(), 5);
@@ -321,29 +323,28 @@ mod tests {
                 Quota { name: "1h".into(), limit: NonZeroU64::new(limit).unwrap(), window: 3_600_000_000, rule };
             Arc::new(Policy::new("log", Algorithm::SlidingLog, vec![quota], Duration::from_secs(1)))
         };
-        let together = |matter: Matter, limit: u64| {
+        let together = |work: Work, limit: u64| {
             let (policy, mut queue, mut verdicts) = (log(limit), Queue::default(), Vec::new());
             for key in 0..600 {
                 let (ask, verdict) = ask(&key.to_string());
-                queue.add(Ask { matter: matter.clone(), policy: policy.clone(), ..ask });
+                queue.add(Ask { work: work.clone(), policy: policy.clone(), ..ask });
                 verdicts.push(verdict);
             }
             queue.take(512).len()
         };
         // A portion of a log has at most 1000 metas. Each may be 280 bytes.
-        assert_eq!(together(Matter::Page(0), 1_000_000), 5);
-        assert_eq!(together(Matter::Page(0), 20), 205);
+        assert_eq!(together(Work::ReadLog(0), 1_000_000), 5);
+        assert_eq!(together(Work::ReadLog(0), 20), 205);
         // A refund may move half of the log.
         for work in [Work::Refund(1), Work::RefundOnce("id".into())] {
-            let matter = Matter::work(work, &[]);
-            assert_eq!([1_000_000, 10_000, 1000, 20].map(|limit| together(matter.clone(), limit)), [1, 5, 41, 512]);
+            assert_eq!([1_000_000, 10_000, 1000, 20].map(|limit| together(work.clone(), limit)), [1, 5, 41, 512]);
         }
-        for matter in [Matter::work(Work::Reset, &[]), look(), take()] {
-            assert_eq!(together(matter, 1_000_000), 512);
+        for work in [Work::Reset, look(), take()] {
+            assert_eq!(together(work, 1_000_000), 512);
         }
         // Each different cost adds a search in the log.
         let costs: Vec<u64> = (1..=64).collect();
-        assert_eq!([1, 2, 64].map(|count| together(Matter::take(&costs[..count], &[]), 1_000_000)), [512, 256, 5]);
+        assert_eq!([1, 2, 64].map(|count| together(Work::Take(costs[..count].into()), 1_000_000)), [512, 256, 5]);
     }
 
     #[test]
@@ -361,10 +362,10 @@ mod tests {
     #[test]
     fn whoever_waits_is_refused() {
         let (mut queue, mut verdicts) = asked(&["a", "b", "a"]);
-        queue.refuse(&Refusal::TryAgain);
+        queue.refuse(&NotExecuted::TryAgain);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
         let told: Vec<_> = verdicts.iter_mut().map(oneshot::Receiver::try_recv).collect();
-        assert!(told.iter().all(|told| matches!(told, Ok(Err(Refusal::TryAgain)))), "{told:?}");
+        assert!(told.iter().all(|told| matches!(told, Ok(Err(NotExecuted::TryAgain)))), "{told:?}");
         verdicts.push(put(&mut queue, "a").1);
         assert_eq!(sizes(&queue.take(9)), [1]);
     }

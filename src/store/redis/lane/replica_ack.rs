@@ -11,23 +11,23 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::limit::time::Micros;
-use crate::store::StoreError;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::failure::Failure;
-use crate::store::redis::request::{Answer, Ask};
+use crate::store::redis::request::Ask;
+use crate::store::{Done, StoreError};
 
 /// A charge, and the answer for its caller once a replica acknowledges it.
 pub struct Unconfirmed {
     ask: Ask,
-    answer: Answer,
+    answer: Done,
     /// When its caller receives a failure for lack of an acknowledgement, us by this node's clock.
     until: Micros,
 }
 
 impl Unconfirmed {
     /// Creates one for a request that was sent at `sent`, us.
-    pub fn new(ask: Ask, answer: Answer, sent: Micros) -> Self {
+    pub fn new(ask: Ask, answer: Done, sent: Micros) -> Self {
         let until = patience_ends(&ask, sent);
         Self { ask, answer, until }
     }

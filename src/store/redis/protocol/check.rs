@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::call::{By, Call, runs};
 use super::quota_args::{Quotas, Told, common};
-use super::reply::{Reply, is_foreign, opened};
+use super::reply::{Reply, is_corrupt, opened};
 use super::sources::{Script, begin};
 use super::windows::window_kind;
 use crate::limit::policy::{Algorithm, Policy};
@@ -59,11 +59,11 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
 /// Reads the reply to this command, one result for each check.
 pub fn replies(calls: &[Call<'_>], value: &Value) -> SmallVec<[Reply; 1]> {
     let all = |reply: fn(Micros) -> Reply, time| calls.iter().map(|_| reply(time)).collect();
-    let Some((time, mut rest)) = opened(value) else { return all(|_| Reply::Malformed, 0) };
+    let Some((time, mut rest)) = opened(value) else { return all(|_| Reply::malformed(), 0) };
     if rest.is_empty() {
-        return all(|time| Reply::NotCovered { time }, time);
+        return all(Reply::OutsideTimeBounds, time);
     }
-    calls.iter().map(|call| next(call, time, &mut rest).unwrap_or(Reply::Malformed)).collect()
+    calls.iter().map(|call| next(call, time, &mut rest).unwrap_or_else(Reply::malformed)).collect()
 }
 
 /// Reads the result of the next check and removes it from `rest`.
@@ -73,9 +73,9 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
             rest.split_off_first();
             return Some(Reply::Undecided);
         }
-        said if is_foreign(said) => {
+        said if is_corrupt(said) => {
             rest.split_off_first();
-            return Some(Reply::Foreign);
+            return Some(Reply::corrupt_state());
         }
         Value::Array(told) => {
             rest.split_off_first();

@@ -4,7 +4,6 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::call::Call;
-use super::keys::Tag;
 use super::reply::{EXACT, unsigned};
 use crate::limit::digest::LogDigest;
 use crate::limit::history::{Charge, Note};
@@ -12,7 +11,7 @@ use crate::limit::log::{SlidingLog, max_entries};
 use crate::limit::policy::Policy;
 use crate::limit::state::State;
 use crate::limit::time::Micros;
-use crate::store::Work;
+use crate::store::{LogPage, Work};
 
 /// The most metas in one reply.
 pub const PORTION: usize = 1000;
@@ -74,41 +73,34 @@ pub fn digests(policy: &Policy, values: &[Value]) -> Option<SmallVec<[State; 3]>
     Some(found.chunks_exact(3).enumerate().map(digest).collect())
 }
 
-/// A part of the entries that `log_read.lua` returns, newest first. It may contain expired entries.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    /// TIME, us.
-    pub at: Micros,
-    pub charges: Vec<Charge>,
-    pub notes: Vec<Note>,
+/// Adds the KEYS and ARGV of `log_read.lua` for portion `number` of the metas.
+pub fn page_arguments(call: &Call<'_>, number: usize, cmd: &mut Cmd) {
+    let Call { tag, policy, .. } = call;
+    let quota = &policy.quotas[policy.longest()];
+    cmd.arg(2)
+        .arg(tag.log(policy.counters(), quota))
+        .arg(tag.metas(policy.counters(), quota))
+        .arg(number);
 }
 
-impl Page {
-    /// Adds the KEYS and ARGV for portion `number` of the metas.
-    pub fn arguments(tag: &Tag, policy: &Policy, number: usize, cmd: &mut Cmd) {
-        let quota = &policy.quotas[policy.longest()];
-        cmd.arg(2)
-            .arg(tag.log(policy.counters(), quota))
-            .arg(tag.metas(policy.counters(), quota))
-            .arg(number);
-    }
+/// Reads the reply of `log_read.lua`.
+pub fn page(value: &Value) -> Option<LogPage> {
+    let Value::Array(values) = value else { return None };
+    let [time, Value::BulkString(pairs), Value::Array(metas)] = &values[..] else { return None };
+    let (pairs, []) = pairs.as_chunks::<16>() else { return None };
+    let pairs: Vec<(Micros, u64)> = pairs.iter().map(|pair| (number(&pair[..8]), number(&pair[8..]))).collect();
+    let charge = |pair: &[(Micros, u64)]| {
+        let ((_, before), (at, sum)) = (pair[0], pair[1]);
+        Charge { at, sum, cost: sum.wrapping_sub(before) & SUMS }
+    };
+    let charges = pairs.windows(2).rev().map(charge).collect();
+    let notes = metas.iter().rev().map(note).collect::<Option<Vec<Note>>>()?;
+    let instants = pairs.iter().map(|(at, _)| *at).chain(notes.iter().map(|note| note.at));
+    let is_sound = instants.max().is_none_or(|latest| latest <= EXACT);
+    is_sound.then_some(LogPage { at: unsigned(time)?, charges, notes })
+}
 
-    pub fn read(value: &Value) -> Option<Self> {
-        let Value::Array(values) = value else { return None };
-        let [time, Value::BulkString(pairs), Value::Array(metas)] = &values[..] else { return None };
-        let (pairs, []) = pairs.as_chunks::<16>() else { return None };
-        let pairs: Vec<(Micros, u64)> = pairs.iter().map(|pair| (number(&pair[..8]), number(&pair[8..]))).collect();
-        let charge = |pair: &[(Micros, u64)]| {
-            let ((_, before), (at, sum)) = (pair[0], pair[1]);
-            Charge { at, sum, cost: sum.wrapping_sub(before) & SUMS }
-        };
-        let charges = pairs.windows(2).rev().map(charge).collect();
-        let notes = metas.iter().rev().map(note).collect::<Option<Vec<Note>>>()?;
-        let instants = pairs.iter().map(|(at, _)| *at).chain(notes.iter().map(|note| note.at));
-        let is_sound = instants.max().is_none_or(|latest| latest <= EXACT);
-        is_sound.then_some(Self { at: unsigned(time)?, charges, notes })
-    }
-
+impl LogPage {
     /// Whether older metas may follow.
     pub fn is_full(&self) -> bool {
         self.notes.len() == PORTION

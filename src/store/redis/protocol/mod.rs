@@ -20,6 +20,8 @@ pub(super) mod failure;
 
 pub(super) mod info;
 
+pub(super) mod not_executed;
+
 pub(super) mod quota_args;
 
 pub(super) mod server_error;

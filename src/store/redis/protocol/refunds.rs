@@ -19,7 +19,7 @@ pub fn key(call: &Call<'_>) -> Option<String> {
 /// Adds the arguments.
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     match call.work {
-        Work::Take(_) | Work::Look(_) | Work::Once { .. } => {}
+        Work::Take(_) | Work::Look(_) | Work::Once { .. } | Work::ReadLog(_) => {}
         Work::Reserve { hold, .. } => {
             cmd.arg(*hold);
         }

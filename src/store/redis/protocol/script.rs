@@ -10,16 +10,14 @@ use smallvec::SmallVec;
 
 use super::call::{By, Call, runs};
 use super::check::{self, Declared};
-use super::keys::Tag;
-use super::log::{self, Page};
 use super::quota_args::{Quotas, Told};
-use super::reply::{Reply, is_foreign, opened, unsigned};
+use super::reply::{Reply, is_corrupt, opened, unsigned};
 use super::sources::{Script, begin};
 use super::states::states;
 use super::windows::window_kind;
-use super::{idempotency, refunds};
+use super::{idempotency, log, refunds};
 use crate::limit::decision::decide;
-use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::policy::Algorithm;
 use crate::limit::time::Micros;
 use crate::store::{Done, Taken, Work};
 
@@ -31,6 +29,11 @@ impl Call<'_> {
             return check::command(std::slice::from_ref(self), Declared::Yes, by, now, time);
         }
         let mut cmd = begin(by, Script::of(self.policy, self.work));
+        if let Work::ReadLog(number) = self.work {
+            log::page_arguments(self, *number, &mut cmd);
+            cmd.arg(time);
+            return cmd;
+        }
         let more_keys: SmallVec<[String; 2]> = idempotency::key(self).into_iter().chain(refunds::key(self)).collect();
         match self.policy.algorithm {
             Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
@@ -80,25 +83,29 @@ impl Call<'_> {
     /// Reads the reply to the command.
     pub fn reply(&self, value: &Value) -> Reply {
         if self.is_check() {
-            return check::replies(std::slice::from_ref(self), value).pop().unwrap_or(Reply::Malformed);
+            return check::replies(std::slice::from_ref(self), value).pop().unwrap_or_else(Reply::malformed);
         }
-        self.read(value).unwrap_or(Reply::Malformed)
+        self.read(value).unwrap_or_else(Reply::malformed)
     }
 
     fn read(&self, value: &Value) -> Option<Reply> {
+        if let Work::ReadLog(_) = self.work {
+            // The call only reads, so nothing was charged.
+            return Some(log::page(value).map_or_else(Reply::corrupt_state, |page| Reply::Done(Done::Page(page))));
+        }
         if let (Work::Once { cost, .. }, Value::Array(values)) = (self.work, value)
             && let [Value::BulkString(word), rest @ ..] = &values[..]
         {
             let charged = idempotency::charged(self.policy, word, *cost, rest).map(Reply::Done);
             // Another program may have written the record.
-            return charged.or_else(|| (word == b"replayed").then_some(Reply::ForeignRecord));
+            return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
         }
         let (time, rest) = opened(value)?;
         if rest.is_empty() {
-            return Some(Reply::NotCovered { time });
+            return Some(Reply::OutsideTimeBounds(time));
         }
-        if is_foreign(&rest[0]) {
-            return Some(Reply::Foreign);
+        if is_corrupt(&rest[0]) {
+            return Some(Reply::corrupt_state());
         }
         Some(Reply::Done(match self.work {
             Work::Take(_) | Work::Look(_) | Work::Once { .. } => Done::Taken(self.taken(time, rest)?.0),
@@ -111,16 +118,7 @@ impl Call<'_> {
                 let ruling = decide(self.policy, &mut states(self.policy, time, rest)?, time, &[0]);
                 Done::Refunded(Taken { ruling, at: time, tentative: false }, unsigned(given)?)
             }
+            Work::ReadLog(_) => return None,
         }))
     }
-}
-
-/// Builds a call that reads portion `number` of a log.
-pub fn read_log(tag: &Tag, policy: &Policy, number: usize, by: By, time: Option<Micros>) -> Cmd {
-    let mut cmd = begin(by, Script::LOG_READ);
-    Page::arguments(tag, policy, number, &mut cmd);
-    if let Some(time) = time {
-        cmd.arg(time);
-    }
-    cmd
 }

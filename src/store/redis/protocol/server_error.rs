@@ -5,10 +5,11 @@ use redis::{ServerError, Value};
 use super::failure::{Failure, Kind, cleaned, cut};
 
 /// The reason to reject counts that another program wrote, or that a fault broke.
-pub const FOREIGN: &str = "what is kept of the key is no count of this program; a reset (DELETE /v1/usage) ends it";
+pub const CORRUPT_STATE: &str =
+    "what is kept of the key is no count of this program; a reset (DELETE /v1/usage) ends it";
 
 /// The reason to reject an id whose record another program wrote.
-pub const FOREIGN_RECORD: &str =
+pub const CORRUPT_RECORD: &str =
     "what is kept of this id is no record of this program: use another id, or delete its key in Redis";
 
 /// The most bytes of a server's own text in the log.
@@ -59,7 +60,7 @@ impl Failure {
             "TRYAGAIN" => known(Kind::Moved, "TRYAGAIN: the slot of the key is moving to another server"),
             "MOVED" | "ASK" => known(Kind::Moved, "the server redirects to another one, and no node leads there"),
             "CROSSSLOT" => known(Kind::Answer, "CROSSSLOT: the server is part of a cluster, and was not known to be"),
-            "WRONGTYPE" => known(Kind::Key, FOREIGN),
+            "WRONGTYPE" => known(Kind::Key, CORRUPT_STATE),
             "ERR" | "AuthenticationFailed" => Self::of_text(details),
             _ => Self::unknown(code, details),
         }
@@ -89,12 +90,12 @@ impl Failure {
             let name = quoted(details).map(|name| format!(" {name}")).unwrap_or_default();
             Self::new(Kind::Rights, format!("the server does not know the command{name}, which this node needs"))
         } else if has("foreign record") {
-            known(Kind::Key, FOREIGN_RECORD)
+            known(Kind::Key, CORRUPT_RECORD)
         } else if details.starts_with("user_script:") || has(": user_script:") {
             // The script found a value that it cannot read.
-            known(Kind::Key, FOREIGN)
+            known(Kind::Key, CORRUPT_STATE)
         } else if has("string exceeds maximum") {
-            known(Kind::Key, FOREIGN)
+            known(Kind::Key, CORRUPT_STATE)
         } else {
             Self::unknown("ERR", details)
         }

@@ -124,7 +124,7 @@ fn parts(source: &str) -> Option<(&str, (&str, &str))> {
 pub struct Script(usize, usize);
 
 impl Script {
-    pub const LOG_READ: Self = Self(4, 0);
+    const LOG_READ: Self = Self(4, 0);
 
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let algorithm = match policy.algorithm {
@@ -141,6 +141,7 @@ impl Script {
                 CHECK + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1
             }
             Work::Take(_) | Work::Look(_) => CHECK,
+            Work::ReadLog(_) => return Self::LOG_READ,
         };
         Self(algorithm, work)
     }

@@ -12,12 +12,13 @@ use tokio::sync::mpsc;
 use crate::limit::time::Micros;
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::channel::Piece;
-use crate::store::redis::request::{Matter, Refusal, Return, given_up};
+use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::request::{Return, given_up};
 use crate::store::redis::router::Router;
 use crate::store::redis::router::retry::Patience;
 use crate::store::redis::router::unanswered::{AllUnanswered, Next, Unanswered};
 
-use crate::store::{Done, StoreError, Taken, Wanted};
+use crate::store::{Done, StoreError, Taken, Wanted, Work};
 use crate::telemetry::traces::StoreSpan;
 
 impl Router {
@@ -44,7 +45,9 @@ impl Router {
             };
             let deadline = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout).deadline();
             let answer = Return::Among(caller.clone(), place);
-            let ask = target.ask(self.sent(&target, wanted.matter()), &lane, deadline, answer);
+            let work = wanted.work();
+            let metas = self.kept_metas(&target, &work, &wanted.metas);
+            let ask = target.request(work, metas, &lane, deadline, answer);
             let at = waiting.wait(place, lane);
             match pieces.get_mut(at) {
                 Some(piece) => piece.push(ask),
@@ -64,7 +67,7 @@ impl Router {
                     for (place, answer) in some.drain(..) {
                         let Some(lane) = waiting.end(place) else { continue };
                         match answer {
-                            Ok(answer) => tell(place, answer.done().and_then(Done::taken)),
+                            Ok(answer) => tell(place, answer.taken()),
                             Err(refusal) => {
                                 alone.push(self.take_alone(place, &wanted[place], since, (refusal, lane)));
                             }
@@ -90,26 +93,25 @@ impl Router {
         place: usize,
         wanted: &Wanted<'_>,
         since: Micros,
-        (refusal, lane): (Refusal, Lane),
+        (refusal, lane): (NotExecuted, Lane),
     ) -> (usize, Result<Taken, StoreError>) {
         let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
         let span = StoreSpan::none();
-        let (target, matter, waiting) =
-            (self.target(wanted.subject, &span), wanted.matter(), Unanswered::new(&lane, 1));
-        let next = self.after(refusal, &target, &matter, &lane, &mut patience).await;
+        let (target, work, waiting) = (self.target(wanted.subject, &span), wanted.work(), Unanswered::new(&lane, 1));
+        let next = self.after(refusal, &target, (&work, &wanted.metas), &lane, &mut patience).await;
         waiting.over(&next);
         let asking = match next {
             Ok(Next::Asking(address)) => Some(address),
             Ok(Next::Owner | Next::Done(_)) => None,
             Err(error) => return (place, Err(error)),
         };
-        let answer = self.ask_routed(&target, &matter, &mut patience, asking).await;
-        (place, answer.and_then(|answer| answer.done()?.taken()))
+        let answer = self.route(&target, (&work, &wanted.metas), &mut patience, asking).await;
+        (place, answer.and_then(Done::taken))
     }
 }
 
 impl Wanted<'_> {
-    fn matter(&self) -> Matter {
-        Matter::take(&[self.cost], &self.metas)
+    fn work(&self) -> Work {
+        Work::Take(smallvec![self.cost])
     }
 }

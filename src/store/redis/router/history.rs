@@ -6,10 +6,9 @@ use tokio::task::spawn_blocking;
 
 use crate::deadline::within;
 use crate::limit::time::Micros;
-use crate::store::redis::protocol::log::{PORTION, Page};
-use crate::store::redis::request::{Answer, Matter};
+use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::router::Router;
-use crate::store::{History, StoreError, Subject};
+use crate::store::{Done, History, LogPage, StoreError, Subject, Work};
 
 /// The most portions of a log's metas. They cover the longest log and the entries that are added
 /// meanwhile.
@@ -24,12 +23,12 @@ impl Router {
         let window = subject.policy.quotas[subject.policy.longest()].window;
         let (clock, each) = (self.topology.clock(), subject.policy.timeout);
         let since = clock.now();
-        let (mut told, mut is_cut_short) = (Page::default(), false);
+        let (mut told, mut is_cut_short) = (LogPage::default(), false);
         for number in 0..PORTIONS {
             let left = most.saturating_sub(Duration::from_micros(clock.now().saturating_sub(since)));
-            let asked = within(clock, each.min(left), self.ask(subject, &Matter::Page(number))).await;
+            let asked = within(clock, each.min(left), self.run(subject, Work::ReadLog(number), &[])).await;
             let page = match asked.unwrap_or(Err(StoreError::Timeout)) {
-                Ok(Answer::Page(page)) => page,
+                Ok(Done::Page(page)) => page,
                 Ok(_) => break,
                 Err(error) if number == 0 => return Err(error),
                 // The newest charges are known by now.

@@ -11,12 +11,13 @@ use crate::store::redis::lane::metrics::Retry;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::keys;
 use crate::store::redis::protocol::keys::Tag;
-use crate::store::redis::request::{Answer, Ask, Matter, Refusal, Return, given_up};
+use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::request::{Ask, Return, given_up};
 use crate::store::redis::router::moving::{Moving, can_do_without_metas};
 use crate::store::redis::router::retry::Patience;
 use crate::store::redis::router::unanswered::{Next, Unanswered};
 use crate::store::redis::topology::Topology;
-use crate::store::{StoreError, Subject};
+use crate::store::{Done, Meta, StoreError, Subject, Work};
 use crate::telemetry::traces::StoreSpan;
 
 mod batch;
@@ -42,12 +43,13 @@ pub struct Target<'a> {
 
 impl Target<'_> {
     /// Builds a request for `lane` from a caller that gives up at `deadline`, us.
-    pub fn ask(&self, matter: Matter, lane: &Lane, deadline: Micros, answer: Return) -> Ask {
+    pub fn request(&self, work: Work, metas: &[Meta], lane: &Lane, deadline: Micros, answer: Return) -> Ask {
         Ask {
             tag: self.tag.clone(),
             policy: self.subject.policy.clone(),
             fingerprint: self.subject.fingerprint,
-            matter,
+            work,
+            metas: metas.into(),
             asking: false,
             deadline,
             trace: self.span.waiting(|| lane.shard().now()).map(Box::new),
@@ -78,12 +80,11 @@ impl Router {
     ///
     /// # Errors
     /// As there.
-    pub async fn ask(&self, subject: &Subject, matter: &Matter) -> Result<Answer, StoreError> {
-        let takes_back = matches!(matter, Matter::Work { work, .. } if work.takes_back());
-        let span = StoreSpan::start(if takes_back { "store.give_back" } else { "store.take" });
+    pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        let span = StoreSpan::start(if work.takes_back() { "store.give_back" } else { "store.take" });
         let clock = self.topology.clock();
         let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.ask_routed(&self.target(subject, &span), matter, &mut patience, None).await;
+        let answer = self.route(&self.target(subject, &span), (&work, metas), &mut patience, None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }
@@ -94,15 +95,15 @@ impl Router {
         Target { subject, tag, slot, span }
     }
 
-    /// Asks the owner of the slot, or `asking` behind ASKING. Retries while the server does not
-    /// execute the call.
-    pub async fn ask_routed(
+    /// Sends the work to the owner of the slot, or to `asking` behind ASKING. Retries while the
+    /// server does not execute the call.
+    pub async fn route(
         &self,
         target: &Target<'_>,
-        matter: &Matter,
+        (work, metas): (&Work, &[Meta]),
         patience: &mut Patience<'_>,
         mut asking: Option<Address>,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<Done, StoreError> {
         let slot = target.slot;
         for _ in 0..TRIES {
             let lane = match asking.as_ref() {
@@ -110,13 +111,14 @@ impl Router {
                 None => self.owner(slot)?,
             };
             let (answer, verdict) = oneshot::channel();
-            let waiting = Unanswered::new(&lane, matter.costs().len().max(1));
-            let mut ask = target.ask(self.sent(target, matter.clone()), &lane, patience.deadline(), Return::To(answer));
+            let waiting = Unanswered::new(&lane, work.costs().len().max(1));
+            let kept = self.kept_metas(target, work, metas);
+            let mut ask = target.request(work.clone(), kept, &lane, patience.deadline(), Return::To(answer));
             ask.asking = asking.take().is_some();
             lane.ask(ask);
             let next = match verdict.await.unwrap_or_else(|_| Err(given_up().into())) {
                 Ok(answer) => Ok(Next::Done(answer)),
-                Err(refusal) => Box::pin(self.after(refusal, target, matter, &lane, patience)).await,
+                Err(refusal) => Box::pin(self.after(refusal, target, (work, metas), &lane, patience)).await,
             };
             waiting.over(&next);
             match next? {
@@ -128,11 +130,11 @@ impl Router {
         Err(StoreError::Refused("it was asked too often".into()))
     }
 
-    /// Returns the matter to send. On a moving slot it omits the metas, if one key then remains.
-    pub fn sent(&self, target: &Target<'_>, matter: Matter) -> Matter {
-        let is_bare = can_do_without_metas(&target.subject.policy, &matter)
+    /// Returns the metas to send. On a moving slot these are none, if one key then remains.
+    pub fn kept_metas<'m>(&self, target: &Target<'_>, work: &Work, metas: &'m [Meta]) -> &'m [Meta] {
+        let is_bare = can_do_without_metas(&target.subject.policy, work, metas)
             && self.moving.holds(target.slot, self.topology.clock().now());
-        if is_bare { matter.without_metas() } else { matter }
+        if is_bare { &[] } else { metas }
     }
 
     /// Prepares the next try after a refusal.
@@ -141,33 +143,33 @@ impl Router {
     /// When the server may have executed the call, or the check's time is up.
     pub async fn after(
         &self,
-        refusal: Refusal,
+        refusal: NotExecuted,
         target: &Target<'_>,
-        matter: &Matter,
+        (work, metas): (&Work, &[Meta]),
         lane: &Lane,
         patience: &mut Patience<'_>,
     ) -> Result<Next, StoreError> {
         let slot = target.slot;
         match refusal {
-            Refusal::Moved(address) => {
+            NotExecuted::Moved(address) => {
                 lane.shard().metrics.retried(Retry::Moved);
                 self.topology.moved(slot, &address);
                 patience.redirected().await?;
             }
-            Refusal::Ask(address) => {
+            NotExecuted::Ask(address) => {
                 lane.shard().metrics.retried(Retry::Ask);
                 patience.redirected().await?;
                 return Ok(Next::Asking(address));
             }
-            Refusal::TryAgain => {
+            NotExecuted::TryAgain => {
                 lane.shard().metrics.retried(Retry::TryAgain);
-                if can_do_without_metas(&target.subject.policy, matter) {
+                if can_do_without_metas(&target.subject.policy, work, metas) {
                     self.moving.note(slot, self.topology.clock().now());
                 } else {
                     patience.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
                 }
             }
-            Refusal::NotNow(why) => {
+            NotExecuted::NotNow(why) => {
                 self.topology.doubt();
                 // The server will hardly execute it in time. The next check asks it anew.
                 if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && patience.left() <= REFUSES {
@@ -177,10 +179,10 @@ impl Router {
                 patience.pause(why).await?;
             }
             // The call was not sent, and another node may own the slot by now.
-            Refusal::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
+            NotExecuted::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
                 patience.pause(why).await?;
             }
-            Refusal::Failed(error) => return Err(error),
+            NotExecuted::Failed(error) => return Err(error),
         }
         Ok(Next::Owner)
     }

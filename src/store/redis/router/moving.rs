@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::limit::policy::Policy;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
-use crate::store::redis::request::Matter;
+use crate::store::{Meta, Work};
 
 /// Until when each slot counts as moving, us by this node's clock.
 #[derive(Debug)]
@@ -37,6 +37,6 @@ impl Moving {
 }
 
 /// Whether the call has only one key without its metas.
-pub fn can_do_without_metas(policy: &Policy, matter: &Matter) -> bool {
-    policy.quotas.len() == 1 && matter.is_take() && !matter.metas().is_empty()
+pub fn can_do_without_metas(policy: &Policy, work: &Work, metas: &[Meta]) -> bool {
+    policy.quotas.len() == 1 && matches!(work, Work::Take(_)) && !metas.is_empty()
 }

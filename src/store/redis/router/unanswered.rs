@@ -1,14 +1,13 @@
 //! Checks that wait for a lane's answer. A caller gives up by dropping the call, and its checks then
 //! count as timed out.
 
-use crate::store::StoreError;
 use crate::store::redis::lane::Lane;
 use crate::store::redis::protocol::address::Address;
-use crate::store::redis::request::Answer;
+use crate::store::{Done, StoreError};
 
 /// The next step of a request.
 pub enum Next {
-    Done(Answer),
+    Done(Done),
     /// Ask the owner of the slot.
     Owner,
     /// Ask this node, behind ASKING.

@@ -2,22 +2,17 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, Value};
-
 use crate::limit::decision::Ruling;
 use crate::limit::key::Fingerprint;
 use crate::limit::log::max_entries;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Rule;
-use crate::limit::time::Micros;
-use crate::store::redis::protocol::call::{By, Call};
-use crate::store::redis::protocol::log::{PORTION, Page};
-use crate::store::redis::protocol::reply::Reply;
-use crate::store::redis::protocol::script::read_log;
-use crate::store::redis::protocol::server_error::{FOREIGN, FOREIGN_RECORD};
+use crate::store::redis::protocol::call::Call;
+use crate::store::redis::protocol::log::PORTION;
+use crate::store::redis::protocol::not_executed::NotExecuted;
 use crate::store::redis::protocol::sources::Script;
-use crate::store::redis::request::{Answer, Ask, Matter, Refusal};
-use crate::store::{Done, Meta, StoreError, Taken, Work};
+use crate::store::redis::request::Ask;
+use crate::store::{Done, Meta, Taken, Work};
 
 /// The most costs in one call. The server does nothing else meanwhile.
 pub const COSTS: usize = 1000;
@@ -102,29 +97,6 @@ pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
     costs.iter().take_while(fits).count()
 }
 
-/// The meaning of a reply for a group.
-pub enum Outcome {
-    Answered(Answer),
-    /// TIME was outside the bounds. The value is TIME, us.
-    Elsewhen(Micros),
-    /// The shared call did not decide the group, which needs a call of its own.
-    Again,
-    Refused(Refusal),
-}
-
-impl Outcome {
-    pub fn of(reply: Reply) -> Self {
-        match reply {
-            Reply::Done(done) => Self::Answered(Answer::Done(done)),
-            Reply::NotCovered { time } => Self::Elsewhen(time),
-            Reply::Undecided => Self::Again,
-            Reply::Foreign => Self::Refused(StoreError::Refused(FOREIGN.into()).into()),
-            Reply::ForeignRecord => Self::Refused(StoreError::Refused(FOREIGN_RECORD.into()).into()),
-            Reply::Malformed => malformed(),
-        }
-    }
-}
-
 impl Group {
     pub fn of(ask: Ask) -> Self {
         let different = Different::of(&ask.policy);
@@ -148,10 +120,10 @@ impl Group {
         let first = &self.asks[0];
         Arc::ptr_eq(&first.policy, &ask.policy)
             && first.asking == ask.asking
-            && first.matter.is_take()
-            && ask.matter.is_take()
-            && self.costs.len() + ask.matter.costs().len() <= COSTS
-            && self.different.has_room(ask.matter.costs())
+            && matches!(first.work, Work::Take(_))
+            && matches!(ask.work, Work::Take(_))
+            && self.costs.len() + ask.work.costs().len() <= COSTS
+            && self.different.has_room(ask.work.costs())
     }
 
     pub fn push(&mut self, ask: Ask) {
@@ -160,7 +132,7 @@ impl Group {
     }
 
     fn add(&mut self, ask: &Ask) {
-        let (costs, metas) = (ask.matter.costs(), ask.matter.metas());
+        let (costs, metas) = (ask.work.costs(), &ask.metas[..]);
         if !metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
             self.metas.extend_from_slice(metas);
@@ -187,17 +159,16 @@ impl Group {
 
     /// Whether the group may charge anything.
     pub fn may_charge(&self) -> bool {
-        self.asks.iter().any(|ask| ask.matter.may_charge())
+        self.asks.iter().any(|ask| ask.work.may_charge())
     }
 
     /// Whether this answer means that the server wrote something for the group.
-    pub fn was_written(&self, answer: &Answer) -> bool {
-        let Answer::Done(done) = answer else { return false };
+    pub fn was_written(&self, done: &Done) -> bool {
         match done {
             Done::Refunded(_, given) => *given > 0,
             Done::Charged(charged) => !charged.replayed,
             Done::Taken(_) | Done::Reserved(..) => self.may_charge() && done.is_charge(),
-            Done::Reused => false,
+            Done::Reused | Done::Page(_) => false,
         }
     }
 
@@ -205,38 +176,25 @@ impl Group {
     /// only one key.
     pub fn shared_script(&self) -> Option<Script> {
         self.check().filter(|_| !self.asks[0].asking)?;
-        self.script_of_work()
+        self.script_in_order()
     }
 
-    /// Returns the script of its work, if it is work.
-    pub fn script_of_work(&self) -> Option<Script> {
+    /// Returns the script that its call must not wait for, since calls of the key follow. A read may
+    /// come late.
+    pub fn script_in_order(&self) -> Option<Script> {
         let first = &self.asks[0];
-        match &first.matter {
-            Matter::Work { work, .. } => Some(Script::of(&first.policy, work)),
-            Matter::Page(_) => None,
-        }
+        (!matches!(first.work, Work::ReadLog(_))).then(|| Script::of(&first.policy, &first.work))
     }
 
     /// Returns the check of the group, if it is one; see [`Call::is_check`].
     pub fn check(&self) -> Option<Call<'_>> {
-        match &self.asks[0].matter {
-            Matter::Work { work, .. } => Some(self.call(work)).filter(Call::is_check),
-            Matter::Page(_) => None,
-        }
+        Some(self.call()).filter(Call::is_check)
     }
 
-    fn call<'a>(&'a self, work: &'a Work) -> Call<'a> {
-        let Ask { tag, policy, .. } = &self.asks[0];
+    /// Returns the call for the group alone.
+    pub fn call(&self) -> Call<'_> {
+        let Ask { tag, policy, work, .. } = &self.asks[0];
         Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
-    }
-
-    /// See [`Call::command`].
-    pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        let Ask { tag, policy, matter, .. } = &self.asks[0];
-        match matter {
-            Matter::Work { work, .. } => self.call(work).command(by, now, time),
-            Matter::Page(number) => read_log(tag, policy, *number, by, time),
-        }
     }
 
     /// Returns the number of checks in the group. A refund, for example, is no check.
@@ -246,13 +204,11 @@ impl Group {
 
     /// Returns the load of its call on the server and the connection, in costs of a check.
     pub fn weight(&self) -> usize {
-        let Ask { policy, matter, .. } = &self.asks[0];
-        match matter {
-            Matter::Page(_) => log_entries(policy).clamp(1, PORTION),
-            Matter::Work { work: Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_), .. } => {
-                (log_entries(policy) / MOVED).max(1)
-            }
-            Matter::Work { .. } => {
+        let Ask { policy, work, .. } = &self.asks[0];
+        match work {
+            Work::ReadLog(_) => log_entries(policy).clamp(1, PORTION),
+            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) => (log_entries(policy) / MOVED).max(1),
+            _ => {
                 let more = self.different.known.len().saturating_sub(1) * policy.quotas.len();
                 self.costs.len().max(more * SEARCH).max(1)
             }
@@ -261,58 +217,40 @@ impl Group {
 
     /// Returns the name of the script for traces.
     pub fn script(&self) -> String {
-        let Ask { policy, matter, .. } = &self.asks[0];
+        let Ask { policy, work, .. } = &self.asks[0];
         let algorithm = policy.algorithm.name();
-        match matter {
-            Matter::Page(_) => format!("{algorithm} entries"),
-            Matter::Work { work, .. } => match work {
-                Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
-                Work::Once { .. } => format!("{algorithm} once"),
-                Work::Reserve { .. } => format!("{algorithm} reserve"),
-                Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
-                    format!("{algorithm} give back")
-                }
-            },
-        }
-    }
-
-    pub fn outcome(&self, reply: &Value) -> Outcome {
-        match &self.asks[0].matter {
-            Matter::Work { work, .. } => Outcome::of(self.call(work).reply(reply)),
-            Matter::Page(_) => {
-                // The call only reads, so nothing was charged.
-                let corrupt = || Outcome::Refused(StoreError::Refused(FOREIGN.into()).into());
-                Page::read(reply).map_or_else(corrupt, |page| Outcome::Answered(Answer::Page(page)))
+        match work {
+            Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
+            Work::Once { .. } => format!("{algorithm} once"),
+            Work::Reserve { .. } => format!("{algorithm} reserve"),
+            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
+                format!("{algorithm} give back")
             }
+            Work::ReadLog(_) => format!("{algorithm} entries"),
         }
     }
 
     /// Passes each request its part of the answer.
-    pub fn hand_out(mut self, answer: Answer, mut give: impl FnMut(Ask, Answer)) {
+    pub fn hand_out(mut self, done: Done, mut give: impl FnMut(Ask, Done)) {
         if self.asks.len() == 1
             && let Some(ask) = self.asks.pop()
         {
-            return give(ask, answer);
+            return give(ask, done);
         }
-        let Answer::Done(done) = answer else { return };
         let Done::Taken(Taken { ruling: Ruling { verdicts, closed }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
         for ask in self.asks {
-            let verdicts = verdicts.by_ref().take(ask.matter.costs().len()).collect();
+            let verdicts = verdicts.by_ref().take(ask.work.costs().len()).collect();
             let ruling = Ruling { verdicts, closed: closed.clone() };
-            give(ask, Answer::Done(Done::Taken(Taken { ruling, at, tentative })));
+            give(ask, Done::Taken(Taken { ruling, at, tentative }));
         }
     }
 
-    pub fn refuse(self, refusal: &Refusal) {
+    pub fn reject(self, refusal: &NotExecuted) {
         for ask in self.asks {
             ask.answer.send(Err(refusal.clone()));
         }
     }
-}
-
-fn malformed() -> Outcome {
-    Outcome::Refused(StoreError::Unknown("the script's reply is not one that it makes".into()).into())
 }
 
 #[cfg(test)]
@@ -320,20 +258,21 @@ mod tests {
     use redis::Arg;
 
     use super::*;
+    use crate::store::redis::protocol::call::By;
     use crate::store::redis::request::tests::ask;
 
     #[test]
     fn a_call_is_named_by_its_command() {
-        let named = |matter: Matter| {
-            let group = Group::of(Ask { matter, ..ask("a").0 });
+        let named = |work: Work| {
+            let group = Group::of(Ask { work, ..ask("a").0 });
             [By::Hash, By::Source].map(|by| {
-                let command = group.command(by, 1_000_000, None);
+                let command = group.call().command(by, 1_000_000, None);
                 assert_eq!(command.args_iter().next(), Some(Arg::Simple(by.command().as_bytes())));
                 by.command()
             })
         };
-        for matter in [Matter::take(&[1], &[]), Matter::Page(0)] {
-            assert_eq!(named(matter), ["EVALSHA", "EVAL"]);
+        for work in [Work::Look(1), Work::ReadLog(0)] {
+            assert_eq!(named(work), ["EVALSHA", "EVAL"]);
         }
     }
 }

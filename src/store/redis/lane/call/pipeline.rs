@@ -11,15 +11,17 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::lane::call::key_batch::{Group, Outcome};
-use crate::store::redis::lane::call::script_call::{self, Bundle, bundles};
+use crate::store::redis::lane::call::key_batch::Group;
+use crate::store::redis::lane::call::script_call::{Bundle, bundles};
 use crate::store::redis::lane::metrics::Retry;
 use crate::store::redis::lane::replica_ack::{Unconfirmed, acknowledged, confirm, patience_ends};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::call::By;
 use crate::store::redis::protocol::failure::{Failure, Kind};
+use crate::store::redis::protocol::not_executed::{self, NotExecuted, executes_nothing};
+use crate::store::redis::protocol::reply::Reply;
 use crate::store::redis::protocol::server_error::code;
-use crate::store::redis::request::{Answer, Refusal, given_up};
+use crate::store::redis::request::given_up;
 use crate::store::{Done, StoreError};
 
 /// The most rounds of one batch. Further rounds carry the script's source, a call of its own for
@@ -82,7 +84,7 @@ impl Batch {
                         return Ended::Silent;
                     }
                     if is_demoted {
-                        self.fail(&Refusal::NotNow("the server is a replica now".into()));
+                        self.fail(&NotExecuted::NotNow("the server is a replica now".into()));
                         return Ended::Demoted;
                     }
                     continue;
@@ -101,7 +103,7 @@ impl Batch {
             self.fail(&failed.into());
             return ended;
         }
-        self.fail(&Refusal::NotNow("the shard's clock could not be followed".into()));
+        self.fail(&NotExecuted::NotNow("the shard's clock could not be followed".into()));
         Ended::Sound
     }
 
@@ -122,7 +124,7 @@ impl Batch {
     /// none if no request waits for a replica.
     fn waits_until(&self, shard: &Shard, sent: Micros) -> Option<Micros> {
         let asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
-        let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.matter.may_charge());
+        let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.work.may_charge());
         charging.map(|ask| patience_ends(ask, sent)).max()
     }
 
@@ -145,49 +147,49 @@ impl Batch {
                 again.push(Bundle { by: By::Source, ..bundle });
                 continue;
             }
-            let refused = error.map(|error| (Failure::of_reply(error), script_call::executes_nothing(error)));
+            let refused = error.map(|error| (Failure::of_reply(error), executes_nothing(error)));
             if let Some((failure, _)) = &refused {
                 log_unknown(failure, shard);
             }
-            let outcomes = bundle.outcomes(&reply, &shard.address);
+            let outcomes = bundle.replies(&reply, &shard.address);
             let (mut elsewhen, mut lead) = (SmallVec::new(), bundle.lead);
-            let mut tell = |group: Group, answer| {
-                group.hand_out(answer, |ask, part| match acknowledged && ask.matter.was_charged(&part) {
+            let mut tell = |group: Group, done| {
+                group.hand_out(done, |ask, part| match acknowledged && ask.work.charges() && part.is_charge() {
                     true => charged.push(Unconfirmed::new(ask, part, sent)),
                     false => ask.answer.send(Ok(part)),
                 });
             };
             for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
                 match outcome {
-                    Outcome::Answered(answer) => {
-                        if shard.charging.has_refused() && group.was_written(&answer) {
+                    Reply::Done(done) => {
+                        if shard.charging.has_refused() && group.was_written(&done) {
                             shard.accept();
                         }
-                        if let Some(time) = answer.at() {
+                        if let Some(time) = done.at() {
                             shard.learn_offset(time, sent, received);
                         }
-                        if matches!(answer, Answer::Done(Done::Refunded(..))) {
+                        if matches!(done, Done::Refunded(..)) {
                             shard.forget(group.slot());
                         }
-                        tell(group, answer);
+                        tell(group, done);
                     }
-                    Outcome::Elsewhen(time) => {
+                    Reply::OutsideTimeBounds(time) => {
                         shard.learn_offset(time, sent, received);
                         lead = time.saturating_sub(shard.shard_time(sent));
                         elsewhen.push(group);
                     }
-                    Outcome::Again => {
+                    Reply::Undecided => {
                         shard.keep_apart();
                         shard.metrics.retried(Retry::Alone);
                         again.push(Bundle::of(group));
                     }
-                    Outcome::Refused(refusal) => {
+                    Reply::NotExecuted(refusal) => {
                         if let Some((failure, is_all)) = &refused
                             && (*is_all || group.may_charge() && is_by_shard(&refusal, failure))
                         {
                             shard.refuse(failure);
                         }
-                        group.refuse(&refusal);
+                        group.reject(&refusal);
                     }
                 }
             }
@@ -208,8 +210,8 @@ impl Batch {
     }
 
     /// Rejects all remaining requests.
-    fn fail(&mut self, refusal: &Refusal) {
-        self.0.drain(..).flat_map(|bundle| bundle.groups).for_each(|group| group.refuse(refusal));
+    fn fail(&mut self, refusal: &NotExecuted) {
+        self.0.drain(..).flat_map(|bundle| bundle.groups).for_each(|group| group.reject(refusal));
     }
 }
 
@@ -221,14 +223,14 @@ impl Drop for Batch {
 }
 
 fn is_read_only(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if script_call::is_read_only(error))
+    matches!(reply, Value::ServerError(error) if not_executed::is_read_only(error))
 }
 
 /// Whether the shard refuses, rather than one key or a redirection.
-fn is_by_shard(refusal: &Refusal, failure: &Failure) -> bool {
+fn is_by_shard(refusal: &NotExecuted, failure: &Failure) -> bool {
     match refusal {
-        Refusal::Moved(_) | Refusal::Ask(_) | Refusal::TryAgain => false,
-        Refusal::NotNow(_) | Refusal::Failed(_) => !matches!(failure.kind, Kind::Key | Kind::Moved),
+        NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain => false,
+        NotExecuted::NotNow(_) | NotExecuted::Failed(_) => !matches!(failure.kind, Kind::Key | Kind::Moved),
     }
 }
 
@@ -255,8 +257,8 @@ mod tests {
     use crate::store::Work;
     use crate::store::redis::lane::shared::Shared;
     use crate::store::redis::protocol::address::Address;
+    use crate::store::redis::request::Ask;
     use crate::store::redis::request::tests::ask;
-    use crate::store::redis::request::{Ask, Matter};
     use crate::workers::Workers;
 
     /// The caller of a refund may have given up. A later check over another connection may have
@@ -277,7 +279,7 @@ mod tests {
         let shard = Shard::new(Address { host: "shard".into(), port: 7001 }, Arc::new(shared));
         let settled = |work: Work, reply: Vec<Value>| {
             let (first, verdict) = ask("key");
-            let group = Group::of(Ask { matter: Matter::work(work, &[]), ..first });
+            let group = Group::of(Ask { work, ..first });
             let (slot, before) = (group.slot(), generations.current(group.slot()));
             drop(verdict);
             let mut batch = Batch::of(vec![group], &shard);

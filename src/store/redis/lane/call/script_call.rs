@@ -1,19 +1,18 @@
 //! One script call of a pipeline: for one key, or for several that share it.
 
-use redis::{Cmd, ServerErrorKind, Value};
+use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 
 use crate::limit::key::Fingerprint;
 use crate::limit::time::Micros;
-use crate::store::StoreError;
-use crate::store::redis::lane::call::key_batch::{COSTS, Group, Outcome};
+use crate::store::redis::lane::call::key_batch::{COSTS, Group};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::check;
-use crate::store::redis::protocol::failure::Failure;
+use crate::store::redis::protocol::not_executed::{NotExecuted, is_from_inside, refused};
+use crate::store::redis::protocol::reply::Reply;
 use crate::store::redis::protocol::sources::Script;
-use crate::store::redis::request::Refusal;
 use crate::telemetry::traces;
 
 /// The most quotas in a call for several keys. The server spends about a millisecond on them.
@@ -89,7 +88,7 @@ impl Bundle {
 
     /// Makes its call carry the script's source, unless an earlier call does.
     fn bring_script(&mut self, brought: &mut SmallVec<[Script; 4]>) {
-        if let Some(script) = self.groups[0].script_of_work().filter(|script| !brought.contains(script)) {
+        if let Some(script) = self.groups[0].script_in_order().filter(|script| !brought.contains(script)) {
             brought.push(script);
             self.by = By::Source;
         }
@@ -121,24 +120,24 @@ impl Bundle {
     pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
         let (now, time) = (now + self.lead, shard.time());
         if let [group] = &self.groups[..] {
-            return group.command(self.by, now, time);
+            return group.call().command(self.by, now, time);
         }
         check::command(&self.calls(), shard.declared(), self.by, now, time)
     }
 
-    /// Returns one outcome for each group.
-    pub fn outcomes(&self, reply: &Value, from: &Address) -> SmallVec<[Outcome; 1]> {
+    /// Returns one reply for each group.
+    pub fn replies(&self, reply: &Value, from: &Address) -> SmallVec<[Reply; 1]> {
         if let Value::ServerError(error) = reply {
             let several = self.groups.len() > 1;
-            let outcome = || match refused(error, from) {
-                Refusal::Failed(_) if several && !is_from_inside(error) => Outcome::Again,
-                refusal => Outcome::Refused(refusal),
+            let of_each = || match refused(error, from) {
+                NotExecuted::Failed(_) if several && !is_from_inside(error) => Reply::Undecided,
+                refusal => Reply::NotExecuted(refusal),
             };
-            return self.groups.iter().map(|_| outcome()).collect();
+            return self.groups.iter().map(|_| of_each()).collect();
         }
         match &self.groups[..] {
-            [group] => smallvec![group.outcome(reply)],
-            _ => check::replies(&self.calls(), reply).into_iter().map(Outcome::of).collect(),
+            [group] => smallvec![group.call().reply(reply)],
+            _ => check::replies(&self.calls(), reply),
         }
     }
 
@@ -168,68 +167,23 @@ impl Bundle {
     }
 }
 
-/// Interprets an error reply. The script decides before it writes, and raises nothing after its
-/// first write. An error thus means that nothing was charged. A redirection without a host refers
-/// to the server that sent it. A redirection to a node without a name leads nowhere until discovery
-/// finds the node.
-fn refused(error: &redis::ServerError, from: &Address) -> Refusal {
-    let details = error.details().unwrap_or_default();
-    let redirected = |to: fn(Address) -> Refusal| {
-        let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
-        Some(match &*named.host {
-            "?" => Refusal::NotNow("the server redirects to a node without a name".into()),
-            "" => to(Address { host: from.host.clone(), ..named }),
-            _ => to(named),
-        })
-    };
-    let refusal = match error.kind() {
-        Some(ServerErrorKind::Moved) => redirected(Refusal::Moved),
-        Some(ServerErrorKind::Ask) => redirected(Refusal::Ask),
-        Some(ServerErrorKind::TryAgain) => Some(Refusal::TryAgain),
-        _ if executes_nothing(error) || is_read_only(error) => {
-            Some(Refusal::NotNow(Failure::of_reply(error).to_string()))
-        }
-        _ => None,
-    };
-    refusal.unwrap_or_else(|| StoreError::Refused(Failure::of_reply(error).to_string()).into())
-}
-
-/// Whether the server executes no calls at the moment.
-pub fn executes_nothing(error: &redis::ServerError) -> bool {
-    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown};
-    matches!(error.kind(), Some(BusyLoading | ClusterDown | MasterDown))
-}
-
-/// Whether the error comes from a replica. Before Redis 7.0, the error of a script is nested in
-/// another error.
-pub fn is_read_only(error: &redis::ServerError) -> bool {
-    let is_within = || error.details().is_some_and(|details| details.contains(" -READONLY "));
-    error.kind() == Some(ServerErrorKind::ReadOnly) || is_within()
-}
-
-/// Whether the script itself failed: the server then adds the place. A server or a proxy that
-/// rejects calls for several keys does so before it runs them.
-fn is_from_inside(error: &redis::ServerError) -> bool {
-    error.details().is_some_and(|details| details.contains("user_script"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::store::Work;
+    use crate::store::redis::request::Ask;
     use crate::store::redis::request::tests::ask;
-    use crate::store::redis::request::{Ask, Matter};
 
     fn group(key: &str) -> Group {
         Group::of(ask(key).0)
     }
 
     /// Returns the outcome of a call for one key with this error reply.
-    fn outcome(error: &str) -> Option<Outcome> {
+    fn outcome(error: &str) -> Option<Reply> {
         let from = Address { host: "shard".into(), port: 7001 };
         let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
         let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
-        bundle.outcomes(&reply, &from).pop()
+        bundle.replies(&reply, &from).pop()
     }
 
     #[test]
@@ -238,32 +192,32 @@ mod tests {
         let outcome = |keys: &[&str], error: &str| {
             let bundle = Bundle { groups: keys.iter().map(|key| group(key)).collect(), by: By::Hash, lead: 0 };
             let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
-            let mut outcomes = bundle.outcomes(&reply, &from);
+            let mut outcomes = bundle.replies(&reply, &from);
             assert_eq!(outcomes.len(), keys.len());
             outcomes.pop()
         };
         for error in ["CROSSSLOT Keys in request don't hash to the same slot", "ERR Number of keys can't be zero"] {
-            assert!(matches!(outcome(&["a", "b"], error), Some(Outcome::Again)), "{error}");
-            assert!(matches!(outcome(&["a"], error), Some(Outcome::Refused(Refusal::Failed(_)))), "{error}");
+            assert!(matches!(outcome(&["a", "b"], error), Some(Reply::Undecided)), "{error}");
+            assert!(matches!(outcome(&["a"], error), Some(Reply::NotExecuted(NotExecuted::Failed(_)))), "{error}");
         }
         let inside = "ERR bad argument script: 1e6a, on @user_script:12.";
-        assert!(matches!(outcome(&["a", "b"], inside), Some(Outcome::Refused(Refusal::Failed(_)))));
+        assert!(matches!(outcome(&["a", "b"], inside), Some(Reply::NotExecuted(NotExecuted::Failed(_)))));
         let elsewhere = outcome(&["a", "b"], "MOVED 1 127.0.0.1:7002");
-        assert!(matches!(elsewhere, Some(Outcome::Refused(Refusal::Moved(_)))));
+        assert!(matches!(elsewhere, Some(Reply::NotExecuted(NotExecuted::Moved(_)))));
     }
 
     #[test]
     fn a_redirection_without_a_host_leads_to_the_same_and_one_to_nobody_nowhere() {
         let other = |host: &str| Address { host: host.into(), port: 7002 };
         let led_to = |outcome| match outcome {
-            Some(Outcome::Refused(Refusal::Moved(address) | Refusal::Ask(address))) => Some(address),
+            Some(Reply::NotExecuted(NotExecuted::Moved(address) | NotExecuted::Ask(address))) => Some(address),
             _ => None,
         };
         for word in ["MOVED", "ASK"] {
             assert_eq!(led_to(outcome(&format!("{word} 1 :7002"))), Some(other("shard")));
             assert_eq!(led_to(outcome(&format!("{word} 1 elsewhere:7002"))), Some(other("elsewhere")));
             let nobody = outcome(&format!("{word} 1 ?:7002"));
-            assert!(matches!(nobody, Some(Outcome::Refused(Refusal::NotNow(_)))), "{word}");
+            assert!(matches!(nobody, Some(Reply::NotExecuted(NotExecuted::NotNow(_)))), "{word}");
         }
     }
 
@@ -274,7 +228,7 @@ mod tests {
             "ERR Error running script (call to f_5f): @user_script:12: @user_script: 12: -READONLY You can't write against \
              a read only replica.",
         ] {
-            assert!(matches!(outcome(error), Some(Outcome::Refused(Refusal::NotNow(_)))), "{error}");
+            assert!(matches!(outcome(error), Some(Reply::NotExecuted(NotExecuted::NotNow(_)))), "{error}");
         }
     }
 
@@ -282,7 +236,7 @@ mod tests {
     fn a_refusal_names_its_cause_without_the_place_in_the_script() {
         let error = "OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:12.";
         let told = match outcome(error) {
-            Some(Outcome::Refused(Refusal::Failed(error))) => Some(error.to_string()),
+            Some(Reply::NotExecuted(NotExecuted::Failed(error))) => Some(error.to_string()),
             _ => None,
         };
         let sentence = "refused: OOM: the memory of the server is full (maxmemory), so it makes no charges";
@@ -291,8 +245,7 @@ mod tests {
 
     #[test]
     fn the_calls_of_a_key_keep_their_order() {
-        let once =
-            || Group::of(Ask { matter: Matter::work(Work::Once { id: "id".into(), cost: 1 }, &[]), ..ask("a").0 });
+        let once = || Group::of(Ask { work: Work::Once { id: "id".into(), cost: 1 }, ..ask("a").0 });
         let bundles = bundles(vec![group("b"), group("a"), once(), group("a"), group("c"), group("d")], true);
         let keys = |bundle: &Bundle| bundle.groups.iter().map(Group::key).collect::<Vec<_>>();
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| group(key).key());
