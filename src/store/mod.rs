@@ -273,7 +273,7 @@ impl Store {
     pub fn set_response_timeout(&self, timeout: Duration) {
         match self {
             Self::Memory(_) => {}
-            Self::Redis(redis) => redis.set_overdue(timeout),
+            Self::Redis(redis) => redis.set_response_timeout(timeout),
         }
     }
 

@@ -78,8 +78,8 @@ impl RedisStore {
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
-    pub fn set_overdue(&self, overdue: Duration) {
-        self.router.topology.shared().set_overdue(overdue);
+    pub fn set_response_timeout(&self, response_timeout: Duration) {
+        self.router.topology.shared().set_response_timeout(response_timeout);
     }
 
     /// Waits until the topology is known.

@@ -18,7 +18,7 @@ pub type Answer = Result<Done, NotExecuted>;
 
 /// Work for one key. Requests are moved often, so rare fields are boxed.
 #[derive(Debug)]
-pub struct Ask {
+pub struct KeyRequest {
     pub tag: Arc<Tag>,
     pub policy: Arc<Policy>,
     pub fingerprint: Fingerprint,
@@ -31,31 +31,31 @@ pub struct Ask {
     pub deadline: Micros,
     /// The trace of a check that is traced.
     pub trace: Option<Box<Waiting>>,
-    pub answer: Return,
+    pub reply_to: ReplyTo,
 }
 
 /// The destination of an answer.
 #[derive(Debug)]
-pub enum Return {
-    To(oneshot::Sender<Answer>),
+pub enum ReplyTo {
+    One(oneshot::Sender<Answer>),
     /// The caller of several requests, with the index of this one among them.
-    Among(mpsc::UnboundedSender<(usize, Answer)>, usize),
+    Batch(mpsc::UnboundedSender<(usize, Answer)>, usize),
 }
 
-impl Return {
+impl ReplyTo {
     /// Sends the answer. A caller that has gone needs none.
     pub fn send(self, answer: Answer) {
         match self {
-            Self::To(caller) => _ = caller.send(answer),
-            Self::Among(caller, place) => _ = caller.send((place, answer)),
+            Self::One(caller) => _ = caller.send(answer),
+            Self::Batch(caller, place) => _ = caller.send((place, answer)),
         }
     }
 
     /// Whether the caller has gone.
     pub fn is_closed(&self) -> bool {
         match self {
-            Self::To(caller) => caller.is_closed(),
-            Self::Among(caller, _) => caller.is_closed(),
+            Self::One(caller) => caller.is_closed(),
+            Self::Batch(caller, _) => caller.is_closed(),
         }
     }
 }
@@ -81,11 +81,11 @@ pub mod tests {
     pub type Verdict = oneshot::Receiver<Answer>;
 
     /// Creates a request for a key under a shared policy, and the receiver of its answer.
-    pub fn ask(key: &str) -> (Ask, Verdict) {
+    pub fn request(key: &str) -> (KeyRequest, Verdict) {
         static SHARED: OnceLock<(Arc<Policy>, Fingerprinter)> = OnceLock::new();
         let (policy, fingerprints) = SHARED.get_or_init(|| (Arc::new(policy()), Fingerprinter::default()));
         let (answer, verdict) = oneshot::channel();
-        let ask = Ask {
+        let request = KeyRequest {
             tag: Arc::new(Tag::new("ratelimit", key)),
             fingerprint: fingerprints.fingerprint(&policy.name, key),
             policy: policy.clone(),
@@ -94,9 +94,9 @@ pub mod tests {
             asking: false,
             deadline: 1_000_000,
             trace: None,
-            answer: Return::To(answer),
+            reply_to: ReplyTo::One(answer),
         };
-        (ask, verdict)
+        (request, verdict)
     }
 
     fn policy() -> Policy {

@@ -19,7 +19,7 @@ const OLDEST: (u32, u32) = (6, 2);
 /// The last known faults of a server, so that each is logged once. The lane owns this, and its
 /// connections share it.
 #[derive(Debug, Default)]
-pub struct LookedOver {
+pub struct Preflight {
     /// `maxmemory-policy`; empty before the first check.
     eviction: Mutex<String>,
     /// Whether the log reports that a restart loses the server's data.
@@ -36,7 +36,7 @@ pub async fn prepare(
     connection: &mut Connection,
     address: &Address,
     durability: Durability,
-    known: &LookedOver,
+    known: &Preflight,
 ) -> Result<(Micros, bool), Failure> {
     let mut pipeline = redis::pipe();
     for source in sources::wanted() {
@@ -55,8 +55,8 @@ pub async fn prepare(
     }
     let time = time_of(time)?;
     match durability {
-        Durability::Primary => look_over(&info, address, known),
-        Durability::Replica => look_over_persistence(&info, address, known),
+        Durability::Primary => check_version_and_eviction(&info, address, known),
+        Durability::Replica => check_persistence(&info, address, known),
     }
     Ok((time, info.is_cluster()))
 }
@@ -74,18 +74,14 @@ pub fn sentinel() -> Failure {
 ///
 /// # Errors
 /// When it does not answer.
-pub async fn look_over_eviction(
-    connection: &mut Connection,
-    address: &Address,
-    known: &LookedOver,
-) -> Result<(), Failure> {
+pub async fn check_eviction(connection: &mut Connection, address: &Address, known: &Preflight) -> Result<(), Failure> {
     let info = info_of(connection.send(redis::cmd("INFO").arg("memory")).await?)?;
     warn_of_eviction(&Info(&info), address, known);
     Ok(())
 }
 
 /// Warns once for each change, whichever connection notices it first. Returns true after a warning.
-fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &LookedOver) -> bool {
+fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &Preflight) -> bool {
     let Some(policy) = info.field("maxmemory_policy") else { return false };
     let policy = cleaned(policy, 50);
     let mut known = known.eviction.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +97,7 @@ fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &LookedOver) -> b
     evicts
 }
 
-fn look_over(info: &Info<'_>, address: &Address, known: &LookedOver) {
+fn check_version_and_eviction(info: &Info<'_>, address: &Address, known: &Preflight) {
     warn_of_eviction(info, address, known);
     if let Some((major, minor)) = info.version().filter(|version| *version < OLDEST) {
         tracing::warn!(
@@ -113,7 +109,7 @@ fn look_over(info: &Info<'_>, address: &Address, known: &LookedOver) {
 
 /// A primary may return without its data before a replica takes over. The replica then copies the
 /// empty data, and acknowledged charges are lost.
-fn look_over_persistence(info: &Info<'_>, address: &Address, known: &LookedOver) {
+fn check_persistence(info: &Info<'_>, address: &Address, known: &Preflight) {
     if info.field("aof_enabled") == Some("0") && !known.is_volatile.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             shard = %address,
@@ -131,7 +127,7 @@ mod tests {
         let address = Address::parse("192.0.2.1:1").unwrap();
         let told =
             |policy: &str, known| warn_of_eviction(&Info(&format!("maxmemory_policy:{policy}\r\n")), &address, known);
-        let (one, other) = (LookedOver::default(), LookedOver::default());
+        let (one, other) = (Preflight::default(), Preflight::default());
         let policies = ["noeviction", "allkeys-lru", "allkeys-lru", "volatile-ttl", "noeviction", "volatile-ttl"];
         assert_eq!(policies.map(|policy| told(policy, &one)), [false, true, false, true, false, true]);
         assert!(told("volatile-ttl", &other));

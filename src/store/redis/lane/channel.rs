@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use crate::store::StoreError;
-use crate::store::redis::request::Ask;
+use crate::store::redis::request::KeyRequest;
 
 /// Requests that enter together.
-pub type Piece = SmallVec<[Ask; 1]>;
+pub type Piece = SmallVec<[KeyRequest; 1]>;
 
 /// The sending end.
 #[derive(Debug)]
-pub struct Inlet {
+pub struct LaneSender {
     pieces: mpsc::UnboundedSender<Piece>,
     waiting: Arc<AtomicUsize>,
     room: usize,
@@ -25,33 +25,36 @@ pub struct Inlet {
 
 /// The driver's end.
 #[derive(Debug)]
-pub struct Inbox {
+pub struct LaneReceiver {
     pieces: mpsc::UnboundedReceiver<Piece>,
     waiting: Arc<AtomicUsize>,
 }
 
 /// Creates both ends of a channel with room for `room` requests.
-pub fn inbox(room: usize) -> (Inlet, Inbox) {
+pub fn channel(room: usize) -> (LaneSender, LaneReceiver) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    (Inlet { pieces: sender, waiting: waiting.clone(), room }, Inbox { pieces: receiver, waiting })
+    (
+        LaneSender { pieces: sender, waiting: waiting.clone(), room },
+        LaneReceiver { pieces: receiver, waiting },
+    )
 }
 
-impl Inlet {
+impl LaneSender {
     /// Sends requests to the driver. Rejects those that exceed the room.
-    pub fn put(&self, mut asks: Piece) {
-        let room = self.room.saturating_sub(self.waiting.fetch_add(asks.len(), Ordering::Relaxed));
-        if room < asks.len() {
-            let over = asks.drain(room..);
+    pub fn send(&self, mut requests: Piece) {
+        let room = self.room.saturating_sub(self.waiting.fetch_add(requests.len(), Ordering::Relaxed));
+        if room < requests.len() {
+            let over = requests.drain(room..);
             self.waiting.fetch_sub(over.len(), Ordering::Relaxed);
-            over.for_each(|ask| ask.answer.send(Err(StoreError::QueueFull.into())));
+            over.for_each(|request| request.reply_to.send(Err(StoreError::QueueFull.into())));
         }
-        if asks.is_empty() {
+        if requests.is_empty() {
             return;
         }
-        if let Err(mpsc::error::SendError(asks)) = self.pieces.send(asks) {
+        if let Err(mpsc::error::SendError(requests)) = self.pieces.send(requests) {
             let ended = || StoreError::Unreachable("the lane has ended".into());
-            asks.into_iter().for_each(|ask| ask.answer.send(Err(ended().into())));
+            requests.into_iter().for_each(|request| request.reply_to.send(Err(ended().into())));
         }
     }
 
@@ -66,7 +69,7 @@ impl Inlet {
     }
 }
 
-impl Inbox {
+impl LaneReceiver {
     /// Returns the next piece, or none when all senders are gone.
     pub async fn recv(&mut self) -> Option<Piece> {
         let piece = self.pieces.recv().await?;
@@ -91,11 +94,11 @@ mod tests {
 
     use super::*;
     use crate::store::redis::protocol::not_executed::NotExecuted;
-    use crate::store::redis::request::tests::{Verdict, ask};
+    use crate::store::redis::request::tests::{Verdict, request};
 
     /// Creates a piece of `count` requests, and the receivers of their answers.
     fn piece(count: usize) -> (Piece, Vec<Verdict>) {
-        (0..count).map(|_| ask("key")).unzip()
+        (0..count).map(|_| request("key")).unzip()
     }
 
     fn answers(verdicts: &mut [Verdict]) -> Vec<Option<StoreError>> {
@@ -108,40 +111,40 @@ mod tests {
 
     #[test]
     fn asks_come_out_in_the_pieces_that_they_went_in() {
-        let (inlet, mut inbox) = inbox(9);
+        let (sender, mut receiver) = channel(9);
         let (pieces, _verdicts): (Vec<_>, Vec<_>) = [2, 1, 3].map(piece).into_iter().unzip();
-        pieces.into_iter().for_each(|piece| inlet.put(piece));
-        assert_eq!(inlet.waiting(), 6);
-        let sizes: Vec<_> = std::iter::from_fn(|| inbox.try_recv()).map(|piece| piece.len()).collect();
-        assert_eq!((sizes, inlet.waiting()), (vec![2, 1, 3], 0));
+        pieces.into_iter().for_each(|piece| sender.send(piece));
+        assert_eq!(sender.waiting(), 6);
+        let sizes: Vec<_> = std::iter::from_fn(|| receiver.try_recv()).map(|piece| piece.len()).collect();
+        assert_eq!((sizes, sender.waiting()), (vec![2, 1, 3], 0));
     }
 
     #[test]
     fn what_there_is_no_room_for_is_refused() {
-        let (inlet, mut inbox) = inbox(3);
+        let (sender, mut receiver) = channel(3);
         let (first, mut waiting) = piece(2);
         let (second, mut verdicts) = piece(3);
-        inlet.put(first);
-        inlet.put(second);
+        sender.send(first);
+        sender.send(second);
         let full = || Some(StoreError::QueueFull);
         assert_eq!((answers(&mut waiting), answers(&mut verdicts)), (vec![None, None], vec![None, full(), full()]));
         let (third, mut verdicts) = piece(1);
-        inlet.put(third);
-        assert_eq!((answers(&mut verdicts), inlet.waiting()), (vec![full()], 3));
+        sender.send(third);
+        assert_eq!((answers(&mut verdicts), sender.waiting()), (vec![full()], 3));
         // Requests that the driver receives make room.
-        assert_eq!(inbox.try_recv().map(|piece| piece.len()), Some(2));
+        assert_eq!(receiver.try_recv().map(|piece| piece.len()), Some(2));
         let (fourth, mut verdicts) = piece(3);
-        inlet.put(fourth);
-        assert_eq!((answers(&mut verdicts), inlet.waiting()), (vec![None, None, full()], 3));
+        sender.send(fourth);
+        assert_eq!((answers(&mut verdicts), sender.waiting()), (vec![None, None, full()], 3));
     }
 
     #[test]
     fn nobody_waits_for_a_driver_that_has_ended() {
-        let (inlet, driver) = inbox(3);
+        let (sender, driver) = channel(3);
         drop(driver);
-        let (ask, mut verdict) = ask("key");
-        inlet.put(smallvec![ask]);
+        let (request, mut verdict) = request("key");
+        sender.send(smallvec![request]);
         assert!(matches!(verdict.try_recv(), Ok(Err(NotExecuted::Failed(StoreError::Unreachable(_))))));
-        assert!(inlet.is_closed());
+        assert!(sender.is_closed());
     }
 }

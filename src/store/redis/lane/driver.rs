@@ -17,7 +17,7 @@ use crate::store::redis::connect::attempt::Attempt;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::preflight::prepare;
 use crate::store::redis::connect::questions::{self, bounded};
-use crate::store::redis::lane::channel::{Inbox, Inlet, Piece, inbox};
+use crate::store::redis::lane::channel::{LaneReceiver, LaneSender, Piece, channel};
 use crate::store::redis::lane::probe::probe;
 use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::session::{End, Session};
@@ -38,7 +38,7 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::fr
 
 /// Owns the connection of a lane.
 pub struct Driver {
-    asks: Inbox,
+    receiver: LaneReceiver,
     shard: Arc<Shard>,
     /// The breaker: while it is open, requests without a connection are rejected at once.
     is_open: bool,
@@ -54,14 +54,14 @@ pub struct Driver {
 
 impl Driver {
     /// Starts a driver, which ends when all senders are gone.
-    pub fn start(shard: Arc<Shard>) -> Inlet {
-        let (inlet, asks) = inbox(QUEUE);
+    pub fn start(shard: Arc<Shard>) -> LaneSender {
+        let (sender, receiver) = channel(QUEUE);
         let (why, connect) = (Failure::late(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
         let workers = shard.workers().clone();
-        let driver = Self { asks, shard, is_open: false, why, queue: waiting, connect, pause };
+        let driver = Self { receiver, shard, is_open: false, why, queue: waiting, connect, pause };
         workers.spawn(Kind::Lane, driver.run());
-        inlet
+        sender
     }
 
     async fn run(mut self) {
@@ -72,7 +72,7 @@ impl Driver {
                     self.is_open = false;
                     (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
                     self.shard.set_connected(true);
-                    let (receiver, queue) = (&mut self.asks, &mut self.queue);
+                    let (receiver, queue) = (&mut self.receiver, &mut self.queue);
                     let end = Session::new(connection, receiver, queue, &self.shard).run().await;
                     self.shard.set_connected(false);
                     match end {
@@ -88,7 +88,7 @@ impl Driver {
                             continue;
                         }
                     }
-                    self.shard.doubt();
+                    self.shard.request_refresh();
                 }
                 Err(error) => {
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
@@ -107,12 +107,12 @@ impl Driver {
     /// Opens the breaker until the next attempt. Returns true when all senders are gone.
     async fn give_up(&mut self, why: &Failure) -> bool {
         self.open_breaker(why);
-        self.shard.doubt();
-        self.refuse(why).await
+        self.shard.request_refresh();
+        self.reject(why).await
     }
 
     fn open_breaker(&mut self, failure: &Failure) {
-        self.queue.refuse(&StoreError::Unreachable(failure.to_string()).into());
+        self.queue.reject(&StoreError::Unreachable(failure.to_string()).into());
         self.queue.note(&self.shard.metrics);
         self.shard.blame(failure);
         self.why = failure.clone();
@@ -133,7 +133,7 @@ impl Driver {
             let attempt = Attempt::default();
             let mut connection = attempt.within(limit, connect(&shard, &attempt)).await?;
             if is_open || shard.charging.has_refused() {
-                bounded(shard.patience(), probe(&mut connection, &shard)).await?;
+                bounded(shard.silence_limit(), probe(&mut connection, &shard)).await?;
             }
             Ok(connection)
         };
@@ -141,20 +141,20 @@ impl Driver {
         loop {
             tokio::select! {
                 connected = &mut connecting => return connected,
-                Some(asks) = self.asks.recv(), if is_open => refuse(asks, &self.why, &self.shard),
+                Some(requests) = self.receiver.recv(), if is_open => reject(requests, &self.why, &self.shard),
             }
         }
     }
 
     /// Rejects requests until the next attempt. Returns true when all senders are gone.
-    async fn refuse(&mut self, why: &Failure) -> bool {
+    async fn reject(&mut self, why: &Failure) -> bool {
         let pause = tokio::time::sleep(self.pause);
         tokio::pin!(pause);
         loop {
             tokio::select! {
                 () = &mut pause => return false,
-                asks = self.asks.recv() => match asks {
-                    Some(asks) => refuse(asks, why, &self.shard),
+                requests = self.receiver.recv() => match requests {
+                    Some(requests) => reject(requests, why, &self.shard),
                     None => return true,
                 },
             }
@@ -166,13 +166,13 @@ impl Driver {
 async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure> {
     let mut connection = Connection::open(&shard.address, shard.credentials(), attempt).await?;
     let sent = shard.now();
-    let (address, durability, known) = (&shard.address, shard.durability, &shard.looked_over);
+    let (address, durability, known) = (&shard.address, shard.durability, &shard.preflight);
     let (time, is_cluster) = prepare(&mut connection, address, durability, known).await?;
     shard.set_cluster(is_cluster);
     // A server that does not answer CLUSTER SLOTS is used all the same.
     if is_cluster
         && let Ok(slots) = questions::slots(&mut connection).await
-        && shard.is_strange(&cluster_slots::ids(&slots))
+        && shard.is_foreign_cluster(&cluster_slots::ids(&slots))
     {
         return Err(Failure::connection("another cluster is at its address"));
     }
@@ -181,10 +181,11 @@ async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure
 }
 
 /// Rejects requests for lack of a connection. Notes a refusal if one of them may charge.
-fn refuse(asks: Piece, why: &Failure, shard: &Shard) {
-    if asks.iter().any(|ask| ask.work.may_charge()) {
+fn reject(requests: Piece, why: &Failure, shard: &Shard) {
+    if requests.iter().any(|request| request.work.may_charge()) {
         shard.refuse(why);
     }
-    asks.into_iter()
-        .for_each(|ask| ask.answer.send(Err(StoreError::Unreachable(why.to_string()).into())));
+    requests
+        .into_iter()
+        .for_each(|request| request.reply_to.send(Err(StoreError::Unreachable(why.to_string()).into())));
 }

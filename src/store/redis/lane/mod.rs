@@ -16,12 +16,12 @@ use smallvec::smallvec;
 use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::ShardReading;
-use crate::store::redis::lane::channel::{Inlet, Piece};
+use crate::store::redis::lane::channel::{LaneSender, Piece};
 use crate::store::redis::lane::driver::Driver;
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
-use crate::store::redis::request::Ask;
+use crate::store::redis::request::KeyRequest;
 
 pub mod call;
 
@@ -55,12 +55,12 @@ pub struct Lane(Arc<Entry>);
 
 #[derive(Debug)]
 struct Entry {
-    inlet: Inlet,
+    sender: LaneSender,
     shard: Arc<Shard>,
     /// The connection for charges that wait for a replica, opened by the first of them. WAIT blocks
     /// all later calls on its connection and covers the charges of that connection only. Work
     /// without charges does not use it.
-    durable: OnceLock<Inlet>,
+    durable: OnceLock<LaneSender>,
     /// The lane is kept until then even if its primary owns no slots, us by this node's clock.
     kept_until: AtomicU64,
 }
@@ -69,35 +69,35 @@ impl Lane {
     /// Starts a lane towards `address`. It requests a new topology when its breaker opens.
     pub fn open(address: Address, shared: Arc<Shared>) -> Self {
         let shard = Arc::new(Shard::new(address, shared));
-        let inlet = Driver::start(shard.clone());
-        Self(Arc::new(Entry { inlet, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }))
+        let sender = Driver::start(shard.clone());
+        Self(Arc::new(Entry { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }))
     }
 
     /// Queues a request. The answer arrives over the request's channel, also when the queue is
     /// full.
-    pub fn ask(&self, ask: Ask) {
-        if ask.asking {
+    pub fn send(&self, request: KeyRequest) {
+        if request.asking {
             self.0.kept_until.store(self.0.shard.now() + KEPT, Ordering::Relaxed);
         }
-        match needs_replica(&ask) {
-            false => self.0.inlet.put(smallvec![ask]),
-            true => self.durable().put(smallvec![ask]),
+        match needs_replica(&request) {
+            false => self.0.sender.send(smallvec![request]),
+            true => self.durable().send(smallvec![request]),
         }
     }
 
     /// Queues the requests of one caller, none of them behind ASKING. They stay together as far as
-    /// they may share a batch.
-    pub fn ask_together(&self, asks: Piece) {
-        let (durable, others): (Piece, Piece) = asks.into_iter().partition(needs_replica);
+    /// they may share a pipeline.
+    pub fn send_together(&self, requests: Piece) {
+        let (durable, others): (Piece, Piece) = requests.into_iter().partition(needs_replica);
         if !others.is_empty() {
-            self.0.inlet.put(others);
+            self.0.sender.send(others);
         }
         if !durable.is_empty() {
-            self.durable().put(durable);
+            self.durable().send(durable);
         }
     }
 
-    fn durable(&self) -> &Inlet {
+    fn durable(&self) -> &LaneSender {
         self.0.durable.get_or_init(|| Driver::start(Arc::new(self.0.shard.durable_twin())))
     }
 
@@ -126,15 +126,15 @@ impl Lane {
 
     /// Whether its drivers still run. Only a bug in this program ends them.
     pub fn is_driven(&self) -> bool {
-        !self.0.inlet.is_closed() && self.0.durable.get().is_none_or(|inlet| !inlet.is_closed())
+        !self.0.sender.is_closed() && self.0.durable.get().is_none_or(|sender| !sender.is_closed())
     }
 
     /// Returns the metrics and the clock offset of the shard.
     pub fn read(&self) -> ShardReading {
         ShardReading {
             address: self.0.shard.address.to_string(),
-            queued: self.0.inlet.waiting()
-                + self.0.durable.get().map_or(0, Inlet::waiting)
+            queued: self.0.sender.waiting()
+                + self.0.durable.get().map_or(0, LaneSender::waiting)
                 + self.0.shard.metrics.held(),
             clock_offset: self.0.shard.offset(),
             counts: self.0.shard.metrics.read(),
@@ -143,8 +143,8 @@ impl Lane {
 }
 
 /// Whether a charge of this request waits for a replica.
-fn needs_replica(ask: &Ask) -> bool {
-    ask.policy.options.durability == Durability::Replica && ask.work.may_charge()
+fn needs_replica(request: &KeyRequest) -> bool {
+    request.policy.options.durability == Durability::Replica && request.work.may_charge()
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config::Credentials;
-    use crate::store::redis::lane::channel::inbox;
+    use crate::store::redis::lane::channel::channel;
     use crate::workers::Workers;
 
     #[test]
@@ -170,14 +170,14 @@ mod tests {
             None,
         ));
         let shard = Arc::new(Shard::new(Address { host: "shard".into(), port: 7001 }, shared));
-        let ((inlet, asks), (durable, durable_asks)) = (inbox(1), inbox(1));
-        let lane = Lane(Arc::new(Entry { inlet, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }));
+        let ((sender, requests), (durable, durable_asks)) = (channel(1), channel(1));
+        let lane = Lane(Arc::new(Entry { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }));
         assert!(lane.is_driven(), "nobody has asked for the other");
         lane.0.durable.set(durable).unwrap();
         assert!(lane.is_driven());
         drop(durable_asks);
         assert!(!lane.is_driven());
-        drop(asks);
+        drop(requests);
         assert!(!lane.is_driven());
     }
 }

@@ -24,7 +24,7 @@ pub async fn probe_while_down(mut connection: Connection, shard: &Shard) {
         if shard.durability == Durability::Primary && shard.is_refusing() {
             shard.log_down();
             // Other code detects a server that does not answer.
-            let _ = bounded(shard.patience(), probe(&mut connection, shard)).await;
+            let _ = bounded(shard.silence_limit(), probe(&mut connection, shard)).await;
         }
     }
 }
@@ -38,7 +38,7 @@ pub async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Fai
     match questions::probe(connection, key.as_deref()).await {
         Ok(()) if key.is_some() => shard.accept_probe(),
         Ok(()) => {}
-        Err(failure) if failure.kind == Kind::Moved => shard.doubt(),
+        Err(failure) if failure.kind == Kind::Moved => shard.request_refresh(),
         Err(failure) if failure.is_told() => shard.charging.explain(&failure),
         Err(failure) => return Err(failure),
     }
@@ -46,13 +46,13 @@ pub async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Fai
 }
 
 /// Warns when the server starts to evict keys during the connection. The loop never ends.
-pub async fn look_over_eviction(mut connection: Connection, shard: &Shard) {
+pub async fn watch_eviction(mut connection: Connection, shard: &Shard) {
     loop {
         tokio::time::sleep(EVICTION).await;
         // Other code detects a server that does not answer.
         let _ = bounded(
-            shard.patience(),
-            preflight::look_over_eviction(&mut connection, &shard.address, &shard.looked_over),
+            shard.silence_limit(),
+            preflight::check_eviction(&mut connection, &shard.address, &shard.preflight),
         )
         .await;
     }

@@ -10,16 +10,16 @@ use smallvec::SmallVec;
 
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
-use crate::store::redis::lane::call::key_batch::Group;
+use crate::store::redis::lane::call::key_batch::KeyBatch;
 use crate::store::redis::lane::metrics::ShardMetrics;
 use crate::store::redis::protocol::not_executed::NotExecuted;
-use crate::store::redis::request::Ask;
+use crate::store::redis::request::KeyRequest;
 
 /// The most requests that wait in a lane's channel, and the most in its queue. Further requests are
 /// rejected at once. 256 callers fit, even if each sends a hundred requests.
 pub const QUEUE: usize = 32_768;
 
-/// The most weight of one batch, not counting its last group; see [`Group::weight`]. The server
+/// The most weight of one pipeline, not counting its last batch; see [`KeyBatch::weight`]. The server
 /// does nothing else meanwhile.
 const WEIGHT: usize = 4096;
 
@@ -30,28 +30,28 @@ const ROOM: usize = 1024;
 #[derive(Default)]
 pub struct Queue {
     /// An entry for each key with waiting requests or calls in flight.
-    lines: HashMap<Fingerprint, Line, FingerprintState>,
-    /// The keys in `lines` that may be sent, in the order in which they became ready.
+    keys: HashMap<Fingerprint, KeyQueue, FingerprintState>,
+    /// The keys in `keys` that may be sent, in the order in which they became ready.
     ready: VecDeque<Fingerprint>,
     /// The number of waiting requests.
-    asks: usize,
+    requests: usize,
     /// The number that the metrics show.
     noted: usize,
 }
 
 /// The waiting requests of one key.
 #[derive(Default)]
-struct Line {
-    groups: SmallVec<[Group; 1]>,
-    /// The index of the group that accepts more requests.
+struct KeyQueue {
+    batches: SmallVec<[KeyBatch; 1]>,
+    /// The index of the batch that accepts more requests.
     open: Option<usize>,
-    is_under_way: bool,
+    is_in_flight: bool,
 }
 
 impl Queue {
     /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
-        self.asks
+        self.requests
     }
 
     /// Returns the number of keys that may be sent.
@@ -60,45 +60,45 @@ impl Queue {
     }
 
     /// Queues a request. Returns whether it may be sent.
-    pub fn add(&mut self, ask: Ask) -> bool {
-        self.asks += 1;
-        let key = ask.fingerprint;
-        let line = self.lines.entry(key).or_default();
-        if line.groups.is_empty() && !line.is_under_way {
+    pub fn add(&mut self, request: KeyRequest) -> bool {
+        self.requests += 1;
+        let key = request.fingerprint;
+        let waiting = self.keys.entry(key).or_default();
+        if waiting.batches.is_empty() && !waiting.is_in_flight {
             self.ready.push_back(key);
         }
-        line.add(ask);
-        !line.is_under_way
+        waiting.add(request);
+        !waiting.is_in_flight
     }
 
-    /// Dequeues the first groups with waiting callers, `most` at most. Marks their keys as in
+    /// Dequeues the first batches with waiting callers, `most` at most. Marks their keys as in
     /// flight.
-    pub fn take(&mut self, most: usize) -> Vec<Group> {
+    pub fn take(&mut self, most: usize) -> Vec<KeyBatch> {
         let (mut taken, mut weight) = (Vec::with_capacity(self.ready.len().min(most)), 0);
         while taken.len() < most
             && weight < WEIGHT
             && let Some(key) = self.ready.pop_front()
         {
             // Each ready key has an entry.
-            let Some(line) = self.lines.get_mut(&key) else { continue };
+            let Some(waiting) = self.keys.get_mut(&key) else { continue };
             let before = taken.len();
-            let mut groups = std::mem::take(&mut line.groups).into_iter();
+            let mut batches = std::mem::take(&mut waiting.batches).into_iter();
             while taken.len() < most
                 && weight < WEIGHT
-                && let Some(mut group) = groups.next()
+                && let Some(mut batch) = batches.next()
             {
-                line.open = line.open.and_then(|place| place.checked_sub(1));
-                self.asks -= group.asks.len();
-                if group.is_wanted() {
-                    weight += group.weight();
-                    taken.push(group);
+                waiting.open = waiting.open.and_then(|place| place.checked_sub(1));
+                self.requests -= batch.requests.len();
+                if batch.is_wanted() {
+                    weight += batch.weight();
+                    taken.push(batch);
                 }
             }
-            line.groups = groups.collect();
-            line.is_under_way = taken.len() > before;
-            // No caller waits for these groups, and the entry is empty.
-            if !line.is_under_way {
-                self.lines.remove(&key);
+            waiting.batches = batches.collect();
+            waiting.is_in_flight = taken.len() > before;
+            // No caller waits for these batches, and the entry is empty.
+            if !waiting.is_in_flight {
+                self.keys.remove(&key);
             }
         }
         taken
@@ -106,56 +106,57 @@ impl Queue {
 
     /// Notes that the calls of a key have ended, if it had any.
     pub fn release(&mut self, key: Fingerprint) {
-        let Some(line) = self.lines.get_mut(&key).filter(|line| line.is_under_way) else { return };
-        line.is_under_way = false;
-        if !line.groups.is_empty() {
+        let Some(waiting) = self.keys.get_mut(&key).filter(|waiting| waiting.is_in_flight) else { return };
+        waiting.is_in_flight = false;
+        if !waiting.batches.is_empty() {
             return self.ready.push_back(key);
         }
-        self.lines.remove(&key);
-        if self.lines.is_empty() {
-            self.lines.shrink_to(ROOM);
+        self.keys.remove(&key);
+        if self.keys.is_empty() {
+            self.keys.shrink_to(ROOM);
             self.ready.shrink_to(ROOM);
         }
     }
 
     /// Notes that all calls have ended.
     pub fn release_all(&mut self) {
-        let under_way: Vec<_> = self.lines.iter().filter(|(_, line)| line.is_under_way).map(|(key, _)| *key).collect();
-        under_way.into_iter().for_each(|key| self.release(key));
+        let in_flight: Vec<_> =
+            self.keys.iter().filter(|(_, waiting)| waiting.is_in_flight).map(|(key, _)| *key).collect();
+        in_flight.into_iter().for_each(|key| self.release(key));
     }
 
     /// Reports its length to the metrics.
     pub fn note(&mut self, metrics: &ShardMetrics) {
-        if self.noted != self.asks {
-            metrics.hold(self.noted, self.asks);
-            self.noted = self.asks;
+        if self.noted != self.requests {
+            metrics.hold(self.noted, self.requests);
+            self.noted = self.requests;
         }
     }
 
     /// Rejects all waiting requests. No calls are in flight by then.
-    pub fn refuse(&mut self, refusal: &NotExecuted) {
+    pub fn reject(&mut self, reason: &NotExecuted) {
         let empty = Self { noted: self.noted, ..Self::default() };
-        let lines = std::mem::replace(self, empty).lines.into_values();
-        lines.flat_map(|line| line.groups).for_each(|group| group.reject(refusal));
+        let keys = std::mem::replace(self, empty).keys.into_values();
+        keys.flat_map(|waiting| waiting.batches).for_each(|batch| batch.reject(reason));
     }
 }
 
-impl Line {
-    /// A charge merges into the open group of its key. Other work gets a group of its own. A list
-    /// of checks keeps its order, so a charge behind a check with an id starts a new group.
-    fn add(&mut self, ask: Ask) {
-        match &ask.work {
+impl KeyQueue {
+    /// A charge merges into the open batch of its key. Other work gets a batch of its own. A list
+    /// of checks keeps its order, so a charge behind a check with an id starts a new batch.
+    fn add(&mut self, request: KeyRequest) {
+        match &request.work {
             Work::Take(_) => {
-                let open = self.open.and_then(|place| self.groups.get_mut(place));
-                if let Some(group) = open.filter(|group| group.accepts(&ask)) {
-                    return group.push(ask);
+                let open = self.open.and_then(|place| self.batches.get_mut(place));
+                if let Some(batch) = open.filter(|batch| batch.accepts(&request)) {
+                    return batch.push(request);
                 }
-                self.open = Some(self.groups.len());
+                self.open = Some(self.batches.len());
             }
             Work::Once { .. } => self.open = None,
             _ => {}
         }
-        self.groups.push(Group::of(ask));
+        self.batches.push(KeyBatch::of(request));
     }
 }
 
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
     use crate::limit::policy::{Algorithm, Policy};
     use crate::limit::quota::{Quota, Rule};
-    use crate::store::redis::request::tests::{Verdict, ask};
+    use crate::store::redis::request::tests::{Verdict, request};
 
     /// Queues requests for these keys in this order. Also returns the receivers of the answers.
     fn asked(keys: &[&str]) -> (Queue, Vec<Verdict>) {
@@ -189,13 +190,13 @@ mod tests {
     }
 
     fn put(queue: &mut Queue, key: &str) -> (bool, Verdict) {
-        let (ask, verdict) = ask(key);
-        (queue.add(ask), verdict)
+        let (request, verdict) = request(key);
+        (queue.add(request), verdict)
     }
 
-    /// Returns the number of requests in each group.
-    fn sizes(groups: &[Group]) -> Vec<usize> {
-        groups.iter().map(|group| group.asks.len()).collect()
+    /// Returns the number of requests in each batch.
+    fn sizes(batches: &[KeyBatch]) -> Vec<usize> {
+        batches.iter().map(|batch| batch.requests.len()).collect()
     }
 
     #[test]
@@ -220,22 +221,22 @@ mod tests {
         assert!(put(&mut queue, "b").0);
         assert_eq!((queue.len(), queue.ready()), (4, 1));
         queue.release(first[0].key());
-        // The calls of a key with several groups end together.
+        // The calls of a key with several batches end together.
         queue.release(first[0].key());
         assert_eq!((queue.len(), queue.ready()), (4, 2));
         // No caller waits for the answer of b.
         assert_eq!(sizes(&queue.take(9)), [3]);
-        assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (0, 0, 1));
+        assert_eq!((queue.len(), queue.ready(), queue.keys.len()), (0, 0, 1));
         queue.release_all();
-        assert!(queue.lines.is_empty());
+        assert!(queue.keys.is_empty());
     }
 
     #[test]
     fn work_of_a_key_that_does_not_merge_goes_by_itself() {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for work in [take(), look(), take(), look()] {
-            let (ask, verdict) = ask("a");
-            queue.add(Ask { work, ..ask });
+            let (request, verdict) = request("a");
+            queue.add(KeyRequest { work, ..request });
             verdicts.push(verdict);
         }
         let (first, waits) = (queue.take(2), queue.take(2));
@@ -252,13 +253,13 @@ mod tests {
         let once = || Work::Once { id: "id".into(), cost: 1 };
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for work in [take(), once(), take(), take(), Work::Look(0), take(), once()] {
-            let (ask, verdict) = ask("a");
-            queue.add(Ask { work, ..ask });
+            let (request, verdict) = request("a");
+            queue.add(KeyRequest { work, ..request });
             verdicts.push(verdict);
         }
         let order = queue.take(9);
         assert_eq!(sizes(&order), [1, 1, 3, 1, 1]);
-        let is_once = |group: &Group| matches!(group.asks[0].work, Work::Once { .. });
+        let is_once = |batch: &KeyBatch| matches!(batch.requests[0].work, Work::Once { .. });
         assert!([1, 4].iter().all(|place: &usize| is_once(&order[*place])));
     }
 
@@ -266,12 +267,12 @@ mod tests {
     fn takes_behind_other_work_merge_when_that_has_gone() {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for work in [look(), take()] {
-            let (ask, verdict) = ask("a");
-            queue.add(Ask { work, ..ask });
+            let (request, verdict) = request("a");
+            queue.add(KeyRequest { work, ..request });
             verdicts.push(verdict);
         }
         let first = queue.take(1);
-        assert!(matches!(first[0].asks[0].work, Work::Look(0)));
+        assert!(matches!(first[0].requests[0].work, Work::Look(0)));
         verdicts.push(put(&mut queue, "a").1);
         queue.release(first[0].key());
         assert_eq!(sizes(&queue.take(9)), [2]);
@@ -281,8 +282,8 @@ mod tests {
     fn however_much_of_a_key_goes_by_itself_it_goes_out_together() {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for _ in 0..100 {
-            let (ask, verdict) = ask("a");
-            queue.add(Ask { work: look(), ..ask });
+            let (request, verdict) = request("a");
+            queue.add(KeyRequest { work: look(), ..request });
             verdicts.push(verdict);
         }
         assert_eq!(sizes(&queue.take(512)), [1; 100]);
@@ -291,9 +292,9 @@ mod tests {
     #[test]
     fn who_has_gone_is_left_out_and_costs_nobody_a_turn() {
         let (mut queue, _verdicts) = asked(&["b"]);
-        let (kept, _kept_verdict) = ask("a");
+        let (kept, _kept_verdict) = request("a");
         for work in [look(), look(), look()] {
-            queue.add(Ask { work, ..ask("a").0 });
+            queue.add(KeyRequest { work, ..request("a").0 });
         }
         queue.add(kept);
         assert_eq!(queue.len(), 5);
@@ -303,7 +304,7 @@ mod tests {
         let (mut queue, mut verdicts) = asked(&["a", "a", "a"]);
         verdicts.remove(1);
         let taken = queue.take(9);
-        assert_eq!((taken[0].asks.len(), taken[0].costs.len(), queue.len()), (2, 2, 0));
+        assert_eq!((taken[0].requests.len(), taken[0].costs.len(), queue.len()), (2, 2, 0));
     }
 
     #[test]
@@ -326,8 +327,8 @@ mod tests {
         let together = |work: Work, limit: u64| {
             let (policy, mut queue, mut verdicts) = (log(limit), Queue::default(), Vec::new());
             for key in 0..600 {
-                let (ask, verdict) = ask(&key.to_string());
-                queue.add(Ask { work: work.clone(), policy: policy.clone(), ..ask });
+                let (request, verdict) = request(&key.to_string());
+                queue.add(KeyRequest { work: work.clone(), policy: policy.clone(), ..request });
                 verdicts.push(verdict);
             }
             queue.take(512).len()
@@ -355,14 +356,14 @@ mod tests {
         verdicts.push(put(&mut queue, "c").1);
         drop(lost);
         queue.release_all();
-        assert_eq!((queue.len(), queue.ready(), queue.lines.len()), (2, 2, 2));
+        assert_eq!((queue.len(), queue.ready(), queue.keys.len()), (2, 2, 2));
         assert_eq!(sizes(&queue.take(9)), [1, 1]);
     }
 
     #[test]
     fn whoever_waits_is_refused() {
         let (mut queue, mut verdicts) = asked(&["a", "b", "a"]);
-        queue.refuse(&NotExecuted::TryAgain);
+        queue.reject(&NotExecuted::TryAgain);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
         let told: Vec<_> = verdicts.iter_mut().map(oneshot::Receiver::try_recv).collect();
         assert!(told.iter().all(|told| matches!(told, Ok(Err(NotExecuted::TryAgain)))), "{told:?}");

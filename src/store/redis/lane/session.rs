@@ -19,23 +19,23 @@ use crate::limit::key::Fingerprint;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::questions;
-use crate::store::redis::lane::call::pipeline::{Batch, Ended};
-use crate::store::redis::lane::channel::{Inbox, Piece};
-use crate::store::redis::lane::probe::{look_over_eviction, probe_while_down};
+use crate::store::redis::lane::call::pipeline::{Ended, Pipeline};
+use crate::store::redis::lane::channel::{LaneReceiver, Piece};
+use crate::store::redis::lane::probe::{probe_while_down, watch_eviction};
 use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::shard::Shard;
 
 /// The most requests accepted at once, not counting the rest of the last piece.
 const TAKEN_IN: usize = 4096;
 
-/// The most groups in one batch.
-const BATCH: usize = 512;
+/// The most batches in one pipeline.
+const KEY_BATCHES: usize = 512;
 
-/// The most batches in flight. The driver prepares the next batch while the server works on the
+/// The most pipelines in flight. The driver prepares the next pipeline while the server works on the
 /// first. With replicas only one is in flight, because WAIT delays all later answers.
-const UNDER_WAY: [usize; 2] = [2, 1];
+const IN_FLIGHT: [usize; 2] = [2, 1];
 
-/// How many times in a row the runtime must bring no new request before a batch leaves. The first
+/// How many times in a row the runtime must bring no new request before a pipeline leaves. The first
 /// yield finds data that is ready to read, and the second lets its tasks send requests. Tokio
 /// promises no order, so this is a rule of thumb.
 const QUIET: usize = 2;
@@ -49,16 +49,16 @@ const FRESH: Micros = MICROS_PER_MILLI;
 /// How long a lane may be idle before its server must prove that it answers.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Decides whether a batch waits for more requests.
+/// Decides whether a pipeline waits for more requests.
 #[derive(Debug, Default)]
-struct Gathering {
+struct Coalescer {
     /// When the first request arrived, us.
     since: Option<Micros>,
     /// How many times in a row no request arrived.
     quiet: usize,
 }
 
-impl Gathering {
+impl Coalescer {
     fn more(&mut self, now: Micros) {
         self.since.get_or_insert(now);
         self.quiet = 0;
@@ -72,7 +72,7 @@ impl Gathering {
 /// The send loop over one connection.
 pub struct Session<'a> {
     connection: Connection,
-    receiver: &'a mut Inbox,
+    receiver: &'a mut LaneReceiver,
     queue: &'a mut Queue,
     shard: &'a Shard,
 }
@@ -93,7 +93,7 @@ pub enum End {
 }
 
 impl<'a> Session<'a> {
-    pub fn new(connection: Connection, receiver: &'a mut Inbox, queue: &'a mut Queue, shard: &'a Shard) -> Self {
+    pub fn new(connection: Connection, receiver: &'a mut LaneReceiver, queue: &'a mut Queue, shard: &'a Shard) -> Self {
         Self { connection, receiver, queue, shard }
     }
 
@@ -101,48 +101,48 @@ impl<'a> Session<'a> {
     /// unknown.
     pub async fn run(mut self) -> End {
         let (shard, connected) = (self.shard, self.shard.now());
-        let (mut under_way, at_once) = (FuturesUnordered::new(), UNDER_WAY[shard.durability as usize]);
-        let mut gathering = Gathering::default();
-        let mut looking = Box::pin(look_over_eviction(self.connection.clone(), shard));
+        let (mut in_flight, at_once) = (FuturesUnordered::new(), IN_FLIGHT[shard.durability as usize]);
+        let mut coalescer = Coalescer::default();
+        let mut looking = Box::pin(watch_eviction(self.connection.clone(), shard));
         let mut probing = Box::pin(probe_while_down(self.connection.clone(), shard));
         // Keys waited for calls of the previous connection, which are no longer in flight.
         self.queue.release_all();
         loop {
-            let (idle, room) = (under_way.is_empty(), TAKEN_IN.min(QUEUE.saturating_sub(self.queue.len())));
-            let is_due = under_way.len() < at_once && self.queue.ready() > 0;
-            if is_due && (room == 0 || self.queue.ready() >= BATCH || gathering.is_over(shard.now())) {
+            let (idle, room) = (in_flight.is_empty(), TAKEN_IN.min(QUEUE.saturating_sub(self.queue.len())));
+            let is_due = in_flight.len() < at_once && self.queue.ready() > 0;
+            if is_due && (room == 0 || self.queue.ready() >= KEY_BATCHES || coalescer.is_over(shard.now())) {
                 // A call in flight would reveal a broken connection.
                 if idle && !shard.heard_since(shard.now() - FRESH) && self.connection.has_ended() {
                     return broken(shard, connected);
                 }
-                if let Some(batch) = self.next_batch(room) {
-                    under_way.push(carry(batch, self.connection.clone(), shard));
+                if let Some(pipeline) = self.next_pipeline(room) {
+                    in_flight.push(carry(pipeline, self.connection.clone(), shard));
                 }
-                gathering = Gathering::default();
+                coalescer = Coalescer::default();
                 continue;
             }
             self.queue.note(&shard.metrics);
             tokio::select! {
                 biased;
-                Some(Carried { ended, keys: answered }) = under_way.next(), if !idle => match ended {
+                Some(Carried { ended, keys: answered }) = in_flight.next(), if !idle => match ended {
                     Ended::Sound => answered.into_iter().for_each(|key| self.queue.release(key)),
                     Ended::Broken => return broken(shard, connected),
                     Ended::Demoted => {
-                        while under_way.next().await.is_some() {}
+                        while in_flight.next().await.is_some() {}
                         return End::Demoted;
                     }
                     Ended::Silent => return End::Silent,
                 },
-                asks = self.receiver.recv(), if under_way.len() < at_once && room > 0 => {
-                    let Some(asks) = asks else {
-                        while under_way.next().await.is_some() {}
+                requests = self.receiver.recv(), if in_flight.len() < at_once && room > 0 => {
+                    let Some(requests) = requests else {
+                        while in_flight.next().await.is_some() {}
                         return End::Unwanted;
                     };
-                    if self.take_in(Some(asks), room) {
-                        gathering.more(shard.now());
+                    if self.take_in(Some(requests), room) {
+                        coalescer.more(shard.now());
                     }
                 }
-                () = tokio::task::yield_now(), if is_due => gathering.quiet += 1,
+                () = tokio::task::yield_now(), if is_due => coalescer.quiet += 1,
                 () = tokio::time::sleep(IDLE), if idle && !is_due => {
                     if let Some(end) = self.look().await {
                         return end;
@@ -154,12 +154,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the next batch, unless no caller waits for it. Up to `room` newly arrived requests
+    /// Returns the next pipeline, unless no caller waits for it. Up to `room` newly arrived requests
     /// merge with queued ones for the same keys.
-    fn next_batch(&mut self, room: usize) -> Option<Batch> {
+    fn next_pipeline(&mut self, room: usize) -> Option<Pipeline> {
         self.take_in(None, room);
-        let groups = self.queue.take(BATCH);
-        (!groups.is_empty()).then(|| Batch::of(groups, self.shard))
+        let batches = self.queue.take(KEY_BATCHES);
+        (!batches.is_empty()).then(|| Pipeline::of(batches, self.shard))
     }
 
     /// Queues `first` and later requests until `room` more are queued. Returns whether any may be
@@ -168,9 +168,9 @@ impl<'a> Session<'a> {
         let (full, mut may_go) = (self.queue.len() + room, false);
         let mut next = first;
         while self.queue.len() < full
-            && let Some(asks) = next.take().or_else(|| self.receiver.try_recv())
+            && let Some(requests) = next.take().or_else(|| self.receiver.try_recv())
         {
-            asks.into_iter().for_each(|ask| may_go |= self.queue.add(ask));
+            requests.into_iter().for_each(|request| may_go |= self.queue.add(request));
         }
         may_go
     }
@@ -178,7 +178,7 @@ impl<'a> Session<'a> {
     /// Asks the server for TIME. Returns how the connection ended, or none if it still answers.
     async fn look(&mut self) -> Option<End> {
         let sent = self.shard.now();
-        match within(self.shard.clock(), self.shard.patience(), questions::time(&mut self.connection)).await {
+        match within(self.shard.clock(), self.shard.silence_limit(), questions::time(&mut self.connection)).await {
             Some(Ok(time)) => {
                 self.shard.hear();
                 self.shard.learn_offset(time, sent, self.shard.now());
@@ -195,13 +195,13 @@ fn broken(shard: &Shard, connected: Micros) -> End {
     if shard.heard_since(connected) { End::Broken } else { End::Useless }
 }
 
-/// How a batch ended, and its keys.
+/// How a pipeline ended, and its keys.
 struct Carried {
     ended: Ended,
     keys: Vec<Fingerprint>,
 }
 
-async fn carry(batch: Batch, connection: Connection, shard: &Shard) -> Carried {
-    let keys = batch.keys();
-    Carried { ended: batch.exchange(connection, shard).await, keys }
+async fn carry(pipeline: Pipeline, connection: Connection, shard: &Shard) -> Carried {
+    let keys = pipeline.keys();
+    Carried { ended: pipeline.exchange(connection, shard).await, keys }
 }

@@ -14,7 +14,7 @@ use crate::deadline::within;
 use crate::limit::policy::Durability;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
-use crate::store::redis::connect::preflight::LookedOver;
+use crate::store::redis::connect::preflight::Preflight;
 use crate::store::redis::lane::health::Charging;
 use crate::store::redis::lane::metrics::ShardMetrics;
 use crate::store::redis::lane::shared::Shared;
@@ -27,7 +27,7 @@ use crate::workers::Workers;
 
 /// How long each key has a call of its own after a shared call failed, us. Most slots have moved by
 /// then.
-const PARTED: Micros = MICROS_PER_SECOND;
+const SHARING_DISABLED: Micros = MICROS_PER_SECOND;
 
 /// A primary as its lane knows it. The driver writes this state, and callers read it.
 #[derive(Debug)]
@@ -47,11 +47,11 @@ pub struct Shard {
     /// Whether it belongs to a cluster, where all keys that a call declares must share a slot.
     cluster: AtomicBool,
     /// Until when each key has a call of its own, us by this node's clock.
-    parted: AtomicU64,
+    sharing_disabled_until: AtomicU64,
     /// The durability of the charges in this lane.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
-    pub looked_over: Arc<LookedOver>,
+    pub preflight: Arc<Preflight>,
     /// Limits the log lines about a refused WAIT.
     pub complaints: Limiter,
     /// Limits the log lines about unknown errors.
@@ -62,7 +62,7 @@ impl Shard {
     /// Creates a shard that is not up yet. Its clock counts as equal to this node's.
     pub fn new(address: Address, shared: Arc<Shared>) -> Self {
         let (connected, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
-        let (cluster, parted) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (cluster, sharing_disabled_until) = (AtomicBool::new(false), AtomicU64::new(0));
         let metrics = Arc::new(ShardMetrics::new(shared.checks_per_call.clone()));
         Self {
             address,
@@ -73,10 +73,10 @@ impl Shard {
             offset,
             heard,
             cluster,
-            parted,
+            sharing_disabled_until,
             durability: Durability::Primary,
             metrics,
-            looked_over: Arc::default(),
+            preflight: Arc::default(),
             complaints: Limiter::default(),
             refusals: Limiter::default(),
         }
@@ -85,8 +85,8 @@ impl Shard {
     /// Returns a twin for policies that wait for a replica. Both share their metrics and warnings.
     pub fn durable_twin(&self) -> Self {
         let twin = Self::new(self.address.clone(), self.shared.clone());
-        let (metrics, looked_over, charging) = (self.metrics.clone(), self.looked_over.clone(), self.charging.clone());
-        Self { durability: Durability::Replica, metrics, looked_over, charging, ..twin }
+        let (metrics, preflight, charging) = (self.metrics.clone(), self.preflight.clone(), self.charging.clone());
+        Self { durability: Durability::Replica, metrics, preflight, charging, ..twin }
     }
 
     /// Whether it is connected and makes the charges that callers request.
@@ -175,13 +175,13 @@ impl Shard {
     }
 
     /// Whether several keys may share a call.
-    pub fn may_bundle(&self) -> bool {
-        self.now() >= self.parted.load(Ordering::Relaxed)
+    pub fn may_share(&self) -> bool {
+        self.now() >= self.sharing_disabled_until.load(Ordering::Relaxed)
     }
 
     /// Notes that a shared call could not decide a key. For a while each key has a call of its own.
-    pub fn keep_apart(&self) {
-        self.parted.store(self.now() + PARTED, Ordering::Relaxed);
+    pub fn disable_sharing(&self) {
+        self.sharing_disabled_until.store(self.now() + SHARING_DISABLED, Ordering::Relaxed);
     }
 
     /// Returns the expected TIME of the shard now, us.
@@ -200,14 +200,14 @@ impl Shard {
     }
 
     /// How long an answer may take.
-    pub fn overdue(&self) -> Duration {
-        self.shared.overdue()
+    pub fn response_timeout(&self) -> Duration {
+        self.shared.response_timeout()
     }
 
     /// How long a server that owes an answer may stay silent before its connection is given up.
     /// This is two response timeouts.
-    pub fn patience(&self) -> Duration {
-        self.overdue() * 2
+    pub fn silence_limit(&self) -> Duration {
+        self.response_timeout() * 2
     }
 
     /// Notes that the server answers.
@@ -227,7 +227,7 @@ impl Shard {
         answer: impl Future<Output = Result<T, Failure>>,
         longer: Duration,
     ) -> Option<Result<T, Failure>> {
-        let (mut answer, most) = (pin!(answer), self.patience() + longer);
+        let (mut answer, most) = (pin!(answer), self.silence_limit() + longer);
         let mut left = most;
         loop {
             if let Some(answer) = within(self.clock(), left, &mut answer).await {
@@ -256,13 +256,13 @@ impl Shard {
     }
 
     /// Requests a new topology soon.
-    pub fn doubt(&self) {
-        self.shared.doubt.notify_one();
+    pub fn request_refresh(&self) {
+        self.shared.refresh.notify_one();
     }
 
     /// Whether nodes with these ids belong to a foreign cluster.
-    pub fn is_strange(&self, ids: &BTreeSet<String>) -> bool {
-        self.shared.are_strange(ids).unwrap_or(false)
+    pub fn is_foreign_cluster(&self, ids: &BTreeSet<String>) -> bool {
+        self.shared.are_foreign(ids).unwrap_or(false)
     }
 
     /// Returns the workers that drive its lane.

@@ -26,7 +26,7 @@ pub struct Shared {
     /// The beginning of all key names.
     pub prefix: Box<str>,
     /// How long an answer may take before its connection is given up, us; a reload changes it.
-    overdue: AtomicU64,
+    response_timeout: AtomicU64,
     /// The counters that invalidate known denials.
     pub generations: Arc<Generations>,
     /// How many checks each script call carried.
@@ -34,7 +34,7 @@ pub struct Shared {
     /// The ids of all nodes in the last report of the cluster; empty if nodes have none.
     ids: ArcSwap<BTreeSet<String>>,
     /// Wakes the discovery task when something looks wrong.
-    pub doubt: Notify,
+    pub refresh: Notify,
     /// Replaces TIME in tests, us.
     hand: Option<Arc<AtomicU64>>,
 }
@@ -44,16 +44,26 @@ impl Shared {
         credentials: Credentials,
         prefix: &str,
         clock: Clock,
-        overdue: Duration,
+        response_timeout: Duration,
         generations: Arc<Generations>,
         workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> Self {
-        let (checks_per_call, doubt, none) = (checks_per_call(), Notify::new(), AtomicU64::new(0));
+        let (checks_per_call, refresh, none) = (checks_per_call(), Notify::new(), AtomicU64::new(0));
         let (ids, prefix) = (ArcSwap::default(), prefix.into());
-        let shared =
-            Self { clock, workers, credentials, prefix, overdue: none, generations, checks_per_call, ids, doubt, hand };
-        shared.set_overdue(overdue);
+        let shared = Self {
+            clock,
+            workers,
+            credentials,
+            prefix,
+            response_timeout: none,
+            generations,
+            checks_per_call,
+            ids,
+            refresh,
+            hand,
+        };
+        shared.set_response_timeout(response_timeout);
         shared
     }
 
@@ -66,7 +76,7 @@ impl Shared {
 
     /// Whether nodes with these ids belong to a foreign cluster. The owner of an address may
     /// change, but an id does not. None if one side has no ids.
-    pub fn are_strange(&self, ids: &BTreeSet<String>) -> Option<bool> {
+    pub fn are_foreign(&self, ids: &BTreeSet<String>) -> Option<bool> {
         let known = self.ids.load();
         (!known.is_empty() && !ids.is_empty()).then(|| known.is_disjoint(ids))
     }
@@ -77,11 +87,11 @@ impl Shared {
     }
 
     /// How long an answer may take before its connection is given up.
-    pub fn overdue(&self) -> Duration {
-        Duration::from_micros(self.overdue.load(Ordering::Relaxed))
+    pub fn response_timeout(&self) -> Duration {
+        Duration::from_micros(self.response_timeout.load(Ordering::Relaxed))
     }
 
-    pub fn set_overdue(&self, overdue: Duration) {
-        self.overdue.store(micros(overdue), Ordering::Relaxed);
+    pub fn set_response_timeout(&self, response_timeout: Duration) {
+        self.response_timeout.store(micros(response_timeout), Ordering::Relaxed);
     }
 }

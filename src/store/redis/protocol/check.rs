@@ -13,9 +13,9 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::call::{By, Call, runs};
-use super::quota_args::{Quotas, Told, common};
+use super::quota_args::{QuotaArgs, Quotas, common};
 use super::reply::{Reply, is_corrupt, opened};
-use super::sources::{Script, begin};
+use super::sources::{ScriptId, begin};
 use super::windows::window_kind;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
@@ -33,9 +33,9 @@ pub enum Declared {
 /// Builds the command for one or more checks by the same script. `now` is the expected TIME of the
 /// shard, us. Tests replace TIME by `time`.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-    let told: SmallVec<[Told; 1]> = calls.iter().map(|call| Told::of(call.policy, now)).collect();
+    let told: SmallVec<[QuotaArgs; 1]> = calls.iter().map(|call| QuotaArgs::of(call.policy, now)).collect();
     let (from, to) = common(told.iter().map(|told| told.bounds));
-    let mut cmd = begin(by, Script::of(calls[0].policy, calls[0].work));
+    let mut cmd = begin(by, ScriptId::of(calls[0].policy, calls[0].work));
     let mut numbers = Numbers::default();
     numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
     for (call, told) in calls.iter().zip(&told) {
@@ -102,7 +102,7 @@ impl Numbers {
     }
 
     /// Appends the numbers of one check.
-    fn push_check(&mut self, call: &Call<'_>, told: &Told) {
+    fn push_check(&mut self, call: &Call<'_>, told: &QuotaArgs) {
         let start = self.0.len();
         self.push([0.0]);
         match &told.quotas {

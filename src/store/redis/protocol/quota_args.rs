@@ -19,7 +19,7 @@ pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 const ALWAYS: (Micros, Micros) = (0, EXACT);
 
 /// The quota arguments of a call.
-pub struct Told {
+pub struct QuotaArgs {
     /// The bounds of TIME, us. Quotas that do not depend on TIME leave them open.
     pub bounds: (Micros, Micros),
     pub quotas: Quotas,
@@ -33,7 +33,7 @@ pub enum Quotas {
     Pairs(SmallVec<[[u64; 6]; 3]>),
 }
 
-impl Told {
+impl QuotaArgs {
     /// Builds the arguments for a shard whose expected TIME is `now`, us. Sliding logs do not use
     /// them.
     pub fn of(policy: &Policy, now: Micros) -> Self {
@@ -58,7 +58,7 @@ pub fn common(bounds: impl Iterator<Item = (Micros, Micros)>) -> (Micros, Micros
 }
 
 /// Returns two calendar windows: that of `now` minus the tolerance (us), and the next one.
-fn told_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
+fn two_windows(calendar: Calendar, now: Micros) -> [Span; 2] {
     let window = calendar.window(now.saturating_sub(TOLERANCE));
     [window, calendar.window(window.end)]
 }
@@ -67,7 +67,7 @@ fn pair_numbers(quota: &Quota, now: Micros) -> [u64; 6] {
     let ([a, b], limit) = (pair_kind(quota), quota.limit.get());
     let [start, edge, end] = match quota.rule {
         Rule::FixedWindow(Anchor::Calendar(calendar)) => {
-            let [window, next] = told_windows(calendar, now);
+            let [window, next] = two_windows(calendar, now);
             [window.start, window.end, next.end]
         }
         _ => [0; 3],

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use super::call::{By, Call, runs};
 use super::check::{self, Declared};
-use super::quota_args::{Quotas, Told};
+use super::quota_args::{QuotaArgs, Quotas};
 use super::reply::{Reply, is_corrupt, opened, unsigned};
-use super::sources::{Script, begin};
+use super::sources::{ScriptId, begin};
 use super::states::states;
 use super::windows::window_kind;
 use super::{idempotency, log, refunds};
@@ -28,7 +28,7 @@ impl Call<'_> {
         if self.is_check() {
             return check::command(std::slice::from_ref(self), Declared::Yes, by, now, time);
         }
-        let mut cmd = begin(by, Script::of(self.policy, self.work));
+        let mut cmd = begin(by, ScriptId::of(self.policy, self.work));
         if let Work::ReadLog(number) = self.work {
             log::page_arguments(self, *number, &mut cmd);
             cmd.arg(time);
@@ -38,7 +38,7 @@ impl Call<'_> {
         match self.policy.algorithm {
             Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
             Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => {
-                let told = Told::of(self.policy, now);
+                let told = QuotaArgs::of(self.policy, now);
                 cmd.arg(1 + more_keys.len()).arg(self.tag.counts(self.policy)).arg(&more_keys[..]);
                 match &told.quotas {
                     Quotas::Windows => self.window_arguments(&mut cmd),

@@ -121,9 +121,9 @@ fn parts(source: &str) -> Option<(&str, (&str, &str))> {
 
 /// The script for one kind of work under one algorithm, or for all algorithms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Script(usize, usize);
+pub struct ScriptId(usize, usize);
 
-impl Script {
+impl ScriptId {
     const LOG_READ: Self = Self(4, 0);
 
     pub fn of(policy: &Policy, work: &Work) -> Self {
@@ -178,7 +178,7 @@ const ARGUMENTS: usize = 16;
 const BYTES: usize = 512;
 
 /// Begins a call.
-pub fn begin(by: By, script: Script) -> Cmd {
+pub fn begin(by: By, script: ScriptId) -> Cmd {
     let mut cmd = Cmd::with_capacity(ARGUMENTS, BYTES);
     cmd.arg(by.command()).arg(match by {
         By::Hash => script.hash(),

@@ -13,9 +13,9 @@ use crate::limit::time::Micros;
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::channel::Piece;
 use crate::store::redis::protocol::not_executed::NotExecuted;
-use crate::store::redis::request::{Return, given_up};
+use crate::store::redis::request::{ReplyTo, given_up};
 use crate::store::redis::router::Router;
-use crate::store::redis::router::retry::Patience;
+use crate::store::redis::router::retry::RetryBudget;
 use crate::store::redis::router::unanswered::{AllUnanswered, Next, Unanswered};
 
 use crate::store::{Done, StoreError, Taken, Wanted, Work};
@@ -43,19 +43,19 @@ impl Router {
                     continue;
                 }
             };
-            let deadline = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout).deadline();
-            let answer = Return::Among(caller.clone(), place);
+            let deadline = RetryBudget::new(self.topology.clock(), since, wanted.subject.policy.timeout).deadline();
+            let answer = ReplyTo::Batch(caller.clone(), place);
             let work = wanted.work();
             let metas = self.kept_metas(&target, &work, &wanted.metas);
-            let ask = target.request(work, metas, &lane, deadline, answer);
+            let request = target.request(work, metas, &lane, deadline, answer);
             let at = waiting.wait(place, lane);
             match pieces.get_mut(at) {
-                Some(piece) => piece.push(ask),
-                None => pieces.push(smallvec![ask]),
+                Some(piece) => piece.push(request),
+                None => pieces.push(smallvec![request]),
             }
         }
         for (lane, piece) in waiting.lanes.iter().zip(pieces) {
-            lane.ask_together(piece);
+            lane.send_together(piece);
         }
         drop(caller);
         let (mut some, mut is_open) = (Vec::with_capacity(wanted.len()), true);
@@ -68,8 +68,8 @@ impl Router {
                         let Some(lane) = waiting.end(place) else { continue };
                         match answer {
                             Ok(answer) => tell(place, answer.taken()),
-                            Err(refusal) => {
-                                alone.push(self.take_alone(place, &wanted[place], since, (refusal, lane)));
+                            Err(reason) => {
+                                alone.push(self.retry_alone(place, &wanted[place], since, (reason, lane)));
                             }
                         }
                     }
@@ -88,24 +88,24 @@ impl Router {
     }
 
     /// Retries a check that was not executed, and returns its answer.
-    async fn take_alone(
+    async fn retry_alone(
         &self,
         place: usize,
         wanted: &Wanted<'_>,
         since: Micros,
-        (refusal, lane): (NotExecuted, Lane),
+        (reason, lane): (NotExecuted, Lane),
     ) -> (usize, Result<Taken, StoreError>) {
-        let mut patience = Patience::new(self.topology.clock(), since, wanted.subject.policy.timeout);
+        let mut budget = RetryBudget::new(self.topology.clock(), since, wanted.subject.policy.timeout);
         let span = StoreSpan::none();
         let (target, work, waiting) = (self.target(wanted.subject, &span), wanted.work(), Unanswered::new(&lane, 1));
-        let next = self.after(refusal, &target, (&work, &wanted.metas), &lane, &mut patience).await;
+        let next = self.after(reason, &target, (&work, &wanted.metas), &lane, &mut budget).await;
         waiting.over(&next);
         let asking = match next {
             Ok(Next::Asking(address)) => Some(address),
             Ok(Next::Owner | Next::Done(_)) => None,
             Err(error) => return (place, Err(error)),
         };
-        let answer = self.route(&target, (&work, &wanted.metas), &mut patience, asking).await;
+        let answer = self.route(&target, (&work, &wanted.metas), &mut budget, asking).await;
         (place, answer.and_then(Done::taken))
     }
 }

@@ -12,9 +12,9 @@ use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::keys;
 use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::protocol::not_executed::NotExecuted;
-use crate::store::redis::request::{Ask, Return, given_up};
+use crate::store::redis::request::{KeyRequest, ReplyTo, given_up};
 use crate::store::redis::router::moving::{Moving, can_do_without_metas};
-use crate::store::redis::router::retry::Patience;
+use crate::store::redis::router::retry::RetryBudget;
 use crate::store::redis::router::unanswered::{Next, Unanswered};
 use crate::store::redis::topology::Topology;
 use crate::store::{Done, Meta, StoreError, Subject, Work};
@@ -43,8 +43,8 @@ pub struct Target<'a> {
 
 impl Target<'_> {
     /// Builds a request for `lane` from a caller that gives up at `deadline`, us.
-    pub fn request(&self, work: Work, metas: &[Meta], lane: &Lane, deadline: Micros, answer: Return) -> Ask {
-        Ask {
+    pub fn request(&self, work: Work, metas: &[Meta], lane: &Lane, deadline: Micros, reply_to: ReplyTo) -> KeyRequest {
+        KeyRequest {
             tag: self.tag.clone(),
             policy: self.subject.policy.clone(),
             fingerprint: self.subject.fingerprint,
@@ -53,7 +53,7 @@ impl Target<'_> {
             asking: false,
             deadline,
             trace: self.span.waiting(|| lane.shard().now()).map(Box::new),
-            answer,
+            reply_to,
         }
     }
 }
@@ -83,8 +83,8 @@ impl Router {
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
         let span = StoreSpan::start(if work.takes_back() { "store.give_back" } else { "store.take" });
         let clock = self.topology.clock();
-        let mut patience = Patience::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.route(&self.target(subject, &span), (&work, metas), &mut patience, None).await;
+        let mut budget = RetryBudget::new(clock, clock.now(), subject.policy.timeout);
+        let answer = self.route(&self.target(subject, &span), (&work, metas), &mut budget, None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }
@@ -101,7 +101,7 @@ impl Router {
         &self,
         target: &Target<'_>,
         (work, metas): (&Work, &[Meta]),
-        patience: &mut Patience<'_>,
+        budget: &mut RetryBudget<'_>,
         mut asking: Option<Address>,
     ) -> Result<Done, StoreError> {
         let slot = target.slot;
@@ -113,12 +113,12 @@ impl Router {
             let (answer, verdict) = oneshot::channel();
             let waiting = Unanswered::new(&lane, work.costs().len().max(1));
             let kept = self.kept_metas(target, work, metas);
-            let mut ask = target.request(work.clone(), kept, &lane, patience.deadline(), Return::To(answer));
-            ask.asking = asking.take().is_some();
-            lane.ask(ask);
+            let mut request = target.request(work.clone(), kept, &lane, budget.deadline(), ReplyTo::One(answer));
+            request.asking = asking.take().is_some();
+            lane.send(request);
             let next = match verdict.await.unwrap_or_else(|_| Err(given_up().into())) {
                 Ok(answer) => Ok(Next::Done(answer)),
-                Err(refusal) => Box::pin(self.after(refusal, target, (work, metas), &lane, patience)).await,
+                Err(reason) => Box::pin(self.after(reason, target, (work, metas), &lane, budget)).await,
             };
             waiting.over(&next);
             match next? {
@@ -143,22 +143,22 @@ impl Router {
     /// When the server may have executed the call, or the check's time is up.
     pub async fn after(
         &self,
-        refusal: NotExecuted,
+        reason: NotExecuted,
         target: &Target<'_>,
         (work, metas): (&Work, &[Meta]),
         lane: &Lane,
-        patience: &mut Patience<'_>,
+        budget: &mut RetryBudget<'_>,
     ) -> Result<Next, StoreError> {
         let slot = target.slot;
-        match refusal {
+        match reason {
             NotExecuted::Moved(address) => {
                 lane.shard().metrics.retried(Retry::Moved);
                 self.topology.moved(slot, &address);
-                patience.redirected().await?;
+                budget.redirected().await?;
             }
             NotExecuted::Ask(address) => {
                 lane.shard().metrics.retried(Retry::Ask);
-                patience.redirected().await?;
+                budget.redirected().await?;
                 return Ok(Next::Asking(address));
             }
             NotExecuted::TryAgain => {
@@ -166,21 +166,21 @@ impl Router {
                 if can_do_without_metas(&target.subject.policy, work, metas) {
                     self.moving.note(slot, self.topology.clock().now());
                 } else {
-                    patience.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
+                    budget.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
                 }
             }
             NotExecuted::NotNow(why) => {
-                self.topology.doubt();
+                self.topology.request_refresh();
                 // The server will hardly execute it in time. The next check asks it anew.
-                if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && patience.left() <= REFUSES {
+                if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && budget.left() <= REFUSES {
                     return Err(StoreError::Refused(why));
                 }
                 lane.shard().metrics.retried(Retry::NotNow);
-                patience.pause(why).await?;
+                budget.pause(why).await?;
             }
             // The call was not sent, and another node may own the slot by now.
             NotExecuted::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
-                patience.pause(why).await?;
+                budget.pause(why).await?;
             }
             NotExecuted::Failed(error) => return Err(error),
         }
@@ -193,7 +193,7 @@ impl Router {
 
     pub fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
         let unknown = || {
-            self.topology.doubt();
+            self.topology.request_refresh();
             StoreError::Unreachable(self.topology.nobody(slot))
         };
         self.topology.owner(slot).ok_or_else(unknown)

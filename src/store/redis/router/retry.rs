@@ -14,7 +14,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 const AT_ONCE: u32 = 4;
 
 /// The time that one check may use.
-pub struct Patience<'a> {
+pub struct RetryBudget<'a> {
     clock: &'a Clock,
     /// When the caller gives up, us.
     deadline: Micros,
@@ -22,7 +22,7 @@ pub struct Patience<'a> {
     redirections: u32,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> RetryBudget<'a> {
     /// Starts the time of a check that waits for `timeout` after `since`, us of that clock.
     pub fn new(clock: &'a Clock, since: Micros, timeout: Duration) -> Self {
         Self { clock, deadline: since + micros(timeout), pause: PAUSE.0, redirections: 0 }
@@ -60,7 +60,7 @@ impl<'a> Patience<'a> {
     /// Waits only after many redirections.
     ///
     /// # Errors
-    /// As [`Patience::pause`].
+    /// As [`RetryBudget::pause`].
     pub async fn redirected(&mut self) -> Result<(), StoreError> {
         self.redirections += 1;
         if self.redirections <= AT_ONCE { Ok(()) } else { self.wait("redirected to and fro".into()).await }

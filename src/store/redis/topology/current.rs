@@ -102,7 +102,7 @@ impl Topology {
 
     /// Records a server's report that `address` owns the slot now.
     pub fn moved(&self, slot: u16, address: &Address) {
-        self.doubt();
+        self.request_refresh();
         // After a failover all waiting requests receive this report. The first of them has updated
         // the table.
         let is_known = || self.table.load().owner(slot).is_some_and(|owner| owner.address() == address);
@@ -134,8 +134,8 @@ impl Topology {
     }
 
     /// Requests a new topology soon.
-    pub fn doubt(&self) {
-        self.shared.doubt.notify_one();
+    pub fn request_refresh(&self) {
+        self.shared.refresh.notify_one();
     }
 
     /// Returns the primaries, and whether they are reachable.

@@ -29,10 +29,10 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long a node may take to connect and to answer, before the next one is asked. The first value
 /// applies at first, the second after several failures. The longer limit finds nodes that are far
 /// away.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
+const TIMEOUT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(750));
 
 /// The shortest interval between two requests.
-const BREATH: Duration = Duration::from_millis(20);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The interval while a primary is unreachable: its replica may take over at any moment.
 const WHILE_DOWN: Duration = Duration::from_millis(50);
@@ -51,50 +51,50 @@ pub struct Watcher {
     failures: usize,
     /// Failed requests in a row to which no node of the known cluster gave an answer. A rejected
     /// login counts as no answer: a foreign server at an old address may reject it.
-    strangers: usize,
+    foreign_answers: usize,
     /// The time limit of the next request: twice the duration of the last one, and longer after
     /// each failure.
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Watcher {
     /// Starts the task.
     pub fn start(topology: &Arc<Topology>) {
-        let (topology, connections, patience) = (Arc::downgrade(topology), HashMap::new(), PATIENCE.0);
-        tokio::spawn(Self { topology, connections, turn: 0, failures: 0, strangers: 0, patience }.run());
+        let (topology, connections, timeout) = (Arc::downgrade(topology), HashMap::new(), TIMEOUT.0);
+        tokio::spawn(Self { topology, connections, turn: 0, failures: 0, foreign_answers: 0, timeout }.run());
     }
 
     async fn run(mut self) {
         let complaints = Limiter::default();
-        let (mut doubted, mut complained) = (true, false);
+        let (mut refresh_requested, mut complained) = (true, false);
         while let Some(topology) = self.topology.upgrade() {
             let address = self.next(&topology);
             let began = topology.clock().now();
-            let asked = self.ask(&topology, &address, doubted).await;
+            let asked = self.query(&topology, &address, refresh_requested).await;
             let took = Duration::from_micros(topology.clock().now().saturating_sub(began));
-            self.patience = match asked {
-                Ok(()) => (took * 2).clamp(PATIENCE.0, PATIENCE.1),
-                Err(_) => (self.patience * 3 / 2).min(PATIENCE.1),
+            self.timeout = match asked {
+                Ok(()) => (took * 2).clamp(TIMEOUT.0, TIMEOUT.1),
+                Err(_) => (self.timeout * 3 / 2).min(TIMEOUT.1),
             };
             let trouble = asked.as_ref().err().map(|error| Arc::new((address.clone(), error.clone())));
             topology.trouble.store(trouble);
-            let mut breath = BREATH;
+            let mut interval = MIN_REFRESH_INTERVAL;
             match &asked {
                 Ok(()) => {
-                    (self.failures, self.strangers) = (0, 0);
+                    (self.failures, self.foreign_answers) = (0, 0);
                     if std::mem::take(&mut complained) {
                         tracing::info!(%address, "a node tells again which primary owns which slots");
                     }
                 }
                 Err(error) => {
                     self.failures += 1;
-                    let is_strange = !error.is_told() || matches!(error.kind, Failed::Login | Failed::NoCluster);
-                    self.strangers = if is_strange { self.strangers + 1 } else { 0 };
+                    let is_foreign = !error.is_told() || matches!(error.kind, Failed::Login | Failed::NoCluster);
+                    self.foreign_answers = if is_foreign { self.foreign_answers + 1 } else { 0 };
                     if !error.is_told() {
                         self.connections.remove(&address);
                     }
                     if !self.connections.contains_key(&address) && error.is_refusal() {
-                        breath = REFUSED;
+                        interval = REFUSED;
                     }
                     let is_new = topology.kind() == Kind::Unknown;
                     let is_lost = topology.kind() == Kind::Cluster && self.failures >= round(&topology);
@@ -112,25 +112,25 @@ impl Watcher {
                 }
             }
             let well = asked.is_ok() && topology.table.load().primaries().all(|lane| lane.shard().is_well());
-            tokio::time::sleep(breath).await;
+            tokio::time::sleep(interval).await;
             // A refresh request cuts the pause short. It moves on to another node, since the last
             // one may be at fault.
             let pause = if well { EVERY } else { WHILE_DOWN };
-            doubted = tokio::time::timeout(pause, topology.shared.doubt.notified()).await.is_ok() || !well;
+            refresh_requested = tokio::time::timeout(pause, topology.shared.refresh.notified()).await.is_ok() || !well;
             // A step of one reaches every node, whatever their number.
-            if asked.is_err() || doubted && topology.kind() == Kind::Cluster {
+            if asked.is_err() || refresh_requested && topology.kind() == Kind::Cluster {
                 self.turn += 1;
             }
         }
     }
 
-    async fn ask(&mut self, topology: &Topology, address: &Address, doubted: bool) -> Result<(), Failure> {
+    async fn query(&mut self, topology: &Topology, address: &Address, refresh_requested: bool) -> Result<(), Failure> {
         let mut connection = match self.connections.get(address) {
             Some(open) => open.clone(),
             None => {
                 let attempt = Attempt::default();
                 let opening = Connection::open(address, &topology.shared.credentials, &attempt);
-                let new = attempt.within(self.patience, opening).await?;
+                let new = attempt.within(self.timeout, opening).await?;
                 self.connections.insert(address.clone(), new.clone());
                 new
             }
@@ -138,18 +138,18 @@ impl Watcher {
         let mut kind = topology.kind();
         let may_be_gone = match kind {
             Kind::Unknown => true,
-            Kind::Single => doubted,
+            Kind::Single => refresh_requested,
             // A former node of the cluster that starts anew must not replace the cluster.
-            Kind::Cluster => self.strangers >= round(topology),
+            Kind::Cluster => self.foreign_answers >= round(topology),
         };
         if may_be_gone {
-            let info = bounded(self.patience, questions::info(&mut connection)).await?;
+            let info = bounded(self.timeout, questions::info(&mut connection)).await?;
             kind = Self::learn_single(topology, &Info(&info), address)?;
         }
         if kind == Kind::Cluster {
             let mut both = redis::pipe();
             both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
-            let mut replies = bounded(self.patience, connection.send_all(&both)).await?;
+            let mut replies = bounded(self.timeout, connection.send_all(&both)).await?;
             let (reply, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
             let info = info_of(info).map_err(|failure| failure.about("CLUSTER"))?;
             let reply = unless_error(reply).map_err(|failure| failure.about("CLUSTER SLOTS"))?;
@@ -169,9 +169,9 @@ impl Watcher {
             let ids = cluster_slots::ids(&reply);
             let is_known = |owner| table.lane(owner).is_some();
             let are_elsewhere = || lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner));
-            if table.kind == Kind::Cluster && topology.shared.are_strange(&ids).unwrap_or_else(are_elsewhere) {
+            if table.kind == Kind::Cluster && topology.shared.are_foreign(&ids).unwrap_or_else(are_elsewhere) {
                 // The known nodes may return soon, and have all counts.
-                if self.strangers < round(topology) {
+                if self.foreign_answers < round(topology) {
                     let sentence = "it belongs to another cluster than the one that is known";
                     return Err(Failure::connection(sentence));
                 }

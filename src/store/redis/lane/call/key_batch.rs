@@ -1,4 +1,4 @@
-//! A group: the requests for one key under one policy, decided together.
+//! A batch: the requests for one key under one policy, decided together.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::limit::quota::Rule;
 use crate::store::redis::protocol::call::Call;
 use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::protocol::not_executed::NotExecuted;
-use crate::store::redis::protocol::sources::Script;
-use crate::store::redis::request::Ask;
+use crate::store::redis::protocol::sources::ScriptId;
+use crate::store::redis::request::KeyRequest;
 use crate::store::{Done, Meta, Taken, Work};
 
 /// The most costs in one call. The server does nothing else meanwhile.
@@ -30,8 +30,8 @@ const SEARCH: usize = 16;
 const MOVED: usize = 10;
 
 /// The requests for one key under one policy, which are decided together.
-pub struct Group {
-    pub asks: Vec<Ask>,
+pub struct KeyBatch {
+    pub requests: Vec<KeyRequest>,
     pub costs: Vec<u64>,
     /// One for each cost, or empty.
     metas: Vec<Meta>,
@@ -97,42 +97,42 @@ pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
     costs.iter().take_while(fits).count()
 }
 
-impl Group {
-    pub fn of(ask: Ask) -> Self {
-        let different = Different::of(&ask.policy);
-        let mut group = Self { costs: Vec::new(), metas: Vec::new(), asks: Vec::with_capacity(1), different };
-        group.push(ask);
-        group
+impl KeyBatch {
+    pub fn of(request: KeyRequest) -> Self {
+        let different = Different::of(&request.policy);
+        let mut batch = Self { costs: Vec::new(), metas: Vec::new(), requests: Vec::with_capacity(1), different };
+        batch.push(request);
+        batch
     }
 
     /// Returns the fingerprint of its key under its policy.
     pub fn key(&self) -> Fingerprint {
-        self.asks[0].fingerprint
+        self.requests[0].fingerprint
     }
 
     /// Returns the slot of its key.
     pub fn slot(&self) -> u16 {
-        self.asks[0].tag.slot()
+        self.requests[0].tag.slot()
     }
 
     /// Whether a request may join. All requests of a call need the same limits and the same node.
-    pub fn accepts(&self, ask: &Ask) -> bool {
-        let first = &self.asks[0];
-        Arc::ptr_eq(&first.policy, &ask.policy)
-            && first.asking == ask.asking
+    pub fn accepts(&self, request: &KeyRequest) -> bool {
+        let first = &self.requests[0];
+        Arc::ptr_eq(&first.policy, &request.policy)
+            && first.asking == request.asking
             && matches!(first.work, Work::Take(_))
-            && matches!(ask.work, Work::Take(_))
-            && self.costs.len() + ask.work.costs().len() <= COSTS
-            && self.different.has_room(ask.work.costs())
+            && matches!(request.work, Work::Take(_))
+            && self.costs.len() + request.work.costs().len() <= COSTS
+            && self.different.has_room(request.work.costs())
     }
 
-    pub fn push(&mut self, ask: Ask) {
-        self.add(&ask);
-        self.asks.push(ask);
+    pub fn push(&mut self, request: KeyRequest) {
+        self.add(&request);
+        self.requests.push(request);
     }
 
-    fn add(&mut self, ask: &Ask) {
-        let (costs, metas) = (ask.work.costs(), &ask.metas[..]);
+    fn add(&mut self, request: &KeyRequest) {
+        let (costs, metas) = (request.work.costs(), &request.metas[..]);
         if !metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
             self.metas.extend_from_slice(metas);
@@ -146,23 +146,23 @@ impl Group {
 
     /// Drops the requests of callers that gave up. Returns whether any are left.
     pub fn is_wanted(&mut self) -> bool {
-        if self.asks.iter().any(|ask| ask.answer.is_closed()) {
-            self.asks.retain(|ask| !ask.answer.is_closed());
+        if self.requests.iter().any(|request| request.reply_to.is_closed()) {
+            self.requests.retain(|request| !request.reply_to.is_closed());
             self.costs.clear();
             self.metas.clear();
             self.different.known.clear();
-            let asks = std::mem::take(&mut self.asks);
-            asks.into_iter().for_each(|ask| self.push(ask));
+            let requests = std::mem::take(&mut self.requests);
+            requests.into_iter().for_each(|request| self.push(request));
         }
-        !self.asks.is_empty()
+        !self.requests.is_empty()
     }
 
-    /// Whether the group may charge anything.
+    /// Whether the batch may charge anything.
     pub fn may_charge(&self) -> bool {
-        self.asks.iter().any(|ask| ask.work.may_charge())
+        self.requests.iter().any(|request| request.work.may_charge())
     }
 
-    /// Whether this answer means that the server wrote something for the group.
+    /// Whether this answer means that the server wrote something for the batch.
     pub fn was_written(&self, done: &Done) -> bool {
         match done {
             Done::Refunded(_, given) => *given > 0,
@@ -172,39 +172,39 @@ impl Group {
         }
     }
 
-    /// Returns the script that the group may share with others, if any. A call behind ASKING has
+    /// Returns the script that the batch may share with others, if any. A call behind ASKING has
     /// only one key.
-    pub fn shared_script(&self) -> Option<Script> {
-        self.check().filter(|_| !self.asks[0].asking)?;
+    pub fn shared_script(&self) -> Option<ScriptId> {
+        self.check().filter(|_| !self.requests[0].asking)?;
         self.script_in_order()
     }
 
     /// Returns the script that its call must not wait for, since calls of the key follow. A read may
     /// come late.
-    pub fn script_in_order(&self) -> Option<Script> {
-        let first = &self.asks[0];
-        (!matches!(first.work, Work::ReadLog(_))).then(|| Script::of(&first.policy, &first.work))
+    pub fn script_in_order(&self) -> Option<ScriptId> {
+        let first = &self.requests[0];
+        (!matches!(first.work, Work::ReadLog(_))).then(|| ScriptId::of(&first.policy, &first.work))
     }
 
-    /// Returns the check of the group, if it is one; see [`Call::is_check`].
+    /// Returns the check of the batch, if it is one; see [`Call::is_check`].
     pub fn check(&self) -> Option<Call<'_>> {
         Some(self.call()).filter(Call::is_check)
     }
 
-    /// Returns the call for the group alone.
+    /// Returns the call for the batch alone.
     pub fn call(&self) -> Call<'_> {
-        let Ask { tag, policy, work, .. } = &self.asks[0];
+        let KeyRequest { tag, policy, work, .. } = &self.requests[0];
         Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
     }
 
-    /// Returns the number of checks in the group. A refund, for example, is no check.
+    /// Returns the number of checks in the batch. A refund, for example, is no check.
     pub fn checks(&self) -> usize {
         self.costs.len()
     }
 
     /// Returns the load of its call on the server and the connection, in costs of a check.
     pub fn weight(&self) -> usize {
-        let Ask { policy, work, .. } = &self.asks[0];
+        let KeyRequest { policy, work, .. } = &self.requests[0];
         match work {
             Work::ReadLog(_) => log_entries(policy).clamp(1, PORTION),
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) => (log_entries(policy) / MOVED).max(1),
@@ -217,7 +217,7 @@ impl Group {
 
     /// Returns the name of the script for traces.
     pub fn script(&self) -> String {
-        let Ask { policy, work, .. } = &self.asks[0];
+        let KeyRequest { policy, work, .. } = &self.requests[0];
         let algorithm = policy.algorithm.name();
         match work {
             Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
@@ -231,24 +231,24 @@ impl Group {
     }
 
     /// Passes each request its part of the answer.
-    pub fn hand_out(mut self, done: Done, mut give: impl FnMut(Ask, Done)) {
-        if self.asks.len() == 1
-            && let Some(ask) = self.asks.pop()
+    pub fn hand_out(mut self, done: Done, mut give: impl FnMut(KeyRequest, Done)) {
+        if self.requests.len() == 1
+            && let Some(request) = self.requests.pop()
         {
-            return give(ask, done);
+            return give(request, done);
         }
         let Done::Taken(Taken { ruling: Ruling { verdicts, closed }, at, tentative }) = done else { return };
         let mut verdicts = verdicts.into_iter();
-        for ask in self.asks {
-            let verdicts = verdicts.by_ref().take(ask.work.costs().len()).collect();
+        for request in self.requests {
+            let verdicts = verdicts.by_ref().take(request.work.costs().len()).collect();
             let ruling = Ruling { verdicts, closed: closed.clone() };
-            give(ask, Done::Taken(Taken { ruling, at, tentative }));
+            give(request, Done::Taken(Taken { ruling, at, tentative }));
         }
     }
 
-    pub fn reject(self, refusal: &NotExecuted) {
-        for ask in self.asks {
-            ask.answer.send(Err(refusal.clone()));
+    pub fn reject(self, reason: &NotExecuted) {
+        for request in self.requests {
+            request.reply_to.send(Err(reason.clone()));
         }
     }
 }
@@ -259,14 +259,14 @@ mod tests {
 
     use super::*;
     use crate::store::redis::protocol::call::By;
-    use crate::store::redis::request::tests::ask;
+    use crate::store::redis::request::tests::request;
 
     #[test]
     fn a_call_is_named_by_its_command() {
         let named = |work: Work| {
-            let group = Group::of(Ask { work, ..ask("a").0 });
+            let batch = KeyBatch::of(KeyRequest { work, ..request("a").0 });
             [By::Hash, By::Source].map(|by| {
-                let command = group.call().command(by, 1_000_000, None);
+                let command = batch.call().command(by, 1_000_000, None);
                 assert_eq!(command.args_iter().next(), Some(Arg::Simple(by.command().as_bytes())));
                 by.command()
             })

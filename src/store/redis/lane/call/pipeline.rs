@@ -4,17 +4,17 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use redis::{Pipeline, ServerErrorKind, Value};
+use redis::{ServerErrorKind, Value};
 use smallvec::SmallVec;
 
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::lane::call::key_batch::Group;
-use crate::store::redis::lane::call::script_call::{Bundle, bundles};
+use crate::store::redis::lane::call::key_batch::KeyBatch;
+use crate::store::redis::lane::call::script_call::{ScriptCall, script_calls};
 use crate::store::redis::lane::metrics::Retry;
-use crate::store::redis::lane::replica_ack::{Unconfirmed, acknowledged, confirm, patience_ends};
+use crate::store::redis::lane::replica_ack::{Unconfirmed, ack_deadline, acknowledged, confirm};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::call::By;
 use crate::store::redis::protocol::failure::{Failure, Kind};
@@ -24,7 +24,7 @@ use crate::store::redis::protocol::server_error::code;
 use crate::store::redis::request::given_up;
 use crate::store::{Done, StoreError};
 
-/// The most rounds of one batch. Further rounds carry the script's source, a call of its own for
+/// The most rounds of one pipeline. Further rounds carry the script's source, a call of its own for
 /// one key, or the right calendar windows. A clock that jumps may need the windows again.
 const ROUNDS: usize = 5;
 
@@ -35,22 +35,22 @@ pub enum Ended {
     Broken,
     /// The server is a replica now.
     Demoted,
-    /// The server answered neither this batch nor anything else.
+    /// The server answered neither this pipeline nor anything else.
     Silent,
 }
 
 /// The calls of one pipeline.
-pub struct Batch(Vec<Bundle>);
+pub struct Pipeline(Vec<ScriptCall>);
 
-impl Batch {
-    /// Combines groups that may share a call.
-    pub fn of(groups: Vec<Group>, shard: &Shard) -> Self {
-        Self(bundles(groups, shard.may_bundle()))
+impl Pipeline {
+    /// Combines batches that may share a call.
+    pub fn of(batches: Vec<KeyBatch>, shard: &Shard) -> Self {
+        Self(script_calls(batches, shard.may_share()))
     }
 
-    /// Returns the keys of the batch.
+    /// Returns the keys of the pipeline.
     pub fn keys(&self) -> Vec<Fingerprint> {
-        self.0.iter().flat_map(|bundle| &bundle.groups).map(Group::key).collect()
+        self.0.iter().flat_map(|script_call| &script_call.batches).map(KeyBatch::key).collect()
     }
 
     /// Sends the calls and delivers the answers. A call is retried at once if the server lacked the
@@ -59,27 +59,27 @@ impl Batch {
     pub async fn exchange(mut self, mut connection: Connection, shard: &Shard) -> Ended {
         let waiting = connection.clone();
         for _ in 0..ROUNDS {
-            self.0.retain_mut(Bundle::is_wanted);
+            self.0.retain_mut(ScriptCall::is_wanted);
             if self.0.is_empty() {
                 return Ended::Sound;
             }
-            let pipeline = self.pipeline(shard);
+            let pipeline = self.commands(shard);
             let sent = shard.now();
-            self.0.iter().for_each(|bundle| shard.metrics.sent(bundle.checks()));
+            self.0.iter().for_each(|script_call| shard.metrics.sent(script_call.checks()));
             let until = self.waits_until(shard, sent);
             let wait = |until| acknowledged(&waiting, shard, until);
             // A future sends when it is polled first, so the calls precede WAIT.
-            let mut asked = pin!(wait(until));
+            let mut wait_for_ack = pin!(wait(until));
             let replies = shard.awaited(connection.send_all(&pipeline), Duration::ZERO);
-            let (replies, told) = match select(pin!(replies), asked.as_mut()).await {
+            let (replies, ack) = match select(pin!(replies), wait_for_ack.as_mut()).await {
                 Either::Left((replies, _)) => (replies, None),
-                Either::Right((told, replies)) => (replies.await, Some(told)),
+                Either::Right((ack, replies)) => (replies.await, Some(ack)),
             };
             let (failed, ended) = match replies {
                 Some(Ok(replies)) => {
                     let is_demoted = replies.iter().any(is_read_only);
                     let charged = self.settle(replies, shard, sent, until.is_some());
-                    if confirm(charged, told, asked, |until| wait(Some(until)), shard).await {
+                    if confirm(charged, ack, wait_for_ack, |until| wait(Some(until)), shard).await {
                         self.fail(&StoreError::Timeout.into());
                         return Ended::Silent;
                     }
@@ -99,7 +99,9 @@ impl Batch {
                 }
             };
             let (calls, when) = (self.0.len(), (sent, shard.now()));
-            self.0.iter_mut().for_each(|bundle| bundle.called(shard, calls, when, Some(failed.kind())));
+            self.0
+                .iter_mut()
+                .for_each(|script_call| script_call.called(shard, calls, when, Some(failed.kind())));
             self.fail(&failed.into());
             return ended;
         }
@@ -108,14 +110,14 @@ impl Batch {
     }
 
     /// Builds the commands of one round.
-    fn pipeline(&self, shard: &Shard) -> Pipeline {
+    fn commands(&self, shard: &Shard) -> redis::Pipeline {
         let now = shard.shard_now();
-        let mut pipeline = Pipeline::with_capacity(self.0.len());
-        for bundle in &self.0 {
-            if bundle.asking() {
+        let mut pipeline = redis::Pipeline::with_capacity(self.0.len());
+        for script_call in &self.0 {
+            if script_call.asking() {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
-            pipeline.add_command(bundle.command(shard, now));
+            pipeline.add_command(script_call.command(shard, now));
         }
         pipeline
     }
@@ -123,79 +125,81 @@ impl Batch {
     /// Returns until when a replica may acknowledge charges that were sent at `sent`, us. Returns
     /// none if no request waits for a replica.
     fn waits_until(&self, shard: &Shard, sent: Micros) -> Option<Micros> {
-        let asks = self.0.iter().flat_map(|bundle| &bundle.groups).flat_map(|group| &group.asks);
-        let charging = asks.filter(|ask| shard.durability == Durability::Replica && ask.work.may_charge());
-        charging.map(|ask| patience_ends(ask, sent)).max()
+        let requests = self.0.iter().flat_map(|script_call| &script_call.batches).flat_map(|batch| &batch.requests);
+        let charging = requests.filter(|request| shard.durability == Durability::Replica && request.work.may_charge());
+        charging.map(|request| ack_deadline(request, sent)).max()
     }
 
-    /// Delivers the result of each reply. Calls to retry stay in the batch. Returns the charges
+    /// Delivers the result of each reply. Calls to retry stay in the pipeline. Returns the charges
     /// that still need an acknowledgement.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<Unconfirmed> {
         let received = shard.now();
         shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let mut replies = replies.into_iter();
         let (calls, mut again, mut charged) = (self.0.len(), Vec::new(), Vec::new());
-        for mut bundle in self.0.drain(..) {
-            if bundle.asking() {
+        for mut script_call in self.0.drain(..) {
+            if script_call.asking() {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
             let error = if let Value::ServerError(error) = &reply { Some(error) } else { None };
-            bundle.called(shard, calls, (sent, received), error.map(code));
+            script_call.called(shard, calls, (sent, received), error.map(code));
             if is_no_script(&reply) {
                 shard.metrics.retried(Retry::NoScript);
-                again.push(Bundle { by: By::Source, ..bundle });
+                again.push(ScriptCall { by: By::Source, ..script_call });
                 continue;
             }
             let refused = error.map(|error| (Failure::of_reply(error), executes_nothing(error)));
             if let Some((failure, _)) = &refused {
                 log_unknown(failure, shard);
             }
-            let outcomes = bundle.replies(&reply, &shard.address);
-            let (mut elsewhen, mut lead) = (SmallVec::new(), bundle.lead);
-            let mut tell = |group: Group, done| {
-                group.hand_out(done, |ask, part| match acknowledged && ask.work.charges() && part.is_charge() {
-                    true => charged.push(Unconfirmed::new(ask, part, sent)),
-                    false => ask.answer.send(Ok(part)),
+            let outcomes = script_call.replies(&reply, &shard.address);
+            let (mut outside, mut lead) = (SmallVec::new(), script_call.lead);
+            let mut tell = |batch: KeyBatch, done| {
+                batch.hand_out(done, |request, part| {
+                    match acknowledged && request.work.charges() && part.is_charge() {
+                        true => charged.push(Unconfirmed::new(request, part, sent)),
+                        false => request.reply_to.send(Ok(part)),
+                    }
                 });
             };
-            for (group, outcome) in bundle.groups.into_iter().zip(outcomes) {
+            for (batch, outcome) in script_call.batches.into_iter().zip(outcomes) {
                 match outcome {
                     Reply::Done(done) => {
-                        if shard.charging.has_refused() && group.was_written(&done) {
+                        if shard.charging.has_refused() && batch.was_written(&done) {
                             shard.accept();
                         }
                         if let Some(time) = done.at() {
                             shard.learn_offset(time, sent, received);
                         }
                         if matches!(done, Done::Refunded(..)) {
-                            shard.forget(group.slot());
+                            shard.forget(batch.slot());
                         }
-                        tell(group, done);
+                        tell(batch, done);
                     }
                     Reply::OutsideTimeBounds(time) => {
                         shard.learn_offset(time, sent, received);
                         lead = time.saturating_sub(shard.shard_time(sent));
-                        elsewhen.push(group);
+                        outside.push(batch);
                     }
                     Reply::Undecided => {
-                        shard.keep_apart();
+                        shard.disable_sharing();
                         shard.metrics.retried(Retry::Alone);
-                        again.push(Bundle::of(group));
+                        again.push(ScriptCall::of(batch));
                     }
-                    Reply::NotExecuted(refusal) => {
+                    Reply::NotExecuted(reason) => {
                         if let Some((failure, is_all)) = &refused
-                            && (*is_all || group.may_charge() && is_by_shard(&refusal, failure))
+                            && (*is_all || batch.may_charge() && is_by_shard(&reason, failure))
                         {
                             shard.refuse(failure);
                         }
-                        group.reject(&refusal);
+                        batch.reject(&reason);
                     }
                 }
             }
-            if !elsewhen.is_empty() {
+            if !outside.is_empty() {
                 shard.metrics.retried(Retry::Clock);
-                again.push(Bundle { groups: elsewhen, by: bundle.by, lead });
+                again.push(ScriptCall { batches: outside, by: script_call.by, lead });
             }
         }
         self.0 = again;
@@ -204,19 +208,19 @@ impl Batch {
 
     /// Notes that the remaining charges have no answer.
     fn blame(&self, failure: &Failure, shard: &Shard) {
-        if self.0.iter().flat_map(|bundle| &bundle.groups).any(Group::may_charge) {
+        if self.0.iter().flat_map(|script_call| &script_call.batches).any(KeyBatch::may_charge) {
             shard.refuse(failure);
         }
     }
 
     /// Rejects all remaining requests.
-    fn fail(&mut self, refusal: &NotExecuted) {
-        self.0.drain(..).flat_map(|bundle| bundle.groups).for_each(|group| group.reject(refusal));
+    fn fail(&mut self, reason: &NotExecuted) {
+        self.0.drain(..).flat_map(|script_call| script_call.batches).for_each(|batch| batch.reject(reason));
     }
 }
 
 /// Rejects the requests that are left when the connection is given up.
-impl Drop for Batch {
+impl Drop for Pipeline {
     fn drop(&mut self) {
         self.fail(&given_up().into());
     }
@@ -227,8 +231,8 @@ fn is_read_only(reply: &Value) -> bool {
 }
 
 /// Whether the shard refuses, rather than one key or a redirection.
-fn is_by_shard(refusal: &NotExecuted, failure: &Failure) -> bool {
-    match refusal {
+fn is_by_shard(reason: &NotExecuted, failure: &Failure) -> bool {
+    match reason {
         NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain => false,
         NotExecuted::NotNow(_) | NotExecuted::Failed(_) => !matches!(failure.kind, Kind::Key | Kind::Moved),
     }
@@ -257,8 +261,8 @@ mod tests {
     use crate::store::Work;
     use crate::store::redis::lane::shared::Shared;
     use crate::store::redis::protocol::address::Address;
-    use crate::store::redis::request::Ask;
-    use crate::store::redis::request::tests::ask;
+    use crate::store::redis::request::KeyRequest;
+    use crate::store::redis::request::tests::request;
     use crate::workers::Workers;
 
     /// The caller of a refund may have given up. A later check over another connection may have
@@ -278,13 +282,13 @@ mod tests {
         );
         let shard = Shard::new(Address { host: "shard".into(), port: 7001 }, Arc::new(shared));
         let settled = |work: Work, reply: Vec<Value>| {
-            let (first, verdict) = ask("key");
-            let group = Group::of(Ask { work, ..first });
-            let (slot, before) = (group.slot(), generations.current(group.slot()));
+            let (first, verdict) = request("key");
+            let batch = KeyBatch::of(KeyRequest { work, ..first });
+            let (slot, before) = (batch.slot(), generations.current(batch.slot()));
             drop(verdict);
-            let mut batch = Batch::of(vec![group], &shard);
-            batch.settle(vec![Value::Array(reply)], &shard, shard.now(), false);
-            assert!(batch.0.is_empty(), "it is answered");
+            let mut pipeline = Pipeline::of(vec![batch], &shard);
+            pipeline.settle(vec![Value::Array(reply)], &shard, shard.now(), false);
+            assert!(pipeline.0.is_empty(), "it is answered");
             generations.current(slot) != before
         };
         let time = Value::Int(1_790_000_000_000_000);

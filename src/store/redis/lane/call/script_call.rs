@@ -5,22 +5,22 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limit::key::Fingerprint;
 use crate::limit::time::Micros;
-use crate::store::redis::lane::call::key_batch::{COSTS, Group};
+use crate::store::redis::lane::call::key_batch::{COSTS, KeyBatch};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::check;
 use crate::store::redis::protocol::not_executed::{NotExecuted, is_from_inside, refused};
 use crate::store::redis::protocol::reply::Reply;
-use crate::store::redis::protocol::sources::Script;
+use crate::store::redis::protocol::sources::ScriptId;
 use crate::telemetry::traces;
 
 /// The most quotas in a call for several keys. The server spends about a millisecond on them.
 const QUOTAS: usize = 64;
 
-/// Groups that become one call: one group, or several checks by the same script.
-pub struct Bundle {
-    pub groups: SmallVec<[Group; 1]>,
+/// Groups that become one call: one batch, or several checks by the same script.
+pub struct ScriptCall {
+    pub batches: SmallVec<[KeyBatch; 1]>,
     pub by: By,
     /// How much later than expected TIME is when the call arrives, us. The last round measured it,
     /// if TIME was outside the bounds. A long way or a busy server cause it without a fault of the
@@ -28,142 +28,142 @@ pub struct Bundle {
     pub lead: Micros,
 }
 
-/// Combines groups that may share a call. Shared calls, other calls and the groups of a key each
-/// keep their order. The groups of a key are adjacent. A missing script must not move a call of a
+/// Combines batches that may share a call. Shared calls, other calls and the batches of a key each
+/// keep their order. The batches of a key are adjacent. A missing script must not move a call of a
 /// key behind the next. The first call by each script of these keys therefore carries the source.
-pub fn bundles(groups: Vec<Group>, several: bool) -> Vec<Bundle> {
-    let mut packed = Packed { bundles: Vec::with_capacity(groups.len()), open: SmallVec::new() };
-    // The key of the previous group, and the index of its call.
+pub fn script_calls(batches: Vec<KeyBatch>, several: bool) -> Vec<ScriptCall> {
+    let mut packed = Packed { script_calls: Vec::with_capacity(batches.len()), open: SmallVec::new() };
+    // The key of the previous batch, and the index of its call.
     let mut before: Option<(Fingerprint, usize)> = None;
     // The indices of the calls of keys with several calls.
     let mut in_order: SmallVec<[usize; 4]> = SmallVec::new();
-    for group in groups {
-        let key = group.key();
+    for batch in batches {
+        let key = batch.key();
         let previous = before.filter(|(of, _)| *of == key).map(|(_, place)| place);
-        let script = if several { group.shared_script() } else { None };
-        let place = packed.put(group, script, previous.unwrap_or(0));
+        let script = if several { batch.shared_script() } else { None };
+        let place = packed.put(batch, script, previous.unwrap_or(0));
         in_order.extend(previous.into_iter().flat_map(|previous| [previous, place]));
         before = Some((key, place));
     }
     in_order.sort_unstable();
-    let mut brought: SmallVec<[Script; 4]> = SmallVec::new();
-    in_order.into_iter().for_each(|place| packed.bundles[place].bring_script(&mut brought));
-    packed.bundles
+    let mut brought: SmallVec<[ScriptId; 4]> = SmallVec::new();
+    in_order.into_iter().for_each(|place| packed.script_calls[place].bring_script(&mut brought));
+    packed.script_calls
 }
 
 /// The calls so far.
 struct Packed {
-    bundles: Vec<Bundle>,
+    script_calls: Vec<ScriptCall>,
     /// For each script, the index of the call with room. There are few scripts.
-    open: SmallVec<[(Script, usize); 4]>,
+    open: SmallVec<[(ScriptId, usize); 4]>,
 }
 
 impl Packed {
-    /// Adds a group to the open call of its `script`, if any, or to a new call. The call must not
+    /// Adds a batch to the open call of its `script`, if any, or to a new call. The call must not
     /// be before the index `first`. Returns the index of the call.
-    fn put(&mut self, group: Group, script: Option<Script>, first: usize) -> usize {
+    fn put(&mut self, batch: KeyBatch, script: Option<ScriptId>, first: usize) -> usize {
         let known = self.open.iter_mut().find(|(of, _)| Some(*of) == script);
         if let Some((_, place)) = &known
             && *place >= first
-            && self.bundles[*place].accepts(&group)
+            && self.script_calls[*place].accepts(&batch)
         {
-            self.bundles[*place].groups.push(group);
+            self.script_calls[*place].batches.push(batch);
             return *place;
         }
-        let place = self.bundles.len();
+        let place = self.script_calls.len();
         match (known, script) {
             (Some(known), _) => known.1 = place,
             (None, Some(script)) => self.open.push((script, place)),
             (None, None) => {}
         }
-        self.bundles.push(Bundle::of(group));
+        self.script_calls.push(ScriptCall::of(batch));
         place
     }
 }
 
-impl Bundle {
-    pub fn of(group: Group) -> Self {
-        Self { groups: smallvec![group], by: By::Hash, lead: 0 }
+impl ScriptCall {
+    pub fn of(batch: KeyBatch) -> Self {
+        Self { batches: smallvec![batch], by: By::Hash, lead: 0 }
     }
 
     /// Makes its call carry the script's source, unless an earlier call does.
-    fn bring_script(&mut self, brought: &mut SmallVec<[Script; 4]>) {
-        if let Some(script) = self.groups[0].script_in_order().filter(|script| !brought.contains(script)) {
+    fn bring_script(&mut self, brought: &mut SmallVec<[ScriptId; 4]>) {
+        if let Some(script) = self.batches[0].script_in_order().filter(|script| !brought.contains(script)) {
             brought.push(script);
             self.by = By::Source;
         }
     }
 
-    /// Whether one more group by the same script has room.
-    fn accepts(&self, group: &Group) -> bool {
-        let quotas = self.groups[0].asks[0].policy.quotas.len();
-        let costs: usize = self.groups.iter().map(|group| group.costs.len()).sum();
-        (self.groups.len() + 1) * quotas <= QUOTAS && costs + group.costs.len() <= COSTS
+    /// Whether one more batch by the same script has room.
+    fn accepts(&self, batch: &KeyBatch) -> bool {
+        let quotas = self.batches[0].requests[0].policy.quotas.len();
+        let costs: usize = self.batches.iter().map(|batch| batch.costs.len()).sum();
+        (self.batches.len() + 1) * quotas <= QUOTAS && costs + batch.costs.len() <= COSTS
     }
 
     /// Drops the requests of callers that gave up. Returns whether any are left.
     pub fn is_wanted(&mut self) -> bool {
-        self.groups.retain(Group::is_wanted);
-        !self.groups.is_empty()
+        self.batches.retain(KeyBatch::is_wanted);
+        !self.batches.is_empty()
     }
 
     pub fn asking(&self) -> bool {
-        self.groups[0].asks[0].asking
+        self.batches[0].requests[0].asking
     }
 
     /// Returns the checks that share the call.
     fn calls(&self) -> SmallVec<[Call<'_>; 1]> {
-        self.groups.iter().filter_map(Group::check).collect()
+        self.batches.iter().filter_map(KeyBatch::check).collect()
     }
 
     /// Builds the command for a shard whose expected TIME is `now`, us.
     pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
         let (now, time) = (now + self.lead, shard.time());
-        if let [group] = &self.groups[..] {
-            return group.call().command(self.by, now, time);
+        if let [batch] = &self.batches[..] {
+            return batch.call().command(self.by, now, time);
         }
         check::command(&self.calls(), shard.declared(), self.by, now, time)
     }
 
-    /// Returns one reply for each group.
+    /// Returns one reply for each batch.
     pub fn replies(&self, reply: &Value, from: &Address) -> SmallVec<[Reply; 1]> {
         if let Value::ServerError(error) = reply {
-            let several = self.groups.len() > 1;
+            let several = self.batches.len() > 1;
             let of_each = || match refused(error, from) {
                 NotExecuted::Failed(_) if several && !is_from_inside(error) => Reply::Undecided,
-                refusal => Reply::NotExecuted(refusal),
+                reason => Reply::NotExecuted(reason),
             };
-            return self.groups.iter().map(|_| of_each()).collect();
+            return self.batches.iter().map(|_| of_each()).collect();
         }
-        match &self.groups[..] {
-            [group] => smallvec![group.call().reply(reply)],
+        match &self.batches[..] {
+            [batch] => smallvec![batch.call().reply(reply)],
             _ => check::replies(&self.calls(), reply),
         }
     }
 
     /// Returns the number of checks in the call. A refund, for example, is no check.
     pub fn checks(&self) -> usize {
-        self.groups.iter().map(Group::checks).sum()
+        self.batches.iter().map(KeyBatch::checks).sum()
     }
 
     /// Records the call in the traces of its checks, if any.
     pub fn called(&mut self, shard: &Shard, calls: usize, (sent, ended): (Micros, Micros), error: Option<&str>) {
-        if self.groups.iter().flat_map(|group| &group.asks).all(|ask| ask.trace.is_none()) {
+        if self.batches.iter().flat_map(|batch| &batch.requests).all(|request| request.trace.is_none()) {
             return;
         }
         let call = traces::Call {
             host: &shard.address.host,
             port: shard.address.port,
             operation: self.by.command(),
-            script: &self.groups[0].script(),
+            script: &self.batches[0].script(),
             checks: self.checks(),
             pipeline: calls,
             sent,
             ended,
             error,
         };
-        let asks = self.groups.iter_mut().flat_map(|group| &mut group.asks);
-        traces::called(asks.filter_map(|ask| ask.trace.as_deref_mut()), &call);
+        let requests = self.batches.iter_mut().flat_map(|batch| &mut batch.requests);
+        traces::called(requests.filter_map(|request| request.trace.as_deref_mut()), &call);
     }
 }
 
@@ -171,28 +171,29 @@ impl Bundle {
 mod tests {
     use super::*;
     use crate::store::Work;
-    use crate::store::redis::request::Ask;
-    use crate::store::redis::request::tests::ask;
+    use crate::store::redis::request::KeyRequest;
+    use crate::store::redis::request::tests::request;
 
-    fn group(key: &str) -> Group {
-        Group::of(ask(key).0)
+    fn batch(key: &str) -> KeyBatch {
+        KeyBatch::of(request(key).0)
     }
 
     /// Returns the outcome of a call for one key with this error reply.
     fn outcome(error: &str) -> Option<Reply> {
         let from = Address { host: "shard".into(), port: 7001 };
         let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
-        let bundle = Bundle { groups: smallvec![group("a")], by: By::Hash, lead: 0 };
-        bundle.replies(&reply, &from).pop()
+        let script_call = ScriptCall { batches: smallvec![batch("a")], by: By::Hash, lead: 0 };
+        script_call.replies(&reply, &from).pop()
     }
 
     #[test]
     fn a_call_for_several_keys_that_is_refused_as_a_whole_is_made_for_each() {
         let from = Address { host: "shard".into(), port: 7001 };
         let outcome = |keys: &[&str], error: &str| {
-            let bundle = Bundle { groups: keys.iter().map(|key| group(key)).collect(), by: By::Hash, lead: 0 };
+            let script_call =
+                ScriptCall { batches: keys.iter().map(|key| batch(key)).collect(), by: By::Hash, lead: 0 };
             let reply = redis::parse_redis_value(format!("-{error}\r\n").as_bytes()).unwrap();
-            let mut outcomes = bundle.replies(&reply, &from);
+            let mut outcomes = script_call.replies(&reply, &from);
             assert_eq!(outcomes.len(), keys.len());
             outcomes.pop()
         };
@@ -245,18 +246,23 @@ mod tests {
 
     #[test]
     fn the_calls_of_a_key_keep_their_order() {
-        let once = || Group::of(Ask { work: Work::Once { id: "id".into(), cost: 1 }, ..ask("a").0 });
-        let bundles = bundles(vec![group("b"), group("a"), once(), group("a"), group("c"), group("d")], true);
-        let keys = |bundle: &Bundle| bundle.groups.iter().map(Group::key).collect::<Vec<_>>();
-        let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| group(key).key());
-        assert_eq!(bundles.iter().map(keys).collect::<Vec<_>>(), [vec![b, a], vec![a], vec![a, c, d]]);
+        let once = || KeyBatch::of(KeyRequest { work: Work::Once { id: "id".into(), cost: 1 }, ..request("a").0 });
+        let script_calls = script_calls(vec![batch("b"), batch("a"), once(), batch("a"), batch("c"), batch("d")], true);
+        let keys = |script_call: &ScriptCall| script_call.batches.iter().map(KeyBatch::key).collect::<Vec<_>>();
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| batch(key).key());
+        assert_eq!(script_calls.iter().map(keys).collect::<Vec<_>>(), [vec![b, a], vec![a], vec![a, c, d]]);
     }
 
     #[test]
     fn a_call_is_for_so_many_quotas_at_most() {
         let keys: Vec<String> = (0..150).map(|number| number.to_string()).collect();
-        let groups = || keys.iter().map(|key| group(key)).collect();
-        let sizes = |several| bundles(groups(), several).iter().map(|bundle| bundle.groups.len()).collect::<Vec<_>>();
+        let batches = || keys.iter().map(|key| batch(key)).collect();
+        let sizes = |several| {
+            script_calls(batches(), several)
+                .iter()
+                .map(|script_call| script_call.batches.len())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(sizes(true), [QUOTAS, QUOTAS, 150 - 2 * QUOTAS]);
         assert_eq!(sizes(false), [1; 150]);
     }
