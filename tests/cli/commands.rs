@@ -21,7 +21,7 @@ fn run(arguments: &[&str], url: &str) -> (i32, String, String) {
 }
 
 #[test]
-fn check_tells_by_its_exit_code() {
+fn check_exit_code_reports_decision() {
     let node = Node::start();
     let check = |arguments: &[&str]| run(&[&["check"], arguments].concat(), &node.url());
     let (code, out, _) = check(&["five-per-minute", "me", "--cost", "5"]);
@@ -38,7 +38,7 @@ fn check_tells_by_its_exit_code() {
 
 /// Templates leave variables empty when they have no value.
 #[test]
-fn an_empty_variable_is_as_good_as_none() {
+fn empty_variable_counts_as_unset() {
     let node = Node::start();
     let mut command = Command::new(TOLLGATE);
     command.args(["health", "--url", &node.url()]);
@@ -52,7 +52,7 @@ fn an_empty_variable_is_as_good_as_none() {
 /// A full disk causes such errors. A reader that closes its pipe early, such as `head`, is a
 /// different case.
 #[test]
-fn output_that_cannot_be_written_is_a_failure() {
+fn unwritable_output_is_a_failure() {
     let node = Node::start();
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
@@ -94,7 +94,7 @@ fn output_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn nobody_there_is_a_failure() {
+fn unreachable_node_is_a_failure() {
     let nowhere = "http://127.0.0.1:1";
     assert_eq!(run(&["check", "default", "me"], nowhere).0, 2);
     assert_eq!(run(&["health"], nowhere).0, 1);
@@ -103,7 +103,7 @@ fn nobody_there_is_a_failure() {
 }
 
 #[test]
-fn health_and_policies_of_a_running_node() {
+fn health_and_policies_print_state_of_running_node() {
     let node = Node::start();
     let (code, out, _) = run(&["health"], &node.url());
     assert_eq!((code, out.as_str()), (0, "ok\n"));
@@ -125,7 +125,7 @@ fn health_and_policies_of_a_running_node() {
 }
 
 #[test]
-fn policies_tells_what_waits_for_a_restart() {
+fn policies_lists_settings_that_need_a_restart() {
     let policies = "policies: {default: {quotas: [5 per 1h]}}";
     let file = file_with(policies);
     let node = Node::with_config(&file);
@@ -151,7 +151,7 @@ fn ask_another(body: &'static str, arguments: &[&str]) -> (i32, String, String) 
 }
 
 #[test]
-fn another_service_that_answers_is_no_node() {
+fn response_of_another_service_is_a_failure() {
     for body in ["<html>", "{}", r#"{"status": "UP"}"#] {
         for (arguments, expected) in [(&["health"][..], 1), (&["policies"], 1), (&["check", "default", "me"], 2)] {
             let (code, out, reason) = ask_another(body, arguments);
@@ -162,7 +162,7 @@ fn another_service_that_answers_is_no_node() {
 }
 
 #[test]
-fn an_url_that_cannot_be_is_refused_and_not_repeated() {
+fn invalid_url_is_rejected_and_not_printed() {
     for (url, expected) in [
         ("http://127.0.0.1:70000/hunter2", "the port must be 1 to 65535"),
         ("https://127.0.0.1:0/hunter2", "the port must be 1 to 65535"),
@@ -183,7 +183,7 @@ fn an_url_that_cannot_be_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn a_failure_tells_all_that_the_node_told() {
+fn failure_prints_problem_of_node() {
     let node = Node::start();
     let id = "x".repeat(65);
     let (_, _, reason) = run(&["check", "five-per-minute", "", "--id", &id], &node.url());
@@ -205,7 +205,7 @@ fn a_failure_tells_all_that_the_node_told() {
 }
 
 #[test]
-fn a_denial_that_is_only_noted_is_told() {
+fn shadow_denial_is_printed() {
     let file = file_with("policies: {watched: {quotas: [1 per 1h], shadow: true}}");
     let node = Node::with_config(&file);
     let (code, out, _) = run(&["check", "watched", "me", "--cost", "2"], &node.url());
@@ -213,7 +213,7 @@ fn a_denial_that_is_only_noted_is_told() {
 }
 
 #[test]
-fn policies_of_before_a_reload_with_faults_are_told_to_be_that() {
+fn policies_reports_failed_reload() {
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
     let node = Node::with_config(&file);
     let (code, _, reason) = run(&["policies"], &node.url());
@@ -230,7 +230,7 @@ fn policies_of_before_a_reload_with_faults_are_told_to_be_that() {
 
 /// Variables of `serve` complete this file.
 #[test]
-fn a_file_is_read_as_serve_would() {
+fn check_reads_configuration_like_serve() {
     let file = file_with("store: {timeout: 50ms, key_prefix: shop}\npolicies: {default: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
     let log = tempfile::NamedTempFile::new().unwrap();
@@ -248,7 +248,7 @@ fn a_file_is_read_as_serve_would() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_read_is_named() {
+fn unreadable_variable_is_named() {
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
     let output = Command::new(TOLLGATE)
         .arg("validate")
@@ -261,7 +261,7 @@ fn a_variable_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn what_is_taken_for_a_url_by_mistake_is_named() {
+fn argument_mistaken_for_url_is_named() {
     for (arguments, variable, expected) in [
         (&["--store", "redis://127.0.0.1:1", "my.yaml"][..], "", "`my.yaml` is not the URL of a Redis"),
         (&[], "redis://127.0.0.1:1 redis://127.0.0.1:2", "several are separated by commas"),
@@ -274,7 +274,7 @@ fn what_is_taken_for_a_url_by_mistake_is_named() {
 }
 
 #[test]
-fn who_asks_without_tls_is_told_where_there_is_some() {
+fn plain_request_to_tls_listener_suggests_https() {
     let authority = Authority::new();
     authority.sign("node");
     let text = "tls: {cert_file: node.pem, key_file: node.key}\npolicies: {default: {quotas: [5 per 1h]}}";
@@ -286,7 +286,7 @@ fn who_asks_without_tls_is_told_where_there_is_some() {
 
 /// Some editors write it at the start of a file.
 #[test]
-fn the_mark_of_an_encoding_is_no_part_of_a_token() {
+fn byte_order_mark_is_not_part_of_token() {
     let folder = tempfile::tempdir().unwrap();
     let made = String::from_utf8(Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout).unwrap();
     let files = ["mine.token", "check.tokens"].map(|name| folder.path().join(name));
@@ -301,7 +301,7 @@ fn the_mark_of_an_encoding_is_no_part_of_a_token() {
 }
 
 #[test]
-fn a_slip_in_rust_log_is_a_line_like_the_others() {
+fn invalid_rust_log_is_a_log_line() {
     let file = file_with("policies: {}");
     let mut command = Command::new(TOLLGATE);
     let output = command.arg("serve").arg(file.path()).env("RUST_LOG", "info,h2=loud").output().unwrap();
@@ -312,7 +312,7 @@ fn a_slip_in_rust_log_is_a_line_like_the_others() {
 
 /// `serve` accepts its file as `validate`, `explain` and `replay` do.
 #[test]
-fn serve_takes_its_file_by_position() {
+fn serve_accepts_file_by_position() {
     let file = file_with("policies: {mine: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
     let mut program = Command::new(TOLLGATE);
@@ -329,7 +329,7 @@ fn serve_takes_its_file_by_position() {
 }
 
 #[test]
-fn help_explains_each_argument_by_position() {
+fn help_explains_each_positional_argument() {
     for (command, arguments) in [
         ("serve", &["[FILE]"][..]),
         ("validate", &["<FILE>"]),
@@ -347,7 +347,7 @@ fn help_explains_each_argument_by_position() {
 
 /// Users copy help into tickets and chats.
 #[test]
-fn help_names_variables_and_not_what_they_hold() {
+fn help_names_variables_without_their_values() {
     let variables = [
         "TOLLGATE_LISTEN",
         "TOLLGATE_ADMIN_LISTEN",
@@ -372,7 +372,7 @@ fn help_names_variables_and_not_what_they_hold() {
 }
 
 #[test]
-fn one_is_not_told_in_the_plural() {
+fn counts_of_one_are_singular() {
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
     let (_, out, _) = run(&["validate", path], "");
@@ -385,7 +385,7 @@ fn one_is_not_told_in_the_plural() {
 
 /// Editors and CI parse these lines, from the first one on.
 #[test]
-fn validate_tells_each_fault_by_its_file_line_and_column() {
+fn validate_reports_faults_by_file_line_and_column() {
     let file = file_with("listen: nowhere\npolicies:\n  a: {quotas: [0 per 1s]}\n  b: {quotos: [5 per 1s]}\n");
     let path = file.path().to_str().unwrap();
     let (code, out, reason) = run(&["validate", path], "");
@@ -399,7 +399,7 @@ fn validate_tells_each_fault_by_its_file_line_and_column() {
 
 /// Sets every member to a documented value and names existing files.
 #[test]
-fn the_documented_configuration_is_valid() {
+fn documented_configuration_is_valid() {
     let authority = Authority::new();
     authority.sign("node");
     let (folder, password) = (authority.folder.path(), authority.text("password"));
@@ -413,14 +413,14 @@ fn the_documented_configuration_is_valid() {
 }
 
 #[test]
-fn validate_refuses_what_is_not_there() {
+fn validate_rejects_missing_files() {
     let (code, _, reason) = run(&["validate", "no-such-file.yaml"], "");
     assert!(code == 1 && reason.contains("no-such-file.yaml"), "{code} {reason}");
 }
 
 /// A path given by mistake neither fills the memory nor blocks the command.
 #[test]
-fn what_never_ends_is_no_configuration() {
+fn endless_file_is_no_configuration() {
     let (code, _, reason) = run(&["validate", "/dev/zero"], "");
     assert!(code == 1 && reason.contains("/dev/zero: cannot be read: it is larger than"), "{code} {reason}");
     let folder = tempfile::tempdir().unwrap();
@@ -435,7 +435,7 @@ fn what_never_ends_is_no_configuration() {
 }
 
 #[test]
-fn a_token_that_never_ends_is_none() {
+fn endless_token_file_is_rejected() {
     let hash = |file: &str| {
         let input = std::fs::File::open(file).unwrap();
         let mut command = Command::new("prlimit");
@@ -449,7 +449,7 @@ fn a_token_that_never_ends_is_none() {
 }
 
 #[test]
-fn a_token_that_nobody_can_show_has_no_line() {
+fn unusable_token_is_rejected_without_its_line() {
     for token in ["två-två-två-två-två-två", "two words of many letters", "twenty-letters-and-a\u{7f}"] {
         let file = file_with(&format!(" {token} \n"));
         let input = std::fs::File::open(file.path()).unwrap();
@@ -461,7 +461,7 @@ fn a_token_that_nobody_can_show_has_no_line() {
 }
 
 #[test]
-fn a_file_of_authorities_that_holds_none_is_told() {
+fn empty_ca_file_is_reported() {
     let (code, _, reason) = run(&["health", "--ca-file", "/dev/null"], &{
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
@@ -472,7 +472,7 @@ fn a_file_of_authorities_that_holds_none_is_told() {
 }
 
 #[test]
-fn too_few_files_to_start_are_told() {
+fn too_few_descriptors_are_reported() {
     // A single core needs 15.
     for permitted in 4..=14 {
         let mut command = Command::new("prlimit");
@@ -488,7 +488,7 @@ fn too_few_files_to_start_are_told() {
 }
 
 #[test]
-fn an_address_in_use_is_told() {
+fn address_in_use_is_reported() {
     let node = Node::start();
     let (code, _, reason) = run(&["serve", "--listen", &node.address], "");
     assert!(code == 1 && reason.contains("cannot listen on"), "{code} {reason}");
@@ -496,7 +496,7 @@ fn an_address_in_use_is_told() {
 
 /// The programs are hard links, so no test writes a program that another test starts.
 #[test]
-fn bench_runs_the_load_generator_beside_it_or_on_path_or_names_it() {
+fn bench_finds_load_generator_or_names_it() {
     let folder = tempfile::tempdir_in(Path::new(TOLLGATE).parent().unwrap()).unwrap();
     let path = folder.path().join("path");
     std::fs::create_dir(&path).unwrap();

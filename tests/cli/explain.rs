@@ -39,7 +39,7 @@ fn told(file: &str, policy: &str, key: &str) -> Value {
 }
 
 #[test]
-fn the_entry_that_decides_is_told_with_its_line() {
+fn explain_prints_deciding_entry_and_line() {
     let file = file_with(POLICIES);
     let path = file.path().to_str().unwrap();
     let cases = [
@@ -86,7 +86,7 @@ fn the_entry_that_decides_is_told_with_its_line() {
 }
 
 #[test]
-fn a_person_can_read_it() {
+fn explain_prints_readable_text() {
     let file = file_with(POLICIES);
     let path = file.path().to_str().unwrap();
     let (code, out, _) = explain(path, "per-ip", "2001:DB8:1::1", &[]);
@@ -102,7 +102,7 @@ fn a_person_can_read_it() {
 
 /// The output uses the units of the configuration.
 #[test]
-fn windows_by_the_calendar_are_told_in_its_units() {
+fn explain_prints_calendar_units() {
     let policies = "policies: {sms: {algorithm: fixed-window, timezone: Europe/Berlin, quotas: [1 per 1d, 9 per 1mo]}}";
     let file = file_with(policies);
     let (path, node) = (file.path().to_str().unwrap(), Node::with_config(&file));
@@ -114,7 +114,7 @@ fn windows_by_the_calendar_are_told_in_its_units() {
 }
 
 #[test]
-fn what_cannot_be_explained_says_why() {
+fn explain_reports_reason_of_failure() {
     let file = file_with(POLICIES);
     let path = file.path().to_str().unwrap();
     let bad = file_with("policies: {p: {quotas: [0 per 1s]}}");
@@ -133,7 +133,7 @@ fn what_cannot_be_explained_says_why() {
 
 /// A user can paste these keys into a Redis client.
 #[test]
-fn keys_are_told_as_they_are() {
+fn explain_prints_keys_verbatim() {
     let file = file_with(POLICIES);
     let key = r#"it's "a\b""#;
     let (code, out, _) = explain(file.path().to_str().unwrap(), "login", key, &[]);
@@ -143,7 +143,7 @@ fn keys_are_told_as_they_are() {
 
 /// A key may contain any bytes, and a terminal executes escape sequences.
 #[test]
-fn what_would_not_be_seen_is_escaped() {
+fn explain_escapes_invisible_characters() {
     let file = file_with(POLICIES);
     let (code, out, _) = explain(file.path().to_str().unwrap(), "login", "a\u{1b}[2Jb\r", &[]);
     assert!(code == 0 && out.contains("a\\u{1b}[2Jb\\r") && !out.contains(['\u{1b}', '\r']), "{out:?}");

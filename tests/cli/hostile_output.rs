@@ -49,7 +49,7 @@ const COMMANDS: &[&[&str]] =
     &[&["check", "p", "k"], &["check", "p", "k", "--json"], &["health"], &["policies"], &["policies", "--json"]];
 
 #[test]
-fn escape_sequences_of_a_node_reach_no_terminal() {
+fn escape_sequences_of_a_node_are_escaped() {
     let text = |name: &str| format!(r#""{name}":"{ESCAPES}\nfake line""#);
     let decision = format!(
         r#"{{"allowed":false,"limit":5,"remaining":0,"retry_after_ms":1,{},{},{}}}"#,
@@ -109,7 +109,7 @@ fn escape_sequences_of_a_node_reach_no_terminal() {
 }
 
 #[test]
-fn escape_sequences_of_arguments_and_files_reach_no_terminal() {
+fn escape_sequences_of_arguments_and_files_are_escaped() {
     let escapes = "\u{1b}[2J\u{9b}31m\u{202e}";
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
@@ -152,7 +152,7 @@ fn escape_sequences_of_arguments_and_files_reach_no_terminal() {
 /// The command gives up each in time and within its memory.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
-fn an_answer_that_never_ends_is_given_up() {
+fn endless_response_is_aborted() {
     let endless = |start: &'static str, more: &'static [u8]| {
         node(move |stream| {
             stream.write_all(start.as_bytes())?;
@@ -200,7 +200,7 @@ fn an_answer_that_never_ends_is_given_up() {
 }
 
 #[test]
-fn a_file_that_never_ends_is_not_read() {
+fn endless_file_is_not_read() {
     let nobody = "https://127.0.0.1:1";
     for arguments in [
         &["check", "p", "k", "--token-file", "/dev/zero"][..],
@@ -222,7 +222,7 @@ fn a_file_that_never_ends_is_not_read() {
 }
 
 #[test]
-fn a_token_that_is_short_or_not_alone_has_no_line() {
+fn short_or_multiple_tokens_are_rejected_without_their_line() {
     let hash = |text: &str| {
         let file = file_with(text);
         let input = std::fs::File::open(file.path()).unwrap();

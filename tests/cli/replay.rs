@@ -62,7 +62,7 @@ fn verdicts(report: &Value) -> (u64, u64) {
 }
 
 #[test]
-fn a_common_log_by_client_with_two_policies_side_by_side() {
+fn common_log_replays_two_policies_side_by_side() {
     let folder = folder(&[("access.log", COMMON)]);
     let report = report(&folder, "--policy three --policy one --log access.log");
     assert_eq!(report["logs"], json!([{"name": "access.log", "format": "common"}]));
@@ -86,7 +86,7 @@ fn a_common_log_by_client_with_two_policies_side_by_side() {
 }
 
 #[test]
-fn a_report_for_people_says_the_same() {
+fn text_report_matches_json_report() {
     let folder = folder(&[("access.log", COMMON)]);
     let (code, out, error) = run(&folder, "--policy three --policy one --log access.log --top 1");
     assert_eq!((code, error.as_str()), (0, ""));
@@ -117,7 +117,7 @@ one: minutes denied most
 }
 
 #[test]
-fn other_fields_are_keys_and_bytes_are_a_cost() {
+fn any_field_can_be_key_and_bytes_can_be_cost() {
     let combined: String = COMMON.lines().map(|line| format!("{line} \"http://r/\" \"curl \\\"8\\\"\"\n")).collect();
     let folder = folder(&[("common.log", COMMON), ("combined.log", &combined)]);
     let by = |log: &str, key: &str| {
@@ -147,7 +147,7 @@ fn other_fields_are_keys_and_bytes_are_a_cost() {
 }
 
 #[test]
-fn json_lines_with_times_of_every_kind() {
+fn json_lines_accept_every_time_format() {
     // All within 10 seconds of 2026-11-21T10:00:00Z, which is 1795255200.
     let lines = r#"{"time":"2026-11-21T10:00:00Z","key":"a"}
 {"time":1795255201,"key":"a","cost":2,"meta":"user-42","more":[{"x":1}]}
@@ -171,7 +171,7 @@ fn json_lines_with_times_of_every_kind() {
 
 /// Two a day in Berlin: the day of 23 hours ends at 22:00 UTC.
 #[test]
-fn windows_by_the_calendar_are_those_of_the_log() {
+fn calendar_windows_follow_times_of_the_log() {
     let times = ["2026-03-28T23:00:00Z", "2026-03-29T21:59:58Z", "2026-03-29T21:59:59Z", "2026-03-29T22:00:00Z"];
     let lines: String = times.iter().map(|time| format!("{{\"time\":\"{time}\",\"key\":\"user\"}}\n")).collect();
     let folder = folder(&[("sms.jsonl", &lines)]);
@@ -181,7 +181,7 @@ fn windows_by_the_calendar_are_those_of_the_log() {
 }
 
 #[test]
-fn time_never_goes_back_and_goes_on_from_log_to_log() {
+fn replay_time_never_steps_back_across_logs() {
     let line = |time: u64| format!("{{\"time\":{time},\"key\":\"a\"}}\n");
     let (first, second) = (line(1000) + &line(1009) + &line(1005), line(1002) + &line(1010) + &line(1019));
     let folder = folder(&[("1.jsonl", &first), ("2.jsonl", &second)]);
@@ -192,7 +192,7 @@ fn time_never_goes_back_and_goes_on_from_log_to_log() {
 }
 
 #[test]
-fn standard_input_is_a_log() {
+fn standard_input_can_be_replayed() {
     let folder = folder(&[]);
     let mut program = Command::new(TOLLGATE)
         .current_dir(folder.path())
@@ -208,7 +208,7 @@ fn standard_input_is_a_log() {
 }
 
 #[test]
-fn lines_that_cannot_be_read_are_counted_and_the_first_few_shown() {
+fn unreadable_lines_are_counted_and_first_ones_printed() {
     let mut log: Vec<u8> = COMMON.into();
     log.extend(b"\n\xff\xfe\n192.0.2.9 - - [no time] \"GET / HTTP/1.1\" 200 1\r\n");
     log.extend(b"192.0.2.9 - - [31/Feb/2026:10:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n");
@@ -228,7 +228,7 @@ fn lines_that_cannot_be_read_are_counted_and_the_first_few_shown() {
 }
 
 #[test]
-fn keys_that_the_policy_refuses_are_told() {
+fn rejected_keys_are_reported() {
     let folder = folder(&[("access.log", COMMON)]);
     let told = report(&folder, "--policy addresses --log access.log --key user");
     assert_eq!((verdicts(&told), &told["policies"][0]["refused_keys"]), ((0, 0), &json!(6)));
@@ -236,7 +236,7 @@ fn keys_that_the_policy_refuses_are_told() {
 }
 
 #[test]
-fn lists_answer_as_those_of_a_node_do() {
+fn replay_lists_match_those_of_a_node() {
     let log = r#"{"time": "2026-11-21T10:00:00Z", "key": "K"}"#;
     let keys = ["mallory", "10.1.2.3", "10.1.2.3", "vip", "vip", "vip", "ann", "ann"];
     let log: String = keys.iter().map(|key| log.replace('K', key) + "\n").collect();
@@ -256,7 +256,7 @@ fn lists_answer_as_those_of_a_node_do() {
 }
 
 #[test]
-fn keys_are_told_as_they_are_and_only_what_cannot_be_seen_is_escaped() {
+fn replay_prints_keys_verbatim_and_escapes_invisible_characters() {
     let line = r#"{"time": 1, "key": "it's \"a\\b\"\u001b"}"#;
     let folder = folder(&[("checks.json", &format!("{line}\n{line}\n"))]);
     let (code, out, error) = run(&folder, "--policy one --log checks.json");
@@ -265,7 +265,7 @@ fn keys_are_told_as_they_are_and_only_what_cannot_be_seen_is_escaped() {
 
 /// `zcat *.gz` prints daily logs in this order: the newest first.
 #[test]
-fn logs_in_the_wrong_order_are_told() {
+fn wrong_order_of_logs_is_reported() {
     let newer = COMMON.replace("21/Nov", "22/Nov");
     let folder = folder(&[("access.log", COMMON), ("newer.log", &newer)]);
     let order = |logs: &str| run(&folder, &format!("--policy three {logs}"));
@@ -276,7 +276,7 @@ fn logs_in_the_wrong_order_are_told() {
 }
 
 #[test]
-fn a_mark_before_the_text_is_no_part_of_it() {
+fn byte_order_mark_is_not_part_of_the_log() {
     let folder = folder(&[
         ("access.log", &format!("\u{feff}{COMMON}")),
         ("checks.json", "\u{feff}{\"time\":1,\"key\":\"k\"}\n"),
@@ -291,7 +291,7 @@ fn a_mark_before_the_text_is_no_part_of_it() {
 }
 
 #[test]
-fn a_log_of_which_nothing_can_be_read_is_not_passed_over() {
+fn unreadable_log_is_a_failure() {
     let folder = folder(&[("access.log", COMMON), ("notes.txt", "one\ntwo\n")]);
     std::fs::write(folder.path().join("old.log.gz"), b"\x1f\x8b\x08\x00\n\n").unwrap();
     let (code, out, error) = run(&folder, "--policy three --log old.log.gz --log access.log");
@@ -303,7 +303,7 @@ fn a_log_of_which_nothing_can_be_read_is_not_passed_over() {
 }
 
 #[test]
-fn a_cost_beyond_all_numbers_is_the_greatest() {
+fn excessive_cost_counts_as_the_largest() {
     let line = "{\"time\":1,\"key\":\"k\",\"cost\":1000000000000000}\n";
     let folder = folder(&[("checks.json", &line.repeat(20_000))]);
     let told = report(&folder, "--policy three --log checks.json");
@@ -311,7 +311,7 @@ fn a_cost_beyond_all_numbers_is_the_greatest() {
 }
 
 #[test]
-fn what_cannot_be_done_has_its_exit_code_and_its_reason() {
+fn replay_failures_have_exit_code_and_reason() {
     let folder =
         folder(&[("access.log", COMMON), ("notes.txt", "one\ntwo\n"), ("empty.log", ""), ("bad.yaml", "polices: {}")]);
     let fails = |arguments: &str, expected: i32, reason: &str| {
@@ -350,7 +350,7 @@ fn what_cannot_be_done_has_its_exit_code_and_its_reason() {
 #[test]
 #[ignore = "writes 100 MB; its rate only says something of a release build"]
 #[expect(clippy::disallowed_methods, clippy::print_stderr, reason = "a measurement has no clock of its own")]
-fn a_million_lines() {
+fn million_lines_replay_in_time() {
     const LINES: u64 = 1_000_000;
     let folder = folder(&[]);
     for (name, json) in [("access.log", false), ("checks.jsonl", true)] {

@@ -36,13 +36,13 @@ fn allowed() -> impl Iterator<Item = &'static str> {
 }
 
 #[test]
-fn the_compose_file_has_the_documented_user() {
+fn compose_file_has_the_documented_user() {
     let line = rules().join(" ");
     assert!(include_str!("../../cluster/secure").contains(&format!(" {line}\n")), "{line}");
 }
 
 #[test]
-fn the_documented_user_may_do_what_a_node_does_and_no_more() {
+fn documented_user_has_exactly_the_needed_permissions() {
     let cluster = Cluster::start();
     for number in 1..=6 {
         let user = redis::cmd("ACL").arg(&["SETUSER", "tollgate", "on", ">pass"]).arg(rules()).to_owned();

@@ -7,7 +7,7 @@ use crate::support::promtool::promtool;
 use crate::support::{Node, cluster, config_on, http, unique};
 
 #[test]
-fn the_rules_are_right_and_fire_when_they_should() {
+fn alert_rules_pass_promtool_and_fire() {
     for arguments in [
         ["check", "config", "cluster/prometheus.yml"],
         ["check", "rules", "cluster/alerts.yml"],
@@ -20,7 +20,7 @@ fn the_rules_are_right_and_fire_when_they_should() {
 }
 
 #[test]
-fn what_is_watched_exists_and_is_explained() {
+fn watched_metrics_exist_and_are_documented() {
     let file = config_on(&cluster::shared().seeds(), "policies: {default: {quotas: [5 per 1h], timeout: 5s}}");
     let node = Node::with_config(&file);
     http::post(&node.address, "/v1/check", format!(r#"{{"key": "{}"}}"#, unique("watched")));

@@ -46,7 +46,7 @@ fn hammer(nodes: [&Node; 2], each: usize, checks: impl Fn(usize) -> Vec<Value> +
 }
 
 #[test]
-fn two_nodes_and_24_callers_get_exactly_what_the_tightest_limit_permits() {
+fn two_nodes_and_24_callers_get_exactly_the_tightest_limit() {
     on_pairs_of_nodes(&policies(&[25, 40, 60], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             // On a cluster these keys fall into random slots, and so into random shards.
@@ -67,7 +67,7 @@ fn two_nodes_and_24_callers_get_exactly_what_the_tightest_limit_permits() {
 }
 
 #[test]
-fn with_overlapping_keys_it_is_never_over_and_every_charge_is_one_that_was_allowed() {
+fn overlapping_keys_stay_within_limits_and_charge_only_allowed_calls() {
     on_pairs_of_nodes(&policies(&[25], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let policy = format!("{algorithm}-25");
@@ -117,7 +117,7 @@ fn policy(algorithm: &str) -> Policy {
 /// The pre-filter does not learn denials that another caller's open reservation causes. The test
 /// opens more reservations than the store records separately. Their refunds run in sequence.
 #[test]
-fn however_many_are_denied_at_once_nothing_stays_charged() {
+fn concurrent_denials_leave_no_charge() {
     const AT_ONCE: usize = 128;
     on_pairs_of_nodes(&policies(&[1, 140], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
@@ -144,7 +144,7 @@ fn however_many_are_denied_at_once_nothing_stays_charged() {
 }
 
 #[test]
-fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_given_back() {
+fn released_reservation_admits_the_other_node_at_once() {
     let (runtime, store) = shared_store();
     let redis = format!("store: {{redis: ['{}']}}\n", crate::support::redis::shared().url());
     let node = Node::with_config(file_with(&(redis + &policies(&[1], ""))));
@@ -166,7 +166,7 @@ fn a_node_that_was_denied_by_an_open_reservation_is_allowed_right_after_it_is_gi
 }
 
 #[test]
-fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
+fn each_check_has_its_verdict_and_the_call_the_longest_wait() {
     on_pairs_of_nodes(&policies(&[3, 5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (three, five) = (format!("{algorithm}-3"), format!("{algorithm}-5"));
@@ -209,7 +209,7 @@ fn each_check_has_its_own_verdict_and_the_whole_has_the_longest_wait() {
 
 /// Cost 0 is always allowed, whatever the call charges to the same key.
 #[test]
-fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
+fn peek_beside_denied_cost_is_allowed() {
     let both = "  both: {quotas: [5 per 1h, 5 per 2h], timeout: 5s}\n";
     let watched = "  watched: {quotas: [5 per 1h], timeout: 5s, shadow: true}\n";
     let listed = "  listed: {quotas: [5 per 1h], timeout: 5s, deny: {keys: [mallory]}}\n";
@@ -256,7 +256,7 @@ fn a_look_beside_a_denied_cost_of_its_key_is_allowed() {
 
 /// A known denial describes one quota, which need not be the one with the least remaining.
 #[test]
-fn a_look_beside_a_known_denial_is_told_what_is_left() {
+fn peek_beside_known_denial_returns_remaining() {
     let quotas = "algorithm: fixed-window, anchor: first-hit, quotas: [10 per 1h, 13 per 2h], timeout: 5s";
     let policies = format!("policies:\n  plain: {{{quotas}}}\n  watched: {{{quotas}, shadow: true}}\n");
     on_pairs_of_nodes(&policies, |nodes, store| {
@@ -288,7 +288,7 @@ fn a_look_beside_a_known_denial_is_told_what_is_left() {
 }
 
 #[test]
-fn denials_have_the_status_that_was_asked_for_and_a_retry_after() {
+fn denials_use_requested_status_and_retry_after() {
     on_pairs_of_nodes(&policies(&[3], ""), |nodes, _| {
         let [a, b] = [(); 2].map(|()| unique("status"));
         let body = json!({"checks": [item("sliding-3", &a, 1), item("first-3", &b, 3)]}).to_string();
@@ -302,7 +302,7 @@ fn denials_have_the_status_that_was_asked_for_and_a_retry_after() {
 }
 
 #[test]
-fn without_a_store_the_modes_decide_and_error_refuses_the_whole() {
+fn without_store_modes_decide_and_error_rejects_the_call() {
     let seeds = [format!("redis://127.0.0.1:{}", crate::support::free_port())];
     let policies = "
 policies:
@@ -341,7 +341,7 @@ fallback: {expected_nodes: 2}
 
 /// The fallback `local` does the same, for denials before and after a reservation.
 #[test]
-fn without_a_store_what_is_denied_as_a_whole_leaves_earlier_charges_as_they_were() {
+fn without_store_denied_call_keeps_earlier_charges() {
     let seeds = [format!("redis://127.0.0.1:{}", crate::support::free_port())];
     let policies = "
 policies:
@@ -376,7 +376,7 @@ policies:
 /// the store recovers within the policy's timeout, nothing stays charged. Otherwise the log reports
 /// the leftover.
 #[test]
-fn what_the_store_refuses_to_give_back_is_given_back_when_it_does_again() {
+fn rejected_release_is_retried_until_store_accepts() {
     let server = Server::start();
     // Without a replica the second check waits for an acknowledgement until its timeout. Meanwhile
     // the test lowers the memory limit.

@@ -68,7 +68,7 @@ fn both_stores_change_windows_at_the_same_instant() {
 /// A clock that is ahead writes a charge beyond the edge. For a clock behind the edge the charge
 /// counts until its own end.
 #[test]
-fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
+fn charge_of_next_window_counts_after_clock_step_back() {
     let (runtime, redis) = timed_store();
     let memory = Timed::new(10);
     for back in [1, 200_000, 5_000_000, 20 * 3_600_000_000] {
@@ -85,7 +85,7 @@ fn a_charge_from_the_next_window_counts_for_a_clock_that_stepped_back() {
 
 /// The shard's TIME decides, whatever the node's clock shows and however far it jumps.
 #[test]
-fn a_node_with_a_wrong_clock_counts_in_the_shards_window() {
+fn node_with_wrong_clock_counts_in_window_of_shard() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T12:00:00Z")));
     let redis = {
@@ -114,7 +114,7 @@ policies:
 
 /// Row 5 by the calendar, on every store: 20 concurrent checks admit exactly ten.
 #[test]
-fn ten_text_messages_a_day_on_each_store() {
+fn daily_limit_of_ten_holds_on_each_store() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let exactly_ten = || {
             let key = unique("sms");
@@ -141,7 +141,7 @@ fn ten_text_messages_a_day_on_each_store() {
 /// Runs the real program from noon into the next day, while Berlin sets its clocks forward.
 /// Berlin's midnight is ten o'clock in the evening of UTC.
 #[test]
-fn a_real_node_gives_ten_more_after_the_midnight_of_a_day_of_23_hours() {
+fn daily_limit_renews_after_midnight_of_23_hour_day() {
     let file = file_with(POLICIES);
     let folder = tempfile::tempdir().unwrap();
     let shift = folder.path().join("shift");

@@ -1,5 +1,5 @@
 //! Faults of comparable services that concern charges, each with a test named after it.
-//! `faults_seen_elsewhere.rs` has the others.
+//! `regressions.rs` has the others.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::support::{Node, file_with, unique};
 
 /// Denied calls made the tokens negative, and the caller was locked out longer and longer.
 #[test]
-fn a_denied_call_deducts_nothing() {
+fn denied_call_deducts_nothing() {
     on_pairs_of_nodes(&policies(&[3], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-3"), unique("fault-3"));
@@ -41,7 +41,7 @@ fn a_denied_call_deducts_nothing() {
 
 /// Runs every path that writes, in odd orders. Every key must then have an expiry.
 #[test]
-fn no_path_leaves_a_key_without_a_ttl() {
+fn every_key_has_a_ttl() {
     let server = Server::start();
     let store = format!("store: {{redis: ['{}']}}\n", server.url());
     let node = Node::with_config(file_with(&(store + &policies(&[3, 5], ""))));
@@ -83,7 +83,7 @@ fn no_path_leaves_a_key_without_a_ttl() {
 
 /// A counter that several rules share was charged by the rule that allowed although another denied.
 #[test]
-fn what_one_rule_allows_is_not_charged_when_another_denies() {
+fn denial_of_one_quota_charges_no_quota() {
     let rules = "
 policies:
   both: {quotas: [2 per 1h, 5 per 1d], timeout: 5s}

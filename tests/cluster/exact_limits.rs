@@ -79,7 +79,7 @@ impl Tally {
 }
 
 #[test]
-fn two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five() {
+fn two_nodes_and_256_clients_admit_exactly_the_limit() {
     let file = config(POLICIES);
     let nodes = nodes(&file);
     for run in 0..5 {
@@ -91,7 +91,7 @@ fn two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five() {
 }
 
 #[test]
-fn ten_parallel_requests_on_five_per_ten_seconds_admit_five() {
+fn ten_parallel_requests_on_limit_five_admit_five() {
     let file = config(POLICIES);
     let nodes = nodes(&file);
     for _ in 0..5 {
@@ -109,7 +109,7 @@ fn ten_parallel_requests_on_five_per_ten_seconds_admit_five() {
 }
 
 #[test]
-fn what_one_node_admits_the_other_one_counts() {
+fn nodes_count_charges_of_each_other() {
     let file = config(POLICIES);
     let nodes = nodes(&file);
     let key = unique("shared");
@@ -131,7 +131,7 @@ fn what_one_node_admits_the_other_one_counts() {
 }
 
 #[test]
-fn one_call_per_check_and_none_for_a_known_denial() {
+fn one_call_per_check_and_none_for_known_denial() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
@@ -169,7 +169,7 @@ fn one_call_per_check_and_none_for_a_known_denial() {
 /// The bound holds for any number of clients and parallel pipelines.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
-fn a_hot_key_costs_one_call_per_round_trip() {
+fn hot_key_costs_one_call_per_round_trip() {
     const ONE_WAY: Duration = Duration::from_millis(10);
     let server = Server::start();
     let proxy = Proxy::start(server.port);
@@ -193,7 +193,7 @@ fn a_hot_key_costs_one_call_per_round_trip() {
 }
 
 #[test]
-fn checks_spread_over_the_shards() {
+fn checks_spread_over_shards() {
     let cluster = cluster::shared();
     let file = config(POLICIES);
     let node = Node::with_config(&file);

@@ -35,7 +35,7 @@ fn hundred(nodes: [&Node; 2], body: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_hundred_retries_at_once_are_charged_once_and_answered_alike() {
+fn hundred_concurrent_retries_charge_once() {
     on_pairs_of_nodes(&policies(&[1, 5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             // With five units, and with one: the check uses the last unit, so the store denies
@@ -62,7 +62,7 @@ fn a_hundred_retries_at_once_are_charged_once_and_answered_alike() {
 }
 
 #[test]
-fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
+fn id_binds_one_cost_and_only_charges() {
     on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-5"), unique("id"));
@@ -93,7 +93,7 @@ fn an_id_stands_for_one_cost_and_only_for_what_was_charged() {
 
 /// Cost 0 differs from the cost of any charge. Under a new id it peeks and leaves no record.
 #[test]
-fn a_look_with_the_id_of_a_charge_is_refused() {
+fn peek_with_id_of_charge_is_rejected() {
     on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-5"), unique("look"));
@@ -133,7 +133,7 @@ fn a_look_with_the_id_of_a_charge_is_refused() {
 }
 
 #[test]
-fn any_characters_make_an_id() {
+fn ids_accept_any_characters() {
     on_pairs_of_nodes(&policies(&[100], ""), |nodes, _| {
         let key = unique("odd");
         let ids = ["{", "}", "%7B", "\n", "\0", "ünïcödé 🦀", "a:b", ":", " ", &"x".repeat(64), "sliding-100:id:{"];
@@ -148,7 +148,7 @@ fn any_characters_make_an_id() {
 
 /// This node's share is charged once, too.
 #[test]
-fn a_retry_while_the_store_is_away_is_answered_alike() {
+fn retry_during_fallback_gets_same_decision() {
     let away = format!("store: {{redis: [redis://127.0.0.1:{}]}}\nfallback: {{expected_nodes: 2}}\n", free_port());
     let node = Node::with_config(file_with(&(away + "policies: {p: {quotas: [4 per 1h]}}\n")));
     let once = |id: &str| check(&node, &json!({"policy": "p", "key": "k", "id": id}));
@@ -176,7 +176,7 @@ fn a_retry_while_the_store_is_away_is_answered_alike() {
 
 /// The lane sends them in sequence, and the store decides them in that order.
 #[test]
-fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
+fn batch_decides_ids_of_one_key_in_order() {
     on_pairs_of_nodes(&policies(&[100], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-100"), unique("many"));
@@ -198,7 +198,7 @@ fn many_ids_of_one_key_in_a_batch_are_decided_in_order() {
 /// with and without ids. It also holds where fewer calls would do, and where a log needs several
 /// calls.
 #[test]
-fn checks_with_and_without_ids_of_one_key_are_decided_in_order() {
+fn checks_with_and_without_ids_keep_order() {
     let long = "  log-9000: {algorithm: sliding-log, quotas: [9000 per 1h], timeout: 5s}\n";
     on_pairs_of_nodes(&(policies(&[100], "") + long), |nodes, store| {
         for (algorithm, limit) in ALGORITHMS.map(|algorithm| (algorithm, 100)).into_iter().chain([("log", 9000)]) {
@@ -229,7 +229,7 @@ fn checks_with_and_without_ids_of_one_key_are_decided_in_order() {
 
 /// Each round trip takes 50 ms, and a thousand of them would take 50 s.
 #[test]
-fn a_batch_that_alternates_does_not_wait_for_each_check() {
+fn alternating_batch_does_not_wait_per_check() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let policies = "policies: {p: {quotas: [5000 per 1h], on_store_failure: deny}}\n";
@@ -250,7 +250,7 @@ fn a_batch_that_alternates_does_not_wait_for_each_check() {
 }
 
 #[test]
-fn checks_of_a_batch_may_have_ids_each() {
+fn batch_checks_may_have_separate_ids() {
     on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         let key = unique("batch");
         let item = |id: Option<&str>, cost: u64| {
@@ -272,7 +272,7 @@ fn checks_of_a_batch_may_have_ids_each() {
 }
 
 #[test]
-fn a_client_that_left_before_its_answer_may_ask_again() {
+fn disconnected_client_may_retry() {
     on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-5"), unique("left"));
@@ -291,7 +291,7 @@ fn a_client_that_left_before_its_answer_may_ask_again() {
 /// The first try times out while its call is in flight. Its outcome is unknown, and with an id it
 /// does not matter.
 #[test]
-fn an_answer_that_came_too_late_is_found_by_the_retry() {
+fn retry_finds_late_answer() {
     let server = Server::start();
     let store = format!("store: {{redis: ['{}'], timeout: 100ms}}\n", server.url());
     let options = ", on_store_failure: deny".to_owned();
@@ -316,7 +316,7 @@ fn an_answer_that_came_too_late_is_found_by_the_retry() {
 /// A new connection knows the scripts of up to three quotas. A check of four has to send its script
 /// first. The checks after it still wait.
 #[test]
-fn a_script_that_the_server_does_not_know_yet_changes_no_order() {
+fn unknown_script_keeps_order() {
     let server = Server::start();
     let quotas = "[5 per 1h, 50 per 2h, 500 per 3h, 5000 per 4h]";
     let node = node_with(&format!(

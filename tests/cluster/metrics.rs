@@ -52,7 +52,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
 ];
 
 #[test]
-fn every_name_is_there_and_promtool_says_nothing() {
+fn every_metric_is_exposed_and_passes_promtool() {
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     let node = Node::with_config(&file);
     let key = unique("metrics");
@@ -107,7 +107,7 @@ fn batch(node: &Node, run: &str, part: usize) {
 }
 
 #[test]
-fn series_of_a_shard_that_is_gone_disappear() {
+fn series_of_removed_shard_disappear() {
     let cluster = Cluster::start();
     let file = config_on(&cluster.seeds(), POLICIES);
     let node = Node::with_config(&file);
@@ -132,7 +132,7 @@ fn series_of_a_shard_that_is_gone_disappear() {
 }
 
 #[test]
-fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
+fn metrics_health_and_policies_agree() {
     let port = free_port();
     let file = config_on(&[format!("redis://127.0.0.1:{port}")], POLICIES);
     let node = Node::with_config(&file);
@@ -179,7 +179,7 @@ fn metrics_health_and_policies_agree_about_what_is_loaded_and_what_is_down() {
 }
 
 #[test]
-fn what_waits_for_a_call_of_its_key_counts_as_waiting() {
+fn checks_queued_behind_their_key_count_as_waiting() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);

@@ -51,7 +51,7 @@ fn counter(node: &Node, policy: &str, limit: u64) {
 }
 
 #[test]
-fn one_counter_per_api_five_a_minute() {
+fn one_counter_per_api_with_five_a_minute() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         counter(node, "row1", 5);
         counter(node, "row1-fixed", 5);
@@ -59,7 +59,7 @@ fn one_counter_per_api_five_a_minute() {
 }
 
 #[test]
-fn a_rolling_window_takes_costs() {
+fn rolling_window_accepts_costs() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row2");
         assert_eq!(node.check("row2", &key, 3)["remaining"], 2);
@@ -76,7 +76,7 @@ fn a_rolling_window_takes_costs() {
 }
 
 #[test]
-fn two_hits_at_one_instant_count_twice() {
+fn simultaneous_hits_count_twice() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row3");
         let checks: Vec<Value> = (0..7).map(|_| json!({"policy": "row3", "key": key})).collect();
@@ -92,12 +92,12 @@ fn two_hits_at_one_instant_count_twice() {
 }
 
 #[test]
-fn twenty_per_user_and_refused_ones_do_not_count() {
+fn denied_hits_do_not_count() {
     on_memory_redis_and_cluster(POLICIES, |node| counter(node, "row4", 20));
 }
 
 #[test]
-fn ten_at_once_on_five_per_ten_seconds_give_five() {
+fn ten_at_once_on_limit_five_admit_five() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         // The ten may fall on both sides of an edge, where five more are right. The test then
         // repeats.
@@ -107,7 +107,7 @@ fn ten_at_once_on_five_per_ten_seconds_give_five() {
 }
 
 #[test]
-fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
+fn hits_and_denials_never_move_window_end() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row6");
         let reset = |decision: &Value| decision["reset_after_ms"].as_u64().unwrap();
@@ -126,7 +126,7 @@ fn a_hit_or_a_denial_never_moves_the_end_of_a_window() {
 /// limited, limit, remaining, retry_after, reset_after of CL.THROTTLE, in seconds rounded up.
 /// `algorithms.rs` has the table of all cases.
 #[test]
-fn the_five_numbers_of_cl_throttle_from_a_node() {
+fn node_returns_five_numbers_of_cl_throttle() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let seconds = |value: &Value| value.as_u64().unwrap().div_ceil(1000);
         // One unit in 120 s: used before, quantity -> limited, remaining, retry_after, reset_after,
@@ -159,7 +159,7 @@ fn the_five_numbers_of_cl_throttle_from_a_node() {
 }
 
 #[test]
-fn a_token_bucket_with_costs_and_many_callers() {
+fn token_bucket_with_costs_serves_many_callers() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         assert_eq!(allowed_at_once(node, "row8", &unique("row8"), 30), 10);
         let key = unique("row8");
@@ -174,12 +174,12 @@ fn a_token_bucket_with_costs_and_many_callers() {
 }
 
 #[test]
-fn ten_means_ten_and_not_eleven() {
+fn limit_ten_admits_ten_and_not_eleven() {
     on_memory_redis_and_cluster(POLICIES, |node| assert_eq!(allowed_at_once(node, "row9", &unique("row9"), 20), 10));
 }
 
 #[test]
-fn one_sees_at_once_who_caused_the_denial() {
+fn usage_shows_callers_behind_a_denial() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row10");
         let ask = |meta: &str, cost: u64| {
@@ -213,7 +213,7 @@ fn one_sees_at_once_who_caused_the_denial() {
 }
 
 #[test]
-fn bursts_pass_and_sustained_load_does_not() {
+fn bursts_pass_and_sustained_load_is_denied() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("row11");
         assert_eq!(node.check("row11", &key, 1000)["allowed"], true);
@@ -224,7 +224,7 @@ fn bursts_pass_and_sustained_load_does_not() {
 }
 
 #[test]
-fn a_bucket_of_burst_one_limits() {
+fn bucket_of_burst_one_limits() {
     on_memory_redis_and_cluster(POLICIES, |node| {
         let key = unique("one");
         assert_eq!(node.check("burst-of-one", &key, 1)["allowed"], true);

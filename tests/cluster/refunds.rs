@@ -14,7 +14,7 @@ use crate::support::timed::Timed;
 use crate::support::{Node, TOLLGATE, file_with, unique, wait_until};
 
 #[test]
-fn a_refund_by_id_gives_back_exactly_that_charge_once() {
+fn refund_by_id_returns_its_charge_once() {
     on_pairs_of_nodes(&policies(&[10], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-10"), unique("refund"));
@@ -58,7 +58,7 @@ fn a_refund_by_id_gives_back_exactly_that_charge_once() {
 
 /// The store notes the reset of a key, unless it is full.
 #[test]
-fn a_full_store_forgets_what_it_does_not_know() {
+fn full_store_accepts_reset_of_unknown_key() {
     let memory = Timed::new(1);
     let known = subject(policy(&[(5, 1_000_000)]), "known");
     let unknown = subject(policy(&[(5, 1_000_000)]), "unknown");
@@ -72,7 +72,7 @@ fn a_full_store_forgets_what_it_does_not_know() {
 
 /// A refund has no fallback. The caller gets the failure, and the log gives the reason.
 #[test]
-fn a_refund_that_fails_is_logged() {
+fn failed_refund_is_logged() {
     let server = Server::start();
     let file = file_with(&format!("store: {{redis: [{}]}}\npolicies: {{p: {{quotas: [5 per 1h]}}}}", server.url()));
     let log = tempfile::NamedTempFile::new().unwrap();
@@ -89,7 +89,7 @@ fn a_refund_that_fails_is_logged() {
 
 /// Refunds of other charges come before and after, directly or with a charge between them.
 #[test]
-fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
+fn refund_by_id_is_independent_of_other_refunds() {
     on_pairs_of_nodes(&policies(&[140], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             for (before, after) in [(0, 40), (1, 40), (20, 12), (20, 40)] {
@@ -126,7 +126,7 @@ fn a_refund_by_id_gives_back_that_charge_whatever_others_take_back() {
 /// A bucket counts skipped units in fractions, which grow beyond exact numbers. A bucket that
 /// refills within a year has few.
 #[test]
-fn any_number_of_refunds_leaves_a_key_that_can_be_read() {
+fn many_refunds_leave_a_readable_key() {
     on_pairs_of_nodes(&policies(&[140], ""), |nodes, store| {
         let (policy, key) = ("bucket-140", unique("lasting"));
         for number in 0..60 {
@@ -152,7 +152,7 @@ fn any_number_of_refunds_leaves_a_key_that_can_be_read() {
 }
 
 #[test]
-fn a_refund_by_cost_never_gives_back_more_than_was_charged() {
+fn refund_by_cost_never_exceeds_charges() {
     on_pairs_of_nodes(&policies(&[10], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-10"), unique("cost"));
@@ -171,7 +171,7 @@ fn a_refund_by_cost_never_gives_back_more_than_was_charged() {
 }
 
 #[test]
-fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
+fn reset_restores_quotas_and_voids_later_refunds() {
     on_pairs_of_nodes(&policies(&[10], ""), |nodes, store| {
         for algorithm in ALGORITHMS {
             let (policy, key) = (format!("{algorithm}-10"), unique("reset"));
@@ -194,7 +194,7 @@ fn forgetting_makes_the_quotas_whole_and_gives_nothing_back_later() {
 /// The node of the refund drops its known denial at once; another node keeps its own for
 /// `max_denial` at most.
 #[test]
-fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_others() {
+fn refund_ends_known_denial_on_all_nodes() {
     let configuration = format!("prefilter: {{max_denial: 8s}}\n{}", policies(&[2], ""));
     on_pairs_of_nodes(&configuration, |nodes, store| {
         let mut elsewhere = Vec::new();
@@ -228,7 +228,7 @@ fn a_known_denial_ends_at_once_on_the_node_that_takes_back_and_soon_on_the_other
 
 /// A check with an id skips the pre-filter, and the pre-filter learns from its answer.
 #[test]
-fn what_a_check_with_an_id_was_allowed_ends_a_known_denial() {
+fn allowed_check_with_id_ends_known_denial() {
     let configuration = format!("prefilter: {{max_denial: 60s}}\n{}", policies(&[3], ""));
     on_pairs_of_nodes(&configuration, |nodes, store| {
         for algorithm in ALGORITHMS {
@@ -248,7 +248,7 @@ fn what_a_check_with_an_id_was_allowed_ends_a_known_denial() {
 
 /// The caller leaves while the store is frozen; the store executes the refund nevertheless.
 #[test]
-fn a_refund_whose_caller_has_gone_ends_what_is_known() {
+fn cancelled_refund_ends_known_denial() {
     let server = Server::start();
     let store = format!("store: {{redis: ['{}']}}\n", server.url());
     let file = file_with(&(store + &policies(&[1], "")));
@@ -275,7 +275,7 @@ fn a_refund_whose_caller_has_gone_ends_what_is_known() {
 
 /// Clock windows differ from first-hit windows of the same length.
 #[test]
-fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
+fn refund_by_id_skips_windows_with_other_anchor() {
     for store in [format!("store: {{redis: [{}]}}\n", shared().url()), String::new()] {
         let anchored = |anchor: &str| {
             let policy = format!("{{algorithm: fixed-window, anchor: {anchor}, quotas: [10 per 24h], timeout: 5s}}");
@@ -296,7 +296,7 @@ fn a_refund_by_id_takes_nothing_from_windows_that_begin_elsewhere() {
 /// A list from a reload decides for a key despite earlier charges, which a refund can still return.
 /// Off the list again, the key continues with its remaining counts.
 #[test]
-fn what_a_listed_key_was_charged_before_can_be_taken_back() {
+fn charge_from_before_listing_can_be_refunded() {
     for store in [format!("store: {{timeout: 5s, redis: [{}]}}\n", shared().url()), String::new()] {
         let with = |list: &str| {
             let overridden = "quotas: [2 per 1m], overrides: [{match: {prefix: listed-}, quotas: [10 per 2h]}]";
@@ -362,7 +362,7 @@ fn by_list(decision: &Value, list: &str, what: &str) {
 }
 
 #[test]
-fn what_cannot_be_taken_back_now_says_so() {
+fn refund_without_store_fails_with_problem() {
     let seeds = [format!("redis://127.0.0.1:{}", crate::support::free_port())];
     let file = crate::support::config_on(&seeds, "policies: {default: {quotas: [5 per 1m], deny: {keys: [mallory]}}}");
     let node = Node::with_config(&file);

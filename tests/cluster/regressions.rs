@@ -1,7 +1,7 @@
 //! Faults of comparable services, each with a test named after it. Other files test some of them:
-//! `replaced_systems.rs` fault 1 (`fault_1_a_bucket_of_burst_one_limits`), `exact_on_cluster.rs`
-//! fault 6 (`two_nodes_and_256_clients_admit_exactly_the_limit_five_times_of_five`),
-//! `faults_of_charging.rs` faults 3, 4 and 11.
+//! `migrations.rs` fault 1 (`fault_1_a_bucket_of_burst_one_limits`), `exact_limits.rs`
+//! fault 6 (`two_nodes_and_256_clients_admit_exactly_the_limit`),
+//! `charge_regressions.rs` faults 3, 4 and 11.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::support::{cluster, http, node_with, unique};
 /// The service returned a wait for a cost beyond the burst, which never fits. It returned waits
 /// below a second as 0.
 #[test]
-fn never_is_no_wait_and_a_short_wait_is_not_zero() {
+fn impossible_cost_has_no_retry_after_and_short_wait_is_not_zero() {
     let policies = "
 policies:
   bucket: {algorithm: token-bucket, quotas: [{rate: 5 per 1s, burst: 10}]}
@@ -73,7 +73,7 @@ policies:
 
 /// A known denial also denied a smaller cost.
 #[test]
-fn a_known_denial_is_none_for_a_cheaper_request() {
+fn known_denial_does_not_deny_cheaper_request() {
     let policies = "
 policies:
   window: {quotas: [10 per 1h]}
@@ -96,7 +96,7 @@ policies:
 
 /// A known denial also denied under a higher limit.
 #[test]
-fn a_known_denial_is_none_under_a_raised_limit() {
+fn known_denial_ends_under_raised_limit() {
     let policies = "policies: {own: {quotas: [2 per 1h], inline: true}}";
     on_memory_and_redis(policies, |node| {
         let key = unique("fault-12");

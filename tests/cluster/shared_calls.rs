@@ -30,14 +30,14 @@ const POLICIES_AT_ONCE: usize = 3;
 const STEPS: usize = 30;
 
 #[test]
-fn several_keys_are_decided_as_each_alone() {
+fn shared_call_decides_keys_like_single_calls() {
     let (runtime, redis) = timed_store();
     each_as_alone(&runtime, &redis);
 }
 
 /// On a cluster the keys are in several slots, so the call does not declare them.
 #[test]
-fn several_keys_of_a_cluster_are_decided_as_each_alone() {
+fn shared_call_on_cluster_decides_keys_like_single_calls() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = {
         let _inside = runtime.enter();
@@ -96,7 +96,7 @@ async fn as_alone(redis: &TimedRedis, policies: &[Policy], steps: &[Step]) -> Re
 
 /// With the maximum number of quotas of a policy.
 #[test]
-fn eight_quotas_of_several_keys_are_decided_as_each_alone() {
+fn shared_call_with_eight_quotas_decides_like_single_calls() {
     let (runtime, redis) = timed_store();
     let windows = (0..8).map(|number| (5 + number, 1_000_000 << number));
     let sliding = policy(&windows.clone().collect::<Vec<_>>());
@@ -139,7 +139,7 @@ fn new_keys(count: usize) -> Vec<String> {
 /// The server runs one script call for a batch of checks. It reads once and writes once for each
 /// check, for any number of quotas.
 #[test]
-fn a_batch_of_many_keys_is_one_script_call() {
+fn batch_of_many_keys_is_one_script_call() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
@@ -184,7 +184,7 @@ fn policies_of_one_algorithm_share_a_call() {
 
 /// A corrupt value is rejected, and the checks that share its call are decided.
 #[test]
-fn a_spoilt_key_spoils_no_other() {
+fn corrupt_key_leaves_others_of_its_call_unaffected() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
@@ -209,7 +209,7 @@ fn a_spoilt_key_spoils_no_other() {
 
 /// From a call with many checks of a key the pre-filter learns the final remaining units.
 #[test]
-fn what_callers_used_up_together_is_known_to_be_used_up() {
+fn merged_checks_that_exhaust_a_key_teach_prefilter() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     // The delay makes later checks wait for each other.
@@ -232,7 +232,7 @@ fn what_callers_used_up_together_is_known_to_be_used_up() {
 /// Queued checks for one key merge into one call, however many batches arrive. None is rejected for
 /// lack of room.
 #[test]
-fn the_more_wait_the_more_each_call_decides() {
+fn queued_checks_merge_into_larger_calls() {
     const BATCHES: usize = 12;
     let server = Server::start();
     let proxy = Proxy::start(server.port);

@@ -25,7 +25,7 @@ const ALWAYS: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "parentbased_always_on
 const UNDRAWN: &[(&str, &str)] = &[("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "0")];
 
 #[test]
-fn an_allowed_check_on_the_cluster_is_a_tree_under_its_callers_span() {
+fn allowed_check_is_a_span_tree_under_its_parent() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     // By default the node samples one root in a hundred, and every sampled parent.
@@ -71,7 +71,7 @@ fn an_allowed_check_on_the_cluster_is_a_tree_under_its_callers_span() {
 }
 
 #[test]
-fn a_denial_from_the_pre_filter_shows_that_no_store_was_asked() {
+fn prefilter_denial_trace_has_no_store_span() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), &format!("telemetry: {{record_keys: true}}{POLICIES}"));
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
@@ -94,7 +94,7 @@ fn a_denial_from_the_pre_filter_shows_that_no_store_was_asked() {
 }
 
 #[test]
-fn a_batch_has_a_span_for_each_key() {
+fn batch_trace_has_span_per_key() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
@@ -118,7 +118,7 @@ fn a_batch_has_a_span_for_each_key() {
 }
 
 #[test]
-fn a_call_that_carried_several_checks_is_linked_with_each() {
+fn shared_call_span_links_each_check() {
     let collector = Collector::start();
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
@@ -152,7 +152,7 @@ fn a_call_that_carried_several_checks_is_linked_with_each() {
 }
 
 #[test]
-fn a_fallback_tells_its_mode_and_cause() {
+fn fallback_span_has_mode_and_cause() {
     let collector = Collector::start();
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
@@ -179,7 +179,7 @@ fn a_fallback_tells_its_mode_and_cause() {
 
 /// An id with a different cost is the caller's fault, and a failed refund has no fallback.
 #[test]
-fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
+fn rejected_checks_and_failed_refunds_are_no_fallback() {
     let collector = Collector::start();
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
@@ -203,7 +203,7 @@ fn what_is_refused_as_it_stands_and_what_cannot_be_given_back_is_no_fallback() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_a_call_that_failed() {
+fn unanswered_store_call_span_is_an_error() {
     let collector = Collector::start();
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
@@ -227,7 +227,7 @@ fn a_store_that_does_not_answer_is_a_call_that_failed() {
 }
 
 #[test]
-fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
+fn unsampled_parent_stays_unsampled_and_denied_root_can_be_sampled() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), &format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
     let variables = [("OTEL_TRACES_SAMPLER", "parentbased_always_off")];
@@ -258,7 +258,7 @@ fn an_unsampled_parent_stays_unsampled_and_a_denied_root_can_be_kept() {
 
 /// The sampler ignores callers. A kept denial of a sampled caller appears in its trace.
 #[test]
-fn a_denial_is_kept_for_a_caller_that_is_sampled_and_for_no_other() {
+fn denial_sampling_respects_parent() {
     let collector = Collector::start();
     let file = file_with(&format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
     for variables in [&[("OTEL_TRACES_SAMPLER", "always_off")][..], UNDRAWN] {
@@ -281,7 +281,7 @@ fn a_denial_is_kept_for_a_caller_that_is_sampled_and_for_no_other() {
 
 /// The last check of the key is a peek, which is always allowed.
 #[test]
-fn a_denial_in_a_batch_is_kept_and_told_wherever_it_stands() {
+fn denial_anywhere_in_batch_is_sampled() {
     let collector = Collector::start();
     let file = file_with(&format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
     let check = |cost: u64| json!({"policy": "one", "key": "k", "cost": cost});
@@ -299,7 +299,7 @@ fn a_denial_in_a_batch_is_kept_and_told_wherever_it_stands() {
 
 /// Proxies may add header lines.
 #[test]
-fn a_state_in_several_lines_is_one_and_several_parents_are_none() {
+fn tracestate_lines_join_and_duplicate_traceparent_is_ignored() {
     let collector = Collector::start();
     let node = Node::start_by(collector.tollgate(ALWAYS), &[]);
     let ask = |parents: &[&str], states: &[&str]| {
@@ -321,7 +321,7 @@ fn a_state_in_several_lines_is_one_and_several_parents_are_none() {
 
 /// The other attribute only ends like the name of the service.
 #[test]
-fn a_service_without_a_name_of_its_own_is_tollgate() {
+fn default_service_name_is_tollgate() {
     for (attributes, service) in [("my.service.name=x", "tollgate"), ("a=b, service.name=limits", "limits")] {
         let collector = Collector::start();
         let variables = [ALWAYS[0], ("OTEL_RESOURCE_ATTRIBUTES", attributes)];
@@ -334,7 +334,7 @@ fn a_service_without_a_name_of_its_own_is_tollgate() {
 
 /// A dual-stack listener reports IPv4 clients in this form.
 #[test]
-fn a_caller_by_ipv4_is_told_by_its_own_address() {
+fn ipv4_client_address_is_not_mapped() {
     let collector = Collector::start();
     let port = free_port();
     let mut node = Node::start_unread(collector.tollgate(ALWAYS), format!("[::ffff:127.0.0.1]:{port}"));
@@ -347,7 +347,7 @@ fn a_caller_by_ipv4_is_told_by_its_own_address() {
 }
 
 #[test]
-fn traces_go_over_http_as_well() {
+fn traces_export_over_http() {
     let collector = Collector::start();
     let node = Node::start_by(collector.tollgate(&[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]), &[]);
     let trace = trace_id();
@@ -361,7 +361,7 @@ fn traces_go_over_http_as_well() {
 }
 
 #[test]
-fn of_requests_without_a_parent_a_part_is_drawn() {
+fn root_requests_are_sampled_by_ratio() {
     let collector = Collector::start();
     let node = Node::start_by(collector.tollgate(&[("OTEL_TRACES_SAMPLER_ARG", "0.5")]), &[]);
     for _ in 0..400 {

@@ -22,7 +22,7 @@ fn start() -> Node {
 }
 
 #[test]
-fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
+fn all_call_counts_each_check_by_its_verdict() {
     let node = start();
     let key = unique("together");
     let all = json!({"checks": [
@@ -56,7 +56,7 @@ fn each_check_of_those_charged_together_is_counted_by_its_own_verdict() {
 }
 
 #[test]
-fn a_bad_item_of_checks_charged_together_counts_nothing() {
+fn invalid_item_of_all_call_counts_nothing() {
     let node = start();
     let all = json!({"checks": [{"policy": "wide", "key": "k"}, {"policy": "nobody", "key": "k"}]});
     assert_eq!(node.post("/v1/check/all", &all).status, 404);
@@ -64,7 +64,7 @@ fn a_bad_item_of_checks_charged_together_counts_nothing() {
 }
 
 #[test]
-fn without_the_store_the_check_that_fails_the_call_is_counted_with_its_cause() {
+fn without_store_failing_check_is_counted_with_cause() {
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], POLICIES);
     let node = Node::with_config(&file);
     let all = json!({"checks": [{"policy": "wide", "key": "k"}, {"policy": "error", "key": "k"}]});
@@ -75,7 +75,7 @@ fn without_the_store_the_check_that_fails_the_call_is_counted_with_its_cause() {
 }
 
 #[test]
-fn checks_with_ids_refunds_and_resets_are_counted_and_the_stores_calls_carry_only_checks() {
+fn ids_refunds_and_resets_are_counted_separately_from_checks() {
     let node = start();
     let key = unique("id");
     let check = json!({"policy": "wide", "key": key, "cost": 3, "id": "order-1"});
@@ -98,7 +98,7 @@ fn checks_with_ids_refunds_and_resets_are_counted_and_the_stores_calls_carry_onl
 }
 
 #[test]
-fn checks_charged_together_are_a_tree_with_a_span_for_each_key_and_what_was_given_back() {
+fn all_call_trace_has_span_per_key_and_release() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
@@ -127,7 +127,7 @@ fn checks_charged_together_are_a_tree_with_a_span_for_each_key_and_what_was_give
 }
 
 #[test]
-fn a_refund_is_traced_with_what_is_left() {
+fn refund_trace_has_remaining() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), POLICIES);
     let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
@@ -148,7 +148,7 @@ fn a_refund_is_traced_with_what_is_left() {
 }
 
 #[test]
-fn a_denial_among_checks_of_one_request_can_be_kept_and_tells_each_attribute_once() {
+fn denial_in_request_can_be_sampled_with_unique_attributes() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), &format!("telemetry: {{keep_denials: 1}}{POLICIES}"));
     let variables = [("OTEL_TRACES_SAMPLER", "parentbased_always_off")];

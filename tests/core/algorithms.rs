@@ -101,29 +101,29 @@ fn equals_its_model((policy, steps): (Policy, Vec<Step>)) -> Result<(), TestCase
 }
 
 #[test]
-fn fixed_windows_equal_a_model_that_keeps_everything() {
+fn fixed_windows_match_naive_model() {
     runner(2000).run(&histories(fixed_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]
-fn sliding_logs_equal_a_model_that_keeps_everything() {
+fn sliding_logs_match_naive_model() {
     runner(2000).run(&histories(log_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]
-fn windows_by_the_calendar_equal_a_model_that_keeps_everything() {
+fn calendar_windows_match_naive_model() {
     runner(1000).run(&histories(calendar_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]
-fn token_buckets_equal_a_model_that_keeps_everything() {
+fn token_buckets_match_naive_model() {
     runner(2000).run(&histories(bucket_policies(), 80), equals_its_model).unwrap();
 }
 
 /// Guarantee 1 for token buckets: burst + rate x t in any interval t, also when the clock steps
 /// back.
 #[test]
-fn token_buckets_admit_no_more_than_burst_and_rate() {
+fn token_buckets_admit_at_most_burst_plus_rate() {
     let property = |(policy, steps): (Policy, Vec<Step>)| {
         let mut admitted: Vec<(Micros, u64)> = Vec::new();
         let mut states: Vec<State> = policy.quotas.iter().map(State::new).collect();
@@ -157,7 +157,7 @@ fn token_buckets_admit_no_more_than_burst_and_rate() {
 /// retry_after, reset_after. Values are computed by hand, in whole seconds; -1 when allowed. Each
 /// row uses a new key, charged once with `used` units `later` ms ago.
 #[test]
-fn the_same_five_numbers_as_cl_throttle() {
+fn token_bucket_reports_same_numbers_as_cl_throttle() {
     // max_burst, count, period s, used, later ms, quantity -> limited, limit, remaining,
     // retry_after, reset_after
     let rows: [([u64; 6], [i64; 5]); 22] = [

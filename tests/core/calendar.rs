@@ -40,7 +40,7 @@ fn subject(policy: &Policy) -> Subject {
 
 /// Computed by hand: the window around an instant, with its hours.
 #[test]
-fn windows_end_where_the_calendar_says() {
+fn calendar_windows_end_at_calendar_boundaries() {
     use Unit::{Day, Month, Week, Year};
     let rows = [
         // Summer time begins on 2026-03-29 and ends on 2026-10-25 in Berlin.
@@ -156,7 +156,7 @@ fn window_by_days(zone: &TimeZone, unit: Unit, instant: i64) -> (i64, i64) {
 }
 
 #[test]
-fn windows_equal_those_found_by_looking_at_the_clocks() {
+fn calendar_windows_match_wall_clock_search() {
     let zones: Vec<String> = zones().into_iter().filter(|zone| zone.contains('/')).collect();
     assert!(zones.len() > 400, "{}", zones.len());
     // From two days into 1970 to 130 years later, mostly near a clock change.
@@ -180,7 +180,7 @@ fn windows_equal_those_found_by_looking_at_the_clocks() {
 }
 
 #[test]
-fn windows_follow_each_other_in_every_zone() {
+fn calendar_windows_are_contiguous_in_every_zone() {
     for zone in zones() {
         let calendar = Calendar::new(Unit::Day, &zone).unwrap();
         let mut window = calendar.window(0);
@@ -200,7 +200,7 @@ fn windows_follow_each_other_in_every_zone() {
 /// Ten text messages a day: the old day admits ten. The next day admits ten more from its first
 /// instant on.
 #[test]
-fn a_day_without_its_midnight_is_counted_from_its_first_instant() {
+fn day_without_midnight_begins_at_its_first_instant() {
     let policy = by_calendar(10, Unit::Day, "America/Sao_Paulo");
     let mut states = vec![State::new(&policy.quotas[0])];
     let edge = micros("2018-11-04T03:00:00Z");
@@ -215,7 +215,7 @@ fn a_day_without_its_midnight_is_counted_from_its_first_instant() {
 
 /// Runs the embedded store through one sequence of instants and decisions.
 #[test]
-fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
+fn embedded_store_counts_calendar_windows_and_expires_them() {
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T21:59:59Z")));
     let store = MemoryStore::new(Clock::manual(hand.clone()), 10);
     let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
@@ -233,7 +233,7 @@ fn the_embedded_store_counts_by_the_calendar_and_forgets_in_time() {
 
 /// The fallback `local` divides the limit and keeps the windows.
 #[test]
-fn a_nodes_share_has_the_same_days() {
+fn fallback_share_keeps_calendar_windows() {
     let share = by_calendar(10, Unit::Day, "Europe/Berlin").share(2.try_into().unwrap());
     let store = Timed::new(10);
     let (subject, now) = (subject(&share), micros("2026-10-25T12:00:00Z"));

@@ -13,7 +13,7 @@ const SECOND: Micros = 1_000_000;
 const START: Micros = 1_700_000_000 * SECOND;
 
 #[test]
-fn expired_keys_leave_their_places_to_the_next_check() {
+fn expired_keys_free_capacity_for_next_check() {
     let store = Timed::new(100);
     let keys: Vec<Subject> = (0..200).map(|_| subject("p", 5)).collect();
     let fill = |now, keys: &[Subject]| keys.iter().filter(|key| store.at(now).take(key, &[1], &[]).is_ok()).count();
@@ -25,7 +25,7 @@ fn expired_keys_leave_their_places_to_the_next_check() {
 }
 
 #[test]
-fn a_key_that_a_refund_emptied_leaves_its_place() {
+fn refund_that_empties_a_key_frees_capacity() {
     let store = Timed::new(10);
     for _ in 0..3 {
         let keys: Vec<Subject> = (0..10).map(|_| subject("p", 5)).collect();
@@ -39,7 +39,7 @@ fn a_key_that_a_refund_emptied_leaves_its_place() {
 }
 
 #[test]
-fn a_known_key_is_denied_exactly_where_no_place_is_left_for_an_id() {
+fn known_key_is_denied_when_no_capacity_is_left_for_its_id() {
     let store = Timed::new(3);
     let key = subject("p", 2);
     let once = |id: &str| store.at(START).run(&key, &Work::Once { id: id.into(), cost: 1 }, &[]);
@@ -57,7 +57,7 @@ fn a_known_key_is_denied_exactly_where_no_place_is_left_for_an_id() {
 }
 
 #[test]
-fn ids_of_one_key_leave_places_to_other_keys() {
+fn ids_of_one_key_leave_capacity_for_other_keys() {
     let store = Timed::new(32_000);
     let key = subject("p", 1_000_000);
     let once = |number: usize, now| {

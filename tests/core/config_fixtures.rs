@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tollgate::config::{Config, Faults, Overrides, Source, load};
 
 #[test]
-fn every_bad_configuration_is_refused_in_its_own_words() {
+fn bad_configurations_report_expected_faults() {
     let bad = files("bad", "yaml").unwrap();
     assert!(!bad.is_empty(), "no .yaml in tests/fixtures/config/bad");
     let wrong: String = bad.iter().filter_map(|path| differences(path)).collect();
@@ -17,7 +17,7 @@ fn every_bad_configuration_is_refused_in_its_own_words() {
 }
 
 #[test]
-fn every_good_configuration_loads() {
+fn good_configurations_load() {
     let good = files("good", "yaml").unwrap();
     assert!(!good.is_empty(), "no .yaml in tests/fixtures/config/good");
     let refused: String =
@@ -26,7 +26,7 @@ fn every_good_configuration_loads() {
 }
 
 #[test]
-fn every_expectation_has_its_configuration() {
+fn every_expected_file_has_its_configuration() {
     let mut alone = files("bad", "expected").unwrap();
     alone.retain(|path| !path.with_extension("yaml").exists());
     assert!(alone.is_empty(), "no .yaml beside {alone:?}");

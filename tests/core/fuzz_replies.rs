@@ -17,7 +17,7 @@ use crate::support::steps::{START, bucket, logs, policy, policy_of, quota};
 const SECOND: u64 = 1_000_000;
 
 #[test]
-fn any_reply_is_read_or_malformed() {
+fn random_replies_parse_or_are_malformed() {
     let tag = Tag::new("ratelimit", "k");
     let policies = [
         policy(&[(5, SECOND), (50, 60 * SECOND)]),

@@ -9,7 +9,7 @@ use crate::support::fuzz::{cases, corpus};
 use crate::support::mutation::mutant;
 
 #[test]
-fn any_configuration_loads_or_says_what_is_wrong() {
+fn mutated_configurations_load_or_report_faults() {
     let corpus = corpus(&["config/good", "config/bad"]);
     let mut loaded = 0;
     for seed in 0..cases(3000) {
@@ -25,7 +25,7 @@ fn any_configuration_loads_or_says_what_is_wrong() {
 
 /// One slot for all names of a key: a pair of braces, with nothing inside that ends them early.
 #[test]
-fn any_key_is_one_tag() {
+fn every_key_forms_one_hash_tag() {
     let corpus: Vec<Vec<u8>> = ["203.0.113.7", "2001:db8::1", "::ffff:1.2.3.4", "user:{42}", "a%7Bb", "ünï", "%h00"]
         .map(|key| key.as_bytes().to_vec())
         .into();

@@ -64,7 +64,7 @@ fn entries() -> impl Strategy<Value = Plain> {
 }
 
 #[test]
-fn what_is_found_is_what_a_scan_of_all_entries_finds() {
+fn list_lookup_matches_full_scan() {
     let cases = (prop::collection::vec(entries(), 1..60), prop::collection::vec(texts(), 20));
     let mut runner = runner(2000);
     runner.run(&cases, |(entries, keys)| as_a_scan(&entries, &keys)).unwrap();
@@ -72,7 +72,7 @@ fn what_is_found_is_what_a_scan_of_all_entries_finds() {
 
 /// 100,000 entries that match no key, and some near the keys.
 #[test]
-fn a_hundred_thousand_entries_are_found_as_by_a_scan() {
+fn lookup_among_100_000_entries_matches_scan() {
     let far = (0..100_000u32).map(|number| match number % 3 {
         0 => Plain::Key(format!("user-{number}")),
         1 => Plain::Prefix(format!("tenant-{number}:")),

@@ -67,7 +67,7 @@ fn askings(policy: &Policy) -> impl Strategy<Value = Vec<Asking>> + use<> {
 }
 
 #[test]
-fn a_no_is_always_one_that_the_store_would_give_with_a_true_retry_after() {
+fn prefilter_denies_only_where_store_would_and_waits_no_shorter() {
     let cases = any_policies().prop_flat_map(|policy| {
         let askings = askings(&policy);
         (Just(policy), askings)
@@ -200,7 +200,7 @@ impl Scene {
 }
 
 #[test]
-fn the_first_check_after_the_last_unit_is_known_to_be_denied() {
+fn check_after_last_unit_is_known_denial() {
     let scene = Scene::new();
     let question = scene.ask(START);
     scene.learn(question, &scene.take(1, START), START);
@@ -212,7 +212,7 @@ fn the_first_check_after_the_last_unit_is_known_to_be_denied() {
 }
 
 #[test]
-fn nothing_is_believed_for_longer_than_max_denial() {
+fn known_denials_end_after_max_denial() {
     let scene = Scene::new();
     let question = scene.ask(START);
     scene.learn(question, &scene.take(2, START), START + 10);
@@ -222,7 +222,7 @@ fn nothing_is_believed_for_longer_than_max_denial() {
 
 /// Checks of another cost come between, and the shorter quota decides as before.
 #[test]
-fn no_cost_is_believed_for_longer_than_max_denial_because_of_another() {
+fn max_denial_applies_to_each_cost() {
     let scene = Scene::of(policy(&[(2, 10_000_000), (6, 3_600_000_000)]));
     let denial = |cost, now| scene.prefilter.denial(scene.fingerprint, &scene.policy, cost, now);
     scene.run(Work::Once { id: "early".into(), cost: 2 }, START - 40_000_000);
@@ -241,7 +241,7 @@ fn no_cost_is_believed_for_longer_than_max_denial_because_of_another() {
 }
 
 #[test]
-fn what_says_nothing_any_more_is_swept_and_the_rest_stays() {
+fn sweep_removes_expired_entries_only() {
     let scene = Scene::new();
     let question = scene.ask(START);
     scene.learn(question, &scene.take(2, START), START + 10);
@@ -252,7 +252,7 @@ fn what_says_nothing_any_more_is_swept_and_the_rest_stays() {
 }
 
 #[test]
-fn it_holds_no_more_than_it_may() {
+fn prefilter_respects_its_capacity() {
     let scene = Scene::new();
     let prefilter = Prefilter::new(100, MAX_DENIAL, scene.generations.clone());
     let denial = scene.take(2, START);
@@ -266,7 +266,7 @@ fn it_holds_no_more_than_it_may() {
 }
 
 #[test]
-fn a_raised_generation_voids_what_was_known_and_what_was_asked() {
+fn raised_generation_invalidates_entries_and_pending_answers() {
     let scene = Scene::new();
     let (early, late) = (scene.ask(START), scene.ask(START));
     let denial = scene.take(2, START);
@@ -281,7 +281,7 @@ fn a_raised_generation_voids_what_was_known_and_what_was_asked() {
 }
 
 #[test]
-fn a_new_owner_whose_clock_is_behind_is_learned_from() {
+fn denials_of_new_owner_with_slow_clock_are_learned() {
     let scene = Scene::new();
     scene.learn(scene.ask(START), &scene.take(1, START + 3_600_000_000), START);
     let elsewhere = Scene::new();
@@ -294,7 +294,7 @@ fn a_new_owner_whose_clock_is_behind_is_learned_from() {
 }
 
 #[test]
-fn another_version_of_the_policy_knows_nothing() {
+fn changed_policy_invalidates_known_denials() {
     let scene = Scene::new();
     scene.learn(scene.ask(START), &scene.take(2, START), START);
     let raised = Arc::new(policy(&[(3, 10_000_000)]));
@@ -302,7 +302,7 @@ fn another_version_of_the_policy_knows_nothing() {
 }
 
 #[test]
-fn a_late_answer_does_not_bring_back_what_a_newer_one_ended() {
+fn late_answer_does_not_restore_ended_denial() {
     let scene = Scene::new();
     scene.take(2, START);
     let (first, second) = (scene.ask(START + 10), scene.ask(START + 20));
@@ -322,7 +322,7 @@ fn a_late_answer_does_not_bring_back_what_a_newer_one_ended() {
 }
 
 #[test]
-fn while_a_reservation_may_be_open_nothing_is_learned() {
+fn open_reservation_prevents_learning() {
     let scene = Scene::new();
     let Done::Reserved(..) = scene.run(Work::Reserve { cost: 2, hold: 1_000 }, START) else { unreachable!() };
     let tentative = scene.take(1, START + 999);
@@ -338,7 +338,7 @@ fn while_a_reservation_may_be_open_nothing_is_learned() {
 
 /// An earlier denial arrives after the refund's reply, or after the refund has timed out.
 #[test]
-fn a_denial_on_its_way_does_not_outlive_a_refund() {
+fn refund_invalidates_prefilter() {
     let scene = Scene::new();
     scene.take(2, START);
     let (on_its_way, denied) = (scene.ask(START + 1), scene.take(1, START + 2));
@@ -350,7 +350,7 @@ fn a_denial_on_its_way_does_not_outlive_a_refund() {
 
 /// After a shard's clock steps back, earlier decisions lie in the future.
 #[test]
-fn an_answer_from_before_a_step_of_the_clock_holds_nothing_back() {
+fn answer_from_before_clock_step_is_not_learned() {
     let scene = Scene::new();
     let on_its_way = scene.ask(START);
     let allowed = Taken { at: START + 3_600_000_000, ..scene.take(1, START) };

@@ -15,9 +15,9 @@ use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, MemoryStore, Subject, Work};
 
+use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::steps::{START, Step, any_policies, policy_of, quota, runner, subject};
 use crate::support::timed::Timed;
-use crate::support::works::{Deed, Scribe, deeds};
 
 /// The minimum lifetime of the records of ids, us.
 const RECORDS_LIVE: Micros = 300_000_000;
@@ -333,23 +333,23 @@ struct Seen {
     reused: u64,
 }
 
-fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> Result<(), TestCaseError> {
+fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Result<(), TestCaseError> {
     let policy = Arc::new(policy);
     let subject = subject(policy.clone(), "k");
     let store = Timed::new(1000);
-    let (mut scribe, mut ledger) = (Scribe::default(), Ledger::new(policy));
-    let by_charge = !deeds.iter().any(|(_, deed)| matches!(deed, Deed::Refund | Deed::Reset));
+    let (mut history, mut ledger) = (OpHistory::default(), Ledger::new(policy));
+    let by_charge = !ops.iter().any(|(_, op)| matches!(op, Op::Refund | Op::Reset));
     let mut now = START;
-    for (step, deed) in deeds {
+    for (step, op) in ops {
         // A reset may also remove a charge of the same microsecond.
         now = step.now.max(now + u64::from(ledger.reset_at == now));
         if now >= START + RECORDS_LIVE {
             break;
         }
-        let work = scribe.work(step, deed);
+        let work = history.work(step, op);
         let expected = ledger.expect(now, &work);
         let done = store.at(now).run(&subject, &work, &[]).unwrap();
-        scribe.note(&done);
+        history.note(&done);
         if let Done::Reserved(_, Some(receipt)) = &done {
             ledger.receipts.push((receipt.clone(), ledger.charges.len() - 1));
         }
@@ -386,7 +386,7 @@ fn equals_its_model(policy: Policy, deeds: &[(Step, Deed)], seen: &mut Seen) -> 
     Ok(())
 }
 
-fn histories(count: usize, by_charge: bool) -> impl Strategy<Value = (Policy, Vec<(Step, Deed)>)> {
+fn histories(count: usize, by_charge: bool) -> impl Strategy<Value = (Policy, Vec<(Step, Op)>)> {
     // Near the bounds of a bucket's counts, the total that all charges of a history skip would be
     // too large (`ledger.rs`).
     let is_exact = |quota: &Quota| match quota.rule {
@@ -395,23 +395,23 @@ fn histories(count: usize, by_charge: bool) -> impl Strategy<Value = (Policy, Ve
     };
     let policies = any_policies().prop_filter("too large", move |policy| policy.quotas.iter().all(is_exact));
     policies.prop_flat_map(move |policy| {
-        let deeds = deeds(&policy, count).prop_map(move |mut deeds| {
+        let ops = ops(&policy, count).prop_map(move |mut ops| {
             if by_charge {
-                deeds.retain(|(_, deed)| !matches!(deed, Deed::Refund | Deed::Reset));
+                ops.retain(|(_, op)| !matches!(op, Op::Refund | Op::Reset));
             }
-            deeds
+            ops
         });
-        (Just(policy), deeds)
+        (Just(policy), ops)
     })
 }
 
 #[test]
-fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back() {
+fn refunds_match_naive_model() {
     for by_charge in [true, false] {
         let mut seen = Seen::default();
         let counted = std::cell::RefCell::new(&mut seen);
         let property =
-            |(policy, deeds): (Policy, Vec<(Step, Deed)>)| equals_its_model(policy, &deeds, &mut counted.borrow_mut());
+            |(policy, ops): (Policy, Vec<(Step, Op)>)| equals_its_model(policy, &ops, &mut counted.borrow_mut());
         // Partial refunds are the rarest: 3 to 31 in a round.
         for _ in 0..4 {
             runner(2000).run(&histories(70, by_charge), property).unwrap();
@@ -427,7 +427,7 @@ fn what_is_taken_back_is_exactly_what_a_model_that_keeps_everything_takes_back()
 
 /// The first charge to a new key begins its window, and the others join it.
 #[test]
-fn what_is_charged_at_once_by_many_can_all_be_given_back() {
+fn concurrent_charges_can_all_be_refunded() {
     const KEYS: usize = 20_000;
     const CALLERS: usize = 4;
     let rule = Rule::FixedWindow(Anchor::FirstHit);

@@ -10,7 +10,7 @@ use crate::support::exact_log::{Log, exact_wait, judge};
 use crate::support::steps::{START, Step, histories, policies, policy, runner, with_limits};
 
 #[test]
-fn core_never_over_barely_under_and_exact_waits() {
+fn core_is_never_over_barely_under_with_exact_waits() {
     let property = |(policy, steps): (Policy, Vec<Step>)| {
         let mut log = Log::default();
         let mut windows = policy.quotas.iter().map(State::new).collect::<Vec<_>>();
@@ -55,7 +55,7 @@ fn shape(name: &str, window: Micros, limit: u64) -> Box<dyn FnMut() -> Micros> {
 }
 
 #[test]
-fn saturating_traffic_gets_at_least_98_percent_of_an_exact_log() {
+fn saturating_traffic_gets_98_percent_of_exact_log() {
     let names = [
         "steady at twice the limit",
         "steady at ten times the limit",

@@ -113,7 +113,7 @@ fn say(server: &Server, command: &str) {
 }
 
 #[test]
-fn a_redis_that_refuses_all_charges_is_down_with_the_reason() {
+fn redis_that_rejects_charges_is_down_with_reason() {
     let rows = [
         ("CONFIG SET min-replicas-to-write 1", "NOREPLICAS", "CONFIG SET min-replicas-to-write 0"),
         ("CONFIG SET maxmemory 1", "OOM", "CONFIG SET maxmemory 0"),
@@ -144,7 +144,7 @@ fn a_redis_that_refuses_all_charges_is_down_with_the_reason() {
 }
 
 #[test]
-fn a_redis_that_cannot_save_is_down_with_the_reason() {
+fn redis_that_cannot_save_is_down_with_reason() {
     let server = Server::start_with(&["--dir", "/proc"]);
     let watched = Watched::on(&server);
     redis::cmd("CONFIG")
@@ -158,14 +158,14 @@ fn a_redis_that_cannot_save_is_down_with_the_reason() {
 }
 
 #[test]
-fn a_redis_without_a_command_is_down_with_the_reason() {
+fn redis_without_a_command_is_down_with_reason() {
     let server = Server::start_with(&["--rename-command", "EVALSHA", ""]);
     let watched = Watched::start(&format!("{{redis: [{}]}}", server.url()));
     watched.goes_down("does not know the command EVALSHA");
 }
 
 #[test]
-fn a_redis_that_is_a_replica_frozen_or_dead_is_down_with_the_reason() {
+fn replica_frozen_or_dead_redis_is_down_with_reason() {
     let server = Server::start();
     let watched = Watched::on(&server);
     say(&server, &format!("REPLICAOF 127.0.0.1 {}", free_port()));
@@ -182,7 +182,7 @@ fn a_redis_that_is_a_replica_frozen_or_dead_is_down_with_the_reason() {
 
 /// Without calls the shard keeps its state, up or down.
 #[test]
-fn a_shard_that_was_asked_nothing_keeps_its_state() {
+fn idle_shard_keeps_its_state() {
     let server = Server::start();
     let watched = Watched::on(&server);
     say(&server, "CONFIG SET min-replicas-to-write 1");
@@ -200,7 +200,7 @@ fn a_shard_that_was_asked_nothing_keeps_its_state() {
 
 /// A corrupt value at one key does not concern the shard.
 #[test]
-fn a_corrupt_key_does_not_lower_health() {
+fn corrupt_key_does_not_lower_health() {
     let server = Server::start();
     let watched = Watched::on(&server);
     redis::cmd("SET")
@@ -218,7 +218,7 @@ fn a_corrupt_key_does_not_lower_health() {
 }
 
 #[test]
-fn a_shard_of_a_cluster_that_refuses_all_charges_is_down_with_the_reason() {
+fn cluster_shard_that_rejects_charges_is_down_with_reason() {
     let cluster = Cluster::start();
     let watched = Watched::start(&format!("{{redis: [{}]}}", cluster.seeds().join(", ")));
     let keys = [0, 1, 2].map(key_in);
@@ -246,7 +246,7 @@ fn a_shard_of_a_cluster_that_refuses_all_charges_is_down_with_the_reason() {
 
 /// A user with EVAL and without SCRIPT is served.
 #[test]
-fn a_user_without_script_load_is_served() {
+fn user_without_script_load_works() {
     let server = Server::start();
     say(&server, "ACL SETUSER tollgate on >pass ~{ratelimit:* +@all -script");
     let watched = Watched::start(&format!("{{redis: ['redis://tollgate:pass@127.0.0.1:{}']}}", server.port));
@@ -323,7 +323,7 @@ fn tells(what: &str, store: &str, cause: &str) {
 }
 
 #[test]
-fn a_failure_to_connect_names_its_likely_cause() {
+fn connect_failure_names_its_likely_cause() {
     let authority = Authority::new();
     authority.sign("server");
     let (_encrypted, tls_port) = tls_server(&authority);

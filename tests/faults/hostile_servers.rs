@@ -155,7 +155,7 @@ fn stays_well(node: &Node, millis: u64) {
 
 /// Endless replies of all kinds, to each command of a node.
 #[test]
-fn an_endless_answer_is_cut_off() {
+fn endless_reply_is_aborted() {
     let endless = |first: &str, chunk: &str| Sent::Endless(first.into(), chunk.into());
     let kinds = [
         ("a bulk string", endless("$999999999999\r\n", "x")),
@@ -195,7 +195,7 @@ fn an_endless_answer_is_cut_off() {
 
 /// The detail names a truncated reply.
 #[test]
-fn an_answer_that_is_too_long_is_named() {
+fn oversized_reply_is_logged() {
     let hostile = Hostile::start(|command| match is_script(command) {
         true => Sent::Endless(b"$999999999999\r\n".to_vec(), b"x".to_vec()),
         false => usual(command, false),
@@ -212,7 +212,7 @@ fn an_answer_that_is_too_long_is_named() {
 
 /// An error of 5 MB, and one with terminal escapes, to each command.
 #[test]
-fn an_error_of_a_server_reaches_the_log_cut_and_callers_not_at_all() {
+fn server_error_is_truncated_in_log_and_hidden_from_callers() {
     let long = format!("-ERR {}\r\n", "x".repeat(5 << 20));
     let code = format!("-{} x\r\n", "X".repeat(5 << 20));
     let terminal = "-ERR \u{1b}[31mred\u{1b}]0;title\u{7} \u{9b}1mxxxx\r\n".to_owned();
@@ -247,7 +247,7 @@ fn an_error_of_a_server_reaches_the_log_cut_and_callers_not_at_all() {
 /// CLUSTER SLOTS with more ranges than slots, with two owners of a slot, with thousands of
 /// primaries, with invalid hosts.
 #[test]
-fn slots_that_no_cluster_has_are_rejected() {
+fn impossible_slot_tables_are_rejected() {
     let range = |first: usize, last: usize, host: &str, port: usize| {
         format!("*3\r\n:{first}\r\n:{last}\r\n*3\r\n${}\r\n{host}\r\n:{port}\r\n$2\r\nid\r\n", host.len())
     };
@@ -286,7 +286,7 @@ fn slots_that_no_cluster_has_are_rejected() {
 
 /// A redirection to a new node for each check opens a bounded number of lanes.
 #[test]
-fn redirections_to_ever_new_nodes_end() {
+fn endless_redirections_end() {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let port = Arc::new(std::sync::atomic::AtomicU16::new(0));
     let own = port.clone();

@@ -18,7 +18,7 @@ const CLIENTS: usize = 192;
 const LIMIT: u64 = 100_000;
 
 #[test]
-fn graceful_failovers_and_flushed_scripts_under_load_lose_and_double_nothing() {
+fn failovers_and_flushed_scripts_lose_and_double_nothing() {
     let cluster = Cluster::start();
     // A long timeout: the test shows that the lane retries calls, not how fast the machine is.
     let policies = format!("policies:\n  p: {{quotas: [{LIMIT} per 1h], on_store_failure: error, timeout: 3s}}\n");
@@ -85,7 +85,7 @@ fn disturb(cluster: &Cluster) {
 /// While its first slot migrates to it, a primary owns none. Checks of that slot reach it
 /// nevertheless.
 #[test]
-fn a_primary_without_slots_is_connected_to_once() {
+fn primary_without_slots_gets_one_connection() {
     let servers = [(); 2].map(|()| Server::start_on(bus_port(), &["--cluster-enabled", "yes"]));
     let [mut full, mut empty] = servers.each_ref().map(|server| server.connection().unwrap());
     redis::cmd("CLUSTER").arg("ADDSLOTS").arg((0..16384).collect::<Vec<u16>>()).exec(&mut full).unwrap();
@@ -127,7 +127,7 @@ fn a_primary_without_slots_is_connected_to_once() {
 
 /// The tests' own clusters leave nothing running.
 #[test]
-fn a_cluster_that_is_dropped_is_gone() {
+fn dropped_cluster_stops_its_servers() {
     let cluster = Cluster::start();
     let seeds = cluster.seeds();
     let answers = |seed: &String| redis::Client::open(seed.as_str()).unwrap().get_connection().is_ok();

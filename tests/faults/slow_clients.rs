@@ -42,7 +42,7 @@ fn trickles(stream: &mut TcpStream, piece: &[u8]) -> bool {
 
 /// Slowloris: a header field at a time, never the last; and bodies without an end.
 #[test]
-fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
+fn trickled_request_is_cut_off_without_delaying_others() {
     let (node, _file) = node("{request_timeout: 2s}");
     let open = |start: &[u8]| {
         let mut stream = TcpStream::connect(&node.address).unwrap();
@@ -67,7 +67,7 @@ fn who_trickles_a_request_is_cut_off_and_holds_up_nobody() {
 /// Many requests in one write, more than one turn of a connection handles. The same in pieces with
 /// arbitrary bounds, and with bodies without a length. Each must wake the connection again.
 #[test]
-fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
+fn pipelined_and_fragmented_requests_are_answered() {
     const REQUESTS: usize = 100;
     let server = Server::start();
     let file = config_on(&[server.url()], "policies: {p: {quotas: [1000000 per 1h], timeout: 10s}}");
@@ -97,7 +97,7 @@ fn requests_that_come_at_once_or_in_pieces_are_all_answered() {
 /// A half-closed client, such as `nc -N`. The node reads the end of the stream long before the
 /// store answers.
 #[test]
-fn who_says_that_nothing_more_will_come_is_answered() {
+fn half_closed_client_receives_its_response() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let file = config_on(&[proxy.url()], "policies: {p: {quotas: [1000000 per 1h], timeout: 10s}}");
@@ -129,7 +129,7 @@ fn ping() -> Vec<u8> {
 
 /// A partial HTTP/2 preface does not exempt a connection from the timeout.
 #[test]
-fn who_says_half_of_what_http2_begins_with_is_cut_off() {
+fn half_an_http2_preface_is_cut_off() {
     let (node, _file) = node("{request_timeout: 1s}");
     let mut streams: Vec<_> = (0..20)
         .map(|_| {
@@ -145,7 +145,7 @@ fn who_says_half_of_what_http2_begins_with_is_cut_off() {
 }
 
 #[test]
-fn what_http2_begins_with_may_come_in_pieces() {
+fn http2_preface_may_arrive_in_pieces() {
     let (node, _file) = node("{request_timeout: 1s}");
     let mut stream = TcpStream::connect(&node.address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -168,7 +168,7 @@ fn what_http2_begins_with_may_come_in_pieces() {
 
 /// An HTTP/2 client that grants a window for all its responses, and reads nothing.
 #[test]
-fn who_does_not_read_from_its_socket_over_http2_is_cut_off() {
+fn http2_client_that_never_reads_is_cut_off() {
     let (node, _file) = node("{request_timeout: 1s}");
     let mut stream = TcpStream::connect(&node.address).unwrap();
     stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -198,7 +198,7 @@ fn who_does_not_read_from_its_socket_over_http2_is_cut_off() {
 
 /// An HTTP/2 client may send requests continuously and grant no window for the responses.
 #[tokio::test]
-async fn who_does_not_read_a_long_answer_over_http2_is_cut_off() {
+async fn http2_client_that_leaves_long_response_unread_is_cut_off() {
     let (node, _file) = node("{request_timeout: 5s}");
     let checks = vec![str::from_utf8(PEEK).unwrap(); 1000].join(",");
     let ask = async || {
@@ -240,7 +240,7 @@ fn post_to(node: &Node, path: &str, body: &str) -> Request<String> {
 
 /// Unread short responses have a time limit too.
 #[tokio::test]
-async fn who_does_not_read_a_short_answer_over_http2_is_cut_off() {
+async fn http2_client_that_leaves_short_response_unread_is_cut_off() {
     let (node, _file) = node("{request_timeout: 1s}");
     let (mut sender, connection) = without_window(&node).await;
     let check = post_to(&node, "/v1/check", str::from_utf8(PEEK).unwrap());
@@ -252,7 +252,7 @@ async fn who_does_not_read_a_short_answer_over_http2_is_cut_off() {
 /// Small requests have large responses: 3 KB for 230 KB. The node buffers unread data up to a cap;
 /// connections that read continue.
 #[tokio::test]
-async fn what_a_connection_leaves_unread_over_http2_is_bounded() {
+async fn unread_http2_responses_are_bounded_per_connection() {
     let (node, _file) = node("{request_timeout: 50s}");
     let (mut sender, _connection) = without_window(&node).await;
     let batch = format!(r#"{{"checks": [{}]}}"#, vec!["{}"; 1000].join(","));
@@ -276,7 +276,7 @@ async fn what_a_connection_leaves_unread_over_http2_is_bounded() {
 }
 
 #[test]
-fn an_idle_connection_is_closed() {
+fn idle_connection_is_closed() {
     let (node, _file) = node("{idle_timeout: 1s}");
     let mut connection = http::Connection::open(&node.address).unwrap();
     connection.send(&http::json_request("/v1/check", PEEK)).unwrap();
@@ -286,7 +286,7 @@ fn an_idle_connection_is_closed() {
 
 /// A client that answers pings without a request occupies a place that others need.
 #[test]
-fn an_idle_connection_of_http2_is_told_and_closed() {
+fn idle_http2_connection_gets_goaway_and_closes() {
     let (node, _file) = node("{idle_timeout: 1s}");
     let mut idle = TcpStream::connect(&node.address).unwrap();
     idle.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -316,7 +316,7 @@ fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
 
 /// The node closes it even without a reaction to GOAWAY.
 #[test]
-fn an_idle_connection_of_http2_that_says_nothing_is_closed() {
+fn silent_idle_http2_connection_is_closed() {
     let (node, _file) = node("{idle_timeout: 1s, request_timeout: 1s}");
     let mut idle = TcpStream::connect(&node.address).unwrap();
     idle.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -330,7 +330,7 @@ fn an_idle_connection_of_http2_that_says_nothing_is_closed() {
 
 /// Open connections continue; the node rejects new ones until one of them closes.
 #[test]
-fn more_connections_than_the_limit_are_refused() {
+fn connections_beyond_limit_are_rejected() {
     let (node, _file) = node("{max_connections: 10}");
     let mut open: Vec<_> = (0..10)
         .map(|_| {
@@ -352,7 +352,7 @@ fn more_connections_than_the_limit_are_refused() {
 
 /// A log line for each connection would let a client fill the disk.
 #[test]
-fn refused_connections_are_counted_and_hardly_logged() {
+fn rejected_connections_are_counted_and_rarely_logged() {
     const REFUSED: usize = 30;
     let file =
         file_with("limits: {max_connections: 1}\nadmin_listen: 127.0.0.1:0\npolicies: {p: {quotas: [5 per 1h]}}\n");
@@ -389,7 +389,7 @@ fn refused_connections_are_counted_and_hardly_logged() {
 
 /// The same for connections beyond the node's descriptors.
 #[test]
-fn descriptors_that_run_out_are_hardly_logged() {
+fn exhausted_descriptors_are_rarely_logged() {
     let log = NamedTempFile::new().unwrap();
     let mut program = Command::new(crate::support::TOLLGATE);
     program.stderr(log.reopen().unwrap());
@@ -410,7 +410,7 @@ fn descriptors_that_run_out_are_hardly_logged() {
 
 /// The same for HTTP/2 protocol errors.
 #[test]
-fn faults_of_http2_clients_are_not_logged() {
+fn http2_client_faults_are_not_logged() {
     let log = NamedTempFile::new().unwrap();
     let mut program = Command::new(crate::support::TOLLGATE);
     program.env_remove("RUST_LOG").stderr(log.reopen().unwrap());
@@ -455,7 +455,7 @@ fn clients_leave_descriptors_for_redis() {
 /// The kernel grows a shared descriptor table only after all cores have been idle once. This blocks
 /// a thread, for seconds on busy cores. The node therefore sets the size at the start.
 #[test]
-fn descriptors_for_all_connections_are_there_from_the_start() {
+fn descriptors_are_reserved_at_start() {
     let file = file_with("limits: {max_connections: 3000}\npolicies: {p: {quotas: [5 per 1h]}}\n");
     let mut limited = Command::new("prlimit");
     limited.args(["--nofile=300:5000", crate::support::TOLLGATE]);

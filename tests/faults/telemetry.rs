@@ -24,20 +24,20 @@ const QUEUE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn an_endpoint_that_refuses_is_told_of_once() {
+fn refusing_otlp_endpoint_is_logged_once() {
     endpoint_fails(&format!("http://127.0.0.1:{}", free_port()), "grpc");
     endpoint_fails(&format!("http://127.0.0.1:{}", free_port()), "http/protobuf");
 }
 
 #[test]
-fn an_endpoint_that_accepts_and_says_nothing_is_told_of_once() {
+fn silent_otlp_endpoint_is_logged_once() {
     // Connections wait in its backlog without a response.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     endpoint_fails(&format!("http://{}", silent.local_addr().unwrap()), "grpc");
 }
 
 #[test]
-fn an_endpoint_that_is_slow_is_told_of_once() {
+fn slow_otlp_endpoint_is_logged_once() {
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", slow.local_addr().unwrap());
     // It accepts everything, a batch of 32 spans in 200 ms. Far more spans end meanwhile.
@@ -97,7 +97,7 @@ fn endpoint_fails(endpoint: &str, protocol: &str) {
 }
 
 #[test]
-fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
+fn repeated_fault_is_logged_once_with_request_and_trace() {
     let log = NamedTempFile::new().unwrap();
     let file = config_on(&[format!("redis://127.0.0.1:{}", free_port())], "policies: {default: {quotas: [5 per 1s]}}");
     let program = tracing_to(&format!("http://127.0.0.1:{}", free_port()), &[]);
@@ -129,7 +129,7 @@ fn a_fault_that_repeats_is_told_once_with_the_request_and_the_trace() {
 
 /// Failures of other modes do not suppress the log line of the mode that returns 503.
 #[test]
-fn a_fault_is_told_once_of_each_mode_that_answers_for_the_store() {
+fn store_fault_is_logged_once_per_fallback_mode() {
     let log = NamedTempFile::new().unwrap();
     let policy = |mode: &str| format!("  {mode}: {{quotas: [5 per 1s], on_store_failure: {mode}}}\n");
     let modes = ["local", "allow", "deny", "error"];
@@ -152,7 +152,7 @@ fn a_fault_is_told_once_of_each_mode_that_answers_for_the_store() {
 
 /// The node checks it once a minute; jumping clocks shorten that.
 #[test]
-fn a_server_that_is_told_to_evict_is_told_of_while_its_connection_lasts() {
+fn eviction_policy_of_server_is_logged() {
     let server = Server::start();
     let file = config_on(&[server.url()], "policies: {p: {quotas: [1000 per 1h], timeout: 1s}}");
     let (log, shift) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
@@ -181,7 +181,7 @@ fn a_server_that_is_told_to_evict_is_told_of_while_its_connection_lasts() {
 
 /// The log names an endpoint that is absent.
 #[test]
-fn a_password_in_the_endpoint_is_refused_and_not_repeated() {
+fn password_in_otlp_endpoint_is_rejected_and_not_printed() {
     for endpoint in ["http://me:hunter2@127.0.0.1:1", "https://me:hunter2@example.com", "me:hunter2@example.com"] {
         let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]);
         assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: "), "{said}");
@@ -190,7 +190,7 @@ fn a_password_in_the_endpoint_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_is_refused() {
+fn invalid_span_queue_is_rejected() {
     for size in ["18446744073709551615", "0"] {
         let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_BSP_MAX_QUEUE_SIZE", size)]);
         assert!(said.contains("OTEL_BSP_MAX_QUEUE_SIZE: must be 1 to 1000000, not"), "{said}");
@@ -198,7 +198,7 @@ fn a_queue_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_obeyed_is_refused() {
+fn unsupported_otel_variable_is_rejected() {
     let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://example.com:4317")]);
     assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"), "{said}");
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::{Node, file_with, http};
 
 #[test]
-fn each_is_answered_in_its_place() {
+fn batch_results_keep_request_order() {
     let node = Node::start();
     let five = |cost: u64| json!({"policy": "five-per-minute", "key": "k", "cost": cost});
     let checks = json!([five(3), {"key": "other"}, five(3), five(2), five(0), five(6)]);
@@ -21,7 +21,7 @@ fn each_is_answered_in_its_place() {
 }
 
 #[test]
-fn a_bad_item_does_not_spoil_the_others() {
+fn invalid_batch_item_leaves_others_unaffected() {
     let node = Node::start();
     let checks = json!([{"key": "a"}, {"key": ""}, 7, {"key": "a", "policy": "nope"}, ["default", "a"],
         {"key": "a", "colour": 1}, {"key": "a"}]);
@@ -40,7 +40,7 @@ fn a_bad_item_does_not_spoil_the_others() {
 
 /// A long list of violations would make a long response without use.
 #[test]
-fn an_answer_lists_the_violations_of_eight_invalid_checks() {
+fn response_lists_violations_of_at_most_eight_checks() {
     let node = Node::start();
     let members: Vec<String> = (0..60).map(|member| format!(r#""m{member}":1"#)).collect();
     let check = format!("{{{}}}", members.join(","));
@@ -58,7 +58,7 @@ fn an_answer_lists_the_violations_of_eight_invalid_checks() {
 
 /// The engine finds faults as well, and the bound covers both kinds together.
 #[test]
-fn faults_of_the_engine_count_among_the_eight() {
+fn engine_faults_count_among_the_eight() {
     let node = Node::start();
     let checks: Vec<Value> = (0..20)
         .map(|place| match place {
@@ -74,7 +74,7 @@ fn faults_of_the_engine_count_among_the_eight() {
 
 /// The suggestion for a misspelt name and the list of known names appear a few times only.
 #[test]
-fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
+fn many_unknown_policies_do_not_slow_a_batch() {
     let name = |number: usize| format!("{number:04}{}", "x".repeat(58));
     let policies: String = (0..2000).map(|number| format!("  {}: {{quotas: [5 per 1h]}}\n", name(number))).collect();
     let file = file_with(&format!("policies:\n{policies}  short: {{quotas: [5 per 1h]}}\n"));
@@ -94,7 +94,7 @@ fn many_unknown_policies_beside_thousands_of_known_ones_hold_nobody_up() {
 
 /// The last of several checks for a key reports the remaining units, also to the pre-filter.
 #[test]
-fn what_a_batch_used_up_is_known_to_be_used_up() {
+fn batch_that_exhausts_a_key_teaches_prefilter() {
     let file = file_with("policies: {three: {quotas: [3 per 1h]}}\n");
     let node = Node::with_config(&file);
     let check = json!({"policy": "three", "key": "k"});
@@ -106,7 +106,7 @@ fn what_a_batch_used_up_is_known_to_be_used_up() {
 }
 
 #[test]
-fn a_bad_envelope_refuses_the_call() {
+fn invalid_batch_envelope_rejects_the_call() {
     let node = Node::start();
     let many = |count: usize| json!({"checks": vec![json!({"key": "a", "cost": 0}); count]});
     for (body, pointer) in [

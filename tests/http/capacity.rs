@@ -16,7 +16,7 @@ policies:
 ";
 
 #[test]
-fn spraying_keys_of_one_policy_leaves_others_their_share() {
+fn sprayed_keys_leave_capacity_of_other_policies() {
     let node = node_with(TWO);
     assert_eq!(stored(&batch(&node, "a", 0..400)), 150);
     let refused = node.check("a", "a-new", 1);
@@ -32,7 +32,7 @@ fn spraying_keys_of_one_policy_leaves_others_their_share() {
 
 /// Single checks, several keys in one call, quotas and ids of a request.
 #[test]
-fn no_call_occupies_more_than_its_policy_may() {
+fn one_call_stays_within_capacity_of_its_policy() {
     type Spray = fn(usize) -> (&'static str, Value);
     let sprays: [(&str, Spray); 5] = [
         ("check", |at| ("/v1/check", json!({"policy": "a", "key": format!("{at}")}))),
@@ -61,7 +61,7 @@ fn no_call_occupies_more_than_its_policy_may() {
 }
 
 #[test]
-fn a_full_store_reports_degraded_until_keys_expire() {
+fn full_store_reports_degraded_until_keys_expire() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let file =
         file_with("store: {max_keys: 100}\npolicies: {a: {quotas: [5 per 3s], timeout: 10s}, b: {quotas: [5 per 1s]}}");
@@ -80,7 +80,7 @@ fn a_full_store_reports_degraded_until_keys_expire() {
 }
 
 #[test]
-fn a_reload_divides_the_shares_anew() {
+fn reload_divides_capacity_again() {
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     let policies = |names: &[&str]| {
         let policy = |name: &&str| format!("  {name}: {{quotas: [5 per 1h], timeout: 10s}}\n");
@@ -116,7 +116,7 @@ fn a_reload_divides_the_shares_anew() {
 }
 
 #[test]
-fn spraying_keys_of_a_local_policy_leaves_others_their_share_of_the_fallback() {
+fn sprayed_keys_leave_fallback_capacity_of_other_policies() {
     let node = node_with(&format!(
         "store: {{redis: ['redis://127.0.0.1:{}'], timeout: 20ms, max_keys: 200}}
 policies: {{a: {{quotas: [5 per 1h]}}, b: {{quotas: [5 per 1h]}}}}",

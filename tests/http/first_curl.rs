@@ -10,7 +10,7 @@ use crate::support::{Node, http};
 const BODY: &str = r#"{"policy":"five-per-minute","key":"203.0.113.7"}"#;
 
 #[test]
-fn five_are_allowed_and_the_sixth_is_told_when() {
+fn five_checks_pass_and_sixth_has_retry_after() {
     let node = Node::start();
     for left in (0..5).rev() {
         let answer = http::post(&node.address, "/v1/check", BODY);
@@ -38,7 +38,7 @@ fn five_are_allowed_and_the_sixth_is_told_when() {
 /// The same check is allowed at the promised instant. Tests with a manual clock show that it is not
 /// allowed sooner.
 #[test]
-fn who_waits_as_told_is_allowed() {
+fn waiting_retry_after_allows_the_next_check() {
     let node = Node::start();
     let ask = || http::post(&node.address, "/v1/check", r#"{"key": "a", "cost": 1000}"#).json();
     assert_eq!(ask()["allowed"], true);
@@ -51,7 +51,7 @@ fn who_waits_as_told_is_allowed() {
 }
 
 #[test]
-fn the_printed_line_works_as_printed() {
+fn printed_command_works_as_printed() {
     let node = Node::start();
     let line = node.greeting.lines().last().unwrap().trim().strip_prefix("try").unwrap();
     let output = Command::new("sh").args(["-c", line]).output().expect("a shell runs");
@@ -65,7 +65,7 @@ fn the_printed_line_works_as_printed() {
 }
 
 #[test]
-fn a_request_id_is_taken_or_made() {
+fn request_id_is_echoed_or_generated() {
     let node = Node::start();
     let ask = |id: &str| {
         let request = http::request("GET", "/nowhere", &[("X-Request-Id", id)], b"");
@@ -79,7 +79,7 @@ fn a_request_id_is_taken_or_made() {
 }
 
 #[test]
-fn operators_may_have_a_listener_of_their_own() {
+fn operators_may_have_a_separate_listener() {
     let node = Node::start_with(&["--admin-listen", "127.0.0.1:0"]);
     assert_eq!(http::get(&node.address, "/v1/policies").status, 404);
     assert_eq!(http::get(&node.address, "/health/live").json()["status"], "ok");

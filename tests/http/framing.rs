@@ -123,7 +123,7 @@ fn said(address: &str, request: &[u8]) -> (String, bool) {
 }
 
 #[test]
-fn what_two_readers_may_read_differently_is_refused_and_the_connection_ends() {
+fn ambiguous_framing_is_rejected_and_connection_closed() {
     let mut node = node_with("policies: {default: {quotas: [1000 per 1h]}}");
     let mut wrong = Vec::new();
     for (request, status) in REQUESTS {
@@ -143,7 +143,7 @@ fn what_two_readers_may_read_differently_is_refused_and_the_connection_ends() {
 }
 
 #[test]
-fn a_refused_request_has_a_problem_that_says_why() {
+fn rejected_framing_has_a_problem_document() {
     let node = Node::start();
     let (said, _) = said(&node.address, b"GET /health/live HTTP/1.1\r\n\r\n");
     let said = said.to_ascii_lowercase();
@@ -158,7 +158,7 @@ fn a_refused_request_has_a_problem_that_says_why() {
 
 /// The check also covers TLS, and requests that arrive in pieces after others.
 #[test]
-fn a_length_said_in_two_ways_is_found_wherever_it_comes() {
+fn conflicting_lengths_are_rejected_in_any_position() {
     let authority = Authority::new();
     authority.sign("node");
     let text = "tls: {cert_file: node.pem, key_file: node.key}\npolicies: {default: {quotas: [1000 per 1h]}}";
@@ -187,7 +187,7 @@ fn a_length_said_in_two_ways_is_found_wherever_it_comes() {
 
 /// Field lines in a body belong to no head.
 #[test]
-fn fields_in_a_body_refuse_nothing() {
+fn header_like_body_does_not_split_the_request() {
     let node = node_with("policies: {default: {quotas: [1000 per 1h]}}");
     let body = "\r\nTransfer-Encoding: chunked\r\n\r\nPOST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
     let length = body.len();
@@ -201,7 +201,7 @@ fn fields_in_a_body_refuse_nothing() {
 
 /// RFC 9113, 8.2.2 and 8.3.1.
 #[tokio::test]
-async fn over_http2_host_and_authority_must_agree() {
+async fn http2_host_and_authority_must_agree() {
     let node = node_with("policies: {default: {quotas: [1000 per 1h]}}");
     let ask = async |fields: &[(&str, &str)]| {
         let stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();

@@ -30,7 +30,7 @@ fn node() -> (Node, NamedTempFile) {
 }
 
 #[test]
-fn any_body_is_answered_and_what_is_wrong_is_said() {
+fn mutated_bodies_get_a_response_with_detail() {
     let (mut node, _file) = node();
     let corpus = corpus(&["fuzz/bodies"]);
     let mut connection = Connection::open(&node.address).unwrap();
@@ -52,7 +52,7 @@ fn any_body_is_answered_and_what_is_wrong_is_said() {
 
 /// A hundred thousand in the long run.
 #[test]
-fn any_bytes_are_answered_or_cut_off_and_cost_no_memory() {
+fn mutated_bytes_get_a_response_or_close_without_memory_growth() {
     let (mut node, _file) = node();
     let corpus = corpus(&["fuzz/requests"]);
     let attempt = |seed| {

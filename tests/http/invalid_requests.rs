@@ -102,7 +102,7 @@ const TOGETHER: &[(&str, u16, &str, &[&str])] = &[
 ];
 
 #[test]
-fn every_wrong_body_is_a_problem_document() {
+fn invalid_bodies_get_problem_documents() {
     let mut node = Node::start();
     for (path, bodies) in [("/v1/check", BODIES), ("/v1/refund", REFUNDS), ("/v1/check/all", TOGETHER)] {
         for (body, status, name, pointers) in bodies {
@@ -116,7 +116,7 @@ fn every_wrong_body_is_a_problem_document() {
 
 /// Where a member name is missing, the message does not mention the member `key`.
 #[test]
-fn what_is_wrong_is_said_in_words_of_the_request() {
+fn problems_name_members_of_the_request() {
     let node = node_with("policies: {default: {key: {type: ip}, quotas: [5 per 1h]}}");
     let detail = |body: &str| http::post(&node.address, "/v1/check", body).json()["detail"].clone();
     for body in [r#"{"key": "k",}"#, "{'key': 'k'}"] {
@@ -128,7 +128,7 @@ fn what_is_wrong_is_said_in_words_of_the_request() {
 }
 
 #[test]
-fn no_more_than_sixteen_are_charged_together_and_only_json_of_64_kib() {
+fn all_call_accepts_16_checks_and_64_kib() {
     let mut node = Node::start();
     let many = |count: usize| json!({"checks": vec![json!({"key": "many"}); count]}).to_string();
     let all = |body: &str| http::post(&node.address, "/v1/check/all", body);
@@ -147,7 +147,7 @@ fn no_more_than_sixteen_are_charged_together_and_only_json_of_64_kib() {
 }
 
 #[test]
-fn sizes_and_bytes_at_their_edges() {
+fn sizes_at_their_bounds_are_accepted_and_beyond_rejected() {
     let mut node = Node::start();
     let check = |member: &str, length: usize| format!(r#"{{"key":"edge","{member}":"{}"}}"#, "x".repeat(length));
     let key = |length| check("key", length).replacen(r#""key":"edge","#, "", 1);
@@ -167,7 +167,7 @@ fn sizes_and_bytes_at_their_edges() {
 }
 
 #[test]
-fn deep_nesting_is_refused_and_survived() {
+fn deep_nesting_is_rejected_without_a_crash() {
     let mut node = Node::start();
     for body in ["[".repeat(60_000), format!(r#"{{"key": "k", "x": {}"#, "{\"a\":".repeat(12_000))] {
         assert_problem(&http::post(&node.address, "/v1/check", &body), 400, "malformed-json");
@@ -179,7 +179,7 @@ fn deep_nesting_is_refused_and_survived() {
 
 /// The sender writes everything before it reads. A closed connection would lose the response.
 #[test]
-fn a_body_of_10_mib_gets_its_answer() {
+fn body_of_10_mib_gets_a_response() {
     let mut node = Node::start();
     let body = vec![b'x'; 10 * 1024 * 1024];
     for path in ["/v1/check", "/v1/check/batch"] {
@@ -194,7 +194,7 @@ fn a_body_of_10_mib_gets_its_answer() {
 }
 
 #[test]
-fn a_declared_length_is_refused_before_the_body_is_sent() {
+fn excessive_content_length_is_rejected_before_the_body() {
     let mut node = Node::start();
     let mut connection = http::Connection::open(&node.address).unwrap();
     let head =
@@ -205,7 +205,7 @@ fn a_declared_length_is_refused_before_the_body_is_sent() {
 }
 
 #[test]
-fn only_json_is_taken() {
+fn only_json_content_is_accepted() {
     let mut node = Node::start();
     let ask = |headers: &[(&str, &str)]| {
         http::exchange(&node.address, &http::request("POST", "/v1/check", headers, br#"{"key": "type"}"#))
@@ -223,7 +223,7 @@ fn only_json_is_taken() {
 }
 
 #[test]
-fn wrong_methods_and_paths() {
+fn wrong_methods_and_paths_are_rejected() {
     let mut node = Node::start();
     let ask = |method, path| http::exchange(&node.address, &http::request(method, path, &[], b""));
     for (method, path, allow) in [
@@ -247,7 +247,7 @@ fn wrong_methods_and_paths() {
 }
 
 #[test]
-fn wrong_query_strings() {
+fn wrong_query_strings_are_rejected() {
     let mut node = Node::start();
     let body = r#"{"policy": "five-per-minute", "key": "victim", "cost": 0}"#;
     for (query, pointer) in [
@@ -280,7 +280,7 @@ fn wrong_query_strings() {
 
 /// The server rejects them before a request exists that could get a problem document.
 #[test]
-fn heads_that_are_too_large_or_no_http_are_refused() {
+fn oversized_or_invalid_heads_are_rejected() {
     let mut node = Node::start();
     let head = |line: &str, fields: &str| format!("{line}\r\nHost: t\r\n{fields}\r\n").into_bytes();
     let field = |bytes: usize| format!("X: {}\r\n", "a".repeat(bytes));

@@ -15,13 +15,13 @@ const FAULTS: usize = 200;
 const RELOADS: usize = 200;
 
 #[test]
-fn a_reader_that_stands_still_holds_up_no_check_and_is_told_what_it_missed() {
-    let mut story = Story::begin();
-    story.log_much_and_ask();
-    let dropped = story.dropped();
+fn blocked_log_reader_delays_no_check_and_learns_dropped_lines() {
+    let mut fixture = Fixture::begin();
+    fixture.log_much_and_ask();
+    let dropped = fixture.dropped();
     assert!((1..=RELOADS as u64).contains(&dropped), "{dropped} lines were dropped");
 
-    let mut lines = BufReader::new(story.log.take().unwrap()).lines().map(|line| line.unwrap());
+    let mut lines = BufReader::new(fixture.log.take().unwrap()).lines().map(|line| line.unwrap());
     let told = lines.find_map(|line| {
         let line: Value = serde_json::from_str(&line).expect("each line is whole");
         let fields = &line["fields"];
@@ -31,46 +31,46 @@ fn a_reader_that_stands_still_holds_up_no_check_and_is_told_what_it_missed() {
             .then(|| fields["lines"].as_u64().unwrap())
     });
     assert_eq!(told, Some(dropped));
-    story.node.terminate();
+    fixture.node.terminate();
     assert!(lines.any(|line| line.contains("\"stopped\"")), "what is logged last is written before the end");
-    assert_eq!(story.node.ended().code(), Some(0));
+    assert_eq!(fixture.node.ended().code(), Some(0));
 }
 
 #[test]
-fn a_reader_that_stands_still_does_not_keep_a_node_from_ending() {
-    let mut story = Story::begin();
-    story.log_much_and_ask();
-    story.node.terminate();
-    assert_eq!(story.node.ended().code(), Some(0));
+fn blocked_log_reader_does_not_block_shutdown() {
+    let mut fixture = Fixture::begin();
+    fixture.log_much_and_ask();
+    fixture.node.terminate();
+    assert_eq!(fixture.node.ended().code(), Some(0));
 }
 
 #[test]
-fn a_reader_that_has_gone_takes_nothing_with_it() {
-    let mut story = Story::begin();
-    drop(story.log.take());
-    (0..4).for_each(|_| reload_and_ask(&story.node));
-    wait_until("what is lost is counted", || story.dropped() >= 4);
-    story.node.terminate();
-    assert_eq!(story.node.ended().code(), Some(0));
+fn closed_log_pipe_does_not_end_the_node() {
+    let mut fixture = Fixture::begin();
+    drop(fixture.log.take());
+    (0..4).for_each(|_| reload_and_ask(&fixture.node));
+    wait_until("what is lost is counted", || fixture.dropped() >= 4);
+    fixture.node.terminate();
+    assert_eq!(fixture.node.ended().code(), Some(0));
 }
 
 /// A non-blocking write may write a part of a line.
 #[test]
-fn a_log_that_others_share_without_waiting_has_whole_lines() {
+fn nonblocking_shared_log_has_whole_lines() {
     let (log, far_end) = pipe().unwrap();
     rustix::io::ioctl_fionbio(&far_end, true).unwrap();
-    let mut story = Story::logging_to(log, far_end);
-    (0..20).for_each(|_| reload_and_ask(&story.node));
-    let log = story.log.take().unwrap();
+    let mut fixture = Fixture::logging_to(log, far_end);
+    (0..20).for_each(|_| reload_and_ask(&fixture.node));
+    let log = fixture.log.take().unwrap();
     let lines = std::thread::spawn(|| BufReader::new(log).lines().map(|line| line.unwrap()).collect::<Vec<_>>());
-    story.node.terminate();
-    assert_eq!(story.node.ended().code(), Some(0));
+    fixture.node.terminate();
+    assert_eq!(fixture.node.ended().code(), Some(0));
     let whole = lines.join().unwrap().iter().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count();
     assert!(whole > 20, "{whole} lines are whole");
 }
 
 #[test]
-fn numbers_and_lists_of_names_are_told_as_that() {
+fn log_keeps_numbers_and_lists_typed() {
     let (log, far_end) = pipe().unwrap();
     let file = file_with("policies: {a: {quotas: [1 per 1s]}}");
     let mut program = Command::new(TOLLGATE);
@@ -94,7 +94,7 @@ fn numbers_and_lists_of_names_are_told_as_that() {
 }
 
 #[test]
-fn a_line_that_is_longer_than_all_that_may_wait_is_told() {
+fn oversized_log_line_is_reported() {
     let faults: String = (0..20_000).map(|number| format!("unknown{number}: 1\n")).collect();
     let file = file_with(&faults);
     let program = Command::new(TOLLGATE).args(["serve", "--config"]).arg(file.path()).output().unwrap();
@@ -108,7 +108,7 @@ fn a_line_that_is_longer_than_all_that_may_wait_is_told() {
 
 /// A pipe that outlives restarts may be full.
 #[test]
-fn a_greeting_that_nobody_reads_keeps_no_node_from_serving() {
+fn unread_greeting_does_not_block_serving() {
     let (_reader, mut full) = pipe().unwrap();
     rustix::io::ioctl_fionbio(&full, true).unwrap();
     while full.write(&[b'.'; 4096]).is_ok() {}
@@ -123,13 +123,13 @@ fn a_greeting_that_nobody_reads_keeps_no_node_from_serving() {
 }
 
 /// A node that logs into a pipe, with a configuration that has become faulty.
-struct Story {
+struct Fixture {
     node: Node,
     log: Option<PipeReader>,
     _file: NamedTempFile,
 }
 
-impl Story {
+impl Fixture {
     fn begin() -> Self {
         let (log, far_end) = pipe().unwrap();
         Self::logging_to(log, far_end)

@@ -40,7 +40,7 @@ fn refused(node: &Node, reason: &str) -> u64 {
 }
 
 #[test]
-fn refused_calls_are_counted_by_reason_and_told_with_their_caller() {
+fn rejected_calls_are_counted_by_reason_and_logged_with_client() {
     let folder = tempfile::tempdir().unwrap();
     let made = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
     let made = String::from_utf8(made).unwrap();
@@ -74,7 +74,7 @@ fn refused_calls_are_counted_by_reason_and_told_with_their_caller() {
 }
 
 #[test]
-fn pages_of_browsers_and_tokens_without_rights_are_counted() {
+fn rejected_origins_and_tokens_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let open = node(&folder, "");
     let page = http::request("POST", "/v1/reload", &[("Origin", "https://evil.example")], b"");
@@ -98,7 +98,7 @@ fn pages_of_browsers_and_tokens_without_rights_are_counted() {
 }
 
 #[test]
-fn handshakes_that_fail_are_counted_and_those_with_a_reason_told() {
+fn failed_handshakes_are_counted_and_logged() {
     let authority = Authority::new();
     ["node", "client"].iter().for_each(|name| authority.sign(name));
     let own = authority.path("ca.pem");

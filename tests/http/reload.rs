@@ -28,13 +28,13 @@ use tollgate::store::{MemoryStore, Store};
 use crate::support::{Node, TOLLGATE, http, wait_until};
 
 /// A node and its configuration file.
-struct Story {
+struct Fixture {
     node: Node,
     file: PathBuf,
     _folder: TempDir,
 }
 
-impl Story {
+impl Fixture {
     fn begin(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("my.yaml");
@@ -91,7 +91,7 @@ const HANGING: &str = r#"
 "#;
 
 #[test]
-fn a_file_system_that_hangs_holds_up_no_check() {
+fn hanging_file_system_delays_no_check() {
     let folder = tempfile::tempdir().unwrap();
     let [file, source, library, hang, not_yet] =
         ["my.yaml", "hanging.c", "hanging.so", "hang", "not_yet"].map(|name| folder.path().join(name));
@@ -132,44 +132,44 @@ fn a_file_system_that_hangs_holds_up_no_check() {
 }
 
 #[test]
-fn a_raised_limit_leaves_what_was_used() {
-    let story = Story::begin(&p(100));
-    assert_eq!(story.node.check("p", "k", 80)["remaining"], 20);
-    assert_eq!(story.reload(&p(200)).status, 200);
-    assert_eq!(story.node.check("p", "k", 0)["remaining"], 120);
-    assert_eq!(story.node.check("p", "k", 120)["allowed"], true);
-    assert_eq!(story.node.check("p", "k", 1)["allowed"], false);
-    assert_eq!(story.reload(&p(100)).status, 200);
-    let less = story.node.check("p", "k", 0);
+fn raised_limit_keeps_usage() {
+    let fixture = Fixture::begin(&p(100));
+    assert_eq!(fixture.node.check("p", "k", 80)["remaining"], 20);
+    assert_eq!(fixture.reload(&p(200)).status, 200);
+    assert_eq!(fixture.node.check("p", "k", 0)["remaining"], 120);
+    assert_eq!(fixture.node.check("p", "k", 120)["allowed"], true);
+    assert_eq!(fixture.node.check("p", "k", 1)["allowed"], false);
+    assert_eq!(fixture.reload(&p(100)).status, 200);
+    let less = fixture.node.check("p", "k", 0);
     assert_eq!((&less["limit"], &less["remaining"]), (&json!(100), &json!(0)));
 }
 
 #[test]
-fn what_is_known_of_a_policy_that_did_not_change_stays_known() {
-    let story = Story::begin("policies: {p: {quotas: [1 per 1h]}, q: {quotas: [1 per 1h]}}");
-    assert_eq!(story.node.check("p", "k", 1)["allowed"], true);
-    assert_eq!(story.node.check("p", "k", 1)["source"], "prefilter");
-    let told = story
+fn known_denials_of_unchanged_policy_stay() {
+    let fixture = Fixture::begin("policies: {p: {quotas: [1 per 1h]}, q: {quotas: [1 per 1h]}}");
+    assert_eq!(fixture.node.check("p", "k", 1)["allowed"], true);
+    assert_eq!(fixture.node.check("p", "k", 1)["source"], "prefilter");
+    let told = fixture
         .reload("policies: {p: {quotas: [{name: 1h, limit: 1, per: 60m}]}, q: {quotas: [2 per 1h]}}")
         .json();
     assert_eq!(told["restart_needed"], json!([]));
-    assert_eq!(story.node.check("p", "k", 1)["source"], "prefilter");
+    assert_eq!(fixture.node.check("p", "k", 1)["source"], "prefilter");
     let listed = |above: &str| format!("{above}policies: {{p: {{quotas: [1 per 1h], deny: {{keys: [mallory]}}}}}}");
-    assert_eq!(story.reload(&listed("")).json()["changed"], json!(["p"]));
-    assert_eq!(story.node.check("p", "k", 1)["source"], "store");
-    let moved = story.reload(&listed("# a line above the lists\n")).json();
+    assert_eq!(fixture.reload(&listed("")).json()["changed"], json!(["p"]));
+    assert_eq!(fixture.node.check("p", "k", 1)["source"], "store");
+    let moved = fixture.reload(&listed("# a line above the lists\n")).json();
     assert_eq!(
-        (&moved["changed"], &story.node.check("p", "k", 1)["source"]),
+        (&moved["changed"], &fixture.node.check("p", "k", 1)["source"]),
         (&json!([]), &json!("prefilter")),
         "{moved}"
     );
-    assert_eq!(story.reload("policies: {p: {quotas: [1 per 1h], timeout: 50ms}}").status, 200);
-    let denied = story.node.check("p", "k", 1);
+    assert_eq!(fixture.reload("policies: {p: {quotas: [1 per 1h], timeout: 50ms}}").status, 200);
+    let denied = fixture.node.check("p", "k", 1);
     assert_eq!((&denied["allowed"], &denied["source"]), (&json!(false), &json!("store")));
 }
 
 #[test]
-fn what_changed_is_told_by_name() {
+fn reload_names_changed_policies() {
     let policies = |text: &str| {
         let source = Source { origin: "test".into(), text: format!("policies: {{{text}}}"), file: None };
         load(&source, &Overrides::default(), 0).unwrap().policies
@@ -189,7 +189,7 @@ fn what_changed_is_told_by_name() {
 
 /// The node sends the question under the old policy, and the answer arrives after the reload.
 #[test]
-fn an_answer_on_its_way_is_not_believed_for_the_new_policy() {
+fn pending_answer_is_not_learned_for_new_policy() {
     let policy = |limit: u64| {
         let mut policy = built_in(&Overrides::default(), 0).unwrap().policies.by_name["five-per-minute"].clone();
         Arc::make_mut(&mut policy).quotas[0].limit = NonZeroU64::new(limit).unwrap();
@@ -207,12 +207,12 @@ fn an_answer_on_its_way_is_not_believed_for_the_new_policy() {
 }
 
 #[test]
-fn a_file_with_faults_keeps_the_running_policies() {
-    let story = Story::begin(&p(5));
-    let began = policies(&story.node);
+fn faulty_file_keeps_running_policies() {
+    let fixture = Fixture::begin(&p(5));
+    let began = policies(&fixture.node);
     assert_eq!(began["last_reload"]["successful"], true);
     let refused =
-        story.reload("policies:\n  p: {quotas: [5 per 1h], algoritm: fixed-window}\n  q: {quotas: [0 per 1s]}\n");
+        fixture.reload("policies:\n  p: {quotas: [5 per 1h], algoritm: fixed-window}\n  q: {quotas: [0 per 1s]}\n");
     assert_eq!((refused.status, refused.header("content-type")), (422, Some("application/problem+json")));
     let problem = refused.json();
     assert_eq!(problem["type"], "urn:tollgate:problem:invalid-configuration");
@@ -222,33 +222,33 @@ fn a_file_with_faults_keeps_the_running_policies() {
         problem["violations"][0]["detail"].as_str().unwrap().contains("did you mean `algorithm`?"),
         "{problem}"
     );
-    let kept = policies(&story.node);
+    let kept = policies(&fixture.node);
     assert_eq!((&kept["version"], &kept["policies"]), (&began["version"], &began["policies"]));
     assert_eq!(kept["last_reload"]["successful"], false);
     assert_eq!(kept["last_reload"]["faults"], problem["violations"]);
-    assert_eq!(story.node.check("p", "k", 1)["allowed"], true);
-    assert_eq!(story.reload(&p(6)).status, 200);
-    let mended = policies(&story.node);
+    assert_eq!(fixture.node.check("p", "k", 1)["allowed"], true);
+    assert_eq!(fixture.reload(&p(6)).status, 200);
+    let mended = policies(&fixture.node);
     assert_eq!((&mended["last_reload"]["successful"], &mended["last_reload"]["faults"]), (&json!(true), &json!([])));
     assert_ne!(mended["version"], began["version"]);
 }
 
 #[test]
-fn a_file_that_is_gone_is_a_fault() {
-    let story = Story::begin(&p(5));
-    std::fs::remove_file(&story.file).unwrap();
-    let refused = reload(&story.node);
+fn missing_file_is_a_fault() {
+    let fixture = Fixture::begin(&p(5));
+    std::fs::remove_file(&fixture.file).unwrap();
+    let refused = reload(&fixture.node);
     assert_eq!(refused.status, 422);
     assert!(refused.json()["violations"][0]["detail"].as_str().unwrap().starts_with("cannot be read"));
-    assert_eq!(story.node.check("p", "k", 1)["allowed"], true);
+    assert_eq!(fixture.node.check("p", "k", 1)["allowed"], true);
 }
 
 #[test]
-fn a_hangup_loads_the_file_again_and_ends_nothing() {
-    let story = Story::begin(&p(5));
-    story.write(&p(6));
-    story.node.hang_up();
-    wait_until("the limit is 6", || limit(&story.node) == 6);
+fn sighup_reloads_without_ending_the_node() {
+    let fixture = Fixture::begin(&p(5));
+    fixture.write(&p(6));
+    fixture.node.hang_up();
+    wait_until("the limit is 6", || limit(&fixture.node) == 6);
     let mut without_file = Node::start();
     without_file.hang_up();
     wait_until("the policies are the same", || http::get(&without_file.address, "/v1/policies").status == 200);
@@ -258,52 +258,52 @@ fn a_hangup_loads_the_file_again_and_ends_nothing() {
 /// The node loads a changed file without a call. The file may be rewritten, renamed into place, or
 /// swapped by its folder's link.
 #[test]
-fn a_changed_file_is_noticed() {
-    let story = Story::begin(&p(5));
-    story.write(&p(6));
-    wait_until("the written file is loaded", || limit(&story.node) == 6);
-    let other = story.file.with_extension("new");
+fn changed_file_is_reloaded() {
+    let fixture = Fixture::begin(&p(5));
+    fixture.write(&p(6));
+    wait_until("the written file is loaded", || limit(&fixture.node) == 6);
+    let other = fixture.file.with_extension("new");
     std::fs::write(&other, p(7)).unwrap();
-    std::fs::rename(&other, &story.file).unwrap();
-    wait_until("the renamed file is loaded", || limit(&story.node) == 7);
-    story.write("policies: {p: {quotas: [0 per 1s]}}");
-    wait_until("the fault is told", || policies(&story.node)["last_reload"]["successful"] == false);
-    assert_eq!(limit(&story.node), 7);
-    story.write(&p(8));
-    wait_until("the mended file is loaded", || limit(&story.node) == 8);
+    std::fs::rename(&other, &fixture.file).unwrap();
+    wait_until("the renamed file is loaded", || limit(&fixture.node) == 7);
+    fixture.write("policies: {p: {quotas: [0 per 1s]}}");
+    wait_until("the fault is told", || policies(&fixture.node)["last_reload"]["successful"] == false);
+    assert_eq!(limit(&fixture.node), 7);
+    fixture.write(&p(8));
+    wait_until("the mended file is loaded", || limit(&fixture.node) == 8);
 }
 
 /// A file that changes continuously, such as a feed's list, still takes effect.
 #[test]
-fn a_file_that_changes_all_the_time_is_loaded_all_the_same() {
-    let story = Story::begin(&p(1));
-    let other = story.file.with_extension("new");
+fn constantly_changing_file_is_reloaded() {
+    let fixture = Fixture::begin(&p(1));
+    let other = fixture.file.with_extension("new");
     let mut limits = 2..2000;
     wait_until("some version of it is loaded", || {
         std::fs::write(&other, p(limits.next().unwrap())).unwrap();
-        std::fs::rename(&other, &story.file).unwrap();
-        limit(&story.node) != 1
+        std::fs::rename(&other, &fixture.file).unwrap();
+        limit(&fixture.node) != 1
     });
 }
 
 #[test]
-fn a_pipe_in_the_place_of_the_file_holds_up_nobody() {
-    let mut story = Story::begin(&p(5));
-    std::fs::remove_file(&story.file).unwrap();
-    assert!(Command::new("mkfifo").arg(&story.file).status().unwrap().success());
-    let refused = reload(&story.node);
+fn pipe_in_place_of_file_delays_no_check() {
+    let mut fixture = Fixture::begin(&p(5));
+    std::fs::remove_file(&fixture.file).unwrap();
+    assert!(Command::new("mkfifo").arg(&fixture.file).status().unwrap().success());
+    let refused = reload(&fixture.node);
     assert_eq!(refused.status, 422);
     assert_eq!(refused.json()["violations"][0]["detail"], "it is no file");
-    std::fs::remove_file(&story.file).unwrap();
-    story.write(&p(6));
-    wait_until("the file is loaded", || limit(&story.node) == 6);
-    story.node.terminate();
-    assert_eq!(story.node.ended().code(), Some(0));
+    std::fs::remove_file(&fixture.file).unwrap();
+    fixture.write(&p(6));
+    wait_until("the file is loaded", || limit(&fixture.node) == 6);
+    fixture.node.terminate();
+    assert_eq!(fixture.node.ended().code(), Some(0));
 }
 
 /// The node cannot read a pipe twice, which is no fault of the configuration.
 #[test]
-fn what_was_read_from_a_pipe_cannot_be_loaded_again() {
+fn configuration_from_pipe_cannot_be_reloaded() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -327,7 +327,7 @@ fn what_was_read_from_a_pipe_cannot_be_loaded_again() {
 /// Kubernetes updates files this way: the file is a link through `..data`, a link to a swapped
 /// folder.
 #[test]
-fn a_config_map_that_is_swapped_is_noticed() {
+fn swapped_config_map_is_reloaded() {
     let folder = tempfile::tempdir().unwrap();
     let version = |name: &str, limit: u64| {
         let inner = folder.path().join(name);
@@ -353,7 +353,7 @@ fn a_config_map_that_is_swapped_is_noticed() {
 
 /// The file system recovers, or a descriptor becomes free; neither changes the file.
 #[test]
-fn a_file_that_cannot_be_read_is_tried_again() {
+fn unreadable_file_is_retried() {
     let folder = tempfile::tempdir().unwrap();
     let [file, log] = ["my.yaml", "log"].map(|name| folder.path().join(name));
     std::fs::write(&file, p(5)).unwrap();
@@ -387,47 +387,47 @@ fn a_file_that_cannot_be_read_is_tried_again() {
 
 /// A Secret may arrive later than the configuration that names it.
 #[test]
-fn a_file_that_a_faulty_configuration_names_is_waited_for() {
-    let story = Story::begin(&p(5));
-    story.write(&format!("auth: {{admin_token_files: [late.tokens]}}\n{}", p(6)));
-    wait_until("the fault is told", || policies(&story.node)["last_reload"]["successful"] == false);
+fn late_token_file_completes_the_reload() {
+    let fixture = Fixture::begin(&p(5));
+    fixture.write(&format!("auth: {{admin_token_files: [late.tokens]}}\n{}", p(6)));
+    wait_until("the fault is told", || policies(&fixture.node)["last_reload"]["successful"] == false);
     let tokens = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
     let line = String::from_utf8(tokens).unwrap().lines().last().unwrap().to_owned();
-    std::fs::write(story.file.with_file_name("late.tokens"), line).unwrap();
+    std::fs::write(fixture.file.with_file_name("late.tokens"), line).unwrap();
     let reset = http::request("DELETE", "/v1/usage?policy=p&key=k", &[], b"");
-    wait_until("operators need a token", || http::exchange(&story.node.address, &reset).status == 401);
+    wait_until("operators need a token", || http::exchange(&fixture.node.address, &reset).status == 401);
 }
 
 #[test]
-fn what_needs_a_restart_is_said_and_changes_nothing() {
-    let story = Story::begin(&p(5));
+fn settings_that_need_restart_are_reported_and_unchanged() {
+    let fixture = Fixture::begin(&p(5));
     let other = "admin_listen: 127.0.0.1:1\nstore: {redis: [redis://127.0.0.1:1]}\nshutdown: {delay: 1s}\n";
-    let told = story.reload(&format!("{other}{}", p(6)));
+    let told = fixture.reload(&format!("{other}{}", p(6)));
     let waiting = json!(["admin_listen", "store", "shutdown"]);
     assert_eq!((told.status, &told.json()["restart_needed"]), (200, &waiting));
-    assert_eq!(policies(&story.node)["last_reload"]["restart_needed"], waiting);
-    assert_eq!(story.node.health()["store"]["kind"], "embedded");
-    assert_eq!(limit(&story.node), 6);
-    assert_eq!(story.reload(&p(6)).json()["restart_needed"], json!([]));
+    assert_eq!(policies(&fixture.node)["last_reload"]["restart_needed"], waiting);
+    assert_eq!(fixture.node.health()["store"]["kind"], "embedded");
+    assert_eq!(limit(&fixture.node), 6);
+    assert_eq!(fixture.reload(&p(6)).json()["restart_needed"], json!([]));
 }
 
 #[test]
-fn changed_tokens_are_told_by_the_reload_and_only_those() {
-    let story = Story::begin(&p(5));
+fn reload_reports_changed_tokens_only() {
+    let fixture = Fixture::begin(&p(5));
     let new = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
     let new = String::from_utf8(new).unwrap();
     let (token, line) = new.trim_end().split_once('\n').unwrap();
-    std::fs::write(story.file.with_file_name("tokens"), line).unwrap();
+    std::fs::write(fixture.file.with_file_name("tokens"), line).unwrap();
     let auth = "auth: {check_token_files: [tokens], admin_token_files: [tokens]}\n";
-    assert_eq!(story.reload(&p(6)).json()["settings"], json!([]));
-    let told = story.reload(&format!("{auth}{}", p(6))).json();
+    assert_eq!(fixture.reload(&p(6)).json()["settings"], json!([]));
+    let told = fixture.reload(&format!("{auth}{}", p(6))).json();
     assert_eq!((&told["settings"], &told["changed"]), (&json!(["auth"]), &json!([])), "{told}");
-    let again = http::call(&story.node.address, "POST", "/v1/reload", Some(token), "").json();
+    let again = http::call(&fixture.node.address, "POST", "/v1/reload", Some(token), "").json();
     assert_eq!((&again["settings"], &again["restart_needed"]), (&json!([]), &json!([])), "{again}");
 }
 
 #[test]
-fn built_in_policies_cannot_be_loaded_again() {
+fn built_in_policies_cannot_be_reloaded() {
     let refused = reload(&Node::start());
     assert_eq!((refused.status, &refused.json()["type"]), (409, &json!("urn:tollgate:problem:nothing-to-reload")));
 }

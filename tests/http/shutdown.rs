@@ -19,7 +19,7 @@ const PEEK: &[u8] = br#"{"key": "k", "cost": 0}"#;
 
 /// A request counts as open if its last byte arrives after the signal. It still gets a response.
 #[test]
-fn what_is_under_way_is_answered() {
+fn shutdown_answers_open_requests() {
     let mut node = Node::start();
     let request = http::json_request("/v1/check", PEEK);
     let (most, rest) = request.split_at(request.len() - 5);
@@ -42,7 +42,7 @@ fn what_is_under_way_is_answered() {
 
 /// `timeout` signals the process and then its group. Two signals in short succession count as one.
 #[test]
-fn a_signal_that_comes_twice_is_one() {
+fn repeated_signal_counts_once() {
     let mut node = Node::start();
     let request = http::json_request("/v1/check", PEEK);
     let (most, rest) = request.split_at(request.len() - 5);
@@ -60,7 +60,7 @@ fn a_signal_that_comes_twice_is_one() {
 /// This holds even if spans wait for a collector that accepts connections and never responds.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
-fn a_later_signal_ends_it_at_once() {
+fn later_signal_ends_the_node_at_once() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let log = tempfile::NamedTempFile::new().unwrap();
@@ -86,7 +86,7 @@ fn a_later_signal_ends_it_at_once() {
 /// Clients that send requests without pause get a response to each, the last one with `Connection:
 /// close`.
 #[test]
-fn busy_connections_are_told_that_they_end() {
+fn shutdown_sends_connection_close_on_busy_connections() {
     let mut node = Node::start();
     let clients: Vec<_> = (0..8)
         .map(|_| {
@@ -155,7 +155,7 @@ fn answered_by(mut node: Node, clients: Vec<http::Connection>, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_ends_before_the_answers() {
+async fn readiness_ends_before_responses_do() {
     let config = config(Shutdown { delay: Duration::from_secs(2), timeout: Duration::from_secs(1) });
     let server = Server::open(Setup::default(), config).await.unwrap();
     let address = server.address().unwrap().to_string();

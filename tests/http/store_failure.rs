@@ -23,9 +23,9 @@ use crate::support::http::{self, Answer};
 use crate::support::serving::serve;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_mode_has_its_answer() {
+async fn each_failure_mode_gives_its_decision() {
     let address = start().await;
-    let stories = tokio::task::spawn_blocking(move || {
+    let tests = tokio::task::spawn_blocking(move || {
         let check = |policy: &str| {
             let body = json!({"policy": policy, "key": "2001:db8::1"}).to_string();
             http::post(&address, "/v1/check?deny_status=403", body)
@@ -39,7 +39,7 @@ async fn each_mode_has_its_answer() {
         let results = http::post(&address, "/v1/check/batch", batch.to_string()).json()["results"].clone();
         assert_eq!((&results[0]["error"]["status"], &results[1]["allowed"]), (&json!(503), &json!(true)));
     });
-    stories.await.unwrap();
+    tests.await.unwrap();
 }
 
 /// Without a counter the response has no quotas.

@@ -36,7 +36,7 @@ fn check() -> Vec<u8> {
 }
 
 #[test]
-fn checks_are_answered_over_tls_only() {
+fn tls_listener_answers_tls_only() {
     let authority = Authority::new();
     let node = node(&authority, "");
     assert!(node.greeting.contains("listening on https://"), "{}", node.greeting);
@@ -48,7 +48,7 @@ fn checks_are_answered_over_tls_only() {
 }
 
 #[test]
-fn a_client_without_its_certificate_is_not_heard() {
+fn client_without_certificate_is_rejected() {
     let authority = Authority::new();
     let node = node(&authority, ", client_ca_file: ca.pem");
     authority.sign("client");
@@ -72,7 +72,7 @@ fn a_client_without_its_certificate_is_not_heard() {
 
 /// New connections get the new certificate; one that does not fit its key changes nothing.
 #[test]
-fn a_renewed_certificate_is_used_without_a_restart() {
+fn renewed_certificate_is_used_without_restart() {
     let authority = Authority::new();
     let node = node(&authority, "");
     let shown = || exchange(&node.address, authority.client(None), &check()).unwrap().1;
@@ -94,7 +94,7 @@ fn a_renewed_certificate_is_used_without_a_restart() {
 
 /// A mistake in the file makes a node neither open to all nor unreachable.
 #[test]
-fn a_reload_turns_tls_neither_on_nor_off() {
+fn reload_does_not_toggle_tls() {
     let authority = Authority::new();
     authority.sign("client");
     let node = node(&authority, "");
@@ -130,7 +130,7 @@ fn a_reload_turns_tls_neither_on_nor_off() {
 }
 
 #[test]
-fn a_renewed_certificate_is_told_by_the_reload() {
+fn reload_reports_renewed_certificate() {
     let authority = Authority::new();
     let node = node(&authority, "");
     let reload = http::request("POST", "/v1/reload", &[], b"");
@@ -145,7 +145,7 @@ fn a_renewed_certificate_is_told_by_the_reload() {
 
 /// The log warns at the start and at each renewal; the metric exposes the end at any time.
 #[test]
-fn a_certificate_that_has_ended_or_soon_will_is_told() {
+fn expired_or_expiring_certificate_is_logged() {
     let authority = Authority::new();
     authority.sign_until("node", date(2020, 1, 1));
     std::fs::write(authority.path("my.yaml"), format!("tls: {{cert_file: node.pem, key_file: node.key}}\n{POLICIES}"))
@@ -175,7 +175,7 @@ fn a_certificate_that_has_ended_or_soon_will_is_told() {
 
 /// The node drops a client that is silent or speaks no TLS, and serves others meanwhile.
 #[test]
-fn who_speaks_no_tls_holds_up_nobody() {
+fn client_without_tls_delays_no_other() {
     let authority = Authority::new();
     let node = node(&authority, "");
     let mut silent: Vec<_> = (0..20).map(|_| TcpStream::connect(&node.address).unwrap()).collect();
@@ -188,7 +188,7 @@ fn who_speaks_no_tls_holds_up_nobody() {
 
 /// The shutdown waits for responses. A client without a handshake has sent no request.
 #[test]
-fn a_silent_client_holds_up_no_end() {
+fn silent_client_does_not_block_shutdown() {
     let authority = Authority::new();
     let mut node = node(&authority, "");
     let _silent = TcpStream::connect(&node.address).unwrap();
@@ -202,7 +202,7 @@ fn a_silent_client_holds_up_no_end() {
 }
 
 #[tokio::test]
-async fn http2_is_agreed_on() {
+async fn http2_is_negotiated_by_alpn() {
     let authority = Authority::new();
     let node = node(&authority, "");
     let mut config = authority.client(None);

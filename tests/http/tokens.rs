@@ -38,7 +38,7 @@ fn status(node: &Node, method: &str, path: &str, token: Option<&str>) -> u16 {
 }
 
 #[test]
-fn each_call_asks_for_its_token() {
+fn each_call_requires_its_token() {
     let ((check, check_line), (admin, admin_line)) = (token(), token());
     let folder = folder("auth: {check_token_files: [check.tokens], admin_token_files: [admin.tokens]}");
     write(folder.path(), "check.tokens", &format!("# The shop.\n{check_line}   # since May\n\n"));
@@ -72,7 +72,7 @@ fn each_call_asks_for_its_token() {
 
 /// An unauthenticated caller charges nothing, and learns of no policy.
 #[test]
-fn who_is_refused_charges_nothing() {
+fn rejected_token_charges_nothing() {
     let (check, line) = token();
     let folder = folder("auth: {check_token_files: [tokens]}");
     write(folder.path(), "tokens", &line);
@@ -87,7 +87,7 @@ fn who_is_refused_charges_nothing() {
 }
 
 #[test]
-fn tokens_are_read_again_on_reload() {
+fn tokens_are_reloaded() {
     let ((old, old_line), (new, new_line)) = (token(), token());
     let folder = folder("auth: {check_token_files: [tokens], admin_token_files: [tokens]}");
     write(folder.path(), "tokens", &old_line);
@@ -104,7 +104,7 @@ fn tokens_are_read_again_on_reload() {
 
 /// A faulty token file never counts as an empty one.
 #[test]
-fn faults_of_a_token_file_are_told_and_not_repeated() {
+fn token_file_faults_are_reported_without_token() {
     let folder = folder("auth:\n  check_token_files: [absent, empty, plain]");
     write(folder.path(), "empty", "# nobody\n");
     write(folder.path(), "plain", "hunter2\n");
@@ -125,7 +125,7 @@ fn faults_of_a_token_file_are_told_and_not_repeated() {
 
 /// The responses of a reload and of the policies do not repeat it either.
 #[test]
-fn a_token_in_place_of_its_file_is_not_repeated() {
+fn token_in_place_of_file_is_not_printed() {
     let (token, line) = token();
     let [secret, hash] = [&token["tollgate_".len()..], &line["sha256:".len()..]].map(|whole| &whole[..16]);
     let folder = folder("");
@@ -153,7 +153,7 @@ fn a_token_in_place_of_its_file_is_not_repeated() {
 
 /// Any page in a local browser may call 127.0.0.1, though it may not read the response.
 #[test]
-fn pages_in_a_browser_are_no_operators() {
+fn browser_pages_are_no_operators() {
     let folder = folder("");
     let node = node(&folder);
     let call = |method: &str, path: &str, headers: &[(&str, &str)]| {
@@ -182,7 +182,7 @@ fn pages_in_a_browser_are_no_operators() {
 
 /// A caller with an operator token is an operator, wherever its page comes from.
 #[test]
-fn a_page_with_a_token_is_an_operator() {
+fn browser_page_with_token_is_operator() {
     let (token, line) = token();
     let folder = folder("auth: {admin_token_files: [tokens]}");
     write(folder.path(), "tokens", &line);
@@ -194,7 +194,7 @@ fn a_page_with_a_token_is_an_operator() {
 }
 
 #[test]
-fn a_public_address_needs_tokens() {
+fn public_address_needs_tokens() {
     let (_, line) = token();
     let config = folder("auth: {check_token_files: [tokens]}");
     write(config.path(), "tokens", &line);
@@ -221,7 +221,7 @@ fn a_public_address_needs_tokens() {
 
 /// Every caller may check, and none may call operator endpoints.
 #[test]
-fn an_anonymous_public_node_has_no_operators() {
+fn anonymous_public_node_has_no_operators() {
     let config = folder("auth: {allow_anonymous: true}");
     let node = Node::start_on("0.0.0.0:0", &["--config", config.path().join("my.yaml").to_str().unwrap()]);
     assert_eq!(status(&node, "POST", "/v1/check", None), 200);
@@ -233,7 +233,7 @@ fn an_anonymous_public_node_has_no_operators() {
 /// Policies show the limits of keys, so callers need the rights of a check to read them. Without
 /// check tokens any loopback client may read them, except web pages.
 #[test]
-fn the_policies_need_what_a_check_needs() {
+fn policies_call_needs_token_of_a_check() {
     let (token, line) = token();
     let ask = |node: &Node, headers: &[(&str, &str)]| {
         http::exchange(&node.address, &http::request("GET", "/v1/policies", headers, b"")).status
@@ -258,7 +258,7 @@ fn the_policies_need_what_a_check_needs() {
 }
 
 #[test]
-fn the_printed_line_shows_the_token_that_is_asked_for() {
+fn printed_command_names_the_required_token() {
     let (token, line) = token();
     let folder = folder("auth: {check_token_files: [tokens]}");
     write(folder.path(), "tokens", &line);
@@ -272,7 +272,7 @@ fn the_printed_line_shows_the_token_that_is_asked_for() {
 
 /// RFC 9110, 15.5.2: a response with that status carries a challenge.
 #[test]
-fn a_denial_as_401_has_its_challenge() {
+fn denial_with_status_401_has_challenge() {
     let node = Node::start();
     let body = json!({"policy": "five-per-minute", "key": "k", "cost": 6}).to_string();
     let denied = http::post(&node.address, "/v1/check?deny_status=401", body);
@@ -280,7 +280,7 @@ fn a_denial_as_401_has_its_challenge() {
 }
 
 #[test]
-fn the_commands_show_their_token() {
+fn commands_send_their_token() {
     let (token, line) = token();
     let folder = folder("auth: {check_token_files: [tokens], admin_token_files: [tokens]}");
     write(folder.path(), "tokens", &line);

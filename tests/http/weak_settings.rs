@@ -25,7 +25,7 @@ fn validated(file: &Path) -> (Option<i32>, Vec<String>) {
 }
 
 #[test]
-fn files_that_others_may_write_or_read_are_warned_of() {
+fn validate_warns_of_files_open_to_others() {
     let authority = Authority::new();
     authority.sign("node");
     let folder = authority.folder.path();
@@ -96,7 +96,7 @@ fn node(folder: &TempDir) -> Node {
 }
 
 #[test]
-fn a_start_and_a_reload_warn_of_files_that_others_may_write() {
+fn start_and_reload_warn_of_writable_files() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "my.yaml", POLICIES, 0o666);
     let _node = node(&folder);
@@ -112,7 +112,7 @@ fn a_start_and_a_reload_warn_of_files_that_others_may_write() {
 }
 
 #[test]
-fn a_reload_that_lets_more_callers_in_is_warned_of() {
+fn reload_that_widens_access_warns() {
     let made = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap().stdout;
     let made = String::from_utf8(made).unwrap();
     let (token, line) = made.trim_end().split_once('\n').unwrap();
@@ -139,7 +139,7 @@ fn a_reload_that_lets_more_callers_in_is_warned_of() {
 }
 
 #[test]
-fn an_open_listener_that_others_reach_is_warned_of() {
+fn reachable_open_listener_warns() {
     let folder = tempfile::tempdir().unwrap();
     write(
         folder.path(),

@@ -12,7 +12,7 @@ use crate::support::unique;
 /// Fault 6 and rows 6 and 9: a window fixes its end when it begins. Neither hits nor denials move
 /// it.
 #[test]
-fn neither_a_hit_nor_a_denial_prolongs_a_window() {
+fn hits_and_denials_never_extend_a_window() {
     let (runtime, redis) = timed_store();
     let memory = Timed::new(10);
     for anchor in [Anchor::Clock, Anchor::FirstHit] {
@@ -35,7 +35,7 @@ fn neither_a_hit_nor_a_denial_prolongs_a_window() {
 
 /// The debt then exceeds its maximum. A refund must not write such a debt.
 #[test]
-fn a_refund_after_the_clock_stepped_back_far_leaves_a_bucket_that_can_be_read() {
+fn refund_after_clock_step_back_leaves_readable_bucket() {
     let (runtime, redis) = timed_store();
     let memory = Timed::new(10);
     let policy = policy_of(Algorithm::TokenBucket, vec![bucket(1_000_000_000, 1_000_000_000_000, 1_000_000)]);

@@ -53,7 +53,7 @@ fn guarded(password: &str) -> Server {
 }
 
 #[test]
-fn a_user_logs_in_by_a_file_or_by_the_url() {
+fn user_logs_in_by_file_or_url() {
     let server = guarded("s3cret/@");
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("password"), "s3cret/@\n").unwrap();
@@ -71,7 +71,7 @@ fn a_user_logs_in_by_a_file_or_by_the_url() {
 }
 
 #[test]
-fn a_wrong_password_is_told_and_tried_again() {
+fn wrong_password_is_reported_and_retried() {
     let server = guarded("right-one");
     let folder = tempfile::tempdir().unwrap();
     let password = folder.path().join("password");
@@ -90,7 +90,7 @@ fn a_wrong_password_is_told_and_tried_again() {
 
 /// When the reason of a store failure changes, the log and the responses report the new one.
 #[test]
-fn another_reason_why_nobody_answers_is_told_as_well() {
+fn second_connect_failure_is_reported_as_well() {
     let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
     let node = node(folder.path(), &format!("{{redis: ['redis://:wr0ng-one@127.0.0.1:{port}']}}"));
     assert_eq!(source(&node), "fallback");
@@ -114,7 +114,7 @@ fn another_reason_why_nobody_answers_is_told_as_well() {
 
 /// The password changes, and later the connections break. New connections use the new password.
 #[test]
-fn a_changed_password_is_read_when_a_connection_is_made() {
+fn changed_password_is_read_at_connect() {
     let server = guarded("first-one");
     let folder = tempfile::tempdir().unwrap();
     let password = folder.path().join("password");
@@ -135,7 +135,7 @@ fn a_changed_password_is_read_when_a_connection_is_made() {
 
 /// A login takes a round trip, and so does each call, here 300 ms.
 #[test]
-fn a_server_that_is_far_away_is_found() {
+fn distant_server_is_connected() {
     let server = guarded("secret");
     let proxy = Proxy::start(server.port);
     proxy.delay(150);
@@ -168,7 +168,7 @@ fn authority() -> Authority {
 
 /// A pipe without a writer simulates a disk that does not answer.
 #[test]
-fn a_password_that_cannot_be_read_takes_few_threads() {
+fn unreadable_password_uses_few_threads() {
     let server = guarded("secret");
     let folder = tempfile::tempdir().unwrap();
     let [password, pipe] = ["password", "pipe"].map(|name| folder.path().join(name));
@@ -186,7 +186,7 @@ fn a_password_that_cannot_be_read_takes_few_threads() {
 }
 
 #[test]
-fn the_system_is_asked_whom_it_trusts_only_where_no_file_is_named() {
+fn system_roots_load_only_without_ca_file() {
     let authority = authority();
     let (_server, port) = encrypted(&authority, &["--tls-auth-clients", "no"]);
     let ca = authority.text("ca.pem");
@@ -211,7 +211,7 @@ fn the_system_is_asked_whom_it_trusts_only_where_no_file_is_named() {
 }
 
 #[test]
-fn a_server_with_tls_is_believed_by_its_authority_only() {
+fn tls_server_is_trusted_by_its_ca_only() {
     let authority = authority();
     let (server, port) = encrypted(&authority, &["--tls-auth-clients", "no"]);
     let folder = tempfile::tempdir().unwrap();
@@ -232,7 +232,7 @@ fn a_server_with_tls_is_believed_by_its_authority_only() {
 
 /// Without TLS the node would ignore the section.
 #[test]
-fn a_tls_section_turns_it_on_whatever_the_urls_begin_with() {
+fn tls_section_enables_tls_for_any_url_scheme() {
     let authority = authority();
     let (server, port) = encrypted(&authority, &["--tls-auth-clients", "yes"]);
     let [ca, certificate, key] = ["ca.pem", "node.pem", "node.key"].map(|name| authority.text(name));
@@ -256,7 +256,7 @@ fn a_tls_section_turns_it_on_whatever_the_urls_begin_with() {
 }
 
 #[test]
-fn a_server_that_asks_for_a_certificate_is_shown_one() {
+fn client_certificate_is_sent_on_request() {
     let authority = authority();
     let (_server, port) = encrypted(&authority, &["--tls-auth-clients", "yes"]);
     let ca = authority.text("ca.pem");
@@ -273,7 +273,7 @@ fn a_server_that_asks_for_a_certificate_is_shown_one() {
 /// Two primaries whose plain ports the node never learns. CLUSTER SLOTS and redirections over TLS
 /// name the TLS ports.
 #[test]
-fn a_cluster_with_tls_is_one() {
+fn cluster_with_tls_works() {
     let authority = authority();
     let options = ["--tls-auth-clients", "no", "--cluster-enabled", "yes", "--tls-cluster", "yes"];
     let servers: Vec<(Server, u16)> = (0..2).map(|_| encrypted(&authority, &options)).collect();

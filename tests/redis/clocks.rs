@@ -20,6 +20,7 @@ use crate::support::proxy::Proxy;
 use crate::support::redis::{Server, shared};
 use crate::support::steps::{START, policy, runner, subject};
 use crate::support::timed::TimedRedis;
+use crate::support::tries::passes_within;
 use crate::support::{Node, config_on, file_with, free_port, http, unique, wait_until};
 
 /// From the shortest window to a day, us.
@@ -33,7 +34,7 @@ fn store(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
 }
 
 #[test]
-fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
+fn nodes_with_jumping_clocks_admit_the_same_as_one_right_clock() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let hands: [Arc<AtomicU64>; 3] = std::array::from_fn(|_| Arc::new(AtomicU64::new(START)));
     let stores = {
@@ -76,7 +77,7 @@ fn nodes_with_jumping_clocks_admit_what_one_right_clock_would() {
 /// After the clock steps, known denials refer to wrong instants, and so do the admissions that
 /// denials are compared with.
 #[test]
-fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
+fn shard_clock_step_clears_known_denials() {
     let (hand, generations) = (Arc::new(AtomicU64::new(START)), Arc::new(Generations::default()));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
@@ -101,7 +102,7 @@ fn what_is_known_of_denials_ends_when_the_clock_of_the_shard_steps() {
 /// A call may take longer to the shard than the assumed difference of the clocks. The lane then
 /// repeats it for its arrival time.
 #[test]
-fn a_long_way_to_the_shard_is_no_step_of_a_clock() {
+fn network_delay_is_not_a_clock_step() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let policies = "
@@ -115,17 +116,14 @@ policies:
     for policy in ["usual", "short"] {
         // A connection that a stall has ended reconnects only over a short delay. The test then
         // starts over.
-        let mut answers = Vec::new();
-        let is_decided = (0..3).any(|_| {
+        passes_within(3, || {
             proxy.delay(0);
             wait_until("the store decides", || ask(policy)["source"] == "store");
             proxy.delay(300);
             let answer = ask(policy);
             let is_decided = answer["allowed"] == true && answer["source"] == "store";
-            answers.push(answer);
-            is_decided
+            if is_decided { Ok(()) } else { Err(answer.to_string()) }
         });
-        assert!(is_decided, "{answers:?}");
     }
 }
 
@@ -136,7 +134,7 @@ fn node_at(shift: &str, config: &str) -> Node {
 }
 
 #[test]
-fn real_nodes_five_seconds_ahead_and_behind_admit_the_limit() {
+fn nodes_five_seconds_off_admit_exactly_the_limit() {
     let server = Server::start();
     let names = ["100ms", "1s", "1m", "1h", "1d"];
     let of = |window: &&str| format!("  w{window}: {{quotas: [9 per {window}], timeout: 5s}}\n");
@@ -167,13 +165,13 @@ fn real_nodes_five_seconds_ahead_and_behind_admit_the_limit() {
 
 /// The wall clock jumps both ways, as operators and NTP make it; a monotonic clock does not.
 #[test]
-fn a_real_node_whose_wall_clock_jumps_goes_on() {
+fn node_survives_wall_clock_jump() {
     goes_on(&["+0s", "+5s", "-5s", "+3600s", "-86400s", "+0s"], "1");
 }
 
 /// Both clocks jump ahead, as after a machine has slept.
 #[test]
-fn a_real_node_that_has_slept_goes_on() {
+fn node_survives_suspend() {
     goes_on(&["+0s", "+5s", "+3600s"], "0");
 }
 
@@ -181,7 +179,7 @@ fn a_real_node_that_has_slept_goes_on() {
 /// day changes, with the store and with the fallback. The node logs a wall clock that is set back,
 /// and the day does not repeat.
 #[test]
-fn the_days_of_an_embedded_store_follow_a_wall_clock_that_is_set_forward() {
+fn embedded_store_days_follow_wall_clock_set_forward() {
     let folder = tempfile::tempdir().unwrap();
     let [shift, log] = ["shift", "log"].map(|name| folder.path().join(name));
     let policies = "policies:\n  p: {algorithm: fixed-window, anchor: clock, quotas: [1 per 1d]}\n";

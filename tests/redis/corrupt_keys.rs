@@ -130,7 +130,7 @@ fn spoilings(connection: &mut Connection, name: &str, dice: &mut Dice) -> Vec<(S
 }
 
 #[tokio::test]
-async fn whatever_another_program_writes_is_refused_for_that_key_alone_and_a_reset_ends_it() {
+async fn corrupt_value_is_rejected_for_its_key_until_reset() {
     let (store, mut connection) = (shared().store(), shared().connection().unwrap());
     store.ready().await;
     let dice = &mut Dice::new(33);

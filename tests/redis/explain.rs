@@ -24,7 +24,7 @@ fn told(file: &str, policy: &str, key: &str) -> Value {
 
 /// A check creates exactly the keys that `explain` names.
 #[test]
-fn the_keys_are_where_a_check_counts() {
+fn explain_prints_redis_keys_of_a_check() {
     let server = Server::start();
     let file = file_with(&format!("store: {{timeout: 5s, redis: [{}], key_prefix: rl}}\n{POLICIES}", server.url()));
     let path = file.path().to_str().unwrap();

@@ -34,7 +34,7 @@ fn admitted(node: &Node, policy: &str, key: &str, quotas: &Value) -> usize {
 }
 
 #[test]
-fn other_quotas_are_other_counters() {
+fn different_inline_quotas_have_separate_counters() {
     on_memory_and_redis(POLICIES, |node| {
         let key = unique("own");
         let sets = [json!(["3 per 1h"]), json!(["4 per 1h"]), json!(["3 per 1d"]), json!(["3 per 1h", "5 per 1d"])];
@@ -54,7 +54,7 @@ fn other_quotas_are_other_counters() {
 
 /// A search for the fault of each member would delay all other callers.
 #[test]
-fn very_many_members_are_refused_at_once() {
+fn many_members_are_rejected_quickly() {
     on_memory_and_redis(POLICIES, |node| {
         let members: serde_json::Map<String, Value> = (0..80_000).map(|at| (format!("m{at}"), json!(1))).collect();
         let check = json!({"policy": "own", "key": "k", "quotas": [members]});
@@ -65,7 +65,7 @@ fn very_many_members_are_refused_at_once() {
 }
 
 #[test]
-fn the_same_quotas_are_one_counter_however_they_are_written() {
+fn equal_inline_quotas_share_a_counter_in_any_notation() {
     on_memory_and_redis(POLICIES, |node| {
         let key = unique("same");
         let ways = [
@@ -89,8 +89,8 @@ fn the_same_quotas_are_one_counter_however_they_are_written() {
 
 /// The store sums checks of one counter. Each result still has its own names in its own order.
 #[test]
-fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
-    let story = |node: &Node, share: u64| {
+fn all_call_keeps_quota_names_and_order_per_check() {
+    let test = |node: &Node, share: u64| {
         let key = unique("all");
         let ways = [
             json!(["4 per 1m", "8 per 1h", "20 per 1d"]),
@@ -134,13 +134,13 @@ fn in_a_call_for_all_each_check_has_its_own_names_and_order() {
             told(&denied, 4 / share);
         }
     };
-    on_memory_and_redis(POLICIES, |node| story(node, 1));
+    on_memory_and_redis(POLICIES, |node| test(node, 1));
     let away = format!("store: {{redis: [redis://127.0.0.1:1]}}\nfallback: {{expected_nodes: 2}}\n{POLICIES}");
-    story(&node_with(&away), 2);
+    test(&node_with(&away), 2);
 }
 
 #[test]
-fn they_are_counted_by_the_algorithm_of_the_policy() {
+fn inline_quotas_use_algorithm_of_policy() {
     on_memory_and_redis(POLICIES, |node| {
         let key = unique("form");
         assert_eq!(admitted(node, "fixed", &key, &json!(["3 per 1h"])), 3);
@@ -152,7 +152,7 @@ fn they_are_counted_by_the_algorithm_of_the_policy() {
 }
 
 #[test]
-fn a_log_of_theirs_is_not_that_of_the_policy() {
+fn inline_log_is_separate_from_log_of_policy() {
     on_memory_and_redis(POLICIES, |node| {
         let key = unique("log");
         assert_eq!(admitted(node, "log", &key, &json!(["3 per 1h"])), 3);
@@ -162,7 +162,7 @@ fn a_log_of_theirs_is_not_that_of_the_policy() {
 }
 
 #[test]
-fn what_is_taken_back_or_told_is_the_policy_s_own() {
+fn refund_and_usage_affect_quotas_of_policy_only() {
     on_memory_and_redis(POLICIES, |node| {
         for policy in ["own", "log"] {
             let (key, theirs) = (unique("own"), json!(["5 per 1h"]));
@@ -189,7 +189,7 @@ fn what_is_taken_back_or_told_is_the_policy_s_own() {
 /// The windows are right even if the policy itself counts days. A policy without days uses its time
 /// zone.
 #[test]
-fn their_windows_by_the_clock_are_as_long_as_they_say() {
+fn inline_clock_windows_have_requested_length() {
     on_memory_and_redis(POLICIES, |node| {
         let windows = json!(["9 per 1h", "9 per 1d", "9 per 1w", "9 per 1mo"]);
         let lengths = [3_600_000, 86_400_000 + 3_600_000, 7 * 86_400_000 + 3_600_000, 31 * 86_400_000 + 3_600_000];
@@ -205,7 +205,7 @@ fn their_windows_by_the_clock_are_as_long_as_they_say() {
 }
 
 #[test]
-fn a_list_beats_them_and_they_beat_an_override() {
+fn lists_beat_inline_quotas_which_beat_overrides() {
     on_memory_and_redis(POLICIES, |node| {
         let quotas = json!(["3 per 1h"]);
         assert_eq!(check(node, "own", "mallory", &quotas)["reason"], "deny_listed");
@@ -261,7 +261,7 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
 ];
 
 #[test]
-fn every_fault_is_told_with_its_pointer() {
+fn inline_faults_report_json_pointers() {
     let node = node_with(POLICIES);
     for (policy, quotas, pointers) in FAULTS {
         let item = format!(r#"{{"policy": "{policy}", "key": "k", "quotas": {quotas}}}"#);
@@ -287,7 +287,7 @@ fn every_fault_is_told_with_its_pointer() {
 /// All Redis keys of a key share one slot and have an expiry. No two sets of quotas share a Redis
 /// key.
 #[test]
-fn names_in_redis_do_not_collide_and_all_end() {
+fn inline_redis_keys_are_distinct_and_expire() {
     let server = Server::start();
     let node = node_with(&format!("store: {{timeout: 5s, redis: [{}]}}\n{POLICIES}", server.url()));
     for quotas in [Value::Null, json!(["2 per 1h"]), json!(["3 per 1h"])] {
@@ -307,7 +307,7 @@ fn names_in_redis_do_not_collide_and_all_end() {
 }
 
 #[test]
-fn two_nodes_count_the_same_quotas_together() {
+fn two_nodes_share_inline_counters() {
     let configuration = format!("store: {{timeout: 5s, redis: [{}]}}\n{POLICIES}", shared().url());
     let nodes = [node_with(&configuration), node_with(&configuration)];
     let (key, quotas) = (unique("two"), json!(["4 per 1h"]));

@@ -29,7 +29,7 @@ fn lives(server: &Server, pattern: &str) -> BTreeMap<String, i64> {
 }
 
 #[tokio::test]
-async fn what_windows_counted_lives_until_it_has_left_them_and_one_second_more() {
+async fn window_keys_expire_one_second_after_their_windows() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     for window in [100_000u64, 137_000, 1_000_000, 60_000_000, 86_400_000_000] {
@@ -57,7 +57,7 @@ async fn what_windows_counted_lives_until_it_has_left_them_and_one_second_more()
 }
 
 #[tokio::test]
-async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
+async fn redis_keys_of_a_key_share_one_slot() {
     let server = Server::start();
     let redis = server.timed_store();
     redis.store.ready().await;
@@ -115,7 +115,7 @@ async fn all_keys_of_a_key_lie_in_one_slot_and_never_in_anothers() {
 }
 
 #[tokio::test]
-async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more() {
+async fn calendar_keys_expire_one_second_after_their_window() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     // Noon of the days on which Berlin sets its clocks forward and back, and a March.
@@ -142,7 +142,7 @@ async fn a_window_by_the_calendar_lives_until_its_real_end_and_one_second_more()
 }
 
 #[tokio::test]
-async fn after_the_windows_have_passed_the_database_is_empty() {
+async fn database_is_empty_after_all_windows() {
     let server = Server::start();
     let store = server.store();
     store.ready().await;

@@ -65,7 +65,7 @@ const KEYS: &[(&str, &str, Result<u64, &str>)] = &[
 ];
 
 #[test]
-fn each_key_has_the_answer_of_the_entry_that_is_nearest_to_it() {
+fn nearest_list_entry_decides() {
     on_memory_and_redis(POLICIES, |node| {
         for (policy, key, expected) in KEYS {
             let decision = ask(node, &json!({"policy": policy, "key": key, "cost": 0}));
@@ -86,7 +86,7 @@ fn by_list(decision: &Value, policy: &str, key: &str, reason: &str, cost: u64) {
 }
 
 #[test]
-fn a_list_answers_every_call_alike_and_says_nothing_of_quotas() {
+fn listed_keys_get_same_decision_in_every_call() {
     on_memory_and_redis(POLICIES, |node| {
         let body = json!({"policy": "login", "key": "mallory", "cost": 3}).to_string();
         let denied = http::post(&node.address, "/v1/check?deny_status=403", &body);
@@ -113,7 +113,7 @@ fn a_list_answers_every_call_alike_and_says_nothing_of_quotas() {
 }
 
 #[test]
-fn keys_under_one_override_have_a_counter_each() {
+fn keys_under_one_override_have_separate_counters() {
     on_memory_and_redis(POLICIES, |node| {
         let (a, b) = (unique("tenant-7:a"), unique("tenant-7:b"));
         for left in (0..4).rev() {
@@ -133,7 +133,7 @@ fn keys_under_one_override_have_a_counter_each() {
 
 /// A changed limit keeps its counts, also when an override changes it.
 #[test]
-fn an_override_counts_on_under_the_same_names() {
+fn override_keeps_counters_of_policy() {
     let server = shared();
     let key = unique("carried");
     let plain = config_on(&[server.url()], "policies: {login: {quotas: [3 per 1h], timeout: 5s}}");
@@ -153,7 +153,7 @@ fn an_override_counts_on_under_the_same_names() {
 }
 
 #[test]
-fn a_list_asks_no_store_and_leaves_nothing_in_it() {
+fn listed_keys_make_no_store_calls() {
     let server = Server::start();
     let node = node_with(&format!("store: {{timeout: 5s, redis: [{}]}}\n{POLICIES}", server.url()));
     for key in ["mallory", "root", "test:1", "10.0.0.1"] {
@@ -167,7 +167,7 @@ fn a_list_asks_no_store_and_leaves_nothing_in_it() {
 
 /// Lists work without a store.
 #[test]
-fn lists_and_overrides_hold_while_the_store_is_away() {
+fn lists_and_overrides_apply_during_fallback() {
     let node = node_with(&format!("store: {{timeout: 50ms, redis: [redis://127.0.0.1:1]}}\n{POLICIES}"));
     by_list(&check(&node, "login", "mallory"), "login", "mallory", "deny_listed", 1);
     let decision = check(&node, "login", "tenant-7:x");
@@ -175,7 +175,7 @@ fn lists_and_overrides_hold_while_the_store_is_away() {
 }
 
 #[test]
-fn policies_tell_how_much_is_listed() {
+fn policies_report_list_sizes() {
     let node = node_with(POLICIES);
     let told = http::get(&node.address, "/v1/policies").json();
     let login = &told["policies"][0];
@@ -188,7 +188,7 @@ fn policies_tell_how_much_is_listed() {
 
 /// The file lists tens of thousands of entries of each kind. They load, and lookups find each.
 #[test]
-fn a_long_list_loads_and_is_found() {
+fn long_list_loads_and_matches() {
     let keys: String = (0..30_000).map(|number| format!("user-{number}, ")).collect();
     let networks: String = (0..30_000u32).map(|number| format!("10.{}.{}.0/24, ", number >> 8, number & 255)).collect();
     let node = node_with(&format!(

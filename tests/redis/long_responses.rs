@@ -79,12 +79,12 @@ fn a_long_log_keeps_nobody_waiting(node: &Node) {
 }
 
 #[test]
-fn usage_of_a_long_log_of_the_embedded_store_keeps_no_check_waiting() {
+fn embedded_log_usage_does_not_delay_checks() {
     a_long_log_keeps_nobody_waiting(&node_with(POLICIES));
 }
 
 #[test]
-fn usage_of_a_long_log_in_redis_keeps_no_check_waiting() {
+fn redis_log_usage_does_not_delay_checks() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
@@ -93,7 +93,7 @@ fn usage_of_a_long_log_in_redis_keeps_no_check_waiting() {
 }
 
 #[test]
-fn what_operators_ask_keeps_no_check_waiting() {
+fn operator_calls_do_not_delay_checks() {
     let policies: String = (0..30_000)
         .map(|at| format!("  p{at}: {{quotas: [{{name: a, limit: 5, per: 1s}}, {{name: b, limit: 9, per: 1m}}]}}\n"))
         .collect();

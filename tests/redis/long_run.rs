@@ -177,7 +177,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Each check advances the clock. The last step exceeds the lifetime of the reset of the calendar's
 /// day.
 #[test]
-fn the_embedded_store_holds_nothing_in_the_end() {
+fn embedded_store_ends_empty() {
     let hand = Arc::new(AtomicU64::new(START));
     let memory = MemoryStore::new(Clock::manual(hand.clone()), 1_000_000);
     let before = resident_kib(std::process::id());
@@ -197,7 +197,7 @@ fn the_embedded_store_holds_nothing_in_the_end() {
 /// Runs by the server's own clock. The records of ids live for 5 minutes, and only the long run
 /// waits for them.
 #[test]
-fn redis_holds_nothing_in_the_end() {
+fn redis_store_ends_empty() {
     let (server, runtime) = (Server::start(), runtime());
     let store = {
         let _inside = runtime.enter();

@@ -1,5 +1,5 @@
 //! The OpenAPI document lists every call, and describes every response.
-//! `harness/http.rs` checks the responses of all other tests against it.
+//! `support/http.rs` checks the responses of all other tests against it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ policies:
 ";
 
 #[test]
-fn a_node_tells_it_to_everybody_and_it_is_of_this_version() {
+fn openapi_is_public_and_of_this_version() {
     let node = Node::start();
     let told = http::get(&node.address, "/openapi.json");
     assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")));
@@ -53,7 +53,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_described_path_is_served_with_its_methods() {
+fn openapi_has_methods_of_each_route() {
     let node = Node::start();
     for (path, calls) in DOCUMENT["paths"].as_object().unwrap() {
         let refused = http::exchange(&node.address, &http::request("PATCH", path, &[], b""));
@@ -67,7 +67,7 @@ fn every_described_path_is_served_with_its_methods() {
 }
 
 #[test]
-fn all_that_it_refers_to_exists_and_all_that_exists_is_used() {
+fn openapi_references_resolve_and_all_schemas_are_used() {
     let mut used = BTreeSet::new();
     references(&DOCUMENT, &mut used);
     let components = DOCUMENT["components"].as_object().unwrap();
@@ -92,7 +92,7 @@ fn references(value: &Value, used: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_kind_of_problem_is_in_it() {
+fn openapi_lists_every_problem_type() {
     let source = include_str!("../../src/http/problem/kind.rs");
     let parts = source.split("fn parts(self)").nth(1).unwrap().split("\n    }\n").next().unwrap();
     let named = parts.split("StatusCode::").skip(1).filter_map(|arm| arm.split('"').nth(1));
@@ -105,9 +105,9 @@ fn every_kind_of_problem_is_in_it() {
     assert_eq!(named, described);
 }
 
-/// The harness checks each response on arrival; this test produces each kind.
+/// The HTTP client checks each response on arrival; this test produces each kind.
 #[test]
-fn real_answers_of_every_route_are_as_it_says() {
+fn real_responses_match_openapi() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
@@ -163,7 +163,7 @@ fn real_answers_of_every_route_are_as_it_says() {
 }
 
 #[test]
-fn requests_that_are_right_are_as_it_says_and_others_are_not() {
+fn openapi_accepts_valid_requests_only() {
     let schema = |name: &str| &DOCUMENT["components"]["schemas"][name];
     for (name, body, right) in [
         ("Check", json!({"key": "k"}), true),
@@ -207,7 +207,7 @@ fn any_request_id_is_accepted_as_described() {
 }
 
 #[test]
-fn what_is_not_described_is_found() {
+fn undescribed_responses_are_detected() {
     let node = Node::start();
     let request = http::json_request("/v1/check", br#"{"key": "k"}"#);
     let right = http::exchange(&node.address, &request);

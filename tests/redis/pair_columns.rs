@@ -60,7 +60,7 @@ fn length(connection: &mut Connection, name: &str) -> usize {
 /// counts, in any order. The counts of other quotas are there when these return. So are the notes
 /// for refunds.
 #[tokio::test]
-async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
+async fn added_and_removed_quotas_keep_counts_of_others() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     for (algorithm, [a, b, c, d]) in kinds() {
@@ -93,7 +93,7 @@ async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
 
 /// 1 a day is 2 in two days: the same column in Redis, the same counter of the embedded store.
 #[tokio::test]
-async fn a_rate_that_is_written_otherwise_is_the_same() {
+async fn equal_rates_share_a_column() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let (memory, day) = (Timed::new(10), 86_400 * SECOND);
@@ -110,7 +110,7 @@ async fn a_rate_that_is_written_otherwise_is_the_same() {
 /// A bucket keeps its notes while checks use other buckets, even at the instant when it is full
 /// again. It never reuses the numbers of its notes.
 #[tokio::test]
-async fn what_was_taken_back_is_not_taken_back_again_from_another() {
+async fn refund_notes_of_a_bucket_are_never_reused() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let (key, hour) = (unique("again"), 3600 * SECOND);
@@ -131,7 +131,7 @@ async fn what_was_taken_back_is_not_taken_back_again_from_another() {
 
 /// In Troll a day has up to 26 hours, also when a check of another quota comes between.
 #[tokio::test]
-async fn a_long_day_counts_to_its_end() {
+async fn long_day_counts_to_its_end() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let key = unique("troll");
@@ -147,7 +147,7 @@ async fn a_long_day_counts_to_its_end() {
 
 /// Columns without a policy do not prevent in-place writes of the others.
 #[tokio::test]
-async fn what_is_left_over_makes_no_check_dearer() {
+async fn leftover_columns_do_not_slow_checks() {
     let server = Server::start();
     let redis = server.timed_store();
     redis.store.ready().await;
@@ -172,7 +172,7 @@ async fn what_is_left_over_makes_no_check_dearer() {
 
 /// A day of one time zone is not that of another.
 #[tokio::test]
-async fn another_time_zone_counts_for_itself() {
+async fn other_time_zone_has_its_own_count() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let key = unique("zones");
@@ -184,7 +184,7 @@ async fn another_time_zone_counts_for_itself() {
 
 /// Unused columns go when their counts expire, and their number is bounded.
 #[tokio::test]
-async fn columns_that_nobody_asks_for_go() {
+async fn unused_columns_are_removed() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let mut connection = shared().connection().unwrap();
@@ -208,7 +208,7 @@ async fn columns_that_nobody_asks_for_go() {
 /// The store rejects a value with a wrong length or impossible content, and does not change it.
 /// Every operation except a reset fails; a reset removes it.
 #[tokio::test]
-async fn half_of_a_state_is_refused() {
+async fn truncated_state_is_rejected() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let mut connection = shared().connection().unwrap();
@@ -254,7 +254,7 @@ async fn half_of_a_state_is_refused() {
 
 /// Unreadable columns after those of the policy affect neither its next checks nor other keys.
 #[tokio::test]
-async fn what_nobody_can_read_behind_the_columns_goes() {
+async fn unreadable_bytes_after_columns_are_removed() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let mut connection = shared().connection().unwrap();
@@ -277,7 +277,7 @@ async fn what_nobody_can_read_behind_the_columns_goes() {
 /// The key expires no earlier than its counts, and not much later. Few charges have to set the
 /// expiry.
 #[tokio::test]
-async fn a_key_lives_as_long_as_it_counts() {
+async fn key_expires_when_its_counts_end() {
     let server = Server::start();
     let redis = server.timed_store();
     redis.store.ready().await;

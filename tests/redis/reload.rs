@@ -18,7 +18,7 @@ fn reload(node: &Node, file: impl AsRef<Path>, text: &str) -> u16 {
 
 /// Two nodes share the counts and both know the denial. Each allows again after its own reload.
 #[test]
-fn a_known_denial_ends_with_the_limit_that_it_was_for() {
+fn changed_limit_ends_known_denial() {
     let server = redis::shared();
     let files = [(); 2].map(|()| file_with(&on(&server.url(), 100)));
     let nodes = [0, 1].map(|node| Node::with_config(&files[node]));

@@ -26,7 +26,7 @@ fn shadowed(decision: &Value) {
 }
 
 #[test]
-fn what_is_over_the_limit_is_allowed_and_not_charged() {
+fn shadow_allows_over_limit_without_charge() {
     on_memory_and_redis(POLICIES, |node| {
         for policy in ["watched", "bucket"] {
             let key = unique("shadow");
@@ -52,7 +52,7 @@ fn what_is_over_the_limit_is_allowed_and_not_charged() {
 }
 
 #[test]
-fn its_fields_tell_the_quota_and_no_retry() {
+fn shadow_header_fields_omit_retry_after() {
     on_memory_and_redis(POLICIES, |node| {
         let body = json!({"policy": "watched", "key": unique("fields"), "cost": 3}).to_string();
         let answer = http::post(&node.address, "/v1/check?deny_status=429", body);
@@ -64,7 +64,7 @@ fn its_fields_tell_the_quota_and_no_retry() {
 }
 
 #[test]
-fn lists_overrides_and_batches_only_watch_too() {
+fn shadow_applies_to_lists_overrides_and_batches() {
     on_memory_and_redis(POLICIES, |node| {
         let key = unique("one-");
         let checks = json!({"checks": [
@@ -83,7 +83,7 @@ fn lists_overrides_and_batches_only_watch_too() {
 
 /// A refund or reset of a listed key has no effect and returns the same as a peek.
 #[test]
-fn refunds_and_resets_only_watch_too() {
+fn refund_or_reset_of_listed_shadow_key_changes_nothing() {
     on_memory_and_redis(POLICIES, |node| {
         let usage = "/v1/usage?policy=watched&key=mallory";
         let looked = http::get(&node.address, usage).json();
@@ -104,7 +104,7 @@ fn refunds_and_resets_only_watch_too() {
 
 /// In shadow mode the fallback neither denies nor rejects, whatever the policy sets.
 #[test]
-fn without_a_store_it_allows_all_the_same() {
+fn shadow_allows_without_store() {
     let node = node_with(
         "store: {timeout: 50ms, redis: [redis://127.0.0.1:1]}
 policies:

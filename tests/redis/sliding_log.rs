@@ -1,5 +1,5 @@
 //! The sliding log: its limit in every interval, clocks that step back, its bounds, the callers of
-//! its charges. `algorithms.rs` compares it with a list that keeps everything, `stores_alike.rs`
+//! its charges. `core/algorithms.rs` compares it with a list that keeps everything, `stores_alike.rs`
 //! compares both stores.
 
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ fn meta(name: &str) -> Meta {
 
 /// Guarantee 1 by the observed clock, also where it steps back.
 #[test]
-fn no_interval_as_long_as_the_window_holds_more_than_the_limit() {
+fn no_interval_exceeds_the_limit() {
     let store = Timed::new(1_000_000);
     let property = |(policy, steps): (Policy, Vec<Step>)| {
         let subject = subject(policy);
@@ -94,7 +94,7 @@ fn no_interval_as_long_as_the_window_holds_more_than_the_limit() {
 }
 
 #[test]
-fn a_charge_counts_for_exactly_a_window() {
+fn charge_counts_for_exactly_one_window() {
     let both = Both::new();
     let subject = subject(logs(&[(2, WINDOW)], 10));
     assert!(both.take(&subject, 1, START).allowed);
@@ -109,7 +109,7 @@ fn a_charge_counts_for_exactly_a_window() {
 /// Charges in the future count. The log stores a charge no earlier than the latest entry, so that
 /// entries stay in order.
 #[test]
-fn to_a_clock_that_steps_back_what_lies_ahead_counts() {
+fn charges_ahead_count_after_clock_step_back() {
     let both = Both::new();
     let subject = subject(logs(&[(3, WINDOW)], 10));
     both.take(&subject, 1, START);
@@ -128,7 +128,7 @@ fn to_a_clock_that_steps_back_what_lies_ahead_counts() {
 
 /// A rewrite of the log restarts its sums: ten thousand times 10^15 stay exact.
 #[test]
-fn the_largest_limit_stays_exact_for_ever() {
+fn largest_limit_stays_exact() {
     const MOST: u64 = 1_000_000_000_000_000;
     let both = Both::new();
     let subject = subject(logs(&[(MOST, 100_000)], 10));
@@ -141,7 +141,7 @@ fn the_largest_limit_stays_exact_for_ever() {
 }
 
 #[test]
-fn a_full_log_denies_until_an_entry_has_left() {
+fn full_log_denies_until_an_entry_expires() {
     let both = Both::new();
     let subject = subject(logs(&[(1000, WINDOW), (5000, 6 * WINDOW)], 3));
     for number in 0..3 {
@@ -160,7 +160,7 @@ fn a_full_log_denies_until_an_entry_has_left() {
 
 /// Inline quotas work the same: equal windows, separate counters.
 #[test]
-fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
+fn policies_have_separate_logs() {
     let (runtime, redis) = timed_store();
     let plain = subject(logs(&[(5, WINDOW)], 10));
     let mut own = logs(&[(5, WINDOW)], 10);
@@ -180,7 +180,7 @@ fn a_policy_with_counters_of_its_own_has_a_log_of_its_own() {
 }
 
 #[test]
-fn a_call_admits_as_many_costs_as_the_log_has_room_for() {
+fn call_admits_costs_up_to_log_capacity() {
     let both = Both::new();
     let subject = subject(logs(&[(100, WINDOW)], 4));
     let taken = both.take_noted(&subject, &[1, 1, 0, 7, 7, 1, 0], &[], START);
@@ -192,7 +192,7 @@ fn a_call_admits_as_many_costs_as_the_log_has_room_for() {
 /// Neither bytes nor lifetimes change: a charge's data lives one second longer than the charge
 /// counts.
 #[test]
-fn a_denial_changes_nothing_in_redis() {
+fn denial_leaves_redis_unchanged() {
     let (runtime, redis) = timed_store();
     let subject = subject(logs(&[(5, WINDOW), (8, 6 * WINDOW)], 10));
     let take = |cost: u64, now: Micros| {
@@ -228,7 +228,7 @@ fn a_denial_changes_nothing_in_redis() {
 }
 
 #[test]
-fn both_stores_tell_the_same_of_who_caused_what() {
+fn both_stores_report_same_charge_history() {
     let both = Both::new();
     let property = |(policy, steps): (Policy, Vec<Step>)| {
         let subject = subject(policy);
@@ -249,7 +249,7 @@ fn both_stores_tell_the_same_of_who_caused_what() {
 
 /// An operation on a log at an instant.
 #[derive(Debug, Clone)]
-enum Deed {
+enum Op {
     /// A cost, for one of four users or none. The number of the operation is its id.
     Charge(u64, Option<u8>),
     TakeBack(usize),
@@ -257,27 +257,27 @@ enum Deed {
 }
 
 /// Operations, each with its delay after the previous one, us.
-fn charges_and_refunds() -> impl Strategy<Value = Vec<(Micros, Deed)>> {
-    let deed = prop_oneof![
-        6 => (1_u64..6, proptest::option::of(0_u8..4)).prop_map(|(cost, user)| Deed::Charge(cost, user)),
-        3 => (0_usize..60).prop_map(Deed::TakeBack),
-        1 => (1_u64..20).prop_map(Deed::TakeBackCost),
+fn charges_and_refunds() -> impl Strategy<Value = Vec<(Micros, Op)>> {
+    let op = prop_oneof![
+        6 => (1_u64..6, proptest::option::of(0_u8..4)).prop_map(|(cost, user)| Op::Charge(cost, user)),
+        3 => (0_usize..60).prop_map(Op::TakeBack),
+        1 => (1_u64..20).prop_map(Op::TakeBackCost),
     ];
-    proptest::collection::vec((0_u64..600_000, deed), 60)
+    proptest::collection::vec((0_u64..600_000, op), 60)
 }
 
 #[test]
-fn who_caused_what_stays_told_while_charges_are_taken_back() {
+fn charge_history_survives_refunds() {
     let both = Both::new();
-    let property = |deeds: Vec<(Micros, Deed)>| {
+    let property = |ops: Vec<(Micros, Op)>| {
         let subject = subject(logs(&[(150, WINDOW), (90, WINDOW / 2)], 200));
         let mut now = START;
-        for (number, (later, deed)) in deeds.into_iter().enumerate() {
+        for (number, (later, op)) in ops.into_iter().enumerate() {
             now += later;
-            let (work, user) = match deed {
-                Deed::Charge(cost, user) => (Work::Once { id: number.to_string().into(), cost }, user),
-                Deed::TakeBack(place) => (Work::RefundOnce(place.to_string().into()), None),
-                Deed::TakeBackCost(cost) => (Work::Refund(cost), None),
+            let (work, user) = match op {
+                Op::Charge(cost, user) => (Work::Once { id: number.to_string().into(), cost }, user),
+                Op::TakeBack(place) => (Work::RefundOnce(place.to_string().into()), None),
+                Op::TakeBackCost(cost) => (Work::Refund(cost), None),
             };
             let metas: Vec<Meta> = user.map(|user| meta(&format!("user-{user}"))).into_iter().collect();
             let here = both.memory.at(now).run(&subject, &work, &metas);
@@ -291,7 +291,7 @@ fn who_caused_what_stays_told_while_charges_are_taken_back() {
 }
 
 #[test]
-fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
+fn checks_sharing_a_call_keep_their_meta() {
     let (runtime, redis) = shared_store();
     let subject = subject(logs(&[(10_000, 3_600_000_000)], 10_000));
     let metas: Vec<[Meta; 1]> =
@@ -315,7 +315,7 @@ fn of_checks_that_share_a_call_each_keeps_its_own_meta() {
 /// Each part of a long log has the policy's timeout, and all parts together 2 s. If a log takes
 /// longer, the response has its newest charges.
 #[test]
-fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
+fn long_log_over_slow_link_is_reported_partially() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let policies =
@@ -337,7 +337,7 @@ fn a_long_log_on_a_long_way_is_told_as_far_as_it_can_be_read() {
 
 /// Reading stops before the request timeout, which would cut off the connection without a response.
 #[test]
-fn a_long_log_is_told_as_far_as_it_can_be_read_before_a_request_takes_too_long() {
+fn long_log_is_reported_partially_within_request_timeout() {
     let server = Server::start();
     let proxy = Proxy::start(server.port);
     let policies = "limits: {request_timeout: 1500ms}
@@ -403,7 +403,7 @@ fn script_calls(server: &Server) -> u64 {
 /// Each different cost takes a search in each quota's log for the instant when it fits. The lane
 /// therefore splits them into calls of a few ms.
 #[test]
-fn many_callers_with_different_costs_share_several_calls() {
+fn different_costs_share_several_calls() {
     let (server, runtime, redis) = own_store();
     let costs: Vec<u64> = (1..=200).collect();
     for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
@@ -424,7 +424,7 @@ fn many_callers_with_different_costs_share_several_calls() {
 
 /// The same for one batch.
 #[test]
-fn a_batch_of_many_different_costs_goes_in_several_calls_and_is_decided_in_order() {
+fn batch_of_many_costs_splits_into_calls_in_order() {
     let server = Server::start();
     let policies =
         "policies: {log: {algorithm: sliding-log, quotas: [3000 per 1h], timeout: 5s, on_store_failure: error}}";
@@ -465,7 +465,7 @@ fn long_logs() -> (Server, tokio::runtime::Runtime, TimedRedis, Subject) {
 
 /// A log of 100,000 is as fast as a short one: each call touches a bounded part of it.
 #[test]
-fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
+fn call_on_log_of_100_000_reads_and_writes_little() {
     let (server, runtime, redis, subject) = long_logs();
     let mut connection = server.connection().unwrap();
     let key = Tag::new("ratelimit", &subject.key).log("p", &subject.policy.quotas[0]);
@@ -505,7 +505,7 @@ fn a_call_on_a_log_of_100_000_reads_and_writes_little() {
 /// cost, and for one of the oldest or latest charges. The callers of the remaining charges stay
 /// known.
 #[test]
-fn taking_back_from_a_log_of_100_000_writes_little() {
+fn refund_from_log_of_100_000_writes_little() {
     let (server, runtime, redis, subject) = long_logs();
     let mut connection = server.connection().unwrap();
     let once = |id: &str, now: Micros| {

@@ -13,7 +13,7 @@ use crate::support::timed::{Timed, in_time};
 use crate::support::unique;
 
 #[test]
-fn both_stores_never_over_and_barely_under() {
+fn both_stores_are_never_over_and_barely_under() {
     let (runtime, redis) = timed_store();
     let memory = Timed::new(1_000_000);
     let fingerprinter = Fingerprinter::default();

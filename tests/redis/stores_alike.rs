@@ -10,11 +10,11 @@ use tollgate::limit::quota::Rule;
 use tollgate::limit::window::{BUCKETS, Grid};
 use tollgate::store::{Done, Subject, Work};
 
+use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::redis::{shared, timed_store};
 use crate::support::steps::{START, Step, any_policies, histories, runner, with_limits};
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::unique;
-use crate::support::works::{Deed, Scribe, deeds};
 
 /// The minimum lifetime of the records of ids, us. The embedded store measures it by the instants
 /// of a history, Redis by real time.
@@ -24,7 +24,7 @@ const RECORDS_LIVE: u64 = 300_000_000;
 const STEPS: usize = 60;
 
 #[test]
-fn memory_and_redis_answer_alike() {
+fn memory_and_redis_decide_alike() {
     let (runtime, store) = timed_store();
     let mut runner = runner(400);
     let alike =
@@ -48,29 +48,28 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
 
 /// The same for every operation on a key, within the lifetime of the ids' records.
 #[test]
-fn memory_and_redis_take_back_alike() {
+fn memory_and_redis_refund_alike() {
     let (runtime, store) = timed_store();
     let histories = any_policies().prop_flat_map(|policy| {
-        let deeds = deeds(&policy, STEPS);
-        (Just(policy), deeds)
+        let ops = ops(&policy, STEPS);
+        (Just(policy), ops)
     });
     let mut runner = runner(400);
-    let alike = |(policy, deeds): (Policy, Vec<(Step, Deed)>)| {
-        in_time(|| runtime.block_on(deeds_alike(&store, &policy, &deeds)))
-    };
+    let alike =
+        |(policy, ops): (Policy, Vec<(Step, Op)>)| in_time(|| runtime.block_on(ops_alike(&store, &policy, &ops)));
     runner.run(&histories, alike).unwrap();
 }
 
-async fn deeds_alike(redis: &TimedRedis, policy: &Policy, deeds: &[(Step, Deed)]) -> Result<(), TestCaseError> {
+async fn ops_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, Op)]) -> Result<(), TestCaseError> {
     let memory = Timed::new(1000);
-    let key: Arc<str> = unique("deeds").into();
+    let key: Arc<str> = unique("ops").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
-    let mut scribe = Scribe::default();
+    let mut earlier = OpHistory::default();
     let (mut history, mut latest, mut stepped_back, mut marked) = (Vec::new(), START, false, 0);
-    for (step, deed) in deeds.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
+    for (step, op) in ops.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
-        let work = scribe.work(step, deed);
+        let work = earlier.work(step, op);
         history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
         if let Work::Reserve { hold, .. } = &work {
             marked = marked.max(step.now + hold);
@@ -87,7 +86,7 @@ async fn deeds_alike(redis: &TimedRedis, policy: &Policy, deeds: &[(Step, Deed)]
             be_as_careful(&mut expected, &answered);
         }
         prop_assert_eq!(&answered, &expected, "after {:#?} under {:?}", history, policy_of_step(&subject));
-        scribe.note(&answered);
+        earlier.note(&answered);
     }
     each_key_ends(policy, &key)
 }

@@ -37,7 +37,7 @@ fn length(connection: &mut Connection, key: &str) -> usize {
 /// A reload, or another node with another file, changes the quotas. Common quotas keep their
 /// counts, in any order. The counts of other quotas are there when these return.
 #[tokio::test]
-async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
+async fn added_and_removed_quotas_keep_counts_of_others() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let key = unique("columns");
@@ -66,7 +66,7 @@ async fn quotas_that_come_and_go_leave_the_counts_of_the_others() {
 /// The column of a removed quota, for example of a day, does not force each check to rewrite the
 /// value.
 #[tokio::test]
-async fn what_is_left_over_makes_no_check_dearer() {
+async fn leftover_columns_do_not_slow_checks() {
     let server = Server::start();
     let redis = server.timed_store();
     redis.store.ready().await;
@@ -88,7 +88,7 @@ async fn what_is_left_over_makes_no_check_dearer() {
 /// A clock that steps back twice still finds the charges in between. This holds if the first charge
 /// lies further ahead than a window, and on both stores.
 #[tokio::test]
-async fn two_steps_back_hide_nothing_that_lies_within_a_window() {
+async fn two_clock_steps_back_hide_no_charge() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let (memory, key) = (Timed::new(10), unique("twice"));
@@ -103,7 +103,7 @@ async fn two_steps_back_hide_nothing_that_lies_within_a_window() {
 
 /// Unused columns go when their counts expire, and their number is bounded.
 #[tokio::test]
-async fn columns_that_nobody_asks_for_go() {
+async fn unused_columns_are_removed() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let mut connection = shared().connection().unwrap();
@@ -119,7 +119,7 @@ async fn columns_that_nobody_asks_for_go() {
 
 /// A key with one hit is short. A busy key is never longer than two windows of sums.
 #[tokio::test]
-async fn a_key_takes_as_much_as_it_was_hit() {
+async fn key_size_grows_with_hits() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let mut connection = shared().connection().unwrap();
@@ -149,7 +149,7 @@ fn hold_alike(history: impl FnOnce() -> Result<(), TestCaseError>) {
 
 /// Eight quotas, the maximum, with sums that wrap: the store decides as the embedded store does.
 #[test]
-fn eight_quotas_count_as_the_embedded_store_does() {
+fn eight_quotas_match_embedded_store() {
     let (runtime, redis) = timed_store();
     let mut dice = Dice::new(8);
     for round in 0..40u64 {
@@ -177,7 +177,7 @@ fn eight_quotas_count_as_the_embedded_store_does() {
 /// between checks vary, the clock steps back, refunds occur, and columns of other quotas come and
 /// go.
 #[test]
-fn a_key_that_is_busy_for_long_counts_as_in_the_embedded_store() {
+fn long_busy_key_matches_embedded_store() {
     let (runtime, redis) = timed_store();
     let mut dice = Dice::new(34);
     for round in 0..60u64 {
@@ -226,7 +226,7 @@ fn a_key_that_is_busy_for_long_counts_as_in_the_embedded_store() {
 
 /// The store rejects a value with a wrong length or impossible content, and does not change it.
 #[tokio::test]
-async fn half_of_a_state_is_refused() {
+async fn truncated_state_is_rejected() {
     let redis = shared().timed_store();
     redis.store.ready().await;
     let mut connection = shared().connection().unwrap();

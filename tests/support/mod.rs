@@ -33,6 +33,8 @@ pub(crate) mod mutation;
 
 pub(crate) mod openapi;
 
+pub(crate) mod ops;
+
 pub(crate) mod pairs;
 
 pub(crate) mod promtool;
@@ -53,7 +55,7 @@ pub(crate) mod timed;
 
 pub(crate) mod tls;
 
-pub(crate) mod works;
+pub(crate) mod tries;
 
 /// The program under test.
 pub(crate) const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");

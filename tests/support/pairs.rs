@@ -26,15 +26,15 @@ pub(crate) fn policies(limits: &[u64], options: &str) -> String {
 
 /// Two nodes with this configuration on one Redis, two on the cluster, and one, twice, on the
 /// embedded store.
-pub(crate) fn on_pairs_of_nodes(configuration: &str, story: impl Fn([&Node; 2], &str)) {
+pub(crate) fn on_pairs_of_nodes(configuration: &str, test: impl Fn([&Node; 2], &str)) {
     for (name, seeds) in [("redis", vec![shared().url()]), ("cluster", cluster::shared().seeds())] {
         let store = format!("store: {{redis: [{}]}}\n", seeds.join(", "));
         let file = file_with(&(store + configuration));
         let nodes = [(); 2].map(|()| Node::with_config(&file));
-        story([&nodes[0], &nodes[1]], name);
+        test([&nodes[0], &nodes[1]], name);
     }
     let alone = node_with(configuration);
-    story([&alone, &alone], "embedded");
+    test([&alone, &alone], "embedded");
 }
 
 /// The decision on a check.

@@ -6,20 +6,20 @@ use super::redis::shared;
 use super::{Node, cluster, file_with, node_with};
 
 /// Runs the test on a node with the embedded store, and on one with Redis.
-pub(crate) fn on_memory_and_redis(policies: &str, story: impl Fn(&Node)) {
+pub(crate) fn on_memory_and_redis(policies: &str, test: impl Fn(&Node)) {
     let redis = format!("store: {{timeout: 5s, redis: [{}]}}", shared().url());
     for store in ["", &redis] {
-        story(&node_with(&format!("{store}\n{policies}")));
+        test(&node_with(&format!("{store}\n{policies}")));
     }
 }
 
 /// Runs it on a node with the embedded store, on one with Redis and on one with the cluster.
-pub(crate) fn on_memory_redis_and_cluster(policies: &str, story: impl Fn(&Node)) {
+pub(crate) fn on_memory_redis_and_cluster(policies: &str, test: impl Fn(&Node)) {
     let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
     let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));
     for store in ["", &one, &cluster] {
         let file = file_with(&format!("{store}\n{policies}\n"));
-        story(&Node::with_config(&file));
+        test(&Node::with_config(&file));
     }
 }
 

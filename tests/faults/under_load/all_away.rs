@@ -8,7 +8,7 @@ use crate::support::cluster::Cluster;
 use crate::support::wait_until;
 
 #[test]
-fn all_nodes_die_and_come_back() {
+fn cluster_recovers_from_death_of_all_nodes() {
     let cluster = chaos::arena();
     let primaries = [0, 1, 2].map(|shard| cluster.owner(slot_in(shard)));
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
@@ -24,7 +24,7 @@ fn all_nodes_die_and_come_back() {
 }
 
 #[test]
-fn all_nodes_are_down_at_the_start() {
+fn nodes_start_while_whole_cluster_is_down() {
     let cluster = chaos::arena();
     let primaries = [0, 1, 2].map(|shard| cluster.owner(slot_in(shard)));
     kill_all(&cluster, primaries);

@@ -11,6 +11,7 @@ use super::attempts;
 use crate::support::chaos::{self, key_in, slot_in, slot_of};
 use crate::support::cluster::Cluster;
 use crate::support::slots::move_slot;
+use crate::support::tries::passes_within;
 use crate::support::{Node, config_on, wait_until};
 
 /// Algorithms whose checks share calls, and a sliding log, whose checks do not. The policies have
@@ -29,12 +30,6 @@ fn results(node: &Node, checks: &[Value]) -> Vec<Value> {
     answer["results"].as_array().unwrap_or_else(|| panic!("{answer}")).clone()
 }
 
-/// Repeats a test that a stall may spoil until it passes; collects the error of each attempt.
-fn one_is_right(story: impl Fn() -> Result<(), String>) {
-    let wrong: Vec<String> = (0..attempts()).map_while(|_| story().err()).collect();
-    assert!(wrong.len() < attempts(), "{wrong:#?}");
-}
-
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
@@ -50,11 +45,11 @@ fn are_by_store(results: &[Value]) -> bool {
 
 /// The fallback decides the keys of that shard, and the store the others. Each failure counts once.
 #[test]
-fn a_frozen_shard_leaves_the_rest_of_a_batch_alone() {
+fn frozen_shard_affects_only_its_checks_of_a_batch() {
     let cluster = chaos::arena_without_failovers();
     let file = config_on(&cluster.seeds(), POLICIES);
     let node = Node::with_config(&file);
-    one_is_right(|| freeze_one(&cluster, &node));
+    passes_within(attempts(), || freeze_one(&cluster, &node));
 }
 
 fn freeze_one(cluster: &Cluster, node: &Node) -> Result<(), String> {
@@ -95,11 +90,11 @@ fn sum(metrics: &str, name: &str, labels: [&str; 2]) -> u64 {
 
 /// The store decides every check of a batch, and charges each once.
 #[test]
-fn batches_follow_slots_that_move() {
+fn batches_follow_moving_slots() {
     let cluster = chaos::arena_without_failovers();
     let file = config_on(&cluster.seeds(), &POLICIES.replace("600ms", "5s").replace("800ms", "5s"));
     let node = Node::with_config(&file);
-    one_is_right(|| follow(&cluster, &node));
+    passes_within(attempts(), || follow(&cluster, &node));
 }
 
 fn follow(cluster: &Cluster, node: &Node) -> Result<(), String> {
@@ -153,7 +148,7 @@ fn follow(cluster: &Cluster, node: &Node) -> Result<(), String> {
 /// The caller of an all-or-nothing call disconnects, and the node shuts down. The node first
 /// refunds its reservations.
 #[test]
-fn a_node_that_ends_gives_back_first_what_a_caller_who_has_gone_reserved() {
+fn shutdown_releases_reservations_of_departed_callers() {
     let cluster = chaos::arena_without_failovers();
     let policies = "policies:
   first: {quotas: [100 per 1h], on_store_failure: deny, timeout: 2s}

@@ -50,7 +50,7 @@ const ROUNDS: usize = 6;
 /// A slot is MIGRATING, none of its keys has moved, and the first check of a key arrives. It is
 /// decided in time, and only a reported charge remains.
 #[test]
-fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
+fn new_keys_of_moving_slots_are_charged_as_reported() {
     let cluster = chaos::arena_without_failovers();
     let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
     let file = config_on(&cluster.seeds(), &policies());
@@ -86,7 +86,7 @@ fn new_keys_of_slots_that_move_are_charged_what_they_are_told() {
 
 /// Callers that disconnect while the store denies their check leave no charge.
 #[test]
-fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
+fn cancelled_calls_on_moving_slots_leave_no_charge() {
     let cluster = chaos::arena_without_failovers();
     let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
     let policies = "policies:
@@ -121,7 +121,7 @@ fn callers_that_leave_while_their_slot_moves_leave_no_charge() {
 
 /// The store charges nothing provisionally, so another node learns that nothing is left.
 #[test]
-fn what_is_charged_while_a_slot_moves_is_final() {
+fn charges_on_moving_slots_are_final() {
     let cluster = chaos::arena_without_failovers();
     let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
     let policies = "policies:

@@ -14,7 +14,7 @@ use crate::support::{Node, config_on, unique, wait_until};
 const MAX_DENIAL: Duration = Duration::from_secs(2);
 
 #[test]
-fn after_flushall_a_known_denial_ends_with_max_denial() {
+fn known_denial_after_flushall_ends_with_max_denial() {
     let server = Server::start();
     let denial = Denial::known(&[server.url()], unique("flushed"));
     redis::cmd("FLUSHALL").exec(&mut server.connection().unwrap()).unwrap();
@@ -22,7 +22,7 @@ fn after_flushall_a_known_denial_ends_with_max_denial() {
 }
 
 #[test]
-fn after_a_failover_a_known_denial_ends_with_max_denial() {
+fn known_denial_after_failover_ends_with_max_denial() {
     let cluster = chaos::arena();
     let replica = cluster.replica_of(cluster.owner(slot_in(1)));
     let denial = Denial::known(&cluster.seeds(), key_in(1));
@@ -32,7 +32,7 @@ fn after_a_failover_a_known_denial_ends_with_max_denial() {
 }
 
 #[test]
-fn after_a_reshard_a_known_denial_ends_with_max_denial() {
+fn known_denial_after_reshard_ends_with_max_denial() {
     let cluster = chaos::arena_without_failovers();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let denial = Denial::known(&cluster.seeds(), key_in(0));

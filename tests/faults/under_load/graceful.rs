@@ -8,7 +8,7 @@ use crate::support::chaos::{self, Row, Service, slot_in};
 use crate::support::cluster::Cluster;
 
 #[test]
-fn a_graceful_failover() {
+fn graceful_failover_loses_nothing() {
     let cluster = chaos::arena();
     needs_no_fallback(|| {
         cluster.heal();
@@ -18,7 +18,7 @@ fn a_graceful_failover() {
 }
 
 #[test]
-fn scripts_are_flushed() {
+fn flushed_scripts_need_no_fallback() {
     let cluster = chaos::arena();
     needs_no_fallback(|| {
         unharmed("SCRIPT FLUSH on all nodes, 10 times", None, &cluster, || {
@@ -41,7 +41,7 @@ fn unharmed(what: &str, own: Option<usize>, cluster: &Cluster, fault: impl FnOnc
 /// A call in flight on a broken connection may have charged, so the lane does not repeat it. It
 /// repeats all others.
 #[test]
-fn all_clients_are_killed_again_and_again() {
+fn repeatedly_killed_connections_recover() {
     let cluster = chaos::arena();
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
     let rows = service.under("CLIENT KILL of all clients, 20 times", None, || {
@@ -59,7 +59,7 @@ fn all_clients_are_killed_again_and_again() {
 }
 
 #[test]
-fn clients_are_paused() {
+fn paused_clients_recover() {
     let cluster = chaos::arena();
     let victim = cluster.owner(slot_in(0));
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);

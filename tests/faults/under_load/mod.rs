@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::support::chaos::{self, Row};
 use crate::support::cluster::Cluster;
+use crate::support::tries::passes_within;
 
 mod primaries;
 
@@ -50,14 +51,13 @@ fn attempts() -> usize {
 }
 
 /// Every run loses nothing, and one run needs no fallback.
-fn needs_no_fallback(story: impl Fn() -> [Row; 2]) {
-    for attempt in 1..=attempts() {
-        let rows = story();
+fn needs_no_fallback(test: impl Fn() -> [Row; 2]) {
+    passes_within(attempts(), || {
+        let rows = test();
         rows.iter().for_each(|row| _ = row.holds().forgets_nothing());
-        if attempt == attempts() || rows.iter().all(|row| row.fallback_own + row.fallback_others == 0) {
-            return rows.iter().for_each(|row| _ = row.needs_no_fallback());
-        }
-    }
+        let used = rows.iter().find(|row| row.fallback_own + row.fallback_others > 0);
+        used.map_or(Ok(()), |row| Err(format!("needed the fallback: {row}")))
+    });
 }
 
 /// The duration of a fault.

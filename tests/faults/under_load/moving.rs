@@ -13,6 +13,7 @@ use crate::support::chaos::{self, Service, key_in, slot_in};
 use crate::support::cluster::Cluster;
 use crate::support::http::{self, Connection};
 use crate::support::slots::{begin, id, migrate, move_slot, set_slot, settle};
+use crate::support::tries::passes_within;
 use crate::support::{Node, config_on, wait_until};
 
 /// The total number of moved slots.
@@ -21,7 +22,7 @@ fn slots_moved() -> usize {
 }
 
 #[test]
-fn slots_are_moved_there_and_back() {
+fn slots_moved_there_and_back_need_no_fallback() {
     let cluster = chaos::arena_without_failovers();
     needs_no_fallback(|| {
         cluster.heal();
@@ -41,7 +42,7 @@ fn slots_are_moved_there_and_back() {
 
 /// Moved slots leave many ranges. A new node still opens one connection for each primary's checks.
 #[test]
-fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
+fn primary_with_many_slot_ranges_gets_one_connection() {
     let cluster = chaos::arena_without_failovers();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let every_other: Vec<u16> = (1..=20).map(|number| slot_in(0) + 2 * number).collect();
@@ -66,7 +67,7 @@ fn a_primary_with_many_ranges_of_slots_is_connected_to_once() {
 
 /// After a slot moves there and back quickly, each of two nodes may consider the other the owner.
 #[test]
-fn a_slot_that_nobody_claims_is_given_to_whom_most_hold_for_its_owner() {
+fn unclaimed_slot_goes_to_majority_owner() {
     let cluster = chaos::arena_without_failovers();
     let slot = slot_in(0) + 50;
     let (owner, other) = (cluster.owner(slot), cluster.owner(slot_in(1)));
@@ -79,7 +80,7 @@ fn a_slot_that_nobody_claims_is_given_to_whom_most_hold_for_its_owner() {
 /// An operator ends a move whose target failed over midway. Until then one node keeps redirecting
 /// the slot's new keys.
 #[test]
-fn a_slot_whose_move_was_broken_off_is_mended() {
+fn interrupted_slot_move_is_repaired() {
     let cluster = chaos::arena();
     let slot = slot_in(0) + 52;
     let (owner, other) = (cluster.owner(slot), cluster.owner(slot_in(1)));
@@ -126,9 +127,10 @@ const POLICIES: [(&str, &str, u64); 6] = [
 
 /// For 10 s a slot's keys are split between both sides. The store still decides checks exactly.
 #[test]
-fn a_slot_that_stays_half_way_denies_and_admits_as_it_should() {
+fn half_migrated_slot_decides_correctly() {
     let cluster = chaos::arena_without_failovers();
-    assert!((0..attempts()).any(|_| is_decided_half_way(&cluster)), "the store did not decide each check");
+    let decided = || is_decided_half_way(&cluster).then_some(()).ok_or("the store did not decide each check".into());
+    passes_within(attempts(), decided);
 }
 
 /// Whether the store decided each check; the charge of an undecided one is unknown. The limit holds
@@ -237,7 +239,7 @@ impl Asked {
 
 /// A denial charges no quota, neither the one that denies nor those before it.
 #[test]
-fn on_a_slot_that_stays_half_way_a_denial_tells_what_is_left() {
+fn half_migrated_slot_denial_reports_remaining() {
     let cluster = chaos::arena_without_failovers();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let names = ["window", "fixed", "bucket"];
@@ -271,7 +273,7 @@ policies:
 /// A refund needs two keys, so it fails while the slot migrates. The store makes no reservation
 /// that it could not refund.
 #[test]
-fn together_nothing_stays_charged_on_a_slot_that_stays_half_way() {
+fn half_migrated_slot_all_or_none_leaves_no_charge() {
     let cluster = chaos::arena_without_failovers();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let policies = "
@@ -307,7 +309,7 @@ policies:
 /// The lane repeats a check of a migrating slot in a separate call. The call's other checks are not
 /// charged again.
 #[test]
-fn a_key_that_has_gone_leaves_the_others_of_its_call_alone() {
+fn migrated_key_leaves_others_of_its_call_unaffected() {
     let cluster = chaos::arena_without_failovers();
     let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
     let policies = "policies:
@@ -374,7 +376,7 @@ fn hammer(client: usize, address: &str, asked: &Asked) {
 /// Operations on several keys fail while the slot stays half-migrated. A check with an id and a
 /// reservation get the policy's fallback for a rejecting store, and charge nothing.
 #[test]
-fn a_slot_that_stays_half_way_charges_no_id_and_no_part_of_a_whole() {
+fn half_migrated_slot_charges_no_id_and_no_reservation() {
     let cluster = chaos::arena_without_failovers();
     let owners = [cluster.owner(slot_in(0)), cluster.owner(slot_in(1))];
     let policies = "policies:

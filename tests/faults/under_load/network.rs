@@ -9,7 +9,7 @@ use crate::support::proxy::Proxy;
 use crate::support::redis::Server;
 
 #[test]
-fn connections_are_cut() {
+fn cut_connections_recover() {
     let rows = through_a_proxy("TCP connections cut, 20 times", |proxy| {
         for _ in 0..20 {
             proxy.cut();
@@ -22,7 +22,7 @@ fn connections_are_cut() {
 }
 
 #[test]
-fn the_network_is_slow() {
+fn slow_network_keeps_deciding() {
     let rows = through_a_proxy("TCP delayed by 300 ms for 3 s", |proxy| {
         proxy.delay(150);
         sleep(lasts(3000));
@@ -35,7 +35,7 @@ fn the_network_is_slow() {
 
 /// The firewall resets the connections when it recovers.
 #[test]
-fn connections_are_half_open() {
+fn half_open_connections_recover() {
     let rows = through_a_proxy("TCP half-open for 3 s", |proxy| {
         proxy.fall_silent();
         sleep(lasts(3000));

@@ -20,10 +20,10 @@ use crate::support::serving::serve;
 use crate::support::wait_until;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
+async fn calls_beyond_cap_are_rejected_until_others_finish() {
     let load = Load::capped(2, 30_000);
     let address = start(load.clone()).await;
-    let story = tokio::task::spawn_blocking(move || {
+    let test = tokio::task::spawn_blocking(move || {
         let check = || http::post(&address, "/v1/check", json!({"key": "k"}).to_string());
         // Two calls without their bodies occupy both places.
         let head = "POST /v1/check HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n";
@@ -62,15 +62,15 @@ async fn beyond_the_cap_calls_are_refused_until_others_are_answered() {
         drop(long);
         wait_until("who leaves makes room", || http::post(&address, "/v1/check/batch", &batch).status == 200);
     });
-    story.await.unwrap();
+    test.await.unwrap();
 }
 
 /// A body without a length is long once more than a little has arrived.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_unknown_length_counts_by_what_has_come() {
+async fn chunked_body_counts_received_bytes() {
     let load = Load::capped(3, 30_000);
     let address = start(load.clone()).await;
-    let story = tokio::task::spawn_blocking(move || {
+    let test = tokio::task::spawn_blocking(move || {
         let head = |path: &str| {
             format!(
                 "POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -102,7 +102,7 @@ async fn a_body_of_unknown_length_counts_by_what_has_come() {
         wait_until("who leaves makes room", || post(long, &batch).status == 200);
         assert_eq!(http::post(&address, short, check.as_str()).status, 200);
     });
-    story.await.unwrap();
+    test.await.unwrap();
 }
 
 async fn start(load_cap: Load) -> String {

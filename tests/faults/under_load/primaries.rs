@@ -9,7 +9,7 @@ use crate::support::cluster::Cluster;
 use crate::support::{http, wait_until};
 
 #[test]
-fn a_primary_is_killed() {
+fn killed_primary_recovers() {
     let cluster = chaos::arena();
     let victim = cluster.owner(slot_in(0));
     let replica = cluster.replica_of(victim);
@@ -25,7 +25,7 @@ fn a_primary_is_killed() {
 }
 
 #[test]
-fn a_primary_freezes() {
+fn frozen_primary_recovers() {
     let cluster = chaos::arena();
     let victim = cluster.owner(slot_in(1));
     let replica = cluster.replica_of(victim);

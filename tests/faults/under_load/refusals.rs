@@ -6,7 +6,7 @@ use super::{TIMEOUT, during, lasts, tell};
 use crate::support::chaos::{self, Row, Service, now_ms, slot_in};
 
 #[test]
-fn a_primary_is_out_of_memory() {
+fn primary_out_of_memory_recovers() {
     let rows =
         while_told("out of memory (maxmemory 1) for 2 s", &["CONFIG SET maxmemory 1"], &["CONFIG SET maxmemory 0"]);
     for row in rows {
@@ -15,7 +15,7 @@ fn a_primary_is_out_of_memory() {
 }
 
 #[test]
-fn a_password_is_wrong() {
+fn wrong_password_recovers() {
     let password = ["CONFIG SET requirepass secret", "CLIENT KILL TYPE normal"];
     let rows = while_told("a password that the nodes do not have, for 2 s", &password, &["CONFIG SET requirepass ''"]);
     for row in rows {
@@ -24,7 +24,7 @@ fn a_password_is_wrong() {
 }
 
 #[test]
-fn too_few_replicas_to_write() {
+fn too_few_replicas_recover() {
     let (too_few, enough) = ("CONFIG SET min-replicas-to-write 2", "CONFIG SET min-replicas-to-write 0");
     let rows = while_told("NOREPLICAS for 2 s", &[too_few], &[enough]);
     for row in rows {
@@ -61,7 +61,7 @@ fn while_told(what: &str, before: &[&str], after: &[&str]) -> [Row; 2] {
 
 /// The store admits again what Redis forgets on demand; it has no other effect.
 #[test]
-fn everything_is_flushed() {
+fn flushed_primary_spares_other_shards() {
     let cluster = chaos::arena();
     let victim = cluster.owner(slot_in(0));
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);

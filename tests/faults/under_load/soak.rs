@@ -17,7 +17,7 @@ const GROWTH: u64 = 64 * 1024;
 /// `SOAK_MINUTES` sets the duration, `SOAK_SEED` the faults.
 #[test]
 #[ignore = "takes ten minutes; scripts/soak runs it"]
-fn nothing_leaks_and_the_counts_are_right() {
+fn soak_leaks_nothing_and_counts_exactly() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (minutes, mut seed) = (number("SOAK_MINUTES").unwrap_or(10), number("SOAK_SEED").unwrap_or(1));
     let cluster = chaos::arena();

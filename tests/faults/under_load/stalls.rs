@@ -12,7 +12,7 @@ use crate::support::redis::Server;
 /// When the node continues, all its timers have expired and the answers have arrived. A busy
 /// machine needs time to read them, so the test uses longer times there.
 #[test]
-fn a_node_that_was_stalled_does_not_blame_the_store() {
+fn stalled_node_does_not_blame_the_store() {
     let (timeout, times) = (patient(), if chaos::strict() { 10 } else { 3 });
     let stall = timeout * 6 / 5;
     let server = Server::start();

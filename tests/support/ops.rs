@@ -12,7 +12,7 @@ use super::steps::{Step, steps};
 
 /// The operation of a step; the numbers choose among earlier operations.
 #[derive(Debug, Clone)]
-pub enum Deed {
+pub enum Op {
     Take,
     Look,
     Once(usize),
@@ -24,24 +24,24 @@ pub enum Deed {
 }
 
 /// Steps through time from `steps.rs`, with an operation each.
-pub fn deeds(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Deed)>> + use<> {
-    let deed = prop_oneof![
-        8 => Just(Deed::Take),
-        1 => Just(Deed::Look),
-        6 => any::<usize>().prop_map(Deed::Once),
-        5 => Just(Deed::Reserve),
-        4 => any::<usize>().prop_map(Deed::GiveBack),
-        1 => Just(Deed::Refund),
-        4 => any::<usize>().prop_map(Deed::RefundOnce),
-        1 => prop::bool::weighted(0.2).prop_map(|reset| if reset { Deed::Reset } else { Deed::Take }),
+pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op)>> + use<> {
+    let op = prop_oneof![
+        8 => Just(Op::Take),
+        1 => Just(Op::Look),
+        6 => any::<usize>().prop_map(Op::Once),
+        5 => Just(Op::Reserve),
+        4 => any::<usize>().prop_map(Op::GiveBack),
+        1 => Just(Op::Refund),
+        4 => any::<usize>().prop_map(Op::RefundOnce),
+        1 => prop::bool::weighted(0.2).prop_map(|reset| if reset { Op::Reset } else { Op::Take }),
     ];
-    (steps(policy, count), prop::collection::vec(deed, count))
-        .prop_map(|(steps, deeds)| steps.into_iter().zip(deeds).collect())
+    (steps(policy, count), prop::collection::vec(op, count))
+        .prop_map(|(steps, ops)| steps.into_iter().zip(ops).collect())
 }
 
-/// Turns deeds into work: tracks the existing ids and reservations.
+/// Turns ops into work: tracks the existing ids and reservations.
 #[derive(Default)]
-pub struct Scribe {
+pub struct OpHistory {
     ids: Vec<(Arc<str>, u64)>,
     receipts: Vec<Receipt>,
     next: usize,
@@ -50,15 +50,15 @@ pub struct Scribe {
 /// How long a reservation marks its key, us; it has expired at some steps only.
 const HOLD: Micros = 400_000;
 
-impl Scribe {
+impl OpHistory {
     /// The work of a step. An id is mostly new; sometimes an earlier one, with its cost or another,
     /// which may be 0.
-    pub fn work(&mut self, step: &Step, deed: &Deed) -> Work {
+    pub fn work(&mut self, step: &Step, op: &Op) -> Work {
         let cost = step.costs[0].max(1);
-        match deed {
-            Deed::Take => Work::Take(step.costs.as_slice().into()),
-            Deed::Look => Work::Look(step.costs[0]),
-            Deed::Once(choice) => match self.ids.get(choice % (3 * self.ids.len() + 3)) {
+        match op {
+            Op::Take => Work::Take(step.costs.as_slice().into()),
+            Op::Look => Work::Look(step.costs[0]),
+            Op::Once(choice) => match self.ids.get(choice % (3 * self.ids.len() + 3)) {
                 Some((id, then)) => {
                     Work::Once { id: id.clone(), cost: if choice % 5 == 0 { step.costs[0] } else { *then } }
                 }
@@ -69,20 +69,20 @@ impl Scribe {
                     Work::Once { id, cost }
                 }
             },
-            Deed::Reserve => Work::Reserve { cost, hold: HOLD },
-            Deed::GiveBack(choice) => match self.receipts.len() {
+            Op::Reserve => Work::Reserve { cost, hold: HOLD },
+            Op::GiveBack(choice) => match self.receipts.len() {
                 0 => Work::Look(1),
                 // The latest, or any.
                 held if choice % 3 == 0 => Work::GiveBack(self.receipts.remove(choice % held)),
                 held => Work::GiveBack(self.receipts.remove(held - 1)),
             },
-            Deed::Refund => Work::Refund(cost),
-            Deed::RefundOnce(choice) => match self.ids.len() {
+            Op::Refund => Work::Refund(cost),
+            Op::RefundOnce(choice) => match self.ids.len() {
                 0 => Work::RefundOnce("never".into()),
                 held if choice % 3 == 0 => Work::RefundOnce(self.ids[choice % held].0.clone()),
                 held => Work::RefundOnce(self.ids[held - 1].0.clone()),
             },
-            Deed::Reset => Work::Reset,
+            Op::Reset => Work::Reset,
         }
     }
 
