@@ -35,3 +35,6 @@ mod fuzz_replies;
 
 // Mutated configurations and keys.
 mod fuzz_text;
+
+// The form of documents and comments.
+mod prose;
