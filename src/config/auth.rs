@@ -41,7 +41,7 @@ fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<
             return None;
         }
     };
-    let text = String::from_utf8(bytes).ok().or_else(|| item.complain("is not UTF-8", faults))?;
+    let text = String::from_utf8(bytes).ok().or_else(|| item.note_file_fault("is not UTF-8", faults))?;
     let mut tokens = Vec::new();
     let before = faults.count();
     // Some editors write a byte order mark at the start of a file.
@@ -53,12 +53,12 @@ fn tokens_of(item: &Node, files: &mut Files, faults: &mut Faults) -> Option<Vec<
             None => {
                 let line = index + 1;
                 let right = "must have `sha256:` and 64 hexadecimal digits, as `tollgate token new` makes them";
-                item.complain::<()>(&format!("{right}, in line {line}"), faults);
+                item.note_file_fault::<()>(&format!("{right}, in line {line}"), faults);
             }
         }
     }
     if tokens.is_empty() && faults.count() == before {
-        item.complain::<()>("holds no token: `tollgate token new` makes one", faults);
+        item.note_file_fault::<()>("holds no token: `tollgate token new` makes one", faults);
     }
     (faults.count() == before).then_some(tokens)
 }

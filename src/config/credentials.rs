@@ -52,14 +52,14 @@ pub(super) fn spec(
     let password_file = section.member("password_file").map(|node| {
         const WHAT: &str = "a file with the password";
         let password = files.text(node, WHAT, faults)?;
-        files.secret(node);
+        files.warn_of_secret_readers(node);
         match password.trim_end_matches(['\r', '\n']) {
-            "" => return node.complain("holds no password", faults),
+            "" => return node.note_file_fault("holds no password", faults),
             line if line.contains(['\r', '\n']) => {
-                return node.complain("must hold the password alone, on one line", faults);
+                return node.note_file_fault("must hold the password alone, on one line", faults);
             }
             line if line.starts_with('\u{feff}') => {
-                return node.complain("begins with a byte order mark: save it without", faults);
+                return node.note_file_fault("begins with a byte order mark: save it without", faults);
             }
             _ => {}
         }

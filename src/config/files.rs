@@ -60,14 +60,14 @@ impl Files {
     }
 
     /// Warns if others may read the secret file that `node` names.
-    pub(super) fn secret(&mut self, node: &Node) {
+    pub(super) fn warn_of_secret_readers(&mut self, node: &Node) {
         if let Value::Text { text, .. } = &node.value {
             self.open.extend(permissions(&self.folder.join(text), READABLE));
         }
     }
 
     /// Warns if others may read the configuration itself, because it holds a password.
-    pub(super) fn holds_secret(&mut self) {
+    pub(super) fn warn_of_readers(&mut self) {
         let itself = self.read.first().and_then(|file| permissions(file.path(), READABLE));
         self.open.extend(itself);
     }
@@ -85,7 +85,7 @@ impl Files {
     /// The contents of the file that `node` names.
     pub(super) fn bytes(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Vec<u8>> {
         let read = self.read(node, what, faults)?;
-        read.map_or_else(|error| node.complain(&format!("cannot be read: {error}"), faults), Some)
+        read.map_or_else(|error| node.note_file_fault(&format!("cannot be read: {error}"), faults), Some)
     }
 
     /// Like [`Self::bytes`], but the caller notes a read error.
@@ -104,13 +104,13 @@ impl Files {
     /// The contents of the file as text.
     pub(super) fn text(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<String> {
         let bytes = self.bytes(node, what, faults)?;
-        String::from_utf8(bytes).ok().or_else(|| node.complain("is not UTF-8", faults))
+        String::from_utf8(bytes).ok().or_else(|| node.note_file_fault("is not UTF-8", faults))
     }
 }
 
 impl Node {
     /// Notes a fault of the file that this node names.
-    pub(super) fn complain<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
+    pub(super) fn note_file_fault<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
         if let Value::Text { text, .. } = &self.value {
             faults.note(self.place, format!("the file `{}` {what}", excerpt(text)));
         }

@@ -52,7 +52,7 @@ pub(super) fn lists(policy: &Section<'_>, key_type: KeyType, form: Form, faults:
 
 impl ListsSpec {
     /// Builds the lists of `policy`, which has none yet.
-    pub(super) fn of(self, policy: &Policy) -> Lists<Arc<Policy>> {
+    pub(super) fn build(self, policy: &Policy) -> Lists<Arc<Policy>> {
         let line = |EntrySpec { line, .. }| Line(line);
         let counting = |EntrySpec { line, quotas }| (Arc::new(Policy { quotas, ..policy.clone() }), Line(line));
         Lists { deny: self.deny.map(line), allow: self.allow.map(line), overrides: self.overrides.map(counting) }
@@ -70,8 +70,10 @@ fn list(member: &Member, key_type: KeyType, faults: &mut Faults) -> Matches<Entr
         }
     }
     if MATCHER_KINDS.iter().all(|kind| section.member(kind.many).is_none()) {
-        section
-            .needs(&format!("`{}` is empty: name `keys`, `prefixes` or `cidrs`, or leave it out", member.key), faults);
+        section.note_missing(
+            &format!("`{}` is empty: name `keys`, `prefixes` or `cidrs`, or leave it out", member.key),
+            faults,
+        );
     }
     found
 }
@@ -112,7 +114,7 @@ fn matched<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
     match named[..] {
         [(node, read)] => read(node, key_type, faults),
         [] => {
-            section.needs("a `match` names a `key`, a `prefix` or a `cidr`, such as `{key: alice}`", faults);
+            section.note_missing("a `match` names a `key`, a `prefix` or a `cidr`, such as `{key: alice}`", faults);
             None
         }
         _ => {

@@ -55,7 +55,7 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
             ..Options::default()
         },
     };
-    let lists = lists.map(|lists| Arc::new(lists.of(&policy)));
+    let lists = lists.map(|lists| Arc::new(lists.build(&policy)));
     Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })
 }
 

@@ -98,13 +98,13 @@ impl<'a> Section<'a> {
     pub(super) fn required(&self, key: &str, sentence: &str, faults: &mut Faults) -> Option<&'a Node> {
         let node = self.member(key);
         if node.is_none() {
-            self.needs(sentence, faults);
+            self.note_missing(sentence, faults);
         }
         node
     }
 
     /// Notes `sentence` about a missing member, unless that may only be misspelt.
-    pub(super) fn needs(&self, sentence: &str, faults: &mut Faults) {
+    pub(super) fn note_missing(&self, sentence: &str, faults: &mut Faults) {
         if self.all_known {
             faults.note(self.place, sentence);
         }

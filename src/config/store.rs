@@ -40,7 +40,7 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
     let section = Section::open(node, &SHAPE, faults)?;
     let written = written(&section, urls.is_empty() && !section.is_only(MAX_KEYS.name), faults);
     if written.iter().flatten().any(|(_, seed)| seed.login.is_some()) {
-        files.holds_secret();
+        files.warn_of_readers();
     }
     let credentials = credentials::spec(node.place, &section, files, faults);
     let timeout = section.read(&TIMEOUT, faults);

@@ -72,7 +72,7 @@ pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) ->
     let (chain, key) = (chain?, key?);
     let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
     let config = config.with_client_cert_verifier(verifier).with_single_cert(chain.clone(), key);
-    let refuse = |error| key_node?.complain::<()>(&format!("does not go with `cert_file`: {error}"), faults);
+    let refuse = |error| key_node?.note_file_fault::<()>(&format!("does not go with `cert_file`: {error}"), faults);
     let mut config = config.map_err(refuse).ok()?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let ends_at = chain.iter().filter_map(ends_at).min();
@@ -93,7 +93,7 @@ pub(super) fn certificates(
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match read {
         Ok(chain) if !chain.is_empty() => Some(chain),
-        _ => node.complain("must hold one or more certificates in PEM", faults),
+        _ => node.note_file_fault("must hold one or more certificates in PEM", faults),
     }
 }
 
@@ -113,9 +113,9 @@ fn ends_at(certificate: &CertificateDer<'_>) -> Option<Micros> {
 /// The private key in a file.
 pub(super) fn key(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<PrivateKeyDer<'static>> {
     let bytes = files.bytes(node, "a file with a private key in PEM, such as `node.key`", faults)?;
-    files.secret(node);
+    files.warn_of_secret_readers(node);
     let key = PrivateKeyDer::from_pem_slice(&bytes).ok();
-    key.or_else(|| node.complain("must hold one private key in PEM", faults))
+    key.or_else(|| node.note_file_fault("must hold one private key in PEM", faults))
 }
 
 /// The authorities in a file.
@@ -124,13 +124,13 @@ pub(super) fn authorities(node: &Node, files: &mut Files, faults: &mut Faults) -
     let (_, refused) = roots.add_parsable_certificates(certificates(node, files, faults)?);
     match refused {
         0 => Some(roots),
-        _ => node.complain("holds a certificate that is none of an authority", faults),
+        _ => node.note_file_fault("holds a certificate that is none of an authority", faults),
     }
 }
 
 fn verifier(node: &Node, roots: Arc<RootCertStore>, faults: &mut Faults) -> Option<Arc<dyn ClientCertVerifier>> {
     match WebPkiClientVerifier::builder_with_provider(roots, provider()).build() {
         Ok(verifier) => Some(verifier),
-        Err(error) => node.complain(&format!("does not serve: {error}"), faults),
+        Err(error) => node.note_file_fault(&format!("does not serve: {error}"), faults),
     }
 }

@@ -38,11 +38,11 @@ impl From<String> for UrlFault {
 
 /// Parses a URL, or returns the correction.
 pub(super) fn seed(text: &str) -> Result<Seed, UrlFault> {
-    one(text).map_err(|reason| if is_several(text) { UrlFault::Several } else { UrlFault::Other(reason) })
+    one(text).map_err(|reason| if names_several_servers(text) { UrlFault::Several } else { UrlFault::Other(reason) })
 }
 
 /// Whether an invalid text looks like the URLs, or the servers, of several nodes.
-fn is_several(text: &str) -> bool {
+fn names_several_servers(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else { return false };
     let separates = |letter: char| letter == ',' || letter == ';' || letter == '|' || letter.is_whitespace();
     let servers = rest.rsplit_once('@').map_or(rest, |(_, servers)| servers);
@@ -69,8 +69,8 @@ fn one(text: &str) -> Result<Seed, String> {
 /// `user:password` or `:password`, each percent-encoded. Other programs may end an unencoded one at
 /// another character (RFC 3986, 3.2.1), and so read another host.
 fn login(text: &str) -> Result<Login, String> {
-    let may_stand = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:%".contains(&byte);
-    if !text.bytes().all(may_stand) {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:%".contains(&byte);
+    if !text.bytes().all(is_allowed) {
         let right = "must be percent-encoded: `@` as `%40`, `/` as `%2F`, a blank as `%20`";
         return Err(format!("the user and password in the URL {right}"));
     }

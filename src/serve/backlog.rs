@@ -74,8 +74,8 @@ impl Backlog {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts the bytes of an answer, and returns whether they fit. Counting first keeps two answers
-    /// from sharing the last room.
+    /// Counts the bytes of an answer, and returns whether they fit. Counting first keeps two
+    /// answers from sharing the last room.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
         let of_connection = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let of_node = self.load.add_unread(bytes);
