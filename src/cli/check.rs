@@ -12,7 +12,7 @@ use crate::config::visible;
 pub(super) struct Args {
     /// The policy's name.
     policy: String,
-    /// Whom to ask for: an address, a user, whatever the policy limits.
+    /// The key to check: an address, a user, whatever the policy limits.
     key: String,
     /// Units to ask for; 0 only looks.
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -64,11 +64,11 @@ pub(super) struct Args {
     /// How the logs are written; by the first line of each if left out.
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
-    /// What is the key: of an access log `client` (if left out), `user`, `method`, `path` (without its query),
+    /// The field with the key: of an access log `client` (if left out), `user`, `method`, `path` (without its query),
     /// `status`, `referer` or `user-agent`; of JSON lines the name of a member, `key` if left out.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
-    /// What a request costs: a number, of an access log also `bytes`, of JSON lines the name of a member; 1 if left
+    /// The cost of a request: a number, of an access log also `bytes`, of JSON lines the name of a member; 1 if left
     /// out or not there.
     #[arg(long, value_name = "N|FIELD")]
     cost: Option<String>,

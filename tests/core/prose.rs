@@ -102,11 +102,12 @@ fn paragraphs(lines: &[String]) -> Vec<(usize, String)> {
     for (line, number) in lines.iter().zip(1..) {
         let text = line.trim();
         let is_item =
-            text.starts_with(['-', '#', '*']) || text.split_once(". ").is_some_and(|(n, _)| n.parse::<u8>().is_ok());
+            text.starts_with(['-', '*']) || text.split_once(". ").is_some_and(|(n, _)| n.parse::<u8>().is_ok());
         match paragraphs.last_mut() {
             Some((_, paragraph)) if is_open && !is_item => *paragraph += &format!(" {text}"),
-            _ if text.is_empty() => {}
-            _ => paragraphs.push((number, text.trim_start_matches(['-', '#', '*', ' ']).to_owned())),
+            // A heading is no sentence.
+            _ if text.is_empty() || text.starts_with('#') => {}
+            _ => paragraphs.push((number, text.trim_start_matches(['-', '*', ' ']).to_owned())),
         }
         is_open = !text.is_empty() && !text.starts_with('#');
     }
