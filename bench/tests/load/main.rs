@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 mod node;
 
-#[allow(dead_code, reason = "the stories of the node use the rest")]
+#[allow(dead_code, reason = "the tests of the node use the rest")]
 #[path = "../../../tests/support/proxy.rs"]
 mod proxy;
 
