@@ -161,6 +161,16 @@ const OF_BENCH: &[&str] = &[
     "limit::time",
 ];
 
+/// Permitted imports of each room of the Redis store. The protocol is pure: bytes in, bytes out.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("protocol", &[]),
+    ("connect", &["protocol"]),
+    ("request", &["protocol"]),
+    ("lane", &["protocol", "connect", "request"]),
+    ("topology", &["protocol", "connect", "lane"]),
+    ("router", &["protocol", "request", "lane", "topology"]),
+];
+
 /// The maximum width of code for rustfmt, in columns.
 const MAX_WIDTH: usize = 120;
 
@@ -182,6 +192,27 @@ fn no_circle_can_arise() {
     for (place, (module, allowed)) in MODULES.iter().enumerate() {
         let above = |import: &&str| MODULES[..place].iter().any(|(name, _)| import.split("::").next() == Some(name));
         assert!(allowed.iter().all(above), "{module} imports something that is not above it");
+    }
+}
+
+#[test]
+fn redis_store_keeps_its_rooms() {
+    let root = Path::new("src/store/redis");
+    for (room, allowed) in ROOMS {
+        let (mut files, folder) = (Vec::new(), root.join(room));
+        match folder.is_dir() {
+            true => files_in(&folder, &["rs"], &mut files),
+            false => files.push(folder.with_extension("rs")),
+        }
+        for file in files {
+            let is_forbidden = |path: &String| match path.strip_prefix("crate::store::redis::") {
+                Some(import) => !within(import, &[room]) && !within(import, allowed),
+                None => *room == "protocol" && within(path, &["tokio"]),
+            };
+            let paths = paths(&fs::read_to_string(&file).unwrap());
+            let found: Vec<_> = paths.into_iter().filter(is_forbidden).collect();
+            assert!(found.is_empty(), "{}: {found:?}", file.display());
+        }
     }
 }
 

@@ -30,7 +30,7 @@ mod router;
 
 mod topology;
 
-pub use lane::call::key_batch::first_part;
+pub use lane::call::costs::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use protocol::address::Address;

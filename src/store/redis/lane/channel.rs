@@ -52,6 +52,8 @@ impl LaneSender {
         if requests.is_empty() {
             return;
         }
+        // The most important line of the store. Here a request leaves its caller's task for the
+        // lane's task, and only its `reply_to` leads back.
         if let Err(mpsc::error::SendError(requests)) = self.pieces.send(requests) {
             let ended = || StoreError::Unreachable("the lane has ended".into());
             requests.into_iter().for_each(|request| request.reply_to.send(Err(ended().into())));

@@ -58,7 +58,7 @@ impl Driver {
         let (sender, receiver) = channel(QUEUE);
         let (why, connect) = (Failure::late(), CONNECT.0);
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
-        let workers = shard.workers().clone();
+        let workers = shard.shared.workers.clone();
         let driver = Self { receiver, shard, is_open: false, why, queue: waiting, connect, pause };
         workers.spawn(Kind::Lane, driver.run());
         sender
@@ -88,7 +88,7 @@ impl Driver {
                             continue;
                         }
                     }
-                    self.shard.request_refresh();
+                    self.shard.shared.request_refresh();
                 }
                 Err(error) => {
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
@@ -107,7 +107,7 @@ impl Driver {
     /// Opens the breaker until the next attempt. Returns true when all senders are gone.
     async fn give_up(&mut self, why: &Failure) -> bool {
         self.open_breaker(why);
-        self.shard.request_refresh();
+        self.shard.shared.request_refresh();
         self.reject(why).await
     }
 
@@ -164,7 +164,7 @@ impl Driver {
 
 /// Opens a connection that can take calls, and learns the shard's clock.
 async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure> {
-    let mut connection = Connection::open(&shard.address, shard.credentials(), attempt).await?;
+    let mut connection = Connection::open(&shard.address, &shard.shared.credentials, attempt).await?;
     let sent = shard.now();
     let (address, durability, known) = (&shard.address, shard.durability, &shard.preflight);
     let (time, is_cluster) = prepare(&mut connection, address, durability, known).await?;
@@ -172,7 +172,7 @@ async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure
     // A server that does not answer CLUSTER SLOTS is used all the same.
     if is_cluster
         && let Ok(slots) = questions::slots(&mut connection).await
-        && shard.is_foreign_cluster(&cluster_slots::ids(&slots))
+        && shard.shared.are_foreign(&cluster_slots::ids(&slots)).unwrap_or(false)
     {
         return Err(Failure::connection("another cluster is at its address"));
     }

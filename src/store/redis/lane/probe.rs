@@ -38,7 +38,7 @@ pub async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Fai
     match questions::probe(connection, key.as_deref()).await {
         Ok(()) if key.is_some() => shard.accept_probe(),
         Ok(()) => {}
-        Err(failure) if failure.kind == Kind::Moved => shard.request_refresh(),
+        Err(failure) if failure.kind == Kind::Moved => shard.shared.request_refresh(),
         Err(failure) if failure.is_told() => shard.charging.explain(&failure),
         Err(failure) => return Err(failure),
     }

@@ -19,8 +19,8 @@ use crate::store::redis::request::KeyRequest;
 /// rejected at once. 256 callers fit, even if each sends a hundred requests.
 pub const QUEUE: usize = 32_768;
 
-/// The most weight of one pipeline, not counting its last batch; see [`KeyBatch::weight`]. The server
-/// does nothing else meanwhile.
+/// The most weight of one pipeline, not counting its last batch; see [`KeyBatch::weight`]. The
+/// server does nothing else meanwhile.
 const WEIGHT: usize = 4096;
 
 /// The number of keys whose memory an empty queue keeps.

@@ -63,7 +63,7 @@ pub enum AckStatus {
 /// The log reports a server that refuses WAIT.
 pub async fn acknowledged(connection: &Connection, shard: &Shard, until: Option<Micros>) -> AckStatus {
     let Some(until) = until else { return AckStatus::Replicas(0) };
-    let slice = Duration::from_micros(until.saturating_sub(shard.now())).min(shard.response_timeout());
+    let slice = Duration::from_micros(until.saturating_sub(shard.now())).min(shard.shared.response_timeout());
     // WAIT with 0 has no time limit.
     let millis = u64::try_from(slice.as_millis()).unwrap_or(0).max(1);
     let mut command = redis::cmd("WAIT");
@@ -92,8 +92,8 @@ fn complain(error: &ServerError, shard: &Shard) {
 }
 
 /// Answers each of `charged` when a replica has acknowledged all, or when its time is up. `ack` is
-/// the result of [`acknowledged`]; without one, `wait_for_ack` is in flight. Returns whether the server
-/// has fallen silent.
+/// the result of [`acknowledged`]; without one, `wait_for_ack` is in flight. Returns whether the
+/// server has fallen silent.
 pub async fn confirm<F: Future<Output = AckStatus>>(
     mut charged: Vec<Unconfirmed>,
     mut ack: Option<AckStatus>,

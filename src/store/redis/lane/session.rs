@@ -31,12 +31,12 @@ const TAKEN_IN: usize = 4096;
 /// The most batches in one pipeline.
 const KEY_BATCHES: usize = 512;
 
-/// The most pipelines in flight. The driver prepares the next pipeline while the server works on the
-/// first. With replicas only one is in flight, because WAIT delays all later answers.
+/// The most pipelines in flight. The driver prepares the next pipeline while the server works on
+/// the first. With replicas only one is in flight, because WAIT delays all later answers.
 const IN_FLIGHT: [usize; 2] = [2, 1];
 
-/// How many times in a row the runtime must bring no new request before a pipeline leaves. The first
-/// yield finds data that is ready to read, and the second lets its tasks send requests. Tokio
+/// How many times in a row the runtime must bring no new request before a pipeline leaves. The
+/// first yield finds data that is ready to read, and the second lets its tasks send requests. Tokio
 /// promises no order, so this is a rule of thumb.
 const QUIET: usize = 2;
 
@@ -154,8 +154,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the next pipeline, unless no caller waits for it. Up to `room` newly arrived requests
-    /// merge with queued ones for the same keys.
+    /// Returns the next pipeline, unless no caller waits for it. Up to `room` newly arrived
+    /// requests merge with queued ones for the same keys.
     fn next_pipeline(&mut self, room: usize) -> Option<Pipeline> {
         self.take_in(None, room);
         let batches = self.queue.take(KEY_BATCHES);
@@ -178,7 +178,8 @@ impl<'a> Session<'a> {
     /// Asks the server for TIME. Returns how the connection ended, or none if it still answers.
     async fn look(&mut self) -> Option<End> {
         let sent = self.shard.now();
-        match within(self.shard.clock(), self.shard.silence_limit(), questions::time(&mut self.connection)).await {
+        match within(&self.shard.shared.clock, self.shard.silence_limit(), questions::time(&mut self.connection)).await
+        {
             Some(Ok(time)) => {
                 self.shard.hear();
                 self.shard.learn_offset(time, sent, self.shard.now());

@@ -1,6 +1,5 @@
 //! One primary as its lane knows it: its address, whether it is up, and its clock.
 
-use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -8,8 +7,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-use crate::clock::Clock;
-use crate::config::Credentials;
 use crate::deadline::within;
 use crate::limit::policy::Durability;
 use crate::limit::slot::SLOTS;
@@ -23,7 +20,6 @@ use crate::store::redis::protocol::check::Declared;
 use crate::store::redis::protocol::failure::Failure;
 use crate::store::redis::protocol::quota_args::TOLERANCE;
 use crate::telemetry::limiter::Limiter;
-use crate::workers::Workers;
 
 /// How long each key has a call of its own after a shared call failed, us. Most slots have moved by
 /// then.
@@ -33,7 +29,7 @@ const SHARING_DISABLED: Micros = MICROS_PER_SECOND;
 #[derive(Debug)]
 pub struct Shard {
     pub address: Address,
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     /// Whether there is a connection, and the server answers.
     connected: AtomicBool,
     /// Why there is no connection.
@@ -199,15 +195,10 @@ impl Shard {
         self.offset.load(Ordering::Relaxed)
     }
 
-    /// How long an answer may take.
-    pub fn response_timeout(&self) -> Duration {
-        self.shared.response_timeout()
-    }
-
     /// How long a server that owes an answer may stay silent before its connection is given up.
     /// This is two response timeouts.
     pub fn silence_limit(&self) -> Duration {
-        self.response_timeout() * 2
+        self.shared.response_timeout() * 2
     }
 
     /// Notes that the server answers.
@@ -230,7 +221,7 @@ impl Shard {
         let (mut answer, most) = (pin!(answer), self.silence_limit() + longer);
         let mut left = most;
         loop {
-            if let Some(answer) = within(self.clock(), left, &mut answer).await {
+            if let Some(answer) = within(&self.shared.clock, left, &mut answer).await {
                 if answer.is_ok() {
                     self.hear();
                 }
@@ -239,35 +230,6 @@ impl Shard {
             let silent = Duration::from_micros(self.now().saturating_sub(self.heard.load(Ordering::Relaxed)));
             left = most.checked_sub(silent).filter(|left| !left.is_zero())?;
         }
-    }
-
-    /// Returns the credentials for the server.
-    pub fn credentials(&self) -> &Credentials {
-        &self.shared.credentials
-    }
-
-    /// See [`Shared::time`].
-    pub fn time(&self) -> Option<Micros> {
-        self.shared.time()
-    }
-
-    pub fn clock(&self) -> &Clock {
-        &self.shared.clock
-    }
-
-    /// Requests a new topology soon.
-    pub fn request_refresh(&self) {
-        self.shared.refresh.notify_one();
-    }
-
-    /// Whether nodes with these ids belong to a foreign cluster.
-    pub fn is_foreign_cluster(&self, ids: &BTreeSet<String>) -> bool {
-        self.shared.are_foreign(ids).unwrap_or(false)
-    }
-
-    /// Returns the workers that drive its lane.
-    pub fn workers(&self) -> &Workers {
-        &self.shared.workers
     }
 
     /// This node's clock, us.
@@ -288,11 +250,6 @@ impl Shard {
                 self.step();
             }
         }
-    }
-
-    /// Invalidates known denials in `slot`, because something was refunded or reset there.
-    pub fn forget(&self, slot: u16) {
-        self.shared.generations.raise(slot);
     }
 
     /// Invalidates all known denials after the shard's clock has stepped: its instants are not

@@ -67,6 +67,11 @@ impl Shared {
         shared
     }
 
+    /// Requests a new topology soon.
+    pub fn request_refresh(&self) {
+        self.refresh.notify_one();
+    }
+
     /// Makes the cluster of these nodes the known one.
     pub fn know(&self, ids: BTreeSet<String>) {
         if **self.ids.load() != ids {

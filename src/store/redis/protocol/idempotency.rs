@@ -1,5 +1,5 @@
-//! The record of a check with an id: its key, its arguments and its reply. `once_head.lua` reads the
-//! arguments from the end.
+//! The record of a check with an id: its key, its arguments and its reply. `once_head.lua` reads
+//! the arguments from the end.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The pairs of fixed windows and token buckets: one string in the format of `pair_state.lua`, whose
-//! numbers are big-endian.
+//! The pairs of fixed windows and token buckets: one string in the format of `pair_state.lua`,
+//! whose numbers are big-endian.
 
 use redis::Value;
 use smallvec::SmallVec;

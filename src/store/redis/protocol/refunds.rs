@@ -1,5 +1,5 @@
-//! The arguments of reservations, refunds and resets, after those of the algorithm. The scripts read
-//! them from the end: `hold_head.lua`, `back_head.lua`.
+//! The arguments of reservations, refunds and resets, after those of the algorithm. The scripts
+//! read them from the end: `hold_head.lua`, `back_head.lua`.
 
 use redis::Cmd;
 

@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use redis::Cmd;
+
 use super::call::{By, is_check};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
 use crate::store::Work;
-use redis::Cmd;
 
 /// A part of a script.
 macro_rules! lua {
@@ -16,21 +17,23 @@ macro_rules! lua {
     };
 }
 
-/// Joins the parts of one algorithm's scripts: reserve, charge once, refund, check.
+/// Joins the parts of one algorithm's scripts: reserve, charge once, take back, check, and for logs
+/// read.
 macro_rules! scripts {
-    (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*], check: [$($check:literal),*]) => {
+    (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*], check: [$($check:literal),*]
+     $(, read: $read:literal)?) => {
         [
             concat!(lua!("reserve/hold_head.lua"), $(lua!($take),)* $(lua!($noted),)* lua!("reserve/hold.lua")),
             concat!(lua!("shared/record.lua"), lua!("once/once_head.lua"), $(lua!($take),)* $(lua!($noted),)* lua!("once/once.lua")),
             concat!(lua!("shared/record.lua"), lua!("refund/back_head.lua"), $(lua!($back),)* lua!("refund/back.lua")),
             concat!($(lua!($check),)* "return reply\n"),
+            $(lua!($read))?
         ]
     };
 }
 
-/// The scripts by algorithm, then: reserve, charge once, refund, check. The reader of logs comes
-/// last.
-const SOURCES: [&[&str]; 5] = [
+/// The scripts by [`Algorithm`], in its order, then by [`Task`].
+const SOURCES: [&[&str]; 4] = [
     &scripts!(
         take: ["shared/state.lua", "window/window_state.lua", "window/window_head.lua", "window/window.lua"],
         noted: ["window/window_noted.lua"],
@@ -53,13 +56,12 @@ const SOURCES: [&[&str]; 5] = [
         take: ["log/log_head.lua", "log/log.lua"],
         noted: ["log/log_noted.lua"],
         back: ["log/log_head.lua", "log/log_back.lua"],
-        check: ["log/log_head.lua", "log/log.lua"]
+        check: ["log/log_head.lua", "log/log.lua"],
+        read: "log/log_read.lua"
     ),
-    // Reads the entries of a log.
-    &[lua!("log/log_read.lua")],
 ];
 
-/// The index of the check, the last script of each algorithm.
+/// The index of the check among the scripts of an algorithm.
 const CHECK: usize = 3;
 
 /// The algorithms whose checks share calls, with one script for each number of quotas. They come
@@ -119,44 +121,62 @@ fn parts(source: &str) -> Option<(&str, (&str, &str))> {
     Some((before, rest.split_once("-- end each\n")?))
 }
 
-/// The script for one kind of work under one algorithm, or for all algorithms.
+/// The script for one task under one algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScriptId(usize, usize);
+pub struct ScriptId {
+    algorithm: Algorithm,
+    task: Task,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Task {
+    Reserve,
+    Once,
+    TakeBack,
+    /// Shared checks have one script for each number of quotas.
+    Check {
+        quotas: usize,
+    },
+    ReadLog,
+}
 
 impl ScriptId {
-    const LOG_READ: Self = Self(4, 0);
-
     pub fn of(policy: &Policy, work: &Work) -> Self {
-        let algorithm = match policy.algorithm {
-            Algorithm::SlidingWindow => 0,
-            Algorithm::FixedWindow => 1,
-            Algorithm::TokenBucket => 2,
-            Algorithm::SlidingLog => 3,
-        };
-        let work = match work {
-            Work::Reserve { .. } => 0,
-            Work::Once { .. } => 1,
-            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => 2,
+        let task = match work {
+            Work::Reserve { .. } => Task::Reserve,
+            Work::Once { .. } => Task::Once,
+            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
             Work::Take(_) | Work::Look(_) if is_check(policy, work) => {
-                CHECK + policy.quotas.len().clamp(1, MAX_QUOTAS) - 1
+                Task::Check { quotas: policy.quotas.len().clamp(1, MAX_QUOTAS) }
             }
-            Work::Take(_) | Work::Look(_) => CHECK,
-            Work::ReadLog(_) => return Self::LOG_READ,
+            Work::Take(_) | Work::Look(_) => Task::Check { quotas: 1 },
+            Work::ReadLog(_) => return Self { algorithm: Algorithm::SlidingLog, task: Task::ReadLog },
         };
-        Self(algorithm, work)
+        Self { algorithm: policy.algorithm, task }
     }
 
     pub fn source(self) -> &'static str {
-        &SCRIPTS[self.0][self.1].source
+        &self.loaded().source
     }
 
     /// Returns the hash for a call, and marks the script as used.
     pub fn hash(self) -> &'static str {
-        let script = &SCRIPTS[self.0][self.1];
+        let script = self.loaded();
         if !script.used.load(Ordering::Relaxed) {
             script.used.store(true, Ordering::Relaxed);
         }
         &script.hash
+    }
+
+    fn loaded(self) -> &'static Loaded {
+        let place = match self.task {
+            Task::Reserve => 0,
+            Task::Once => 1,
+            Task::TakeBack => 2,
+            Task::Check { quotas } => CHECK + quotas - 1,
+            Task::ReadLog => CHECK + 1,
+        };
+        &SCRIPTS[self.algorithm as usize][place]
     }
 }
 

@@ -16,8 +16,7 @@ use crate::store::redis::protocol::not_executed::NotExecuted;
 use crate::store::redis::request::{ReplyTo, given_up};
 use crate::store::redis::router::Router;
 use crate::store::redis::router::retry::RetryBudget;
-use crate::store::redis::router::unanswered::{AllUnanswered, Next, Unanswered};
-
+use crate::store::redis::router::unanswered::Unanswered;
 use crate::store::{Done, StoreError, Taken, Wanted, Work};
 use crate::telemetry::traces::StoreSpan;
 
@@ -29,10 +28,10 @@ impl Router {
         mut tell: impl FnMut(usize, Result<Taken, StoreError>) + Send,
     ) {
         let since = self.topology.clock().now();
-        let (caller, mut told) = mpsc::unbounded_channel();
-        let mut waiting = AllUnanswered::new(wanted.len());
-        let mut alone = FuturesUnordered::new();
-        let mut pieces: Vec<Piece> = Vec::new();
+        let (caller, mut answers) = mpsc::unbounded_channel();
+        let mut waiting: Vec<Option<Unanswered>> = Vec::with_capacity(wanted.len());
+        let mut retries = FuturesUnordered::new();
+        let mut pieces: Vec<(Lane, Piece)> = Vec::new();
         for (place, wanted) in wanted.iter().enumerate() {
             let span = StoreSpan::none();
             let target = self.target(wanted.subject, &span);
@@ -40,72 +39,64 @@ impl Router {
                 Ok(lane) => lane,
                 Err(error) => {
                     tell(place, Err(error));
+                    waiting.push(None);
                     continue;
                 }
             };
             let deadline = RetryBudget::new(self.topology.clock(), since, wanted.subject.policy.timeout).deadline();
-            let answer = ReplyTo::Batch(caller.clone(), place);
+            let reply_to = ReplyTo::Batch(caller.clone(), place);
             let work = wanted.work();
             let metas = self.kept_metas(&target, &work, &wanted.metas);
-            let request = target.request(work, metas, &lane, deadline, answer);
-            let at = waiting.wait(place, lane);
-            match pieces.get_mut(at) {
-                Some(piece) => piece.push(request),
-                None => pieces.push(smallvec![request]),
+            let request = target.request(work, metas, &lane, deadline, reply_to);
+            match pieces.iter_mut().find(|(known, _)| known.is(&lane)) {
+                Some((_, piece)) => piece.push(request),
+                None => pieces.push((lane.clone(), smallvec![request])),
             }
+            waiting.push(Some(Unanswered::new(lane, 1)));
         }
-        for (lane, piece) in waiting.lanes.iter().zip(pieces) {
-            lane.send_together(piece);
-        }
+        pieces.into_iter().for_each(|(lane, piece)| lane.send_together(piece));
         drop(caller);
         let (mut some, mut is_open) = (Vec::with_capacity(wanted.len()), true);
         loop {
             tokio::select! {
                 biased;
-                count = told.recv_many(&mut some, wanted.len().max(1)), if is_open => {
+                count = answers.recv_many(&mut some, wanted.len().max(1)), if is_open => {
                     is_open = count > 0;
                     for (place, answer) in some.drain(..) {
-                        let Some(lane) = waiting.end(place) else { continue };
+                        let Some(waiting) = waiting[place].take() else { continue };
                         match answer {
-                            Ok(answer) => tell(place, answer.taken()),
-                            Err(reason) => {
-                                alone.push(self.retry_alone(place, &wanted[place], since, (reason, lane)));
+                            Ok(done) => {
+                                waiting.answered();
+                                tell(place, done.taken());
                             }
+                            Err(reason) => retries.push(self.retry(place, &wanted[place], since, (waiting, reason))),
                         }
                     }
                 }
-                Some((place, taken)) = alone.next() => tell(place, taken),
+                Some((place, taken)) = retries.next() => tell(place, taken),
                 else => break,
             }
         }
         // The lanes dropped these requests.
-        for place in 0..wanted.len() {
-            if let Some(lane) = waiting.end(place) {
-                lane.shard().metrics.failed(&given_up(), 1);
-                tell(place, Err(given_up()));
+        for (place, waiting) in waiting.into_iter().enumerate() {
+            if let Some(waiting) = waiting {
+                tell(place, Err(waiting.failed(given_up())));
             }
         }
     }
 
     /// Retries a check that was not executed, and returns its answer.
-    async fn retry_alone(
+    async fn retry(
         &self,
         place: usize,
         wanted: &Wanted<'_>,
         since: Micros,
-        (reason, lane): (NotExecuted, Lane),
+        sent: (Unanswered, NotExecuted),
     ) -> (usize, Result<Taken, StoreError>) {
         let mut budget = RetryBudget::new(self.topology.clock(), since, wanted.subject.policy.timeout);
-        let span = StoreSpan::none();
-        let (target, work, waiting) = (self.target(wanted.subject, &span), wanted.work(), Unanswered::new(&lane, 1));
-        let next = self.after(reason, &target, (&work, &wanted.metas), &lane, &mut budget).await;
-        waiting.over(&next);
-        let asking = match next {
-            Ok(Next::Asking(address)) => Some(address),
-            Ok(Next::Owner | Next::Done(_)) => None,
-            Err(error) => return (place, Err(error)),
-        };
-        let answer = self.route(&target, (&work, &wanted.metas), &mut budget, asking).await;
+        let (span, work) = (StoreSpan::none(), wanted.work());
+        let target = self.target(wanted.subject, &span);
+        let answer = self.route(&target, (&work, &wanted.metas), &mut budget, Some(sent)).await;
         (place, answer.and_then(Done::taken))
     }
 }

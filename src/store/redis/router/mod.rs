@@ -15,7 +15,7 @@ use crate::store::redis::protocol::not_executed::NotExecuted;
 use crate::store::redis::request::{KeyRequest, ReplyTo, given_up};
 use crate::store::redis::router::moving::{Moving, can_do_without_metas};
 use crate::store::redis::router::retry::RetryBudget;
-use crate::store::redis::router::unanswered::{Next, Unanswered};
+use crate::store::redis::router::unanswered::Unanswered;
 use crate::store::redis::topology::Topology;
 use crate::store::{Done, Meta, StoreError, Subject, Work};
 use crate::telemetry::traces::StoreSpan;
@@ -95,37 +95,45 @@ impl Router {
         Target { subject, tag, slot, span }
     }
 
-    /// Sends the work to the owner of the slot, or to `asking` behind ASKING. Retries while the
-    /// server does not execute the call.
+    /// Sends the work to the owner of the slot. Retries while servers do not execute the call. A
+    /// caller that has sent it once passes the reason of the failure.
     pub async fn route(
         &self,
         target: &Target<'_>,
         (work, metas): (&Work, &[Meta]),
         budget: &mut RetryBudget<'_>,
-        mut asking: Option<Address>,
+        mut sent: Option<(Unanswered, NotExecuted)>,
     ) -> Result<Done, StoreError> {
-        let slot = target.slot;
+        let mut asking = None;
         for _ in 0..TRIES {
-            let lane = match asking.as_ref() {
-                Some(address) => self.topology.lane(address).ok_or_else(too_many_nodes)?,
-                None => self.owner(slot)?,
+            let (waiting, answer) = match sent.take() {
+                Some((waiting, reason)) => (waiting, Err(reason)),
+                None => {
+                    let lane = match asking.as_ref() {
+                        Some(address) => self.topology.lane(address).ok_or_else(too_many_nodes)?,
+                        None => self.owner(target.slot)?,
+                    };
+                    let (reply_to, answer) = oneshot::channel();
+                    let (kept, reply_to) = (self.kept_metas(target, work, metas), ReplyTo::One(reply_to));
+                    let mut request = target.request(work.clone(), kept, &lane, budget.deadline(), reply_to);
+                    request.asking = asking.take().is_some();
+                    let waiting = Unanswered::new(lane, work.costs().len().max(1));
+                    waiting.lane.send(request);
+                    (waiting, answer.await.unwrap_or_else(|_| Err(given_up().into())))
+                }
             };
-            let (answer, verdict) = oneshot::channel();
-            let waiting = Unanswered::new(&lane, work.costs().len().max(1));
-            let kept = self.kept_metas(target, work, metas);
-            let mut request = target.request(work.clone(), kept, &lane, budget.deadline(), ReplyTo::One(answer));
-            request.asking = asking.take().is_some();
-            lane.send(request);
-            let next = match verdict.await.unwrap_or_else(|_| Err(given_up().into())) {
-                Ok(answer) => Ok(Next::Done(answer)),
-                Err(reason) => Box::pin(self.after(reason, target, (work, metas), &lane, budget)).await,
+            let reason = match answer {
+                Ok(done) => {
+                    waiting.answered();
+                    return Ok(done);
+                }
+                Err(reason) => reason,
             };
-            waiting.over(&next);
-            match next? {
-                Next::Done(answer) => return Ok(answer),
-                Next::Owner => {}
-                Next::Asking(address) => asking = Some(address),
+            match Box::pin(self.prepare_retry(reason, target, (work, metas), &waiting.lane, budget)).await {
+                Ok(node) => asking = node,
+                Err(error) => return Err(waiting.failed(error)),
             }
+            waiting.answered();
         }
         Err(StoreError::Refused("it was asked too often".into()))
     }
@@ -137,18 +145,19 @@ impl Router {
         if is_bare { &[] } else { metas }
     }
 
-    /// Prepares the next try after a refusal.
+    /// Waits as the reason demands. Returns the node to send to behind ASKING, or none for the
+    /// owner of the slot.
     ///
     /// # Errors
     /// When the server may have executed the call, or the check's time is up.
-    pub async fn after(
+    async fn prepare_retry(
         &self,
         reason: NotExecuted,
         target: &Target<'_>,
         (work, metas): (&Work, &[Meta]),
         lane: &Lane,
         budget: &mut RetryBudget<'_>,
-    ) -> Result<Next, StoreError> {
+    ) -> Result<Option<Address>, StoreError> {
         let slot = target.slot;
         match reason {
             NotExecuted::Moved(address) => {
@@ -159,7 +168,7 @@ impl Router {
             NotExecuted::Ask(address) => {
                 lane.shard().metrics.retried(Retry::Ask);
                 budget.redirected().await?;
-                return Ok(Next::Asking(address));
+                return Ok(Some(address));
             }
             NotExecuted::TryAgain => {
                 lane.shard().metrics.retried(Retry::TryAgain);
@@ -184,7 +193,7 @@ impl Router {
             }
             NotExecuted::Failed(error) => return Err(error),
         }
-        Ok(Next::Owner)
+        Ok(None)
     }
 
     fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {

@@ -135,7 +135,7 @@ impl Topology {
 
     /// Requests a new topology soon.
     pub fn request_refresh(&self) {
-        self.shared.refresh.notify_one();
+        self.shared.request_refresh();
     }
 
     /// Returns the primaries, and whether they are reachable.

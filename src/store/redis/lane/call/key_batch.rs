@@ -5,22 +5,15 @@ use std::sync::Arc;
 use crate::limit::decision::Ruling;
 use crate::limit::key::Fingerprint;
 use crate::limit::log::max_entries;
-use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::policy::Policy;
 use crate::limit::quota::Rule;
+use crate::store::redis::lane::call::costs::{COSTS, Different};
 use crate::store::redis::protocol::call::Call;
 use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::protocol::not_executed::NotExecuted;
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::store::redis::request::KeyRequest;
 use crate::store::{Done, Meta, Taken, Work};
-
-/// The most costs in one call. The server does nothing else meanwhile.
-pub const COSTS: usize = 1000;
-
-/// The most different costs in one call for a sliding log with one quota. For several quotas this
-/// is divided by their number. For each cost, the server searches each quota's log for the instant
-/// at which it fits. A search lasts up to 0.1 ms.
-const SEARCHES: usize = 64;
 
 /// The weight of each search after the first cost's, in costs of a check.
 const SEARCH: usize = 16;
@@ -39,62 +32,12 @@ pub struct KeyBatch {
     different: Different,
 }
 
-/// The distinct costs of a call, as far as a limit applies to them.
-struct Different {
-    known: Vec<u64>,
-    most: usize,
-}
-
-impl Different {
-    fn of(policy: &Policy) -> Self {
-        Self { known: Vec::new(), most: most_different(policy) }
-    }
-
-    fn has_room(&self, costs: &[u64]) -> bool {
-        self.known.len() + costs.len() <= self.most
-            || self.known.len() + costs.iter().filter(|cost| !self.known.contains(cost)).count() <= self.most
-    }
-
-    fn add(&mut self, costs: &[u64]) {
-        for cost in costs.iter().filter(|_| self.most < usize::MAX) {
-            if !self.known.contains(cost) {
-                self.known.push(*cost);
-            }
-        }
-    }
-}
-
-/// Returns how many different costs one call for a policy may carry.
-fn most_different(policy: &Policy) -> usize {
-    match policy.algorithm {
-        Algorithm::SlidingLog => (SEARCHES / policy.quotas.len().max(1)).max(1),
-        Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => usize::MAX,
-    }
-}
-
 /// Returns the most entries in all logs of a policy. Each entry costs at least one unit. Other
 /// policies have none.
 fn log_entries(policy: &Policy) -> usize {
     let logs = policy.quotas.iter().filter(|quota| matches!(quota.rule, Rule::SlidingLog(_)));
     let entries: u64 = logs.map(|quota| max_entries(quota).min(quota.limit.get())).sum();
     usize::try_from(entries).unwrap_or(usize::MAX)
-}
-
-/// Returns how many of the costs, from the first on, one call may carry.
-pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
-    let most = most_different(policy);
-    if costs.len() <= most {
-        return costs.len();
-    }
-    let mut known = Vec::with_capacity(most);
-    let fits = |cost: &&u64| {
-        let is_known = known.contains(*cost);
-        if !is_known {
-            known.push(**cost);
-        }
-        known.len() <= most
-    };
-    costs.iter().take_while(fits).count()
 }
 
 impl KeyBatch {
@@ -179,8 +122,8 @@ impl KeyBatch {
         self.script_in_order()
     }
 
-    /// Returns the script that its call must not wait for, since calls of the key follow. A read may
-    /// come late.
+    /// Returns the script that its call must not wait for, since calls of the key follow. A read
+    /// may come late.
     pub fn script_in_order(&self) -> Option<ScriptId> {
         let first = &self.requests[0];
         (!matches!(first.work, Work::ReadLog(_))).then(|| ScriptId::of(&first.policy, &first.work))

@@ -1,6 +1,8 @@
 //! The calls of a lane: the requests of one key, the script call that carries them, and the
 //! pipeline of several calls.
 
+pub mod costs;
+
 pub mod key_batch;
 
 pub mod pipeline;

@@ -173,7 +173,7 @@ impl Pipeline {
                             shard.learn_offset(time, sent, received);
                         }
                         if matches!(done, Done::Refunded(..)) {
-                            shard.forget(batch.slot());
+                            shard.shared.generations.raise(batch.slot());
                         }
                         tell(batch, done);
                     }

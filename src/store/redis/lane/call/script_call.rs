@@ -5,7 +5,8 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limit::key::Fingerprint;
 use crate::limit::time::Micros;
-use crate::store::redis::lane::call::key_batch::{COSTS, KeyBatch};
+use crate::store::redis::lane::call::costs::COSTS;
+use crate::store::redis::lane::call::key_batch::KeyBatch;
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::{By, Call};
@@ -118,7 +119,7 @@ impl ScriptCall {
 
     /// Builds the command for a shard whose expected TIME is `now`, us.
     pub fn command(&self, shard: &Shard, now: Micros) -> Cmd {
-        let (now, time) = (now + self.lead, shard.time());
+        let (now, time) = (now + self.lead, shard.shared.time());
         if let [batch] = &self.batches[..] {
             return batch.call().command(self.by, now, time);
         }
