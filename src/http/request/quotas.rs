@@ -46,7 +46,11 @@ fn item(value: &RawValue) -> Result<QuotaSpec, String> {
     if count > MAX_MEMBERS {
         return Err(format!("must hold objects of up to {MAX_MEMBERS} members, not {count}"));
     }
-    let member = |(name, value)| Ok((name, scalar(value)?));
+    let member = |(name, value)| match scalar(value)? {
+        // In a file `5` and `true` are names, too.
+        QuotaSpec::Word(_) if name == "name" => Err(format!("must have strings as names, not {}", kind(value))),
+        scalar => Ok((name, scalar)),
+    };
     members.into_iter().map(member).collect::<Result<_, _>>().map(QuotaSpec::Members)
 }
 
@@ -59,4 +63,17 @@ fn scalar(value: &RawValue) -> Result<QuotaSpec, String> {
         Some(b'n') => QuotaSpec::Nothing,
         _ => QuotaSpec::Word(value.get().to_owned()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_strings() {
+        for (name, is_valid) in [(r#""a""#, true), ("5", false), ("true", false)] {
+            let quotas = format!(r#"[{{"name": {name}, "limit": 1, "per": "1m"}}]"#);
+            assert_eq!(written(serde_json::from_str(&quotas).unwrap()).is_ok(), is_valid, "{name}");
+        }
+    }
 }
