@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_change_opens_is_told() {
+    fn openings_of_a_change_are_reported() {
         let tokens = |names: &[&str]| names.iter().map(|name| TokenHash::of(name)).collect::<Vec<_>>();
         let access = |check: &[&str], admin: &[&str], allow_anonymous| Access {
             check: tokens(check),

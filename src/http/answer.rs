@@ -107,7 +107,7 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
         let states = decision.policy.quotas.iter().zip(&decision.quotas);
         object.list("quotas", states, |(quota, state), out| write_quota(out, quota, state));
     } else if decision.allowed {
-        // A known denial asked no store. Shadow turns it into an allowed decision, with the one
+        // A known denial calls no store. Shadow turns it into an allowed decision, with the one
         // known quota.
         let state = |&Binding { remaining, reset_after, .. }| QuotaState { remaining, reset_after };
         let known = quota.zip(binding.map(state));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn any_key_is_repeated_and_every_member_is_there() {
+    fn answer_repeats_the_key_and_has_every_member() {
         let mut decision =
             decision(&[("1s", 10, 1_000_000), ("1m", 20, 60_000_000)], &[(7, 1), (8, 2001)], Wait::Never);
         decision.source = Source::Fallback;
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(written(key, &decision), expected);
         }
         (decision.source, decision.fallback, decision.binding) = (Source::Prefilter, None, None);
-        let told = written("k", &decision);
-        assert_eq!((&told["limit"], &told["quota"], told.get("quotas")), (&Value::Null, &Value::Null, None));
+        let denial = written("k", &decision);
+        assert_eq!((&denial["limit"], &denial["quota"], denial.get("quotas")), (&Value::Null, &Value::Null, None));
     }
 }

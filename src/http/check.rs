@@ -140,11 +140,11 @@ pub(super) async fn decide(node: &Node, check: &Check) -> Result<Decision, Probl
 /// Decides the well-formed items together, and writes each decision or fault in its item's place.
 async fn answer_each(node: &Node, items: Vec<explain::Item>) -> Response {
     let mut checks: Vec<Check> = Vec::with_capacity(items.len());
-    let mut ask = |check| {
+    let mut queue = |check| {
         checks.push(check);
         checks.len() - 1
     };
-    let items: Vec<Result<usize, Problem>> = items.into_iter().map(|item| item.map(&mut ask)).collect();
+    let items: Vec<Result<usize, Problem>> = items.into_iter().map(|item| item.map(&mut queue)).collect();
     let decisions = node.engine.check_batch(&checks).await;
     let policies = node.engine.policies();
     let mut problems = Problems::new(&policies, items.iter().filter(|item| item.is_err()).count());

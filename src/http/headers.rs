@@ -182,16 +182,16 @@ pub(super) mod tests {
             // No counter was read, so there are no quota fields.
             (decision(two, &[], Wait::For(S)), [None, None, Some("1")]),
         ];
-        for (decision, told) in cases {
-            assert_eq!(fields(&decision), told.map(|field| field.map(str::to_owned)));
+        for (decision, expected) in cases {
+            assert_eq!(fields(&decision), expected.map(|field| field.map(str::to_owned)));
         }
     }
 
     #[test]
-    fn a_denial_that_knows_one_quota_tells_of_that_one() {
+    fn known_denial_reports_its_one_quota() {
         let mut denial = decision(&[("1s", 10, 1_000_000), ("1m", 20, 60_000_000)], &[], Wait::For(2_100_000));
         denial.binding = Some(Binding { quota: 1, remaining: 0, reset_after: 59_000_001 });
-        let told = [r#""1s";q=10;w=1, "1m";q=20;w=60"#, r#""1m";r=0;t=3"#, "3"];
-        assert_eq!(fields(&denial), told.map(|field| Some(field.to_owned())));
+        let expected = [r#""1s";q=10;w=1, "1m";q=20;w=60"#, r#""1m";r=0;t=3"#, "3"];
+        assert_eq!(fields(&denial), expected.map(|field| Some(field.to_owned())));
     }
 }

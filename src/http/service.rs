@@ -23,7 +23,7 @@ use super::problem::{Problem, panicked};
 use super::refusals::Reason;
 use super::request::body::DrainOnDrop;
 use super::shed::Admitted;
-use super::tokens::Stopped;
+use super::tokens::Denied;
 use super::{calls, check, framing, request_id, tokens, trace};
 use crate::access::Reach;
 
@@ -98,8 +98,8 @@ impl Inner {
         }
         match tokens::permit(&self.node.reloader.access(), self.reach, call.map(|call| call.need), &head.headers) {
             Ok(()) => {}
-            Err(Stopped::NotFound) => return Problem::not_found(&head.uri).into_response(),
-            Err(Stopped::Refused(refused)) => {
+            Err(Denied::NotFound) => return Problem::not_found(&head.uri).into_response(),
+            Err(Denied::Refused(refused)) => {
                 self.node.refusals.call(refused.into(), caller);
                 return Problem::refused(refused).into_response();
             }

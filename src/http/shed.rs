@@ -150,7 +150,8 @@ impl Load {
             return None;
         }
         let is_light = body.size_hint().upper().is_some_and(|length| length <= LIGHT as u64);
-        let heavy = (!is_light).then(|| HeavyBody(Arc::new(Held { load: self.clone(), bytes: AtomicUsize::new(0) })));
+        let heavy =
+            (!is_light).then(|| HeavyBody(Arc::new(Reservation { load: self.clone(), bytes: AtomicUsize::new(0) })));
         Some(Admitted { calls: counted.then_some(&self.0.calls), heavy })
     }
 
@@ -226,10 +227,10 @@ impl Drop for Admitted<'_> {
 
 /// A body that is or may become heavy. Once it is, all its bytes count until all clones drop.
 #[derive(Debug, Clone)]
-pub(super) struct HeavyBody(Arc<Held>);
+pub(super) struct HeavyBody(Arc<Reservation>);
 
 #[derive(Debug)]
-struct Held {
+struct Reservation {
     load: Load,
     bytes: AtomicUsize,
 }
@@ -240,7 +241,7 @@ impl HeavyBody {
         if arrived <= UNCOUNTED {
             return true;
         }
-        let Held { load, bytes } = &*self.0;
+        let Reservation { load, bytes } = &*self.0;
         let more = arrived - bytes.swap(arrived, Ordering::Relaxed);
         let all = load.0.body_bytes.fetch_add(more, Ordering::Relaxed) + more;
         if all > load.0.max_body_bytes {
@@ -251,7 +252,7 @@ impl HeavyBody {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.load.0.body_bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
     }

@@ -38,24 +38,24 @@ pub(super) fn body_ended() {
 /// Runs a connection without its needless wakes.
 pub(crate) async fn suppress_spurious_wakes<F: Future>(connection: F) -> F::Output {
     let mut connection = pin!(connection);
-    let mut quiet: Option<Quiet> = None;
+    let mut kept: Option<SuppressingWaker> = None;
     poll_fn(|cx| {
-        let quiet = match &mut quiet {
-            Some(quiet) if quiet.task.task.will_wake(cx.waker()) => quiet,
-            outdated => outdated.insert(Quiet::new(cx.waker())),
+        let kept = match &mut kept {
+            Some(kept) if kept.task.task.will_wake(cx.waker()) => kept,
+            outdated => outdated.insert(SuppressingWaker::new(cx.waker())),
         };
-        quiet.turn(|cx| connection.as_mut().poll(cx))
+        kept.turn(|cx| connection.as_mut().poll(cx))
     })
     .await
 }
 
 /// A waker of one connection, valid as long as its task keeps its waker.
-struct Quiet {
+struct SuppressingWaker {
     task: Arc<Task>,
     waker: Waker,
 }
 
-impl Quiet {
+impl SuppressingWaker {
     fn new(task: &Waker) -> Self {
         let task = Arc::new(Task { task: task.clone() });
         Self { waker: Waker::from(task.clone()), task }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_wake_of_a_body_that_ended_is_for_nothing() {
+    fn only_the_wake_of_an_ended_body_is_suppressed() {
         assert_eq!(woken(|_| {}), 0);
         assert_eq!(woken(Waker::wake_by_ref), 1, "it yields");
         let end = |waker: &Waker| {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_elsewhere_is_heard_at_once() {
+    fn wakes_from_outside_a_turn_pass() {
         let from_another_thread = |waker: &Waker| {
             let waker = waker.clone();
             std::thread::spawn(move || waker.wake()).join().unwrap();

@@ -8,7 +8,7 @@ use crate::access::{Access, Need, Reach, Refused};
 pub(super) const CHALLENGE: HeaderValue = HeaderValue::from_static(r#"Bearer realm="tollgate""#);
 
 /// The reason for a rejected call.
-pub(super) enum Stopped {
+pub(super) enum Denied {
     /// 401 without a known token. 403 for a token without the right, or for a page without a token.
     Refused(Refused),
     /// 404: only operators learn that a path has no call.
@@ -19,7 +19,7 @@ pub(super) enum Stopped {
 ///
 /// # Errors
 /// The reason for the rejection.
-pub(super) fn permit(access: &Access, reach: Reach, need: Option<Need>, headers: &HeaderMap) -> Result<(), Stopped> {
+pub(super) fn permit(access: &Access, reach: Reach, need: Option<Need>, headers: &HeaderMap) -> Result<(), Denied> {
     let permit = |need| access.permit(need, reach, || bearer(headers));
     let need = match need {
         // Pages do not get the policies that every caller on this machine may read.
@@ -28,11 +28,11 @@ pub(super) fn permit(access: &Access, reach: Reach, need: Option<Need>, headers:
     };
     match need {
         Some(Need::Admin) if access.admin.is_empty() && is_of_a_page(headers) => {
-            permit(Need::Admin).and(Err(Refused::Page)).map_err(Stopped::Refused)
+            permit(Need::Admin).and(Err(Refused::Page)).map_err(Denied::Refused)
         }
-        Some(need) => permit(need).map_err(Stopped::Refused),
+        Some(need) => permit(need).map_err(Denied::Refused),
         None if permit(Need::Admin).is_ok() => Ok(()),
-        None => permit(Need::Check).map_err(Stopped::Refused).and(Err(Stopped::NotFound)),
+        None => permit(Need::Check).map_err(Denied::Refused).and(Err(Denied::NotFound)),
     }
 }
 

@@ -26,8 +26,8 @@ pub(super) const USAGE: Operation = Operation {
 
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
-    let asked = node.engine.usage(&check, node.reloader.limits().waiting()).await;
-    let (decision, history) = asked.map_err(|error| node.refused(&error))?;
+    let usage = node.engine.usage(&check, node.reloader.limits().waiting()).await;
+    let (decision, history) = usage.map_err(|error| node.refused(&error))?;
     let mut response = answer::object(|object| {
         answer::members(object, &check.key, &decision);
         // Absent if the policy keeps none or the store did not report it. `top_metas` is also

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_in_utf8_is_taken_whatever_its_spelling() {
+    fn json_media_types_are_accepted_in_any_spelling() {
         for taken in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\";v=1"] {
             assert!(is_json(taken), "{taken}");
         }

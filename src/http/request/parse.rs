@@ -144,13 +144,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_has_its_default() {
+    fn omitted_members_have_defaults() {
         let check = check(br#"{"key": "a\u0000b"}"#).unwrap();
         assert_eq!((check.policy.as_str(), check.key.as_str(), check.cost), ("default", "a\0b", 1));
     }
 
     #[test]
-    fn both_readings_agree_on_what_is_right() {
+    fn both_readers_agree_on_valid_bodies() {
         let body = br#" {"cost": 0, "meta": "m", "policy": "p", "key": "\u00e4/\\", "id": "once"} "#;
         let (fast, slow) = (check(body).unwrap(), explain::check(body).unwrap());
         assert_eq!((fast.policy, fast.key, fast.cost), (slow.policy, slow.key, slow.cost));

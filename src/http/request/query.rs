@@ -78,11 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told() {
+    fn every_fault_is_reported() {
         let faults = usage(Some("polic=a&x=%FF&polic=b&x=%FF&policy=a&policy=b&policy=c")).unwrap_err();
-        let told: Vec<_> = faults.listed.iter().map(ToString::to_string).collect();
+        let reported: Vec<_> = faults.listed.iter().map(ToString::to_string).collect();
         assert_eq!(
-            told,
+            reported,
             [
                 "/polic is not known: did you mean \"policy\"?",
                 "/x is not percent-encoded UTF-8",
