@@ -6,14 +6,9 @@
 //! The map is keyed by fingerprint (128 bits under random keys), so an entry costs the same for any
 //! key. Each key and each record of an id occupies a place of the store's capacity. Only a new one
 //! needs a place, so a check of a known key pays nothing for that.
-//!
-//! [`MemoryStore::sweep`] periodically drops expired state from the whole map. A check that finds
-//! no place first sweeps a part of the map. The map has many small shards, so that a sweep never
-//! delays a check.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::work::{Done, Work};
@@ -21,7 +16,7 @@ use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
 use crate::limit::history::Counting;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
-use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::limit::time::MICROS_PER_SECOND;
 
 mod capacity;
 
@@ -29,19 +24,15 @@ mod ids;
 
 mod key;
 
+mod sweep;
+
 use capacity::{Account, Capacity};
 use key::{Id, KeyState};
+use sweep::Reclaim;
 
 /// Shards of the map. At the default capacity each has 4,000 keys, and a sweep takes well under 1
 /// ms.
 const SHARDS: usize = 1024;
-
-/// Minimum time between two partial sweeps for checks without a place, us. At this rate they cover
-/// a full store of the default size in two seconds.
-const RECLAIM_EVERY: Micros = 2_000;
-
-/// A partial sweep ends with the shard in which it reaches this many keys.
-const RECLAIM_KEYS: usize = 1024;
 
 /// The records of one key's ids may occupy an eighth of all places, or this many if that is more.
 const MIN_IDS_OF_A_KEY: usize = 1000;
@@ -66,14 +57,6 @@ type Shard = HashMap<Fingerprint, Kept, FingerprintState>;
 struct Kept {
     account: Arc<Account>,
     state: KeyState,
-}
-
-/// The progress of the partial sweeps.
-#[derive(Debug, Default)]
-struct Reclaim {
-    /// When the next sweep is due, us.
-    next: AtomicU64,
-    shard: AtomicUsize,
 }
 
 /// Why there is no place.
@@ -274,54 +257,6 @@ impl MemoryStore {
                 false
             }
         }
-    }
-
-    /// Drops expired keys, and frees their memory.
-    pub fn sweep(&self) {
-        let now = self.clock.now();
-        for shard in &self.shards {
-            self.sweep_shard(&mut lock(shard), now);
-        }
-    }
-
-    /// Sweeps a part of the map, unless a recent sweep did. Returns whether that freed a place.
-    fn reclaim(&self) -> bool {
-        let Reclaim { next, shard } = &self.reclaim;
-        let (now, due) = (self.clock.now(), next.load(Ordering::Relaxed));
-        let is_mine = || next.compare_exchange(due, now + RECLAIM_EVERY, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if now < due || !is_mine() {
-            return false;
-        }
-        let (mut seen, mut freed) = (0, 0);
-        for _ in 0..SHARDS {
-            let mut shard = lock(&self.shards[shard.fetch_add(1, Ordering::Relaxed) % SHARDS]);
-            seen += shard.len();
-            freed += self.sweep_shard(&mut shard, now);
-            if seen >= RECLAIM_KEYS {
-                break;
-            }
-        }
-        freed > 0
-    }
-
-    /// Drops state that has expired at `now` (us). Returns the number of freed places.
-    fn sweep_shard(&self, shard: &mut Shard, now: Micros) -> usize {
-        let mut freed = 0;
-        shard.retain(|_, Kept { account, state }| {
-            // A refund may have emptied it before.
-            let before = state.records();
-            state.sweep(now);
-            let gone = before - state.records() + usize::from(state.is_empty());
-            if gone > 0 {
-                self.capacity.release(account, gone);
-                freed += gone;
-            }
-            !state.is_empty()
-        });
-        if shard.len() < shard.capacity() / 4 {
-            shard.shrink_to_fit();
-        }
-        freed
     }
 
     /// Keys and records of ids that the store holds.

@@ -2,16 +2,34 @@
 //!
 //! # The contract
 //!
-//! [`Store::take`] decides a list of costs for one key under one policy. Both stores decide the
-//! costs in order, each all or nothing over the policy's quotas. They use their own clock (Redis:
-//! the shard's), read once per call. They charge exactly the allowed costs. A denial and cost 0
-//! store nothing and extend nothing. `retry_after` follows from the state after the whole call. The
-//! same calls at the same instants get equal verdicts.
+//! **One call is one atomic step** on the counts of one key under one policy. The store's own clock
+//! decides it, read once per call. Redis uses the clock of the key's shard.
 //!
-//! An error means that no verdict is known. Three errors may follow a charge:
-//! [`StoreError::Unknown`], [`StoreError::Timeout`] and [`StoreError::NoReplicaAck`]. The store
-//! never repeats such a call. After any other error nothing was charged. The caller sets the
-//! deadline. Dropping the future gives up the answer, but not always the charge.
+//! **Costs are decided in order.** Each cost charges all quotas of the policy, or none. A denial
+//! and cost 0 store nothing and extend nothing. `retry_after` follows from the state after the
+//! whole call.
+//!
+//! **Both stores decide alike.** The same calls at the same instants get equal verdicts, since both
+//! compute them with [`decide`](crate::limit::decision::decide).
+//!
+//! **Refunds are safe.** A give-back, a refund or a reset never makes a count negative. It never
+//! creates a key, and never extends the life of one. It changes all quotas, or none.
+//!
+//! **An id charges once.** Later calls with the id return the first decision, for at least five
+//! minutes and at most a day. A denied check leaves no record, so a retry decides again.
+//!
+//! **An error means that no verdict is known.** [`StoreError::is_unexecuted`] tells whether the
+//! store certainly did nothing. Otherwise a charge is possible, and the store never repeats such a
+//! call. [`StoreError::NoReplicaAck`] means that the primary did charge.
+//!
+//! **The caller sets the deadline.** Dropping the future gives up the answer, but not always the
+//! charge.
+//!
+//! **Answers become stale by slot.** [`Store::slot`] names the unit in which counts move or vanish.
+//! `Generations` counts such events, and the pre-filter then forgets the slot's keys.
+//!
+//! **Memory is bounded.** The embedded store rejects a new key when its policy has no place left.
+//! In Redis every key expires.
 
 use std::sync::Arc;
 use std::time::Duration;
