@@ -17,12 +17,12 @@
 //!             http/request/body    content type, size and time of the body
 //! 2. Parse    http/request/parse   a valid body in one parse
 //!             http/request/explain a faulty body again, to report every fault
-//! 3. Resolve  engine               policy by name, key normalised, fingerprint of both
+//! 3. Resolve  engine/request       policy by name, key normalised, fingerprint of both
 //!             engine/inline        the check's own quotas, if it has any
 //!             limit/lists          an override; deny and allow decide       -> source: list
 //! 4. Filter   prefilter.denial     a known denial                           -> source: prefilter
 //!             prefilter.question   notes the instant and the generation of the key's slot
-//! 5. Ask      store.take           within the policy's timeout              -> source: store
+//! 5. Call     engine/store_call    store.take, within the policy's timeout  -> source: store
 //!
 //!    Embedded store
 //!             store/memory         limit::decision::decide, under the lock of a map shard

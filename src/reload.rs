@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use arc_swap::{ArcSwap, Guard};
 use tokio::sync::Mutex;
 
 use crate::access::Access;
 use crate::clock::unix_micros;
-use crate::config::{Config, Fault, Faults, Limits, ServerTls, Setup, Watched};
+use crate::config::{Config, Fault, Faults, Limits, Running, ServerTls, Setup, Watched};
 use crate::engine::{Changes, Engine};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -38,8 +38,6 @@ pub struct Reloader {
     /// disk.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
-    access: ArcSwap<Access>,
-    tls: ArcSwapOption<ServerTls>,
 }
 
 /// The result of the last reload, where the start counts as the first. Instants are in us since the
@@ -100,8 +98,6 @@ impl Reloader {
             reloading: Mutex::new(()),
             watched: ArcSwap::from_pointee(started.files.clone()),
             last: ArcSwap::from_pointee(last),
-            access: ArcSwap::from_pointee(started.access.clone()),
-            tls: ArcSwapOption::from_pointee(started.tls.clone()),
             started,
         }
     }
@@ -161,14 +157,14 @@ impl Reloader {
         self.last.load_full()
     }
 
-    /// The access rules in force.
-    pub fn access(&self) -> Guard<Arc<Access>> {
-        self.access.load()
+    /// The configuration in force.
+    pub fn running(&self) -> Guard<Arc<Running>> {
+        self.engine.running()
     }
 
     /// The TLS settings of new connections, or `None` for plain text.
     pub fn tls(&self) -> Option<Arc<ServerTls>> {
-        self.tls.load_full()
+        self.running().tls.clone()
     }
 
     /// Reads the file on a thread that may wait for a disk.
@@ -184,15 +180,20 @@ impl Reloader {
         let version = config.policies.version.clone();
         self.watched.store(Arc::new(config.files));
         let waits = |setting| restart_needed.contains(&setting);
-        let access = Some(config.access).filter(|_| !waits("auth"));
-        let tls = config.tls.filter(|_| !waits("tls"));
-        if let Some(access) = &access {
-            warn_of_openings(&self.access.load(), access);
-        }
-        let settings = self.replace_settings(access, tls);
+        let before = self.running();
+        let next = Running {
+            policies: Arc::new(config.policies),
+            access: if waits("auth") { before.access.clone() } else { config.access },
+            tls: match config.tls {
+                Some(tls) if !waits("tls") => Some(Arc::new(tls)),
+                _ => before.tls.clone(),
+            },
+        };
+        warn_of_openings(&before.access, &next.access);
+        let settings = changed_settings(&before, &next);
         warn_of_files(&config.warnings);
-        warn_of_end(self.tls.load().as_deref(), at);
-        let changes = self.engine.replace(config.policies);
+        warn_of_end(next.tls.as_deref(), at);
+        let changes = self.engine.replace(next);
         let last =
             LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };
         self.last.store(Arc::new(last));
@@ -212,20 +213,6 @@ impl Reloader {
         Reloaded { changes, settings, restart_needed }
     }
 
-    /// Puts changed settings into force and returns their names. `None` leaves a setting as it is.
-    fn replace_settings(&self, access: Option<Access>, tls: Option<ServerTls>) -> Vec<&'static str> {
-        let mut changed = Vec::new();
-        if let Some(access) = access.filter(|access| **self.access.load() != *access) {
-            self.access.store(Arc::new(access));
-            changed.push("auth");
-        }
-        if tls.is_some() && self.tls.load().as_deref() != tls.as_ref() {
-            self.tls.store(tls.map(Arc::new));
-            changed.push("tls");
-        }
-        changed
-    }
-
     /// The files as they are now. A blocking thread looks at them, so a file system that hangs
     /// delays only the caller.
     async fn look_again(&self) -> Vec<Watched> {
@@ -234,6 +221,12 @@ impl Reloader {
         let looked = tokio::task::spawn_blocking(move || watched.iter().map(Watched::look_again).collect());
         looked.await.unwrap_or_else(|_| Vec::clone(&known))
     }
+}
+
+/// The names of the changed settings, besides the policies.
+fn changed_settings(before: &Running, next: &Running) -> Vec<&'static str> {
+    let changed = [("auth", before.access != next.access), ("tls", before.tls != next.tls)];
+    changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
 }
 
 /// Warns of a certificate that has ended at `now`, or ends soon.

@@ -53,6 +53,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "deadline",
             "timeouts",
             "config::Policies",
+            "config::Running",
             "config::inline",
             "telemetry",
             "store",

@@ -70,6 +70,8 @@ mod version;
 
 mod restart;
 
+mod running;
+
 #[cfg(test)]
 mod tests;
 
@@ -87,6 +89,7 @@ pub use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use login::{Login, Password};
 pub use resolve::{built_in, load};
+pub use running::Running;
 pub use scalar::visible;
 pub use setup::Setup;
 pub use source::{Overrides, Source};

@@ -1,11 +1,20 @@
-//! Failed checks, and replies of the store without a decision.
+//! The answer to a check: a decision, or the reason why there is none.
 
-use super::{Cause, Fallback};
+use smallvec::SmallVec;
+
+use super::decision::Decision;
+use super::reason::{Cause, Fallback};
 use crate::config::inline::QuotaFault;
 use crate::limit::decision::Verdict;
 use crate::limit::key::NotAnAddress;
 use crate::limit::policy::OnStoreFailure;
 use crate::store::{Done, StoreError, Taken};
+
+/// The result of a check.
+pub type Answer = Result<Decision, CheckError>;
+
+/// One answer per cost, in order.
+pub(super) type Answers = SmallVec<[Answer; 1]>;
 
 /// Why there is no decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,4 +66,9 @@ pub(super) fn unexpected_reply(done: &Done) -> CheckError {
 
 pub(super) fn missing_answer() -> CheckError {
     CheckError::StoreUnavailable(StoreError::Timeout)
+}
+
+/// The answer to one check. The callee guarantees one answer per check.
+pub(super) fn only(mut answers: Answers) -> Answer {
+    answers.pop().unwrap_or_else(|| Err(missing_answer()))
 }

@@ -11,8 +11,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use smallvec::{SmallVec, smallvec};
 
-use super::check::{Answer, Answers, only};
-use super::error::missing_answer;
+use super::answer::{Answer, Answers, missing_answer, only};
 use super::request::{Resolved, metas};
 use super::trace::attributes;
 use super::{Check, CheckError, Engine};

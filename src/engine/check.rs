@@ -1,22 +1,14 @@
 //! One check: a list or a known denial decides it locally, or else the store. If the store fails,
 //! the fallback answers. Checks of many keys take the same steps.
 
-use smallvec::SmallVec;
-
-use super::error::missing_answer;
+use super::answer::{Answer, only};
 use super::request::{Resolved, metas};
 use super::store_call::StoreCall;
 use super::trace::attributes;
-use super::{Check, CheckError, Decision, Engine};
+use super::{Check, Decision, Engine};
 use crate::limit::time::{Micros, micros};
 use crate::store::Subject;
 use crate::telemetry::traces;
-
-/// The result of a check.
-pub type Answer = Result<Decision, CheckError>;
-
-/// One answer per cost, in order.
-pub(super) type Answers = SmallVec<[Answer; 1]>;
 
 impl Engine {
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -71,9 +63,4 @@ impl Engine {
     pub(super) fn note_answers(&self, subject: &Subject, answers: &[Answer], since: Micros) {
         self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
     }
-}
-
-/// The answer to one check. The callee guarantees one answer per check.
-pub(super) fn only(mut answers: Answers) -> Answer {
-    answers.pop().unwrap_or_else(|| Err(missing_answer()))
 }

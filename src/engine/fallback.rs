@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::error::{cause, only_verdict};
+use super::answer::{cause, only_verdict};
 use super::{CheckError, Decision, Fallback, Reason, Source};
-use crate::limit::amend::Receipt;
 use crate::limit::decision::{Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::refunds::Receipt;
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::store::{Charged, Done, MemoryStore, StoreError, Subject, Taken, Work};
 

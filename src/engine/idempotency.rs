@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::check::Answer;
-use super::error::{missing_answer, only_verdict, unexpected_reply};
+use super::answer::{Answer, missing_answer, only_verdict, unexpected_reply};
 use super::request::{Resolved, metas};
 use super::{Check, CheckError, Decision, Engine};
 use crate::limit::time::Micros;

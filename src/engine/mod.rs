@@ -14,11 +14,11 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use tokio::sync::{Semaphore, watch};
 
 use crate::clock::Clock;
-use crate::config::Policies;
+use crate::config::{Policies, Running};
 use crate::limit::key::Fingerprinter;
 use crate::prefilter::Prefilter;
 use crate::store::Store;
@@ -47,7 +47,7 @@ mod decision;
 
 mod reason;
 
-mod error;
+mod answer;
 
 mod inline;
 
@@ -61,9 +61,8 @@ mod trace;
 
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Meta, ShardHealth};
-pub use check::Answer;
+pub use answer::{Answer, CheckError};
 pub use decision::{Binding, Decision};
-pub use error::CheckError;
 pub use multi_check::{MultiCheck, RejectedCheck};
 pub use reason::{Cause, Fallback, Reason, Source};
 pub use refunds::{Refund, RefundResult};
@@ -77,7 +76,7 @@ use tally::Tally;
 /// Answers checks. Each node has one engine, and all listeners share it.
 #[derive(Debug)]
 pub struct Engine {
-    policies: ArcSwap<Policies>,
+    running: ArcSwap<Running>,
     inline: InlinePolicies,
     fingerprinter: Fingerprinter,
     prefilter: Prefilter,
@@ -92,11 +91,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(policies: Policies, prefilter: Prefilter, store: Store, fallback: FallbackStore, clock: Clock) -> Self {
-        let tally = Tally::default();
-        tally.know(policies.by_name.keys().map(String::as_str));
+    pub fn new(
+        running: impl Into<Running>,
+        prefilter: Prefilter,
+        store: Store,
+        fallback: FallbackStore,
+        clock: Clock,
+    ) -> Self {
+        let (running, tally) = (running.into(), Tally::default());
+        tally.know(running.policies.by_name.keys().map(String::as_str));
         let engine = Self {
-            policies: ArcSwap::from_pointee(policies),
+            running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
             fingerprinter: Fingerprinter::default(),
             prefilter,
@@ -113,7 +118,12 @@ impl Engine {
 
     /// The policies in force.
     pub fn policies(&self) -> Arc<Policies> {
-        self.policies.load_full()
+        self.running.load().policies.clone()
+    }
+
+    /// The configuration in force.
+    pub fn running(&self) -> Guard<Arc<Running>> {
+        self.running.load()
     }
 
     /// The state of the store's parts.

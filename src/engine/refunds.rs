@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::{only_verdict, unexpected_reply};
+use super::answer::{only_verdict, unexpected_reply};
 use super::request::Resolved;
 use super::trace::attributes;
 use super::{CheckError, Decision, Engine};
-use crate::limit::amend::Receipt;
+use crate::limit::refunds::Receipt;
 use crate::limit::time::micros;
 use crate::prefilter::Prefilter;
 use crate::store::{Done, StoreError, Subject, Work};

@@ -1,10 +1,10 @@
-//! Replaces all policies in force at once.
+//! Replaces the configuration in force at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use crate::config::Policies;
+use crate::config::{Policies, Running};
 use crate::timeouts;
 
 /// The changes of a reload, by policy name.
@@ -16,26 +16,18 @@ pub struct Changes {
 }
 
 impl Engine {
-    /// Puts `policies` into force at once. Running checks end under their old policies. Counts
-    /// continue, since the counters' keys contain no limit.
+    /// Puts `next` into force at once. Running checks end under their old policies. Counts continue,
+    /// since the counters' keys contain no limit.
     ///
     /// An unchanged policy stays the same object, so its known denials stay valid. A changed policy
     /// is a new object, which invalidates known denials and open questions.
-    pub fn replace(&self, mut policies: Policies) -> Changes {
-        let old = self.policies.load_full();
-        let mut changes = Changes::default();
-        for (name, policy) in &mut policies.by_name {
-            match old.by_name.get(name) {
-                Some(known) if known == policy => *policy = known.clone(),
-                Some(_) => changes.changed.push(name.clone()),
-                None => changes.added.push(name.clone()),
-            }
-        }
-        changes.removed = old.by_name.keys().filter(|name| !policies.by_name.contains_key(*name)).cloned().collect();
+    pub fn replace(&self, next: impl Into<Running>) -> Changes {
+        let mut next = next.into();
+        let changes = keep_unchanged(&self.policies(), Arc::make_mut(&mut next.policies));
+        let policies = next.policies.clone();
         self.store.set_response_timeout(response_timeout(&policies));
-        let policies = Arc::new(policies);
         self.tally.know(policies.by_name.keys().map(String::as_str));
-        self.policies.store(policies.clone());
+        self.running.store(Arc::new(next));
         self.divide_stores();
         self.tally.drop_gone(|name| policies.by_name.contains_key(name));
         self.inline
@@ -52,6 +44,20 @@ impl Engine {
         }
         self.fallback.set_policies(names());
     }
+}
+
+/// Reuses the object of each unchanged policy.
+fn keep_unchanged(old: &Policies, next: &mut Policies) -> Changes {
+    let mut changes = Changes::default();
+    for (name, policy) in &mut next.by_name {
+        match old.by_name.get(name) {
+            Some(known) if known == policy => *policy = known.clone(),
+            Some(_) => changes.changed.push(name.clone()),
+            None => changes.added.push(name.clone()),
+        }
+    }
+    changes.removed = old.by_name.keys().filter(|name| !next.by_name.contains_key(*name)).cloned().collect();
+    changes
 }
 
 /// The response timeout of store connections.

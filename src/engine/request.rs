@@ -49,8 +49,8 @@ impl Resolved {
 
 impl Engine {
     pub(super) fn resolve(&self, check: &Check) -> Result<Resolved, CheckError> {
-        let policies = self.policies.load();
-        let policy = configured(&policies, &check.policy)?;
+        let running = self.running.load();
+        let policy = configured(&running.policies, &check.policy)?;
         let key = policy.key_type.normalise(&check.key)?;
         let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
         let (policy, listed) = match policy.applied(&key, &check.key) {
@@ -63,8 +63,8 @@ impl Engine {
 
     /// Resolves a key to the policy that counts it, even if a list decides for it.
     pub(super) fn resolve_counted(&self, policy: &str, key: &str) -> Result<Resolved, CheckError> {
-        let policies = self.policies.load();
-        let policy = configured(&policies, policy)?;
+        let running = self.running.load();
+        let policy = configured(&running.policies, policy)?;
         let normalised = policy.key_type.normalise(key)?;
         let listed = match policy.applied(&normalised, key) {
             Applied::Listed(listed) => Some(listed),

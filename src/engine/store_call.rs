@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::check::Answers;
+use super::answer::Answers;
 use super::fallback::FallbackAnswer;
 use super::{CheckError, Decision, Engine};
 use crate::deadline::within;

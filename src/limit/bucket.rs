@@ -8,15 +8,11 @@
 //! 1 / units us. A microsecond is `units` fractions, and a unit is `per` fractions. Both are
 //! divided by their greatest common divisor. No step rounds, so the bucket never drifts.
 
-use std::num::NonZeroU64;
-
-use super::amend::Entry;
 use super::ledger::Ledger;
-use super::quota::{Quota, Rate, Rule};
+use super::quota::Quota;
+pub use super::rate::{MAX_DEBT, Terms};
+use super::receipt::Entry;
 use super::time::{Micros, Wait};
-
-/// The largest debt, in fractions. It is below 2^53, so Lua's doubles represent it exactly.
-pub const MAX_DEBT: u64 = 1 << 52;
 
 /// The debt of one key: `debt` fractions at the instant `at` (us). Each us repays `repaid` of its
 /// [`Terms`].
@@ -26,40 +22,6 @@ pub struct TokenBucket {
     pub debt: u64,
     /// Record of refundable charges. Most buckets have none.
     pub ledger: Option<Box<Ledger>>,
-}
-
-/// A rate in lowest terms: each us repays `repaid` fractions, and a unit costs `price` fractions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    pub repaid: u64,
-    pub price: u64,
-}
-
-impl Terms {
-    /// The terms of a rate.
-    pub fn of(rate: Rate) -> Self {
-        let shared = gcd(rate.units.get(), rate.per);
-        Self { repaid: rate.units.get() / shared, price: rate.per / shared }
-    }
-
-    /// The terms of a token bucket's quota. Any other quota counts as a limit that refills evenly
-    /// over its window.
-    pub fn of_quota(quota: &Quota) -> Self {
-        match quota.rule {
-            Rule::TokenBucket(rate) => Self::of(rate),
-            _ => Self::of(Rate { units: quota.limit, per: quota.window }),
-        }
-    }
-
-    /// The debt of an empty bucket that holds `burst`. Returns none if it cannot be exact.
-    pub fn capacity(self, burst: NonZeroU64) -> Option<u64> {
-        burst.get().checked_mul(self.price).filter(|debt| *debt <= MAX_DEBT)
-    }
-
-    /// Time until an empty bucket of `burst` is full, us, rounded up.
-    pub fn fill_time(self, burst: NonZeroU64) -> Option<Micros> {
-        Some(self.capacity(burst)?.div_ceil(self.repaid))
-    }
 }
 
 impl TokenBucket {
@@ -174,13 +136,10 @@ impl TokenBucket {
     }
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::quota::{Rate, Rule};
 
     fn quota(burst: u64, units: u64, per: Micros) -> Quota {
         let rate = Rate { units: units.try_into().unwrap(), per };

@@ -9,7 +9,7 @@
 //!
 //! A position on the line is where a front that never skips would be at an instant. `shift` sums
 //! all debt that the front has skipped or will skip. A charge at the end of the line ends at the
-//! debt after it plus `shift`. Its [`Entry`](super::amend::Entry) stores that sum, with the
+//! debt after it plus `shift`. Its [`Entry`](super::receipt::Entry) stores that sum, with the
 //! instant. `shift` restarts before it grows too large, and `rebased` corrects the positions of
 //! earlier charges. At the next restart, charges from before the first one count as repaid.
 //!
@@ -23,7 +23,7 @@
 
 use smallvec::SmallVec;
 
-use super::bucket::Terms;
+use super::rate::Terms;
 use super::time::Micros;
 
 /// Maximum number of holes. Beyond it, the two holes with the least debt between them merge at the

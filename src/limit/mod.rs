@@ -5,6 +5,8 @@ pub mod time;
 
 pub mod calendar;
 
+pub mod rate;
+
 pub mod quota;
 
 pub mod key;
@@ -21,6 +23,8 @@ pub mod window;
 
 pub mod fixed;
 
+pub mod receipt;
+
 pub mod ledger;
 
 pub mod bucket;
@@ -35,6 +39,6 @@ pub mod state;
 
 pub mod decision;
 
-pub mod amend;
+pub mod refunds;
 
 pub mod slot;

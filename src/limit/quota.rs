@@ -3,8 +3,9 @@
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 
-use super::bucket::Terms;
 use super::calendar::Calendar;
+pub use super::rate::Rate;
+use super::rate::Terms;
 use super::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, span_text};
 
 /// Maximum number of quotas of a policy, an override or a check.
@@ -65,15 +66,6 @@ pub enum Anchor {
     Calendar(Calendar),
 }
 
-/// The refill rate of a token bucket: `units` in each `per` us, evenly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
-    /// 1 to [`MAX_UNITS`].
-    pub units: NonZeroU64,
-    /// us, with the bounds of a window.
-    pub per: Micros,
-}
-
 impl Anchor {
     /// The name in the configuration. A calendar is a kind of `clock`.
     pub fn name(self) -> &'static str {
@@ -114,6 +106,17 @@ impl Quota {
             rule => (rule, self.window),
         };
         Self { name: self.name.clone(), limit, window, rule }
+    }
+}
+
+impl Terms {
+    /// The terms of a token bucket's quota. Any other quota counts as a limit that refills evenly
+    /// over its window.
+    pub fn of_quota(quota: &Quota) -> Self {
+        match quota.rule {
+            Rule::TokenBucket(rate) => Self::of(rate),
+            _ => Self::of(Rate { units: quota.limit, per: quota.window }),
+        }
     }
 }
 

@@ -1,11 +1,11 @@
 //! The use of one quota by one key: one variant per algorithm, all with the same methods.
 
-use super::amend::Entry;
 use super::bucket::TokenBucket;
 use super::digest::LogDigest;
 use super::fixed::FixedWindow;
 use super::log::SlidingLog;
 use super::quota::{Quota, Rule};
+use super::receipt::Entry;
 use super::time::{Micros, Wait};
 use super::window::{Grid, SlidingWindow};
 

@@ -34,7 +34,7 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     if policies.by_name.len() > MAX_SHOWN {
         lines.push("    ...".into());
     }
-    let with_token = node.reloader.access().permit(Need::Check, reach(&listeners.checks), || None).is_err();
+    let with_token = node.reloader.running().access.permit(Need::Check, reach(&listeners.checks), || None).is_err();
     lines.extend(try_line(&policies, &checks, with_token));
     lines.into_iter().map(|line| line + "\n").collect()
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::limit::amend::Receipt;
 use crate::limit::decision::{Ruling, Verdict};
 use crate::limit::history::{Charge, Note};
 use crate::limit::policy::Policy;
+use crate::limit::refunds::Receipt;
 use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
 

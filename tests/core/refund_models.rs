@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use tollgate::clock::Clock;
-use tollgate::limit::amend::Receipt;
 use tollgate::limit::bucket::Terms;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::log::max_entries;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
+use tollgate::limit::refunds::Receipt;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, MemoryStore, Subject, Work};
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::limit::amend::Receipt;
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
+use tollgate::limit::refunds::Receipt;
 use tollgate::store::{Done, MemoryStore, Store, StoreError, Subject, Work};
 
 use crate::support::dice::Dice;

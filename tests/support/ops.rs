@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tollgate::limit::amend::Receipt;
 use tollgate::limit::policy::Policy;
+use tollgate::limit::refunds::Receipt;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Work};
 

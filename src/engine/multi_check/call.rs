@@ -6,13 +6,12 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::sync::watch;
 
+use super::answer::{MultiCheck, RejectedCheck};
 use super::part::Part;
-use super::{MultiCheck, RejectedCheck};
-use crate::engine::check::{Answer, only};
-use crate::engine::error::{missing_answer, only_verdict, unexpected_reply};
+use crate::engine::answer::{Answer, missing_answer, only, only_verdict, unexpected_reply};
 use crate::engine::store_call::StoreCall;
 use crate::engine::{CheckError, Decision, Engine};
-use crate::limit::amend::Receipt;
+use crate::limit::refunds::Receipt;
 use crate::limit::time::{Micros, micros};
 use crate::store::{Done, StoreError, Work};
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::limit::amend::{Entry, Receipt};
 use crate::limit::decision::{QuotaState, Verdict};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::quota::Quota;
+use crate::limit::refunds::{Entry, Receipt};
 use crate::limit::time::Micros;
 
 /// Maximum number of records in a list; a key with more has a map. Most keys have one id.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::ids::{Record, Records, SharedQuotas};
-use crate::limit::amend::{self, Receipt, is_tentative};
 use crate::limit::bucket::Terms;
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::quota::{Quota, Rule};
+use crate::limit::refunds::{self, Receipt, is_tentative};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
@@ -81,7 +81,7 @@ impl KeyState {
                 let receipt = id.and_then(|id| self.receipt(policy, id.print, now));
                 self.give_back(policy, now, receipt.as_ref())
             }
-            (Work::Refund(cost), _) => self.amended(policy, now, |states| amend::refund(policy, states, now, *cost)),
+            (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
             (Work::Reset, _) => self.reset(policy, now),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
         }
@@ -176,7 +176,7 @@ impl KeyState {
     ) -> (Taken, Option<Receipt>) {
         let mut receipt = None;
         let taken = self.with(policy, now, |states| {
-            let (ruling, made) = amend::charge(policy, states, now, cost, mark);
+            let (ruling, made) = refunds::charge(policy, states, now, cost, mark);
             receipt = made;
             note_metas(policy, states, &ruling, metas);
             ruling
@@ -198,7 +198,7 @@ impl KeyState {
     }
 
     fn give_back(&mut self, policy: &Policy, now: Micros, receipt: Option<&Receipt>) -> Done {
-        let given = |states: &mut States| receipt.map_or(0, |receipt| amend::give_back(policy, states, now, receipt));
+        let given = |states: &mut States| receipt.map_or(0, |receipt| refunds::give_back(policy, states, now, receipt));
         self.amended(policy, now, given)
     }
 

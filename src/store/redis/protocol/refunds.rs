@@ -5,7 +5,7 @@ use redis::Cmd;
 
 use super::call::Call;
 use super::keys::recorded;
-use crate::limit::amend::{Entry, Receipt};
+use crate::limit::refunds::{Entry, Receipt};
 use crate::limit::time::millis_up;
 use crate::store::Taken;
 use crate::store::work::{Work, longest_life};

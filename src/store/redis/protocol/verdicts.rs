@@ -7,7 +7,7 @@ use super::call::Call;
 use super::refunds;
 use super::reply::unsigned;
 use super::states::states;
-use crate::limit::amend::{Receipt, charge, is_tentative};
+use crate::limit::refunds::{Receipt, charge, is_tentative};
 use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::policy::Algorithm;
 use crate::limit::time::Micros;

@@ -1,0 +1,24 @@
+//! The receipt of a charge, by which exactly that charge is refunded.
+
+use super::time::Micros;
+
+/// The data that a refund of one charge needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// When the store made the charge, by its clock, us.
+    pub at: Micros,
+    /// Units, at least 1.
+    pub cost: u64,
+    /// One per quota; none for a quota that the charge did not affect.
+    pub entries: Vec<Option<Entry>>,
+}
+
+/// The position of the charge in the state of one quota. For windows the instant suffices, and the
+/// entry is all 0. For a log the number is the recorded instant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// The charge's number among the refundable charges (`ledger.rs`).
+    pub number: u64,
+    /// The debt right after the charge, plus the ledger's `shift`, in fractions.
+    pub debt: u64,
+}
