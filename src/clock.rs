@@ -27,7 +27,7 @@ pub struct Clock {
 #[derive(Debug, Clone)]
 enum Source {
     System { started: Instant, epoch: Micros },
-    Manual { hand: Arc<AtomicU64>, wall: Arc<AtomicU64> },
+    Manual { time: Arc<AtomicU64>, wall: Arc<AtomicU64> },
 }
 
 #[derive(Debug, Default)]
@@ -55,14 +55,14 @@ impl Clock {
         Self { source: Source::System { started: Instant::now(), epoch: unix_micros() }, followed: None }
     }
 
-    /// A clock for tests that moves only with `hand`.
-    pub fn manual(hand: Arc<AtomicU64>) -> Self {
-        Self::manual_beside(hand.clone(), hand)
+    /// A clock for tests that moves only with `time`.
+    pub fn manual(time: Arc<AtomicU64>) -> Self {
+        Self::manual_beside(time.clone(), time)
     }
 
     /// A manual clock with a wall clock of its own.
-    pub fn manual_beside(hand: Arc<AtomicU64>, wall: Arc<AtomicU64>) -> Self {
-        Self { source: Source::Manual { hand, wall }, followed: None }
+    pub fn manual_beside(time: Arc<AtomicU64>, wall: Arc<AtomicU64>) -> Self {
+        Self { source: Source::Manual { time, wall }, followed: None }
     }
 
     /// A clock with the same source that `follow` moves forward to the wall clock.
@@ -76,7 +76,7 @@ impl Clock {
     pub fn now(&self) -> Micros {
         let now = match &self.source {
             Source::System { started, epoch } => epoch + micros(started.elapsed()),
-            Source::Manual { hand, .. } => hand.load(Ordering::SeqCst),
+            Source::Manual { time, .. } => time.load(Ordering::SeqCst),
         };
         now + self.followed.as_ref().map_or(0, |followed| followed.ahead.load(Ordering::SeqCst))
     }
@@ -122,15 +122,15 @@ mod tests {
     const START: Micros = 1_790_000_000_000_000;
     const DAY: Micros = 86_400_000_000;
 
-    fn hands() -> (Arc<AtomicU64>, Arc<AtomicU64>, Clock) {
-        let [hand, wall] = [(); 2].map(|()| Arc::new(AtomicU64::new(START)));
-        let clock = Clock::manual_beside(hand.clone(), wall.clone());
-        (hand, wall, clock)
+    fn times() -> (Arc<AtomicU64>, Arc<AtomicU64>, Clock) {
+        let [time, wall] = [(); 2].map(|()| Arc::new(AtomicU64::new(START)));
+        let clock = Clock::manual_beside(time.clone(), wall.clone());
+        (time, wall, clock)
     }
 
     #[test]
     fn a_clock_follows_a_wall_clock_that_is_more_than_a_second_ahead_and_no_other_clock_does() {
-        let (hand, wall, clock) = hands();
+        let (time, wall, clock) = times();
         let (following, other) = (clock.following(), clock.following());
         let clone = following.clone();
         wall.store(START + APART, Ordering::SeqCst);
@@ -138,14 +138,14 @@ mod tests {
         wall.store(START + DAY, Ordering::SeqCst);
         assert_eq!((following.follow(), following.now()), (Some(Step::Forward(DAY)), START + DAY));
         assert_eq!((clone.follow(), clone.now()), (None, START + DAY));
-        hand.store(START + 5, Ordering::SeqCst);
+        time.store(START + 5, Ordering::SeqCst);
         assert_eq!([following.now(), clone.now()], [START + DAY + 5; 2]);
         assert_eq!((clock.follow(), clock.now(), other.now()), (None, START + 5, START + 5));
     }
 
     #[test]
     fn a_wall_clock_that_is_behind_is_told_once_and_not_followed() {
-        let (hand, wall, clock) = hands();
+        let (time, wall, clock) = times();
         let following = clock.following();
         for _ in 0..2 {
             wall.store(START - APART, Ordering::SeqCst);
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!((told, following.now()), ([Some(Step::Behind(DAY)), None, None], START));
         }
         // They have met, and the wall clock runs ahead.
-        hand.store(START + 1, Ordering::SeqCst);
+        time.store(START + 1, Ordering::SeqCst);
         wall.store(START + DAY, Ordering::SeqCst);
         assert_eq!((following.follow(), following.now()), (Some(Step::Forward(DAY - 1)), START + DAY));
     }

@@ -47,7 +47,8 @@ impl Engine {
             .unwrap_or_else(|_| Err(vec![(0, missing_answer())]))
     }
 
-    /// Waits until no [`Engine::check_all_or_none`] is running, including calls whose callers have left.
+    /// Waits until no [`Engine::check_all_or_none`] is running, including calls whose callers have
+    /// left.
     pub async fn multi_checks_ended(&self) {
         self.inflight_multi_key.closed().await;
     }

@@ -16,8 +16,8 @@ pub struct Changes {
 }
 
 impl Engine {
-    /// Puts `next` into force at once. Running checks end under their old policies. Counts continue,
-    /// since the counters' keys contain no limit.
+    /// Puts `next` into force at once. Running checks end under their old policies. Counts
+    /// continue, since the counters' keys contain no limit.
     ///
     /// An unchanged policy stays the same object, so its known denials stay valid. A changed policy
     /// is a new object, which invalidates known denials and open questions.
