@@ -3,6 +3,15 @@
 //! One check is part of one script call on the primary of its key, through that primary's lane. The
 //! shard's clock decides. This node's clock only chooses which calendar windows a call carries.
 //!
+//! ```text
+//! RedisStore    the public calls
+//!   router      slot -> lane -> answer, and the only retry loop
+//!     topology  the lane of each slot
+//!     lane      one connection per primary: queue by key, pipeline, answers
+//!       connect   names, login, TLS, preflight
+//!       protocol  bytes in, bytes out; the scripts
+//! ```
+//!
 //! Checks do not use the redis crate's ClusterConnection. It repeats calls with an unknown outcome,
 //! blocks all shards while one is bad, and never notices a frozen one. Each lane uses one
 //! MultiplexedConnection instead.
