@@ -1,9 +1,13 @@
--- Token buckets (generic cell rate algorithm), as `pair_state.lua` has them. The pair: an instant, and what was owed
--- then, in fractions of the time in which one unit refills; see the core's `bucket.rs`.
+-- Token buckets (generic cell rate algorithm) in the format of `pair_state.lua`.
+--
+-- The pair is an instant and the debt at that instant. The unit of debt is a fraction of the time
+-- in which one unit refills. The core's `bucket.rs` explains it.
 --
 -- Numbers of a quota: fractions repaid in a us; fractions that a unit costs; burst; 0; 0; 0.
--- The tail: until when reservations may be taken back, us; the ledger's other numbers; and its holes, each what is owed
--- before it and how much it is; see the core's `ledger.rs`.
+--
+-- The tail begins with the instant until which reservations may be undone, us. The ledger's other
+-- numbers follow, then its holes. Each hole has the debt before it and its length. The core's
+-- `ledger.rs` explains them.
 
 -- The numbers at the start of a tail.
 local NUMBERS = '>I8I8I8I8I8I8I8'
@@ -12,7 +16,7 @@ local function ends_at(repaid, _, _, _, _, at, debt)
   return at + math.ceil(debt / repaid)
 end
 
--- What is owed at an instant.
+-- The debt at an instant.
 local function owed_at(instant, repaid, at, debt)
   return debt > 0 and math.max(0, debt - repaid * (instant - at)) or 0
 end
@@ -27,7 +31,7 @@ local function charge(_, price, at, owed, cost)
   return at, owed + cost * price
 end
 
--- A full bucket owes nothing of any charge. (One of this very instant may have been taken back just now.)
+-- A full bucket has no debt of any charge. A charge of this very instant may have been refunded.
 local function goes_on(owed, tail)
   local _, _, last = struct.unpack('>I8I8I8', tail)
   return owed > 0 or last >= now
@@ -37,7 +41,7 @@ local function is_tail(length)
   return length >= 56 and (length - 56) % 16 == 0
 end
 
--- With each charge a bucket is full again a little later.
+-- Each charge delays the instant at which the bucket is full.
 local function spare(instant)
   return math.max(1000000, math.ceil((instant - now) / 8))
 end

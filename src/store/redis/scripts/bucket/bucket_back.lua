@@ -1,9 +1,9 @@
--- What has not been repaid since, the oldest debts first; the core's `ledger.rs` says how that is known, and has the
--- same functions.
+-- Refunds the debt that is not repaid yet, oldest first. The core's `ledger.rs` has the same
+-- functions and explains them.
 
 local HOLES = 32
 
--- The most that is written and the most that is skipped, fractions; `bucket.rs` and `ledger.rs` have the same.
+-- The largest written and the largest skipped debt, as in `bucket.rs` and `ledger.rs`.
 local MOST = 4503599627370496
 
 local function read_ledger(q)
@@ -24,7 +24,7 @@ local function written(ledger)
   return table.concat(tail)
 end
 
--- Moves the front by so much that is owed; it skips the holes that it comes to.
+-- Moves the front by this debt, and over the holes that it meets.
 local function advance(ledger, by)
   while ledger[1] and ledger[1].behind <= by do
     table.remove(ledger, 1)
@@ -34,7 +34,7 @@ local function advance(ledger, by)
   end
 end
 
--- Moves the front to where it is now. It never goes back.
+-- Moves the front to the present. The front never moves back.
 local function pass(q, ledger)
   local from = ledger.at
   ledger.at = math.max(from, now)
@@ -49,14 +49,15 @@ local function skipped_of(ledger)
   return skipped
 end
 
--- From the front to the end of a charge, which is at `place` if the front never skips anything; the holes between them
--- are part of the way.
+-- The distance from the front to the end of a charge. It includes the holes between them. A front
+-- that never skips finds the charge at `place`.
 local function distance_to(ledger, number, place)
   local rebased = number < ledger.turned and ledger.rebased or 0
   return math.max(0, place - skipped_of(ledger) - rebased)
 end
 
--- Makes one of holes with nothing owed between them, and of those with the least where there are too many.
+-- Joins holes without debt between them. Beyond HOLES, joins those with the least debt between
+-- them.
 local function join(ledger)
   while true do
     local place, least
@@ -85,13 +86,13 @@ local function skip(ledger, debt)
   end
 end
 
--- Takes `debt` out of the line, `distance` from the front.
+-- Cuts `debt` out of the line, `distance` from the front.
 local function cut(ledger, distance, debt)
   local place, skipped, behind = 1, 0, 0
   while ledger[place] and ledger[place].behind + skipped < distance do
     place, skipped, behind = place + 1, skipped + ledger[place].debt, ledger[place].behind
   end
-  -- Where two were made one, it may lie in a hole.
+  -- After holes were joined, the charge may lie in a hole.
   behind = math.max(behind, distance - skipped)
   for i = place, #ledger do
     ledger[i].behind = math.max(behind, ledger[i].behind - debt)
@@ -102,7 +103,7 @@ local function cut(ledger, distance, debt)
   advance(ledger, 0)
 end
 
--- Ends the line at what is owed: a hole there is no hole.
+-- Ends the line at the debt. A hole at the end has no effect.
 local function end_line(ledger, debt)
   while #ledger > 0 and ledger[#ledger].behind >= debt do
     ledger.shift = ledger.shift - table.remove(ledger).debt

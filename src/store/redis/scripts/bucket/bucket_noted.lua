@@ -1,4 +1,4 @@
--- What a charge left, for `hold.lua` and `once.lua`; `pair.lua` precedes.
+-- The results of a charge, for `hold.lua` and `once.lua`. It follows `pair.lua`.
 
 local function note(q, till)
   local marked, born, last, at, shift, turned, rebased, holes = 0, nil, 0, now, 0, 0, 0, 57

@@ -1,13 +1,18 @@
--- Fixed windows, as `pair_state.lua` has them. The pair: the window's first instant, its count.
+-- Fixed windows in the format of `pair_state.lua`. The pair is the window's first instant and its
+-- count.
 --
--- Numbers of a quota: length of a window, us; 0 where a window begins with its first charge, 1 where it begins at a
--- multiple of its length since the epoch; limit; 0; 0; 0. By the calendar: its usual length; a number of its own for
--- each unit and time zone, from 2 on; limit; the first instant of the window in which the caller believes TIME to be;
--- the ends of that window and of the next one, within which TIME is.
--- The tail: until when reservations may be taken back, us.
+-- Numbers of a quota: length of a window, us; anchor; limit; 0; 0; 0. The anchor is 0 where a
+-- window begins with its first charge. It is 1 where windows begin at multiples of their length
+-- since 1970.
+--
+-- Numbers of a calendar quota: usual length; anchor; limit; began; edge; last. The anchor from 2 on
+-- identifies the unit and the time zone. The caller expects TIME in the window that begins at
+-- `began` and ends at `edge`, or in the next one, which ends at `last`.
+--
+-- The tail: until when reservations may be undone, us.
 
--- Of a window beyond those that are known, which a clock that stepped back finds, the end is not too early. By the
--- calendar a day may have some hours more than others, a month a day.
+-- After a clock stepped back, the window may lie beyond the known ones. Its end is then not too
+-- early. A calendar day may be some hours longer than others, a month a day.
 local function ends_at(length, anchor, began, edge, last, start, count)
   if count == 0 then
     return 0

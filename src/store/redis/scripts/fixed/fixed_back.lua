@@ -1,4 +1,4 @@
--- Only while the window in which the charge was made counts.
+-- Refunds only while the charge's window counts.
 local function take_back(q)
   local given = math.min(cost, counted[q])
   if given == 0 or (made and made < from[q]) then

@@ -1,4 +1,4 @@
--- What a charge left, for `hold.lua` and `once.lua`; `pair.lua` precedes.
+-- The results of a charge, for `hold.lua` and `once.lua`. It follows `pair.lua`.
 
 local function mark(q, till)
   local marked = tail[q] ~= '' and struct.unpack('>I8', tail[q]) or 0

@@ -1,19 +1,19 @@
--- Decides a list of costs for one key against all quotas of its policy, and notes what it admits. `log_head.lua`
--- precedes.
+-- Decides a list of costs for one key against all quotas of its policy, and records the allowed
+-- ones. It follows `log_head.lua`.
 --
--- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
+-- Deciding and charging must be one step. With two trips, two callers spend the same free units.
 --
--- ARGV  the costs, in order, as runs: cost, how many times, meta (empty: none)
+-- ARGV  the costs, in order, as runs: cost, repetitions, meta (empty: none).
 --
--- Reply {TIME, ''}            when what is there is corrupt: nothing was charged
---       {TIME, units, entries, latest ...}  what of each quota counted before, and its latest instant: every cost was
---                                admitted, and each fits once more
---       {TIME, units, entries, latest ..., cost, instant of each quota ...}
---                                the same, and for cost 1 and each other cost when it will fit, if nothing more is
---                                charged, 0 where that is now or never; at last until when a reservation may be taken
---                                back, us
+-- Reply {TIME, ''}   The value is corrupt. Nothing was charged.
+--       {TIME, units, entries, latest ...}
+--                    The former count of each quota and its latest instant. Every cost was allowed,
+--                    and each fits once more.
+--       {TIME, units, entries, latest ..., cost, instant of each quota ..., mark}
+--                    The same, and when cost 1 and each other cost will fit without more
+--                    charges; 0 is now or never. Reservations may be undone until `mark`, us.
 
--- How many of the oldest entries to drop before a charge of so many units.
+-- How many of the oldest entries to drop before a charge of these units.
 local function dead(log, units)
   if log.latest + log.window + log.slack <= now then
     return log.count
@@ -29,7 +29,7 @@ local function dead(log, units)
   return (full or left >= log.count / 2) and left or 0
 end
 
--- Appends the charges, and drops entries that have left if it is time to; returns the names of the new ones.
+-- Appends the charges, and drops expired entries when due. Returns the names of the new entries.
 local function append(log, charges, units)
   local dropped = dead(log, units)
   local at, sum, names = math.max(now, log.latest), log.sum, {}
@@ -40,7 +40,7 @@ local function append(log, charges, units)
     end
   end
   local added = table.concat(names)
-  -- It says something until its last entry has left; one second more spares the edge.
+  -- The log counts until its last entry has expired. One more second covers the edge.
   local ttl = string.format('%.0f', math.ceil((at + log.window - now) / 1000) + 1000)
   if dropped > 0 or not log.exists then
     local mark = pair(log, 0)
@@ -59,8 +59,8 @@ local function append(log, charges, units)
   return names, ttl
 end
 
--- Adds who caused the charges; for each, up to two that have left go: `old` are the first that are there. The charge is
--- made by now, so nothing here may raise an error.
+-- Adds the causes of the charges. Each removes up to two expired notes; `old` are the first notes.
+-- The charge is already made, so nothing here may raise an error.
 local function note(log, charges, names, ttl, old)
   local key, noted, name = KEYS[quotas + 1], {}, 0
   for _, charge in ipairs(charges) do
@@ -87,7 +87,7 @@ local function note(log, charges, names, ttl, old)
   redis.pcall('PEXPIRE', key, ttl)
 end
 
--- When a cost fits: when enough units, and enough entries, have left. 0 if that is now or never.
+-- The instant at which enough units and entries have expired for a cost; 0 for now or never.
 local function fits_at(log, cost)
   if cost > log.limit then
     return 0
@@ -115,7 +115,7 @@ for q = 1, quotas do
   reply[#reply + 1] = log.latest
 end
 
--- Decide the costs in order; each is charged to all quotas or to none.
+-- Decides the costs in order. Each is charged to all quotas or to none.
 local charges, units, count, dearest, tell = {}, 0, 0, 0, false
 local asked, distinct = {[1] = true}, {1}
 for r = runs, #ARGV - 2, 3 do
@@ -141,7 +141,7 @@ for r = runs, #ARGV - 2, 3 do
   end
 end
 
--- The notes are read before anything is charged: another program may have written there.
+-- Reads the notes before it charges, since another program may have written there.
 local old_notes = {}
 if count > 0 and metas_of > 0 then
   local noted = 0

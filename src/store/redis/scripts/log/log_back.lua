@@ -1,10 +1,10 @@
--- What `back.lua` does with sliding logs; `back_head.lua` and `log_head.lua` precede.
+-- Refunds in sliding logs. It follows `back_head.lua` and `log_head.lua`; `back.lua` ends it.
 --
--- Whoever takes units from an entry moves the sums on one side of it: those before it up, or those behind it down,
--- whichever are fewer. Mostly few are: what is taken as a cost comes from the oldest entries that count, and a charge
--- is mostly one of the latest, or one of the oldest. Entries that cost nothing any more go.
+-- A refund moves the sums on one side of the entry: earlier ones up or later ones down, whichever
+-- are fewer. Usually few are. A refund by cost starts at the oldest counting entries. A refunded
+-- charge is usually one of the latest or oldest. Entries without a cost are removed.
 
--- A reset deletes also what is corrupt.
+-- A reset also deletes corrupt values.
 
 local state_keys, logs = KEYS, {}
 for q = 1, how == 'reset' and 0 or quotas do
@@ -14,7 +14,7 @@ for q = 1, how == 'reset' and 0 or quotas do
   end
 end
 
--- All costs that count, up to an entry that counts.
+-- The counting costs up to a counting entry.
 local function total(log, sum)
   return (sum - log.gone) % WHOLE
 end
@@ -24,8 +24,8 @@ local function total_at(log, place)
   return total(log, sum)
 end
 
--- From which entry on to take how much. Of the charges of one instant it is one that costs as much as this did, since
--- they cannot be told apart; if that is gone, what there is.
+-- The first entry of the refund, and its units. Charges of one instant are indistinguishable, so it
+-- selects one of equal cost. If none remains, it refunds the rest.
 local function part(log, instant)
   if not made then
     return log.live, math.min(cost, log.units)
@@ -48,7 +48,7 @@ local function part(log, instant)
   return from, math.min(cost, before - below)
 end
 
--- The log with sums that are moved by so much, from a place on and before another.
+-- The entries from one place to before another, with their sums moved by `by`.
 local function moved(log, from, past, by)
   local bytes, pairs_of = redis.call('GETRANGE', log.key, from * PAIR, past * PAIR - 1), {}
   for at = 1, #bytes, PAIR do
@@ -60,7 +60,7 @@ end
 
 local MOST_NOTES = 2097152
 
--- The notes from one on and before another, by the names that their entries get when their sums are moved by so much.
+-- The notes from one place to before another, with the names of entries whose sums moved by `by`.
 local function renamed(key, from, past, by)
   local notes = {}
   for chunk = from, past - 1, 1000 do
@@ -72,14 +72,14 @@ local function renamed(key, from, past, by)
   return notes
 end
 
--- Puts them behind those that are there.
+-- Appends the notes to the list.
 local function push(key, notes)
   for chunk = 1, #notes, 1000 do
     redis.call('RPUSH', key, unpack(notes, chunk, math.min(chunk + 999, #notes)))
   end
 end
 
--- Puts them before those that are there.
+-- Prepends the notes to the list.
 local function push_before(key, notes)
   local reversed = {}
   for at = #notes, 1, -1 do
@@ -90,13 +90,12 @@ local function push_before(key, notes)
   end
 end
 
--- Who caused what: of the entries from `place` on and before `kept` nobody did any more, and what is left of `kept`
--- cost less. Notes bear the names of their entries, so they are moved with them: those before up, from the entry `dead`
--- on, or those behind down. A list that is empty for a moment forgets when it ends, so what is new comes before what is
--- old goes.
+-- Removes the causes of the entries from `place` to before `kept`, and reduces that of `kept`.
+-- Notes have the names of their entries, so they move too: earlier ones up from `dead` on, or later
+-- ones down. An empty list loses its TTL, so new notes are added before old ones are removed.
 local function note_less(log, key, place, kept, given, dead)
   local notes = redis.call('LLEN', key)
-  -- The first note from an entry on.
+  -- The first note of an entry or a later one.
   local function first_note(low, entry)
     local instant, sum = math.huge, 0
     if entry <= log.count then
@@ -146,12 +145,12 @@ local function take_back(q)
   if given == 0 then
     return 0
   end
-  -- The first that still costs something.
+  -- The first entry that keeps a cost.
   local below = total_at(log, place - 1)
   local kept = first(place, log.count + 1, function(entry)
     return total_at(log, entry) - below > given
   end)
-  -- What left long ago has no side to be on.
+  -- Entries that expired beyond the slack need no move.
   local dead = first(1, log.live, function(entry)
     return pair(log, entry) + log.window + log.slack > now
   end)
@@ -166,7 +165,7 @@ local function take_back(q)
   end
   local latest = #all > PAIR and struct.unpack('>I8', all, #all - PAIR + 1) or 0
   if q == metas_of then
-    -- Where the notes are corrupt, the refund is made all the same.
+    -- Corrupt notes do not prevent the refund.
     pcall(note_less, log, KEYS[quotas + 1], place, kept, given, dead)
   end
   if latest + log.window + log.slack <= now then

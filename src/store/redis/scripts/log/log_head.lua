@@ -1,36 +1,40 @@
--- Sliding logs: those of one key, of all quotas of its policy. What is done with them follows: `log.lua` decides and
--- charges, `log_back.lua` takes back.
+-- Sliding logs of one key, for all quotas of its policy. Either `log.lua` follows, which decides
+-- and charges, or `log_back.lua`, which refunds.
 --
--- A log is a String of pairs of numbers, 8 bytes each, big-endian. The first pair: until when a reservation may be
--- taken back, and the sum of all costs before the first entry. Then the entries, oldest first: an instant, us, and the
--- sum of all costs up to it. So what counts is one subtraction; the first entry that counts, and the one whose leaving
--- makes room, are found by bisection; a charge is one APPEND. Entries that have left are dropped when they are half of
--- the log, so each is moved about once. They stay for a slack, for a clock that steps back finds them inside of the
--- window again.
+-- A log is a String of pairs of numbers, 8 bytes each, big-endian. The first pair has the instant
+-- until which a reservation may be undone, and the sum of all costs before the first entry. The
+-- entries follow, oldest first: an instant, us, and the sum of all costs up to it.
 --
--- Instants never decrease: after a clock stepped back, a charge is noted at the instant of the latest entry.
+-- So one subtraction yields the count. Bisection finds the first counting entry, and the one whose
+-- expiry makes room. A charge is one APPEND. Expired entries are dropped when they are half of the
+-- log, so each moves about once. They stay for a slack: if the clock steps back, they count again.
 --
--- Sums are kept modulo 2^52. A difference of two is exact as long as a log holds less than that. It does: it is
--- rewritten before it would hold more than 4e15, and then keeps what left within the slack, which is no longer than the
--- window and so holds at most 1e15, and what counts with what is charged, at most 1e15. (Any interval as long as the
--- window holds at most 1e15: its last entry was admitted when all of it counted.)
+-- Instants never decrease. After a clock stepped back, a charge has the latest entry's instant.
 --
--- Who caused a charge lies in a List, for the quota with the longest window: instant, sum and cost, 8 bytes each, and
--- the meta. Instant and sum are the name of the entry. A charge without a meta does not touch it.
+-- Sums are kept modulo 2^52. A difference of two is exact while a log contains less than that. A
+-- log is rewritten before it would contain more than 4e15. The rewrite keeps at most 1e15 of
+-- expired units within the slack, since the slack is no longer than the window. Counting units with
+-- the new charge are at most 1e15. Any interval as long as the window has at most 1e15. All of it
+-- counted when its last entry was admitted.
+--
+-- The causes of charges are a List, for the quota with the longest window. A note has the instant,
+-- sum and cost, 8 bytes each, and the meta. Instant and sum are the name of the entry. A charge
+-- without a meta does not use the list.
 --
 -- KEYS  for each quota, its log
---       the metas, if they are touched
--- ARGV  number of quotas
---       for each quota  window, us; limit; the most entries that may count; slack, us
---       which quota the metas are of, from 1; 0 when they are not touched
---       what follows here is told there; a multiple of three of them
---       [now]           instead of TIME, us; tests only
+--       the metas, if they are used
 --
--- Every number stays below 2^53 (TIME is 1.8e15, limits and costs at most 1e15), where doubles are exact; so are
--- floor(a / b) for such a and b, and a % 2^52.
+-- ARGV  number of quotas
+--       for each quota: window, us; limit; the most counting entries; slack, us
+--       the quota of the metas, from 1; 0 without metas
+--       the arguments of the following part, a multiple of three
+--       [now]   instead of TIME, us; tests only
+--
+-- Every number stays below 2^53, where doubles are exact: TIME is 1.8e15, limits and costs at most
+-- 1e15. So floor(a / b) and a % 2^52 are exact too.
 
 local PAIR, WHOLE, FULL = 16, 4503599627370496, 4000000000000000
--- Instants are exact below; no log has more bytes: 1,048,576 pairs.
+-- EXACT bounds instants. MOST_BYTES bounds a log: 1,048,576 pairs.
 local EXACT, MOST_BYTES = 9007199254740992, 16777216
 local HEAD, HEAD_ENDS = 65 * PAIR, '1039'
 
@@ -45,18 +49,19 @@ else
   now = time[1] * 1000000 + time[2]
 end
 
--- The pair at a place: the first is 0, entries are from 1. Most logs are short, and were read at once.
+-- The pair at a place. The first is 0, entries begin at 1. Most logs are short and read already.
 local function pair(log, place)
   local from = place * PAIR
   if from + PAIR <= #log.head then
     return struct.unpack('>I8I8', log.head, from + 1)
   end
-  -- A number that the server must write out takes it longer than this.
+  -- Formatting here costs less than letting the server convert a number.
   local ends = string.format('%d', from + PAIR - 1)
   return struct.unpack('>I8I8', redis.call('GETRANGE', log.key, string.format('%d', from), ends))
 end
 
--- The first place from `low` on for which `holds`, which then holds for all later ones; `high` if for none before.
+-- The first place from `low` on where `holds` is true, else `high`. `holds` must stay true after
+-- it.
 local function first(low, high, holds)
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -69,7 +74,7 @@ local function first(low, high, holds)
   return low
 end
 
--- The log of a quota; nil where another program wrote there, or something broke.
+-- The log of a quota; nil if it is corrupt.
 local function open(q)
   local log = {key = KEYS[q]}
   for at, name in ipairs({'window', 'limit', 'most', 'slack'}) do

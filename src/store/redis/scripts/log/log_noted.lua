@@ -1,8 +1,8 @@
--- What a charge left, for `hold.lua` and `once.lua`; `log.lua` precedes.
+-- The results of a charge, for `hold.lua` and `once.lua`. It follows `log.lua`.
 
 local charged = units
 
--- A log is written when it is charged.
+-- `log.lua` has already written the charge.
 local function keep()
 end
 
@@ -11,7 +11,7 @@ local function mark(q, till)
   redis.call('SETRANGE', KEYS[q], 0, struct.pack('>I8', math.max(marked, till)))
 end
 
--- A charge is known by the instant at which it was noted.
+-- The recorded instant identifies a charge.
 local function noted(q)
   local log = logs[q]
   local at = math.max(now, log.latest)

@@ -1,13 +1,14 @@
--- Sliding log: what it tells people. It only reads; `log_head.lua` says what lies where.
+-- Reads a sliding log for GET /v1/usage. `log_head.lua` describes the format.
 --
 -- KEYS  a log, its metas
+--
 -- ARGV  which 1000 of the metas, from the newest on: 0, 1 ...
 --       [now]  instead of TIME, us; tests only
 --
 -- Reply {TIME, the newest 100 entries and the pair before them, metas}
---       {TIME}  when the metas are corrupt
+--       {TIME}  the metas are corrupt
 --
--- The metas come in portions, so that no call holds up the others for long.
+-- Portions of metas keep each call short for other callers.
 
 local now = tonumber(ARGV[2])
 if not now then

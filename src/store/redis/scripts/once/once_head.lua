@@ -1,13 +1,17 @@
--- A check with an id: once it was charged, it is answered from its record. `once.lua` ends it. After the arguments of
--- the part between come these, which are read from the end:
+-- A check with an id: once charged, its record answers it. The deciding part follows, and
+-- `once.lua` ends it. These arguments follow those of that part. The script reads them from the
+-- end:
 --
 -- KEYS  ..., the record
--- ARGV  ..., of each quota the name of its counter, its name, limit and window, us; four times the quotas; life of the
---       record, ms; 1 where a replica must have what is answered, else 0
 --
--- Reply that of the part between, if nothing was charged; else 'charged' or, of one that was before, 'replayed', and
---       the record: cost, TIME, 1 where it was taken back, and for each quota the four from above, what was left, us
---       until it is whole, and number and debt of the charge
+-- ARGV  ..., for each quota the name of its counter, its name, limit and window, us
+--       four times the number of quotas
+--       TTL of the record, ms
+--       1 if a replica must acknowledge the answer, else 0
+--
+-- Reply the deciding part's, if nothing was charged. Otherwise 'charged' or 'replayed', and the
+--       record: cost, TIME, 1 if refunded. For each quota the four arguments follow, the remaining
+--       units, us until it is whole, and number and debt of the charge.
 
 local record_key, is_durable = table.remove(KEYS), table.remove(ARGV) == '1'
 local life, about = table.remove(ARGV), {}
@@ -17,7 +21,7 @@ end
 local record = record_of(record_key)
 if record then
   if is_durable then
-    -- WAIT is about what this connection wrote, and another one may have written the record.
+    -- WAIT covers only writes of this connection. Another one may have written the record.
     redis.call('PEXPIRE', record_key, math.max(1, redis.call('PTTL', record_key)))
   end
   table.insert(record, 1, 'replayed')

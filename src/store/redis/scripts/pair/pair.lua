@@ -1,17 +1,17 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges what it admits: for `hold.lua` and
--- `once.lua`. `pair_read.lua` precedes.
+-- Decides a list of costs for one key against all quotas of its policy, and charges the allowed
+-- ones. It serves `hold.lua` and `once.lua`, and follows `pair_read.lua`.
 --
--- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
+-- Deciding and charging must be one step. With two trips, two callers spend the same free units.
 --
--- ARGV  the costs, in order, as runs: cost, how many times
+-- ARGV  the costs, in order, as runs: cost, repetitions.
 --
--- Reply {TIME, the state as it was before, or 0 where there is none}
+-- Reply {TIME, the former state, or 0 without one}.
 
 if spoilt then
   return {now, ''}
 end
 
--- Decide the costs in order; each is charged to all quotas or to none.
+-- Decides the costs in order. Each is charged to all quotas or to none.
 local reply, charged, room = {now, state or 0}, 0, math.min(unpack(left))
 for r = runs, #ARGV - 1, 2 do
   local cost, times = tonumber(ARGV[r]), tonumber(ARGV[r + 1])
@@ -30,10 +30,10 @@ if charged > 0 then
   end
 end
 
--- Writes what was charged.
+-- Writes the charge.
 local keep = write_pairs
 
--- What is left of a quota, and us until it is whole.
+-- The remaining units of a quota, and us until it is whole.
 local function standing_after(q)
   local a, b, _, d, e, f = unpack(number_of[q])
   return left[q] - charged, ends_at(a, b, d, e, f, first[q], second[q]) - now

@@ -1,5 +1,5 @@
--- What `back.lua` does with fixed windows and token buckets; `back_head.lua` and `pair_read.lua` precede. A reset
--- deletes also what is nobody's count.
+-- Refunds in fixed windows and token buckets. It follows `back_head.lua` and `pair_read.lua`;
+-- `back.lua` ends it. A reset also deletes corrupt values.
 
 if spoilt and how ~= 'reset' then
   return {now, ''}

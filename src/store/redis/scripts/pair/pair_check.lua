@@ -1,10 +1,11 @@
--- Checks by what `pair_state.lua` has; `check_head.lua` comes first and says how it is called.
+-- Checks on the format of `pair_state.lua`. It follows `check_head.lua`, which describes the call.
 --
--- Most find the columns of their quotas as they left them, and a TTL that reaches: they write the pairs in place.
--- Others write the whole.
+-- Most checks find the columns of their quotas first, and a TTL that is long enough. They write the
+-- pairs in place. Others write the whole string.
 --
--- Numbers of a quota: a to f, as the algorithm's part has them.
--- Told of a check: the state as it was before, or 0 where there is none.
+-- Numbers of a quota: a to f, which the algorithm's part defines.
+--
+-- Result of a check: the former state, or 0 without one.
 
 -- The numbers of a check, with its first run of costs.
 local NUMBERS = '<d'
@@ -13,7 +14,7 @@ local NUMBERS = '<d'
 -- end each
   .. 'dd'
 
--- Of the columns the pairs, and the rest.
+-- The pairs of the columns, and their other parts.
 local PAIRS, RESTS = ''
 -- each
   .. 'I8I8'
@@ -75,7 +76,7 @@ for _ = 1, checks do
       end
       if usual then
         if count > QUOTAS then
-          -- The pairs of other quotas lie between.
+          -- The pairs of other quotas are in between.
           -- each
           one_q, two_q, length_q,
           -- end each
@@ -112,7 +113,7 @@ for _ = 1, checks do
     end
     -- end each
 
-    -- Decide the costs in order; each is charged to all quotas or to none.
+    -- Decides the costs in order. Each is charged to all quotas or to none.
     local charged = 0
     while true do
       if cost > 0 then

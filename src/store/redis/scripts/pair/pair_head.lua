@@ -1,15 +1,16 @@
--- What is done with fixed windows or token buckets besides checks, which `pair_check.lua` does: `pair.lua` decides and
--- charges, `pair_back.lua` takes back.
+-- Operations on fixed windows and token buckets other than plain checks. Either `pair.lua` follows,
+-- which decides and charges, or `pair_back.lua`, which refunds.
 --
 -- KEYS  the state
--- ARGV  from, to: the instants, us, between which the caller believes TIME to be
---       number of quotas
---       for each quota  its six numbers
---       what follows here is told there; an even number of them
---       [now]           instead of TIME, us; tests only
 --
--- Reply {TIME}          when TIME is not within from .. to: nothing was done
---       {TIME, ''}      when what is there is nobody's count
+-- ARGV  from, to: the bounds, us, within which the caller expects TIME
+--       number of quotas
+--       for each quota: its six numbers
+--       the arguments of the following part, an even number
+--       [now]   instead of TIME, us; tests only
+--
+-- Reply {TIME}       TIME is outside from .. to. Nothing was done.
+--       {TIME, ''}   The value is corrupt.
 
 local quotas = tonumber(ARGV[3])
 local runs = 4 + 6 * quotas

@@ -1,4 +1,4 @@
--- What is there, and what of it counts now.
+-- Reads the state and its present counts.
 
 local general = pairs_of_key()
 local state_key = KEYS[1]
@@ -9,7 +9,7 @@ if state then
 end
 local spoilt = not columns
 
--- The numbers of each quota, its pair and its tail; what is left, and what a charge is added to.
+-- For each quota: its numbers, pair and tail; the remaining units, and the base of a charge.
 local number_of, first, second, tail = {}, {}, {}, {}
 local left, from, counted, ours = {}, {}, {}, {}
 for q = 1, quotas do
@@ -23,7 +23,7 @@ for q = 1, quotas do
   left[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
 end
 
--- Writes what there is now, and tells it.
+-- Writes the present state and returns it.
 local function write_pairs()
   local others, heads, rests, tails, lives = general.others(columns, ours, quotas)
   local own_heads, own_rests = {}, {}

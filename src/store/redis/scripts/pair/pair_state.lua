@@ -1,37 +1,44 @@
--- Fixed windows or token buckets of one key: the states of all quotas of its policy, in one String. What is done with
--- it follows, what is the algorithm's precedes.
+-- Fixed windows or token buckets of one key: the states of all quotas of its policy, in one String.
+-- The algorithm's part precedes, and the operation follows.
 --
--- till, 8 bytes: when the key ends, us; number of columns, 1 byte; then of each column its pair, of each the rest, and
--- of each its tail. What changes most often is first, so that a charge that leaves the rest as it is writes a few
--- bytes: to set a key with its TTL takes the server a microsecond more.
+-- The parts of the String, all numbers big-endian:
+--   till    8 bytes: the expiry of the key, us
+--   count   1 byte: number of columns
+--   the pairs of all columns, then their kinds and tail lengths, then their tails
+--
 -- A column, 34 bytes, is the state of one quota:
---   pair    16 bytes: two numbers that it reckons with
---   kind    16 bytes: two that tell it from others; the algorithm's part says what they all are
---   tail    2 bytes: the length of its tail, which is what is kept so that charges may be taken back
+--   pair    16 bytes: the two numbers that change with charges
+--   kind    16 bytes: two numbers that identify the quota; the algorithm's part defines all of them
+--   tail    2 bytes: length of its tail, the data for refunds and undone reservations
 --
--- All numbers are big-endian. Columns of other quotas stay behind those of the policy as long as they count: of quotas
--- that it had before, or has by the configuration of another node. They are read when the whole is written; what is
--- nobody's column goes then.
+-- Frequent changes come first. So a charge that changes only the pairs writes a few bytes. A SET
+-- with TTL costs the server a microsecond more.
 --
--- Of the six numbers that are told of a quota (a to f), of which a and b are its kind, the algorithm's part tells
---   standing(a, b, c, d, e, f, first, second)   what is left now; and what a charge is added to: an instant, a number
---   charge(a, b, instant, number, cost)         the pair after a charge
---   ends_at(a, b, d, e, f, first, second)       when the pair says nothing any more, us; of other quotas, of which d, e
---                                               and f are not known, not too early
---   goes_on(number, tail)   whether the tail still matters, where a charge is added to this number
---   is_tail(length)         whether a tail may be so long
---   spare(instant)          how much longer a key may live that was charged again and ends at this instant, us: so long
---                           no charge need set its TTL anew
+-- Columns of other quotas follow those of the policy while they count. The policy had these quotas
+-- before, or has them on another node. A full write reads them and drops corrupt ones.
+--
+-- A quota has six numbers, a to f; a and b are its kind. The algorithm's part defines these:
+--   standing(a, b, c, d, e, f, first, second)
+--                         Returns the remaining units, and the base of a charge: instant, number.
+--   charge(a, b, instant, number, cost)
+--                         Returns the pair after a charge.
+--   ends_at(a, b, d, e, f, first, second)
+--                         Returns when the pair stops counting, us. Without d, e and f, which other
+--                         quotas lack, the instant is not too early.
+--   goes_on(number, tail) Returns whether the tail still matters for a charge on this number.
+--   is_tail(length)       Returns whether a tail may have this length.
+--   spare(instant)        Returns extra life, us, for a charged key that ends at this instant.
+--                         Meanwhile no charge needs a new TTL.
 
 local HEADER, COLUMN = 9, 34
 
--- What can be done with columns besides. Most checks need none of these functions, and making them takes longer than
--- what those do.
+-- Other functions on columns. Most checks need none, and creating them takes longer than those
+-- checks.
 local function pairs_of_key()
-  -- Columns that one String may have: those of a policy, and of some before it.
+  -- The most columns of one String: those of a policy, and some former ones.
   local MOST = 32
 
-  -- The columns of a String; nil where somebody else wrote it.
+  -- The columns of a String; nil if it is corrupt.
   local function columns_of(state)
     if #state < HEADER then
       return nil
@@ -58,7 +65,7 @@ local function pairs_of_key()
     end
   end
 
-  -- The pair and the tail of a quota; without a column it has counted nothing.
+  -- The pair and the tail of a quota. Without a column its count is 0.
   local function pair_of(columns, a, b)
     for _, column in ipairs(columns) do
       if column.a == a and column.b == b then
@@ -68,7 +75,7 @@ local function pairs_of_key()
     return 0, 0, ''
   end
 
-  -- The columns that are none of the policy's and still count: how many, their parts, and until when.
+  -- The counting columns of other quotas: their number, their parts, and the latest end.
   local function others(columns, ours, own)
     local count, heads, rests, tails, ends = 0, {}, {}, {}, 0
     for _, column in ipairs(columns) do

@@ -1,5 +1,7 @@
--- Ends what `back_head.lua` begins. The algorithm's part tells `state_keys`, those that count or may; `take_back(q)`,
--- which takes `cost` units back and returns how many there were; and `add_states(reply)`.
+-- Ends a refund that `back_head.lua` begins. The algorithm's part defines these:
+--   `state_keys`          the keys with counts
+--   `take_back(q)`        refunds up to `cost` units of a quota, and returns how many
+--   `add_states(reply)`   adds the states after the refund
 
 local given = 0
 if how == 'reset' then

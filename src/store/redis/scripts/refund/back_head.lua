@@ -1,13 +1,19 @@
--- Takes back charges of one key from the quotas of its policy, as one step; `back.lua` ends it, and the algorithm's
--- part lies between. After the arguments of that part come these, which are read from the end:
+-- Refunds charges of one key to the quotas of its policy, as one step. The algorithm's part
+-- follows, and `back.lua` ends it.
 --
--- KEYS  ..., [the record of the id], the instant of the last reset
--- ARGV  ..., life of a reset's instant, ms, 'reset'
---       ..., cost, 'cost'                                                    from the oldest charge upward
---       ..., instant, cost, number and debt in each quota, quotas, 'charge'  exactly this charge
---       ..., name of each quota's counter, quotas, 'id'                      that of the record, once
+-- These arguments follow those of the algorithm's part. The script reads them from the end:
 --
--- Reply {TIME, units taken back from the quota that got most, the states after that}
+-- KEYS  ..., [the record of the id], the instant of the last reset.
+--
+-- ARGV  one of:
+--       ..., TTL of a reset's instant, ms, 'reset'
+--       ..., cost, 'cost'                     refunds from the oldest charge on
+--       ..., instant, cost, number and debt in each quota, quotas, 'charge'
+--                                             refunds exactly this charge
+--       ..., name of each quota's counter, quotas, 'id'
+--                                             refunds the charge of the record, once
+--
+-- Reply {TIME, units refunded to the quota that received most, the states after that}.
 
 local function argument()
   return table.remove(ARGV)

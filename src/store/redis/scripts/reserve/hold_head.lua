@@ -1,8 +1,9 @@
--- A reservation: a charge that marks its states. Until the mark is over it may be taken back. `hold.lua` ends it.
+-- A reservation: a charge that marks its states. Until the mark ends, it may be undone. `hold.lua`
+-- ends the script. It reads these arguments from the end:
 --
--- KEYS  ..., the instant of the last reset: read from the end. Whoever gives back needs it, so while its slot moves and
---       that could not be done, nothing is reserved.
--- ARGV  ..., for how long, us: read from the end
+-- KEYS  ..., the instant of the last reset. An undo needs it. Where a moving slot would prevent an
+--       undo, this key also prevents the reservation.
+-- ARGV  ..., duration of the mark, us.
 
 local hold = tonumber(table.remove(ARGV))
 table.remove(KEYS)

@@ -1,27 +1,30 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges what it admits. Most calls are
--- such, and half of what one costs is the call; so one may decide for several keys, each by itself, at the same TIME.
+-- Decides a list of costs for one key against all quotas of its policy, and charges the allowed
+-- ones. Most calls are checks, and half of a check's cost is the call. So one call may decide
+-- several keys, each independently, at the same TIME.
 --
--- Several keys of a cluster are in several slots, and KEYS must not be; so there they are told as arguments, and a key
--- that this server does not have, since its slot is moving, answers an error when it is read. Nothing of it has been
--- charged by then, and the caller asks for it alone. So that no key disturbs the others, nothing may raise an error
--- behind the first write.
+-- Keys of a cluster lie in several slots, which KEYS does not allow. Several keys are therefore
+-- arguments. While a slot moves, reading a missing key returns an error. The key is then uncharged,
+-- and the caller sends it alone. Nothing may raise an error after the first write, so no key
+-- disturbs the others.
 --
--- Tables and loops over quotas took half of the time. So a check is written out for each number of quotas: what is
--- between `each` and `end each` is repeated with the number of the quota in place of `_q`.
+-- Tables and loops over quotas took half of the time. So the code is generated for each number of
+-- quotas. The part between `each` and `end each` repeats, with the quota's number in place of `_q`.
 --
--- KEYS  the state of each check; none where they are arguments
+-- KEYS  the state of each check, or none where they are arguments.
+--
 -- ARGV  numbers, packed as doubles:
---       from, to (the instants, us, between which the caller believes TIME to be); 0, or what is taken for TIME, us, by
---       tests only; how many checks; then for each:
---         where its numbers end
---         for each quota, what its algorithm needs
---         the costs, in order, as runs: cost, how many times
+--       from, to: the bounds, us, within which the caller expects TIME.
+--       0, or in tests a substitute for TIME, us.
+--       The number of checks; then for each check:
+--         the place where its numbers end
+--         for each quota, the numbers of its algorithm
+--         the costs, in order, as runs: cost, repetitions
 --       [the keys, if they are not KEYS]
 --
--- Reply {TIME}             when TIME is not within from .. to: nothing was decided
---       {TIME, ...} and for each check what its algorithm tells, or one of
---         false              of one of several: it could not be read or written, and nothing was charged
---         ''                 what is there is nobody's count
+-- Reply {TIME}        TIME is outside from .. to. Nothing was decided.
+--       {TIME, ...}   For each check the result of its algorithm, or one of these:
+--                     false   one of several checks: read or write failed, nothing was charged
+--                     ''      the value is corrupt
 
 local pack, read_at, text = struct.pack, struct.unpack, string.format
 local numbers = ARGV[1]
@@ -34,8 +37,8 @@ if now < from or now > to then
   return {now}
 end
 
--- An error ends the call of a single key, so that its caller is told which; those of several do not disturb one
--- another.
+-- An error ends the call of a single key, so that the caller receives it. Errors of one of several
+-- keys leave the others undisturbed.
 local call = checks == 1 and redis.call or redis.pcall
 local names, base = KEYS, 0
 if #KEYS == 0 then

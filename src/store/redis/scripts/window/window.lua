@@ -1,15 +1,16 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges what it admits (for `hold.lua` and
--- `once.lua`; checks alone are `window_check.lua`). `window_head.lua` precedes.
+-- Decides a list of costs for one key against all quotas of its policy, and charges the allowed
+-- ones. It serves `hold.lua` and `once.lua`, and follows `window_head.lua`. Plain checks use
+-- `window_check.lua`.
 --
--- One script, because deciding and charging must be one step: two trips admit what both callers saw free.
+-- Deciding and charging must be one step. With two trips, two callers spend the same free units.
 --
--- ARGV  the costs, in order, as runs: cost, how many times
+-- ARGV  the costs, in order, as runs: cost, repetitions.
 --
--- Reply {TIME, counted ...}      what each quota counted before: every cost was admitted, and each fits once more
---       {TIME, counted ..., state}
---                                the same with the state as it was before, false where there is none: when a cost was
---                                denied, is a peek, or would now be denied, and after a clock stepped back
---       {TIME, ''}               when what is there is nobody's count
+-- Reply {TIME, counted ...}          The former count of each quota. Every cost was allowed, and
+--                                    each fits once more.
+--       {TIME, counted ..., state}   The same with the former state, false without one. A cost was
+--                                    denied, is 0, or would now be denied, or a clock stepped back.
+--       {TIME, ''}                   The value is corrupt.
 
 if spoilt then
   return {now, ''}
@@ -24,7 +25,7 @@ for q = 1, quotas do
   tell = tell or column ~= nil and column.last > bucket[q]
 end
 
--- Decide the costs in order; each is charged to all quotas or to none.
+-- Decides the costs in order. Each is charged to all quotas or to none.
 local charged, dearest = 0, 0
 for r = runs, #ARGV - 1, 2 do
   local cost, times = tonumber(ARGV[r]), tonumber(ARGV[r + 1])
@@ -46,5 +47,5 @@ if tell or charged + dearest > room then
   reply[#reply + 1] = state
 end
 
--- Writes what was charged.
+-- Writes the charge.
 local keep = write_columns

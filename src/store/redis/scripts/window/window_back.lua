@@ -1,6 +1,6 @@
--- What `back.lua` does with sliding windows; `back_head.lua` and `window_head.lua` precede.
+-- Refunds in sliding windows. It follows `back_head.lua` and `window_head.lua`; `back.lua` ends it.
 --
--- Reply {TIME, ''} when what is there is nobody's count; a reset deletes that, too.
+-- Reply {TIME, ''} for a corrupt value. A reset deletes it.
 
 if spoilt and how ~= 'reset' then
   return {now, ''}
@@ -9,7 +9,7 @@ end
 local state_keys = {state_key}
 local changed = false
 
--- A charge made at `made` is taken from its own bucket, a cost from the oldest one that counts upward.
+-- Refunds a charge made at `made` in its own bucket, and a cost from the oldest counting bucket on.
 local function take_back(q)
   local kind, given, left = kinds[q], 0, {}
   local own = made and window.bucket_of(kind, made)

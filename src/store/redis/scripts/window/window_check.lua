@@ -1,16 +1,17 @@
--- Sliding windows, as `window_state.lua` has them. `check_head.lua` comes first and says how it is called.
+-- Checks of sliding windows in the format of `window_state.lua`. It follows `check_head.lua`, which
+-- describes the call.
 --
--- Most checks find the columns of their quotas as they left them, and no clock that stepped back. What they change is
--- written in place: all columns by one command, and by one or two more the sums of a quota whose bucket has ended; or
--- all by one, where there is no room for them. Others do as `window.lua` does.
+-- Most checks find the columns of their quotas first, and no clock that stepped back. They write in
+-- place: one command for all columns, one or two for the sums of each quota with an ended bucket.
+-- Without room one command writes all. Other checks proceed like `window.lua`.
 --
 -- Numbers of a quota: length of a bucket, us; limit; kind.
 --
--- Told of a check, one of
---   counted ...        what each quota counted before: every cost was admitted, and each fits once more
---   {counted ..., state}
---                      the same with the state as it was before, false where there is none: when a cost was denied, is
---                      a peek, or would now be denied, and after a clock stepped back
+-- Result of a check, one of these:
+--   counted ...            The former count of each quota. Every cost was allowed, and each fits
+--                          once more.
+--   {counted ..., state}   The same with the former state, false without one. A cost was denied, is
+--                          0, or would now be denied, or a clock stepped back.
 
 -- The numbers of a check, with its first run of costs.
 local NUMBERS = '<d'
@@ -64,8 +65,9 @@ for _ = 1, checks do
     local sums_q, ended_q, counted_q = 0, 0, 0
     -- end each
 
-    -- Whether the state is as most are; where the sums of each column begin; how many buckets have ended since its last
-    -- charge; whether the sums of all of them have room; and whether a segment has ended.
+    -- `usual`: the state permits a write in place. `sums_q`: start of its sums. `ended_q`:
+    -- buckets ended since its last charge. `grows`: some sums lack room. `turned`: a segment has
+    -- ended.
     local usual, grows, turned = true, false, false
     if state then
       usual = #state >= HEADER + COLUMN * QUOTAS
@@ -87,7 +89,7 @@ for _ = 1, checks do
         grows = grows or places_q < KEPT and ended_q <= 128 and bucket_q - first_q > places_q
         turned = turned or bucket_q % 64 < ended_q
         -- end each
-        -- Behind are columns of other quotas, which may live longer.
+        -- Columns of other quotas follow, and may live longer.
         usual = usual and mark <= EXACT and (count == QUOTAS and place == #state + 1
           or count > QUOTAS and place <= #state + 1 and not grows and not turned)
       end
@@ -122,7 +124,7 @@ for _ = 1, checks do
     end
     -- end each
 
-    -- Decide the costs in order; each is charged to all quotas or to none.
+    -- Decides the costs in order. Each is charged to all quotas or to none.
     local charged, dearest, tell = 0, 0, stepped
     while true do
       if cost == 0 then
@@ -149,7 +151,7 @@ for _ = 1, checks do
 
     local failed = false
     if charged > 0 and usual then
-      -- When a segment has ended, the key lives longer, unless a longer window has it live as long already.
+      -- An ended segment extends the key's life, unless a longer window already does.
       local old_end, new_end = 0, 0
       if turned or grows or not state then
         -- each

@@ -1,11 +1,12 @@
--- Sliding windows, as `window_state.lua` has them. What is done with them follows: `window.lua` decides and charges,
--- `window_back.lua` takes back.
+-- Operations on sliding windows other than plain checks, in the format of `window_state.lua`.
+-- Either `window.lua` follows, which decides and charges, or `window_back.lua`, which refunds.
 --
 -- KEYS  the state
+--
 -- ARGV  number of quotas
---       for each quota  its kind; limit
---       what follows here is told there; an even number of them
---       [now]           instead of TIME, us; tests only
+--       for each quota: its kind; limit
+--       the arguments of the following part, an even number
+--       [now]   instead of TIME, us; tests only
 
 local quotas = tonumber(ARGV[1])
 local runs = 2 + 2 * quotas
@@ -24,8 +25,8 @@ for q = 1, quotas do
   bucket[q] = window.bucket_of(kinds[q], now)
 end
 
--- What is there: its columns by their kinds, those of the policy as they are seen now; what else there was before; and
--- its mark. Or it is nobody's count.
+-- The columns by their kinds, those of the policy as seen now; the other former kinds; and the
+-- mark. `spoilt` if the value is corrupt.
 local state_key = KEYS[1]
 local state = state_of(state_key)
 local columns, before, marked = {}, {}, 0

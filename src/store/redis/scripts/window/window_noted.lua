@@ -1,4 +1,5 @@
--- What a charge left, for `hold.lua` and `once.lua`; `window.lua` precedes. All quotas have one mark.
+-- The results of a charge, for `hold.lua` and `once.lua`. It follows `window.lua`. All quotas share
+-- one mark.
 
 local function mark(_, till)
   marked = math.max(marked, till)

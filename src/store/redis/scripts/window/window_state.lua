@@ -1,42 +1,48 @@
--- Sliding windows of one key: what each quota of its policy counted, all in one String. What is done with it follows.
+-- Sliding windows of one key: the counts of all quotas of its policy, in one String.
 --
--- One String, because a command costs more than what it reads: with keys for each quota, a check of three read six and
--- wrote three. And a call of one key is decided also while its slot moves.
+-- A command costs more than the data that it reads. With a key for each quota, a check of three
+-- quotas reads six keys and writes three. A call of one key also works while its slot moves.
 --
--- mark, 8 bytes: until when reservations may be taken back, us; number of columns, 1 byte; the columns; their sums.
--- A column, 34 bytes, is what one quota counted:
---   kind    8 bytes: twice its window, us; plus 1 where its limit is 2^32 or more. A limit that crosses that line
---           counts in another column.
---   first   8 bytes: the bucket, numbered from the epoch, of its first charge
---   last    8 bytes: the last bucket that holds anything
---   total   8 bytes: what was charged from the first on, modulo 2^32; or 2^52, where its limit is that large
---   places  2 bytes: for how many sums there is room, at most 129
--- A sum, 4 or 8 bytes as its limit needs, is the total as it was when a bucket ended. That of bucket b is at place
--- (b - first) % 129, and kept for as long as b is one of the 129 before the last. So what buckets hold that follow one
--- another is one subtraction, and a clock may step back by a window and finds what it needs.
+-- The parts of the String, all numbers big-endian:
+--   mark    8 bytes: until when reservations may be undone, us
+--   count   1 byte: number of columns
+--   the columns, then their sums
 --
--- All numbers are big-endian. Columns of other quotas stay behind those of the policy as long as they count: of quotas
--- that it had before, or has by the configuration of another node.
+-- A column, 34 bytes, is the count of one quota:
+--   kind    8 bytes: twice its window, us; plus 1 where its limit is 2^32 or more. A limit that
+--           crosses that line counts in another column.
+--   first   8 bytes: the bucket of its first charge, numbered from 1970
+--   last    8 bytes: the last bucket with a count
+--   total   8 bytes: all charges from the first on, modulo 2^32, or modulo 2^52 for such limits
+--   places  2 bytes: number of places for sums, at most 129
+--
+-- A sum, 4 or 8 bytes as its limit needs, is the total at the end of a bucket. The sum of bucket b
+-- is at place (b - first) % 129. It is kept while b is one of the 129 buckets before the last. So
+-- one subtraction yields the count of adjacent buckets. A clock may step back by a window.
+--
+-- Columns of other quotas follow those of the policy while they count. The policy had these quotas
+-- before, or has them on another node.
 
 local HEADER, COLUMN = 9, 34
 
--- Buckets before the last one whose sums are kept.
+-- The number of buckets before the last one whose sums are kept.
 local KEPT = 129
 
--- What can be done with it. Most checks need none of these functions, and making them takes longer than what those do.
+-- Other functions on columns. Most checks need none, and creating them takes longer than those
+-- checks.
 local function windows()
   local pack, read_at = struct.pack, struct.unpack
 
-  -- For so many sums room is made, so that a key that is hit twice does not take what a busy one does.
+  -- Steps of room for sums. So a key with two charges uses less memory than a busy one.
   local PLACES = {4, 16, 64, KEPT}
 
-  -- Columns that one String may have: those of a policy, and of some before it.
+  -- The most columns of one String: those of a policy, and some former ones.
   local MOST = 32
 
-  -- Kinds there may be: twice windows of 100 ms to 366 days, us.
+  -- The bounds of kinds: twice windows of 100 ms to 366 days, us.
   local LEAST, GREATEST = 200000, 63244800000001
 
-  -- Of a kind: length of a bucket, us; format and width of a sum; what totals are taken modulo.
+  -- For a kind: length of a bucket, us; format and width of a sum; modulus of totals.
   local function terms(kind)
     local window = (kind - kind % 2) / 2
     local length = (window + 63 - (window + 63) % 64) / 64
@@ -51,7 +57,7 @@ local function windows()
     return (instant - instant % length) / length
   end
 
-  -- The columns of a String by their kinds, these in order, and its mark; nil where somebody else wrote it.
+  -- The columns of a String by their kinds, the kinds in order, and the mark; nil if it is corrupt.
   local function columns_of(state)
     if #state < HEADER then
       return nil
@@ -79,7 +85,7 @@ local function windows()
     end
   end
 
-  -- The sum at the end of a bucket: one of the last 129, or an earlier one than the first.
+  -- The sum at the end of one of the last 129 buckets, or of one before the first.
   local function sum_of(column, bucket)
     if bucket < column.first then
       return 0
@@ -91,7 +97,7 @@ local function windows()
     return (read_at(format, column.sums, (bucket - column.first) % KEPT * width + 1))
   end
 
-  -- What each bucket holds, those that hold nothing left out: {bucket, count} in ascending order.
+  -- The buckets with a count, in ascending order: {bucket, count}.
   local function buckets_of(column)
     local buckets = {}
     local _, format, width, modulus = terms(column.kind)
@@ -107,7 +113,7 @@ local function windows()
     return buckets
   end
 
-  -- Room for that many sums.
+  -- The room for `count` sums.
   local function places_for(count)
     if count <= 0 then
       return 0
@@ -120,7 +126,7 @@ local function windows()
     return KEPT
   end
 
-  -- The column of such buckets; nil where there are none.
+  -- The column of these buckets; nil without any.
   local function column_of(kind, buckets)
     if #buckets == 0 then
       return nil
@@ -141,8 +147,8 @@ local function windows()
       sums = table.concat(sums)}
   end
 
-  -- The column as it is seen in a bucket. What lies further ahead than a window was written by a clock that has been
-  -- set, and counts no more.
+  -- The column as seen in a bucket. A bucket more than a window ahead was written before a clock
+  -- was set back. It counts no more.
   local function seen_from(column, bucket)
     if not column or column.last <= bucket + 64 then
       return column
@@ -154,8 +160,9 @@ local function windows()
     return column_of(column.kind, buckets)
   end
 
-  -- What counts in a bucket: what was charged in the 64 before it, in itself and later. No more than 65 buckets are
-  -- subtracted at once: what they hold is within the limit, and so below what totals are taken modulo.
+  -- The count in a bucket: its own, that of the 64 buckets before it, and that of later ones. Each
+  -- difference covers at most 65 buckets. Their count is within the limit, and so below the
+  -- modulus.
   local function counted_at(column, bucket)
     if not column or bucket > column.last + 64 then
       return 0
@@ -165,8 +172,8 @@ local function windows()
     return (column.total - recent) % modulus + (recent - sum_of(column, bucket - 65)) % modulus
   end
 
-  -- Sums, and how many there is room for, when so many buckets, from the one at place `from` on, ended with `sum`. A
-  -- key that is seldom hit gets no more room than it needs.
+  -- The sums and their room after `ended` buckets, from place `from` on, ended with `sum`. A seldom
+  -- used key gets no more room than it needs.
   local function filled(sums, places, from, ended, sum)
     local width, to = #sum, from + ended
     if to > places and places < KEPT then
@@ -208,14 +215,15 @@ local function windows()
     return column
   end
 
-  -- When the segment after a bucket's ends, us: 64 buckets are a segment, and by then the bucket has left the window.
+  -- The end of the segment after a bucket's, us. A segment is 64 buckets. At its end the bucket has
+  -- left the window.
   local function ends_at(kind, bucket)
     local length = terms(kind)
     return (bucket - bucket % 64 + 128) * length
   end
 
-  -- Writes the columns of these kinds, and of those that were there before what still counts; or deletes the key, if
-  -- nothing does. A mark does for as long as a charge would.
+  -- Writes the columns of these kinds, and the other former columns that still count. Without any
+  -- it deletes the key. A mark keeps the key as long as a charge would.
   local function write(call, key, now, mark, kinds, before, columns)
     local written, ours = {}, {}
     for _, kind in ipairs(kinds) do
