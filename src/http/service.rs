@@ -96,7 +96,12 @@ impl Inner {
             self.node.refusals.call(Reason::MalformedHttp, caller);
             return Problem::malformed_http(fault).into_response();
         }
-        match tokens::permit(&self.node.reloader.running().access, self.reach, call.map(|call| call.need), &head.headers) {
+        match tokens::permit(
+            &self.node.reloader.running().access,
+            self.reach,
+            call.map(|call| call.need),
+            &head.headers,
+        ) {
             Ok(()) => {}
             Err(Denied::NotFound) => return Problem::not_found(&head.uri).into_response(),
             Err(Denied::Refused(refused)) => {

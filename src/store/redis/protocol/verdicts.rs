@@ -7,9 +7,9 @@ use super::call::Call;
 use super::refunds;
 use super::reply::unsigned;
 use super::states::states;
-use crate::limit::refunds::{Receipt, charge, is_tentative};
 use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::policy::Algorithm;
+use crate::limit::refunds::{Receipt, charge, is_tentative};
 use crate::limit::time::Micros;
 use crate::store::{Taken, Work};
 
