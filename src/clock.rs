@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_follows_a_wall_clock_that_is_more_than_a_second_ahead_and_no_other_clock_does() {
+    fn only_wall_clocks_follow_a_jump_ahead() {
         let (time, wall, clock) = times();
         let (following, other) = (clock.following(), clock.following());
         let clone = following.clone();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_behind_is_told_once_and_not_followed() {
+    fn late_wall_clock_is_logged_once_and_not_followed() {
         let (time, wall, clock) = times();
         let following = clock.following();
         for _ in 0..2 {

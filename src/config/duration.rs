@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_to_count_is_out_of_range() {
+    fn too_long_durations_are_out_of_range() {
         let refused = parse_within("99999999999999999999d", &(0..=1_000_000)).unwrap_err();
         assert_eq!(refused, "`99999999999999999999d` is out of range: it must be from 0ms to 1s");
     }

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_cannot_be_seen_is_escaped() {
+    fn only_invisible_characters_are_escaped() {
         for (text, shown) in [
             (r#"it's "a\b""#, r#"it's "a\b""#),
             (r#"""'"#, r#"""'"#),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_is_not_repeated() {
+    fn secrets_are_not_repeated() {
         let token = format!("{TOKEN}{}", "5ad2".repeat(16));
         for (text, shown) in [
             (token.as_str(), "tollgate_..."),

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn missing_file_is_named() {
         let faults = Source::read(Path::new("no/such.yaml")).unwrap_err().to_string();
         assert!(faults.starts_with("no/such.yaml: cannot be read: "), "{faults}");
     }

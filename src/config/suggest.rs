@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_finds_what_was_meant() {
+    fn misspelled_names_get_suggestions() {
         let members = ["algorithm", "quotas", "key", "on_store_failure", "timeout"];
         let cases = [
             ("algoritm", Some("algorithm")),

@@ -51,7 +51,7 @@ fn the_example_loads_and_is_embedded() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn omitted_settings_have_defaults() {
     let config = loaded("policies: {p: {quotas: [5 per 60s]}}");
     let policy = &config.policies.by_name["p"];
     assert_eq!(config.admin_listen, None);
@@ -87,7 +87,7 @@ fn longer_timeouts_wait_for_a_restart_where_calls_would_be_cut_off() {
 }
 
 #[test]
-fn a_request_timeout_that_follows_the_policies_waits_for_no_restart() {
+fn derived_request_timeout_needs_no_restart() {
     let policy = |limits: &str, timeout: &str| {
         loaded(&format!("{limits}\npolicies: {{p: {{quotas: [5 per 60s], timeout: {timeout}}}}}"))
     };
@@ -99,7 +99,7 @@ fn a_request_timeout_that_follows_the_policies_waits_for_no_restart() {
 }
 
 #[test]
-fn no_reload_asks_for_no_tokens_where_the_node_is_reached_by_all() {
+fn removed_tokens_of_a_public_listener_need_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let line = "sha256:".to_owned() + &"0".repeat(64);
     std::fs::write(folder.path().join("tokens"), line).unwrap();
@@ -121,7 +121,7 @@ fn no_reload_asks_for_no_tokens_where_the_node_is_reached_by_all() {
 }
 
 #[test]
-fn a_policy_waits_as_long_as_it_says_or_as_the_store_does() {
+fn policy_timeout_defaults_to_store_timeout() {
     let config = loaded(
         "store: {redis: [redis://a:1], timeout: 50ms}\n\
          policies: {p: {quotas: [5 per 1s]}, q: {quotas: [5 per 1s], timeout: 2s}}",
@@ -183,7 +183,7 @@ fn the_embedded_store_needs_no_url_for_its_capacity() {
 
 /// For every server, whatever its scheme and whether the file or a flag names it.
 #[test]
-fn what_is_said_of_tls_turns_it_on() {
+fn tls_settings_enable_tls() {
     let tls_of = |store: &str, flag: &[&str]| {
         let file = format!("store: {store}\npolicies: {{p: {{quotas: [5 per 1s]}}}}");
         let store = flag.iter().map(|url| (*url).to_owned()).collect();
@@ -241,7 +241,7 @@ fn no_part_of_a_url_of_the_command_line_is_repeated() {
 
 /// `--store` takes every word after it.
 #[test]
-fn a_configuration_behind_the_urls_is_told_where_it_belongs() {
+fn misplaced_configuration_path_is_reported() {
     for file in ["my.yaml", "conf/my.yml", "Cargo.toml"] {
         let refused = refused_store(&["redis://c:1", file]);
         assert!(refused.contains(file) && refused.contains("is named before `--store`"), "{refused}");
@@ -259,7 +259,7 @@ fn one_address_for_both_is_one_listener() {
 }
 
 #[test]
-fn the_version_tells_what_policies_say_and_not_how() {
+fn version_depends_on_policies_not_their_spelling() {
     let plain = version("policies:\n  a: {quotas: [5 per 60s]}\n  b: {quotas: [1 per 1s]}");
     let other = "# Said otherwise.\npolicies:\n  b: {algorithm: sliding-window, quotas: [{limit: 1, per: 1s}]}\n  \
                  a: {quotas: [{name: 60s, limit: 5, per: 1m}], shadow: false}";
@@ -286,7 +286,7 @@ fn the_version_tells_what_policies_say_and_not_how() {
 }
 
 #[test]
-fn the_version_tells_what_lists_say_and_not_where() {
+fn version_depends_on_list_entries_not_their_lines() {
     let listed = |lists: &str| version(&format!("policies: {{a: {{quotas: [5 per 60s], {lists}}}}}"));
     let plain = listed("deny: {keys: [x, y], prefixes: [z]}, overrides: [{match: {key: k}, quotas: [9 per 60s]}]");
     let other =
@@ -348,7 +348,7 @@ proptest! {
     }
 
     #[test]
-    fn a_slip_in_the_example_never_panics(at in 0..EXAMPLE.len(), take in 0..9usize, put in "[-\\[\\]{}:#\"\n\t 0-9a-z]{0,3}") {
+    fn mutated_example_never_panics(at in 0..EXAMPLE.len(), take in 0..9usize, put in "[-\\[\\]{}:#\"\n\t 0-9a-z]{0,3}") {
         let rest = EXAMPLE.get((at + take).min(EXAMPLE.len())..).unwrap_or_default();
         let text = format!("{}{put}{rest}", EXAMPLE.get(..at).unwrap_or_default());
         let _ = load(&source(&text), &Overrides::default(), 0);

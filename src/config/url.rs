@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_is_named() {
+    fn rejected_urls_name_the_reason_without_secrets() {
         let refused = one("redis://c/3").unwrap_err();
         assert!(refused.contains("not yet supported"), "{refused}");
         for text in

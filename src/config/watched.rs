@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_or_replaced_looks_different() {
+    fn written_or_replaced_file_counts_as_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let absent = Watched::look(&path);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_and_cannot_be_read_looks_different_as_long_as_it_is_there() {
+    fn unreadable_file_counts_as_changed() {
         let folder = tempfile::tempdir().unwrap();
         // No process can read the start of this file.
         let path = folder.path().join("file");

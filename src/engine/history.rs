@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gets_no_turn_in_time_is_told_nothing() {
+    async fn history_without_a_free_turn_is_omitted() {
         let engine = engine(Duration::from_millis(1));
         let turns = engine.histories.clone().acquire_many_owned(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
         assert_eq!(engine.history(&check("log"), Micros::MAX).await, None);

@@ -66,7 +66,7 @@ mod tests {
     use crate::limit::quota::{Quota, Rule};
 
     #[test]
-    fn a_policy_that_is_gone_is_not_kept_for_what_was_made_from_it() {
+    fn derived_policies_do_not_keep_removed_policies_alive() {
         let quota = Quota { name: "1h".into(), limit: NonZeroU64::MIN, window: 3_600_000_000, rule: Rule::default() };
         let policy = |name: &str| {
             let plain = Policy::new(name, Algorithm::SlidingWindow, vec![quota.clone()], Duration::from_secs(1));

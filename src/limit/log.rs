@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_told_in_portions_while_it_goes_on() {
+    fn log_is_read_in_portions_during_charges() {
         let rule = Rule::SlidingLog(NonZeroU32::new(1000).unwrap());
         let quota = Quota { name: "1s".into(), limit: NonZeroU64::new(1_000_000).unwrap(), window: 1_000_000, rule };
         let charge = |log: &mut SlidingLog, number: u64| {

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_told_as_it_may_be_written() {
+    fn quotas_render_in_configuration_form() {
         let berlin = |unit| Rule::FixedWindow(Anchor::Calendar(Calendar::new(unit, "Europe/Berlin").unwrap()));
         let (clock, first_hit) = (Rule::FixedWindow(Anchor::Clock), Rule::FixedWindow(Anchor::FirstHit));
         let cases = [

@@ -207,7 +207,7 @@ mod tests {
     const GRID: Grid = Grid { bucket: 10 };
 
     #[test]
-    fn a_charge_counts_for_65_buckets_and_not_longer() {
+    fn charge_counts_for_65_buckets() {
         let mut window = SlidingWindow::default();
         window.charge(GRID, 5, 3);
         assert_eq!(window.counted(GRID, 649), 3);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_ends_where_enough_of_the_oldest_has_left() {
+    fn wait_ends_when_the_oldest_charges_expire() {
         let mut window = SlidingWindow::default();
         for (now, cost) in [(0, 2), (20, 3), (40, 5)] {
             window.charge(GRID, now, cost);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_still_sees_what_it_wrote() {
+    fn stepped_back_clock_sees_its_writes() {
         let mut window = SlidingWindow::default();
         window.charge(GRID, 700, 4);
         assert_eq!(window.counted(GRID, 600), 4);
@@ -241,7 +241,7 @@ mod tests {
 
     /// Earlier steps of the clock and charges more than a window ahead do not hide later charges.
     #[test]
-    fn a_clock_that_steps_back_twice_sees_what_it_wrote_within_a_window() {
+    fn twice_stepped_back_clock_sees_writes_of_the_window() {
         let mut window = SlidingWindow::default();
         for (now, cost) in [(2000, 1), (1400, 99)] {
             window.charge(GRID, now, cost);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_matter_any_more_is_forgotten() {
+    fn expired_buckets_are_dropped() {
         let mut window = SlidingWindow::default();
         for index in 0..10_000 {
             window.charge(GRID, index * 10, 1);

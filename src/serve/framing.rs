@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_length_said_in_two_ways_is_made_unreadable() {
+    fn only_ambiguous_lengths_are_made_unreadable() {
         let long = "x".repeat(40);
         let plain = format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 40\r\n\r\n{long}");
         let chunked = "POST /a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n\

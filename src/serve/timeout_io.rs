@@ -218,7 +218,7 @@ mod tests {
     use crate::http::Load;
 
     #[tokio::test]
-    async fn a_client_runs_out_of_the_time_that_it_has() {
+    async fn slow_clients_exhaust_their_time() {
         let second = Duration::from_secs(1);
         let mut io = TimeoutIo::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
         let mut ticks = |state| {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_client_decide_which_side_must_act() {
+    fn received_bytes_decide_which_side_must_act() {
         let first = State::Preface(0);
         assert_eq!(first.read(&PREFACE[..12]), State::Preface(12));
         assert_eq!(first.read(&PREFACE[..12]).read(&PREFACE[12..]), State::Http2);

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_counted_at_the_first_bound_that_holds_it() {
+    fn histogram_counts_a_value_in_the_first_fitting_bucket() {
         let histogram = Histogram::new(&[10, 20]);
         [0, 10, 11, 20, 21].into_iter().for_each(|value| histogram.observe(value, 1));
         histogram.observe(15, 3);

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_that_repeats_is_told_every_ten_seconds_with_how_often_it_was_not() {
+    fn repeated_faults_are_logged_every_ten_seconds_with_a_count() {
         let limiter = Limiter::default();
         let told: Vec<_> = [1, 2, 3, EVERY, EVERY + 1, EVERY + 2].map(|now| limiter.pass(now)).into();
         assert_eq!(told, [Some(0), None, None, None, Some(3), None]);

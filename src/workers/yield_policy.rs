@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn no_work_is_worth_more_than_twenty_milliseconds() {
+    fn yield_credit_is_at_most_twenty_milliseconds() {
         let mut policy = YieldPolicy::default();
         assert!(yields(&mut policy, 0, 1_000_000, 20_000));
         assert!(yields(&mut policy, 2_000_000, 1_000_000, 20_001));

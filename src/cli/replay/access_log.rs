@@ -186,7 +186,7 @@ mod tests {
 
     /// Apache's `vhost_combined`.
     #[test]
-    fn a_server_before_the_client_is_no_key() {
+    fn server_column_before_the_client_is_no_key() {
         for server in ["shop.example:443", "127.0.0.1:80", "[::1]:443", "localhost:65535"] {
             for (name, expected) in [("client", "2001:db8::1"), ("user", "ann lee"), ("path", "/a")] {
                 let mut log = AccessLog::new(Field::named(name).unwrap(), Some(1));
@@ -221,7 +221,7 @@ mod tests {
 
     /// Each proxy appends the address of its client.
     #[test]
-    fn of_those_a_request_was_forwarded_for_the_first_is_the_client() {
+    fn first_forwarded_address_is_the_client() {
         for forwarded in
             ["203.0.113.1, 10.0.0.9", "203.0.113.1, 10.0.0.9, 10.0.0.8", "shop.example:443 203.0.113.1, 10.0.0.9"]
         {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_off_is_refused_and_never_a_panic() {
+    fn truncated_values_are_rejected_without_panic() {
         let mut log = AccessLog::new(Field::Client, Some(1));
         let whole = LINE.rfind(r#" "http"#).unwrap();
         for end in 0..LINE.len() {

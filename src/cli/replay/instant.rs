@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_of_a_number_is_told_by_its_size() {
+    fn unix_time_unit_follows_from_magnitude() {
         let second = 1_795_249_446_000_000;
         assert_eq!(number(1_795_249_446), Some(second));
         assert_eq!(number(1_795_249_446_027), Some(second + 27_000));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_object_is_refused() {
+    fn non_object_lines_are_rejected() {
         let wrong = [
             "",
             "[]",

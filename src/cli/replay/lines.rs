@@ -85,12 +85,12 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_at_the_start_of_a_file_is_no_part_of_a_line() {
+    fn byte_order_mark_is_no_part_of_a_line() {
         assert_eq!(all("\u{feff}a\n\u{feff}b".as_bytes()), [Ok(b"a".to_vec()), Ok("\u{feff}b".as_bytes().to_vec())]);
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_passed_over() {
+    fn too_long_lines_are_skipped() {
         let found = all(&[&vec![b'x'; 3 * CHUNK][..], b"\nshort\n"].concat());
         assert!(found[0].is_err());
         assert_eq!(found[1..], [Ok(b"short".to_vec())]);

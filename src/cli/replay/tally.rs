@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_keys_are_denied_the_busiest_stay() {
+    fn busiest_denied_keys_stay_in_the_table() {
         let mut keys = Keys::default();
         for number in 0..3 * KEYS {
             keys.add(&format!("once-{number}"), 1);

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_near_name_is_suggested_and_a_far_one_is_not() {
+    fn only_near_names_are_suggested() {
         let known = ["policy", "key", "cost"];
         for (name, hint) in
             [("polcy", ": did you mean \"policy\"?"), ("Key", ": did you mean \"key\"?"), ("colour", ""), ("k", "")]

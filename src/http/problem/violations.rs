@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pointer_escapes_what_it_is_made_of() {
+    fn json_pointers_escape_their_separators() {
         assert_eq!(Violation::duplicate("/checks/3", "a/b~c").pointer, "/checks/3/a~1b~0c");
         assert_eq!(member("", &"é".repeat(65)), format!("/{}...", "é".repeat(64)));
     }

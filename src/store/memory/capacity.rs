@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_has_its_share_and_what_is_left_of_the_rest() {
+    fn policy_gets_its_share_and_free_shared_room() {
         let capacity = Capacity::new(100);
         capacity.divide(["a", "b", "c"].into_iter());
         // Each share is 16 places. The other 52 are first come, first served.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_tells_that_the_store_is_nearly_full() {
+    fn nearly_full_store_logs_one_line() {
         let capacity = Capacity::new(100);
         capacity.divide(["a"].into_iter());
         let account = capacity.account("a");

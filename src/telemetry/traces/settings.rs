@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn one_percent_of_the_roots_over_grpc_by_default() {
+    fn traces_default_to_one_percent_over_grpc() {
         let settings = read(&[ENDPOINT]).unwrap().unwrap();
         assert_eq!((settings.protocol, settings.follows_parents), (Protocol::Grpc, true));
         assert!(format!("{:?}", settings.sampler).contains("TraceIdRatioBased(0.01)"), "{:?}", settings.sampler);
     }
 
     #[test]
-    fn what_others_read_as_well_is_read_as_they_do() {
+    fn otel_variables_read_as_other_programs_read_them() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "HTTP://127.0.0.1:4317");
         let times = [("OTEL_BSP_SCHEDULE_DELAY", "500"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "10000")];
         let settings = read(&[endpoint, ("OTEL_TRACES_EXPORTER", "otlp"), times[0], times[1]]);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_obeyed_is_refused_by_name() {
+    fn unsupported_variables_are_rejected_by_name() {
         let cases = [
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://example.com:4317"),
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_bytes_tell_who_answers() {
+    fn first_bytes_identify_the_server() {
         let broken = || RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
         let rows: &[(Option<&[u8]>, &str)] = &[
             (None, "before it answered"),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_after_an_attempt_has_ended_is_there_for_the_next() {
+    async fn late_dns_result_serves_later_attempts() {
         let (resolver, go, begun) = slow(LONG, LONG);
         let host = "192.0.2.1+2001:db8::1";
         for _ in 0..3 {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_found_is_dropped_once_it_was_had_or_nobody_wants_it() {
+    async fn dns_result_is_dropped_after_use() {
         for had in [true, false] {
             // An unused result is kept as long as a lookup may take.
             let (resolver, go, begun) = slow(if had { LONG } else { MOMENT * 100 }, MOMENT);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_is_told_and_the_next_attempt_asks_anew() {
+    async fn dns_failure_is_reported_and_retried() {
         let (resolver, go, begun) = slow(LONG, LONG);
         for times in 1..=2 {
             assert!(attempt(&resolver, "no such name").await.is_none());
@@ -269,7 +269,7 @@ mod tests {
 
     /// The tasks of a runtime end with it.
     #[test]
-    fn a_runtime_that_ends_leaves_nothing_behind() {
+    fn ended_runtime_leaves_no_pending_lookups() {
         let (resolver, _go, _begun) = slow(LONG, LONG);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         assert!(runtime.block_on(attempt(&resolver, "192.0.2.1+192.0.2.2")).is_none());

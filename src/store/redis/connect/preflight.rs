@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_may_evict_is_told_once_for_each_change_of_its_policy() {
+    fn eviction_warning_is_logged_once_per_policy_change() {
         let address = Address::parse("192.0.2.1:1").unwrap();
         let told =
             |policy: &str, known| warn_of_eviction(&Info(&format!("maxmemory_policy:{policy}\r\n")), &address, known);

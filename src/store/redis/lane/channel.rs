@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_come_out_in_the_pieces_that_they_went_in() {
+    fn requests_leave_in_the_pieces_of_their_arrival() {
         let (sender, mut receiver) = channel(9);
         let (pieces, _verdicts): (Vec<_>, Vec<_>) = [2, 1, 3].map(piece).into_iter().unzip();
         pieces.into_iter().for_each(|piece| sender.send(piece));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_refused() {
+    fn requests_without_room_are_rejected() {
         let (sender, mut receiver) = channel(3);
         let (first, mut waiting) = piece(2);
         let (second, mut verdicts) = piece(3);

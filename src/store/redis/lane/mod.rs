@@ -158,7 +158,7 @@ mod tests {
     use crate::workers::Workers;
 
     #[test]
-    fn a_lane_is_driven_while_both_of_its_drivers_are_there() {
+    fn lane_is_driven_while_both_drivers_run() {
         let (clock, timeout) = (Clock::system(), Duration::from_secs(1));
         let shared = Arc::new(Shared::new(
             Credentials::default(),

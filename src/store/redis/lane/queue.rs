@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_of_a_key_go_together_in_the_order_of_the_first_ones() {
+    fn requests_of_one_key_leave_together() {
         let (mut queue, _verdicts) = asked(&["a", "b", "a", "c", "b", "a"]);
         assert_eq!((queue.len(), queue.ready()), (6, 3));
         assert_eq!(sizes(&queue.take(2)), [3, 2]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_a_call_under_way_waits_for_it() {
+    fn checks_wait_for_the_inflight_call_of_their_key() {
         let (mut queue, mut verdicts) = asked(&["a"]);
         let first = queue.take(9);
         for _ in 0..3 {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_behind_a_check_with_an_id_goes_behind_it() {
+    fn order_behind_a_check_with_an_id_is_kept() {
         let take = || Work::Take([1].into_iter().collect());
         let once = || Work::Once { id: "id".into(), cost: 1 };
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn however_much_of_a_key_goes_by_itself_it_goes_out_together() {
+    fn unmergeable_requests_of_one_key_share_a_pipeline() {
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for _ in 0..100 {
             let (request, verdict) = request("a");
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_left_out_and_costs_nobody_a_turn() {
+    fn requests_of_gone_callers_are_left_out() {
         let (mut queue, _verdicts) = asked(&["b"]);
         let (kept, _kept_verdict) = request("a");
         for work in [look(), look(), look()] {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_goes_out_than_a_server_may_be_held_up_with() {
+    fn pipelines_bound_the_server_time() {
         let keys: Vec<String> = (0..6).flat_map(|key| std::iter::repeat_n(key.to_string(), 1500)).collect();
         let (mut queue, _verdicts) = asked(&keys.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_lost_calls_may_go_out() {
+    fn requests_behind_lost_calls_are_released() {
         let (mut queue, mut verdicts) = asked(&["a", "b"]);
         let lost = queue.take(9);
         verdicts.push(put(&mut queue, "a").1);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_refused() {
+    fn waiting_requests_are_rejected() {
         let (mut queue, mut verdicts) = asked(&["a", "b", "a"]);
         queue.reject(&NotExecuted::TryAgain);
         assert_eq!((queue.len(), queue.ready()), (0, 0));

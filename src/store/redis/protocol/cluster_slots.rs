@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_name_is_where_its_address_says_and_never_the_one_that_was_asked() {
+    fn unnamed_node_has_its_own_address() {
         let asked = Address { host: "asked".into(), port: 7001 };
         let slots = |primary: Vec<Value>| {
             let range = Value::Array(vec![Value::Int(0), Value::Int(9), Value::Array(primary)]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ids_of_all_nodes_are_told() {
+    fn ids_of_all_nodes_are_read() {
         let node = |id: &str| Value::Array(vec![bulk("host"), Value::Int(7001), bulk(id)]);
         let range = |nodes: &[&str]| {
             let bounds = [Value::Int(0), Value::Int(9)].into_iter();

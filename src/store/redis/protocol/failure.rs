@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_letters() {
+    fn text_is_cut_at_character_boundaries() {
         assert_eq!(cleaned("abc", 3), "abc");
         assert_eq!(cleaned("abcdef", 5), "ab...");
         assert_eq!(cleaned("äöü", 5), "ä...");

@@ -246,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn what_could_end_the_tag_early_is_escaped() {
+    fn braces_in_hash_tags_are_escaped() {
         assert_eq!(tag("a}b{c%d\n\0"), "{ratelimit:a%7Db%7Bc%25d%0A%00:}");
         assert_eq!(tag("blank space, ünïcode"), "{ratelimit:blank space, ünïcode:}");
     }
 
     #[test]
-    fn a_long_key_is_hashed_into_a_form_that_no_other_key_has() {
+    fn long_keys_are_hashed_without_collision() {
         let long = "x".repeat(129);
         let hashed = tag(&long);
         assert_eq!(hashed.len(), "{ratelimit:%h:}".len() + 32);

@@ -205,7 +205,7 @@ mod tests {
     use crate::store::redis::request::tests::request;
 
     #[test]
-    fn a_call_is_named_by_its_command() {
+    fn calls_are_named_by_their_command() {
         let named = |work: Work| {
             let batch = KeyBatch::of(KeyRequest { work, ..request("a").0 });
             [By::Hash, By::Source].map(|by| {

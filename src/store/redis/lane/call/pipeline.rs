@@ -268,7 +268,7 @@ mod tests {
     /// The caller of a refund may have given up. A later check over another connection may have
     /// been denied before the refund.
     #[test]
-    fn what_was_taken_back_ends_what_is_known_also_when_nobody_waits_for_it() {
+    fn refund_invalidates_prefilter_without_a_waiting_caller() {
         let (clock, generations) = (Clock::system(), Arc::new(Generations::default()));
         let workers = Workers::default();
         let shared = Shared::new(

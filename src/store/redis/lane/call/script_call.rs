@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_for_several_keys_that_is_refused_as_a_whole_is_made_for_each() {
+    fn refused_shared_call_is_repeated_for_each_key() {
         let from = Address { host: "shard".into(), port: 7001 };
         let outcome = |keys: &[&str], error: &str| {
             let script_call =
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirection_without_a_host_leads_to_the_same_and_one_to_nobody_nowhere() {
+    fn hostless_redirections_lead_to_the_same_host() {
         let other = |host: &str| Address { host: host.into(), port: 7002 };
         let led_to = |outcome| match outcome {
             Some(Reply::NotExecuted(NotExecuted::Moved(address) | NotExecuted::Ask(address))) => Some(address),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_known_by_its_refusal() {
+    fn readonly_reply_reveals_a_replica() {
         for error in [
             "READONLY You can't write against a read only replica. script: 5f, on @user_script:12.",
             "ERR Error running script (call to f_5f): @user_script:12: @user_script: 12: -READONLY You can't write against \
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_for_so_many_quotas_at_most() {
+    fn script_calls_bound_their_quotas() {
         let keys: Vec<String> = (0..150).map(|number| number.to_string()).collect();
         let batches = || keys.iter().map(|key| batch(key)).collect();
         let sizes = |several| {
