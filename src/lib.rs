@@ -13,32 +13,38 @@
 //! ```text
 //! POST /v1/check
 //!
-//! 1. Receive  http/service         request id, panic guard, load limits, authorization
-//!             http/request/body    content type, size and time of the body
-//! 2. Parse    http/request/parse   a valid body in one parse
-//!             http/request/explain a faulty body again, to report every fault
-//! 3. Resolve  engine/request       policy by name, key normalised, fingerprint of both
-//!             engine/inline        the check's own quotas, if it has any
-//!             limit/lists          an override; deny and allow decide       -> source: list
-//! 4. Filter   prefilter.denial     a known denial                           -> source: prefilter
-//!             prefilter.question   notes the instant and the generation of the key's slot
-//! 5. Call     engine/store_call    store.take, within the policy's timeout  -> source: store
+//!  1. Receive  serve/connections       the connection's task, on one worker thread
+//!              http/service            request id, load limits, authorization
+//!              http/request/body       content type, size and time of the body
+//!  2. Parse    http/request/parse      a valid body in one parse
+//!              http/request/explain    a faulty body again, to report every fault
+//!  3. Check    engine/check            `check`: the story of the next steps
+//!     resolve  engine/request          policy by name, key normalised, fingerprint of both
+//!              limit/lists             an override; deny and allow decide     -> source: list
+//!  4. Filter   prefilter/mod           a known denial                         -> source: prefilter
+//!  5. Call     engine/store_call       `call_store`, within the policy's timeout
 //!
-//!    Embedded store
-//!             store/memory         limit::decision::decide, under the lock of a map shard
+//!     Embedded store
+//!              store/memory            limit/decision decides, under the lock of a map part
 //!
-//!    Redis
-//!             redis/topology       slot -> lane of its primary
-//!             redis/lane, queue    waiting checks merge by key
-//!             redis/traffic        several keys share a script call, and calls share a pipeline
-//!             *.lua                TIME, GET, compare, add or not: one atomic script
-//!             redis/script, states reply -> verdicts, again by limit::decision
+//!     Redis, under store/redis
+//!              router/mod              `route`: slot -> lane -> answer, and every retry
+//!              topology/current        the slot's primary
+//!              lane/channel            the hand-over from this task to the task of the lane
+//!              lane/session            the send loop
+//!              lane/queue              waiting checks of one key merge
+//!              lane/call/key_batch     the requests of one key
+//!              lane/call/script_call   keys that share a script call
+//!              lane/call/pipeline      calls that share a round trip; sends and settles
+//!              protocol/check          arguments and replies
+//!              scripts/                TIME, GET, compare, add or not: one atomic script
+//!              protocol/verdicts       reply -> verdicts, by limit/decision    -> source: store
 //!
-//! 6. Learn    prefilter.learn      a new known denial, if the store has nothing left
-//! 7. Fallback engine/fallback      no answer: on_store_failure              -> source: fallback
-//! 8. Shadow   engine/decision      a denial of a shadow policy becomes allowed
-//! 9. Answer   http/answer          JSON
-//!             http/headers         RateLimit-Policy, RateLimit, Retry-After
+//!  6. Learn    prefilter/mod           a new known denial, if the store has nothing left
+//!  7. Fallback engine/fallback         no answer: on_store_failure            -> source: fallback
+//!  8. Shadow   engine/decision         a denial of a shadow policy becomes allowed
+//!  9. Answer   http/answer             JSON
+//!              http/headers            RateLimit-Policy, RateLimit, Retry-After
 //! ```
 //!
 //! # Guarantees
