@@ -117,8 +117,8 @@ fn paragraphs(lines: &[String]) -> Vec<(usize, String)> {
 fn headless(file: &Path, paragraphs: &[(usize, String)]) -> Vec<String> {
     let begins = |sentence: &&str| {
         let is_question = sentence.ends_with('?');
-        let forbidden = |word: &&str| sentence.strip_prefix(*word).is_some_and(|rest| rest.starts_with([' ', ',']));
-        !is_question && FORBIDDEN.iter().any(|word| forbidden(word))
+        let forbidden = |word: &str| sentence.strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', ',']));
+        !is_question && FORBIDDEN.iter().copied().any(forbidden)
     };
     let of_one = |(number, text): &(usize, String)| {
         let sentences = text.split_inclusive(['.', '?', '!']).map(str::trim).filter(begins);
