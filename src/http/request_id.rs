@@ -23,18 +23,16 @@ fn taken(headers: &HeaderMap) -> Option<HeaderValue> {
     visible.then(|| id.clone())
 }
 
-/// A new id: 64 random bits of this process, then a 64-bit counter with a random start, disguised.
-/// Nodes need no coordination for unique ids. The disguise is the finaliser of SplitMix64 (Steele
-/// et al. 2014). It is a bijection, so ids of one process never repeat.
+/// A new id: 128 bits of a keyed hash of a counter. Nodes need no coordination for unique ids, and
+/// an id does not reveal how many came before.
 fn made() -> HeaderValue {
-    static RANDOM: LazyLock<([u8; 16], AtomicU64)> = LazyLock::new(|| {
-        let random = || RandomState::new().hash_one(0);
-        (digits(random()), random().into())
-    });
-    let (process, next) = &*RANDOM;
+    static HASHES: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut id = [0; 32];
-    id[..16].copy_from_slice(process);
-    id[16..].copy_from_slice(&digits(disguised(next.fetch_add(1, Ordering::Relaxed))));
+    for (half, hash) in id.chunks_exact_mut(16).zip(HASHES.iter()) {
+        half.copy_from_slice(&digits(hash.hash_one(number)));
+    }
     // Hexadecimal digits are always a valid field value.
     HeaderValue::from_bytes(&id).unwrap_or(HeaderValue::from_static("0"))
 }
@@ -46,10 +44,4 @@ fn digits(number: u64) -> [u8; 16] {
         shift -= 4;
         b"0123456789abcdef"[usize::from((number >> shift) as u8 & 15)]
     })
-}
-
-fn disguised(mut number: u64) -> u64 {
-    number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    number ^ (number >> 31)
 }
