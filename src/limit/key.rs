@@ -30,6 +30,14 @@ impl KeyType {
     ///
     /// # Errors
     /// If the policy's keys are addresses and `key` is not one.
+    ///
+    /// ```
+    /// # use tollgate::limit::key::KeyType;
+    /// let ip = KeyType::Ip { ipv6_prefix: 64 };
+    /// assert_eq!(ip.normalise("2001:db8::1").unwrap(), "2001:db8::/64");
+    /// assert_eq!(ip.normalise("::ffff:203.0.113.7").unwrap(), "203.0.113.7");
+    /// assert!(ip.normalise("localhost").is_err());
+    /// ```
     pub fn normalise(self, key: &str) -> Result<Cow<'_, str>, NotAnAddress> {
         match self {
             Self::Text => Ok(Cow::Borrowed(key)),

@@ -16,6 +16,13 @@ pub struct Network {
 impl Network {
     /// The network of `length` bits that contains `address`. Returns none if the family has fewer
     /// bits.
+    ///
+    /// ```
+    /// # use tollgate::limit::network::Network;
+    /// let address = "203.0.113.7".parse().unwrap();
+    /// assert_eq!(Network::new(address, 24).unwrap().to_string(), "203.0.113.0/24");
+    /// assert!(Network::new(address, 33).is_none());
+    /// ```
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let mapped = length.checked_sub(96).zip(v4_mapped(address));
         let (address, length) = mapped.map_or((address, length), |(length, address)| (address.into(), length));

@@ -96,6 +96,14 @@ impl Quota {
     /// The share of one of `nodes`. It divides the limit, rounded down, at least 1. It divides the
     /// rate, at least one unit in its span. A token bucket's window becomes the time to fill the
     /// share.
+    ///
+    /// ```
+    /// # use std::num::NonZeroU64;
+    /// # use tollgate::limit::quota::{Quota, Rule};
+    /// let number = |number| NonZeroU64::new(number).unwrap();
+    /// let quota = Quota { name: "1m".into(), limit: number(100), window: 60_000_000, rule: Rule::SlidingWindow };
+    /// assert_eq!(quota.share(number(3)).limit, number(33));
+    /// ```
     pub fn share(&self, nodes: NonZeroU64) -> Self {
         let limit = divided(self.limit, nodes);
         let (rule, window) = match self.rule {

@@ -20,22 +20,44 @@ pub const UNITS: [(&str, Micros); 5] = [
 ];
 
 /// Whole microseconds, rounded down. An endless span becomes 2^62, so that a few can be added.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::limit::time::micros;
+/// assert_eq!(micros(Duration::from_millis(5)), 5_000);
+/// ```
 pub fn micros(span: Duration) -> Micros {
     u64::try_from(span.as_micros()).unwrap_or(Micros::MAX).min(1 << 62)
 }
 
 /// Whole milliseconds, rounded up, so that a caller never waits too short.
+///
+/// ```
+/// # use tollgate::limit::time::millis_up;
+/// assert_eq!(millis_up(1_001), 2);
+/// ```
 pub fn millis_up(span: Micros) -> u64 {
     span.div_ceil(MICROS_PER_MILLI)
 }
 
 /// Whole seconds, rounded up, for header fields of that precision.
+///
+/// ```
+/// # use tollgate::limit::time::seconds_up;
+/// assert_eq!(seconds_up(1_000_001), 2);
+/// ```
 pub fn seconds_up(span: Micros) -> u64 {
     span.div_ceil(MICROS_PER_SECOND)
 }
 
 /// A span as in the configuration: `100ms`, `10s`, `1m`, `36h`, `1d`. It uses the largest unit that
 /// divides the span.
+///
+/// ```
+/// # use tollgate::limit::time::span_text;
+/// assert_eq!(span_text(90_000_000), "90s");
+/// assert_eq!(span_text(120_000_000), "2m");
+/// ```
 pub fn span_text(span: Micros) -> String {
     let (count, unit) = span_in_units(span);
     format!("{count}{unit}")

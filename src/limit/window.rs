@@ -141,6 +141,18 @@ impl SlidingWindow {
     /// Time from `now` until `cost` fits under `limit` without further charges.
     ///
     /// Charges leave bucket by bucket. The wait ends when enough of the oldest have left.
+    ///
+    /// ```
+    /// # use tollgate::limit::time::Wait;
+    /// # use tollgate::limit::window::{Grid, SlidingWindow};
+    /// let grid = Grid::new(6_400);
+    /// let mut window = SlidingWindow::default();
+    /// window.charge(grid, 0, 5);
+    /// // The charge counts for 65 buckets of 100 us.
+    /// assert_eq!(window.wait(grid, 1, 5, 1), Wait::For(6_499));
+    /// assert_eq!(window.wait(grid, 6_500, 5, 1), Wait::NONE);
+    /// assert_eq!(window.wait(grid, 1, 5, 6), Wait::Never);
+    /// ```
     pub fn wait(&self, grid: Grid, now: Micros, limit: u64, cost: u64) -> Wait {
         if cost > limit {
             return Wait::Never;
