@@ -3,41 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jiff::Timestamp;
 use tollgate::clock::Clock;
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::decision::Wait;
-use tollgate::limit::policy::{Algorithm, Policy};
-use tollgate::limit::quota::{Anchor, Rule};
-use tollgate::limit::time::Micros;
-use tollgate::store::Subject;
 
 use serde_json::{Value, json};
 
+use crate::support::calendar::{UNITS, by_calendar, micros, subject};
 use crate::support::faketime::shifted;
 use crate::support::redis::{shared, timed_store};
-use crate::support::steps::{self, policy_of, quota};
 use crate::support::stores::on_memory_redis_and_cluster;
 use crate::support::timed::{Timed, TimedRedis};
 use crate::support::{Node, file_with, unique};
-
-const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
-
-fn micros(instant: &str) -> Micros {
-    u64::try_from(instant.parse::<Timestamp>().unwrap().as_microsecond()).unwrap()
-}
-
-fn by_calendar(limit: u64, unit: Unit, zone: &str) -> Policy {
-    let calendar = Calendar::new(unit, zone).unwrap();
-    policy_of(
-        Algorithm::FixedWindow,
-        vec![quota(limit, unit.nominal(), Rule::FixedWindow(Anchor::Calendar(calendar)))],
-    )
-}
-
-fn subject(policy: &Policy) -> Subject {
-    steps::subject(policy.clone(), &unique("calendar"))
-}
 
 /// Both stores, on each unit, in zones with every kind of edge: before, at and after the edge.
 #[test]

@@ -10,33 +10,12 @@ use proptest::prelude::*;
 use tollgate::clock::Clock;
 use tollgate::limit::calendar::{Calendar, Span, Unit, zones};
 use tollgate::limit::decision::{Wait, decide};
-use tollgate::limit::policy::{Algorithm, Policy};
-use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::state::State;
-use tollgate::limit::time::Micros;
-use tollgate::store::{MemoryStore, Subject};
+use tollgate::store::MemoryStore;
 
-use crate::support::steps::{self, policy_of, quota, runner};
+use crate::support::calendar::{UNITS, by_calendar, micros, subject};
+use crate::support::steps::runner;
 use crate::support::timed::Timed;
-use crate::support::unique;
-
-const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
-
-fn micros(instant: &str) -> Micros {
-    u64::try_from(instant.parse::<Timestamp>().unwrap().as_microsecond()).unwrap()
-}
-
-fn by_calendar(limit: u64, unit: Unit, zone: &str) -> Policy {
-    let calendar = Calendar::new(unit, zone).unwrap();
-    policy_of(
-        Algorithm::FixedWindow,
-        vec![quota(limit, unit.nominal(), Rule::FixedWindow(Anchor::Calendar(calendar)))],
-    )
-}
-
-fn subject(policy: &Policy) -> Subject {
-    steps::subject(policy.clone(), &unique("calendar"))
-}
 
 /// Computed by hand: the window around an instant, with its hours.
 #[test]

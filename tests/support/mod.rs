@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::net::TcpSocket;
 
+pub(crate) mod calendar;
+
 pub(crate) mod chaos;
 
 pub(crate) mod cluster;
