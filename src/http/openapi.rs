@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::call::{Call, Listener};
+use super::shed;
 use crate::access::Need;
 
 /// The document without its paths.
@@ -74,8 +75,7 @@ fn responses(call: &Call) -> Map<String, Value> {
         add("401", "Unauthorized");
         add("403", "Forbidden");
     }
-    // The budgets of `shed.rs` bound these calls.
-    if call.path.starts_with("/v1/") {
+    if shed::is_counted(call.path) {
         add("503", "Unavailable");
     }
     operation.failures.iter().for_each(|(status, name)| _ = add(status, name));

@@ -67,6 +67,11 @@ struct Counters {
     refused: AtomicU64,
 }
 
+/// Whether the budgets bound the calls of this path.
+pub(super) fn is_counted(path: &str) -> bool {
+    path.starts_with("/v1/")
+}
+
 impl Default for Load {
     fn default() -> Self {
         Self::capped(MAX_CALLS, MAX_BODY_BYTES)
@@ -142,7 +147,7 @@ impl Load {
 
     /// Counts a call with this `path` until the return value drops. `None`: too many are in flight.
     pub(super) fn admit(&self, path: &str, body: &impl Body) -> Option<Admitted<'_>> {
-        let counted = path.starts_with("/v1/");
+        let counted = is_counted(path);
         // Counting first keeps two calls from sharing the last place.
         if counted && self.0.calls.fetch_add(1, Ordering::Relaxed) >= self.0.max_calls {
             self.0.calls.fetch_sub(1, Ordering::Relaxed);
