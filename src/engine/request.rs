@@ -66,11 +66,11 @@ impl Engine {
         let running = self.running.load();
         let policy = configured(&running.policies, policy)?;
         let normalised = policy.key_type.normalise(key)?;
-        let listed = match policy.applied(&normalised, key) {
-            Applied::Listed(listed) => Some(listed),
-            Applied::Counted(_) => None,
+        let (counting, listed) = match policy.applied(&normalised, key) {
+            Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
+            Applied::Counted(counting) => (counting, None),
         };
-        Ok(Resolved { subject: self.subject(policy.counting(&normalised, key), &normalised), listed })
+        Ok(Resolved { subject: self.subject(counting, &normalised), listed })
     }
 
     /// The subject for a normalised key under a policy.
