@@ -19,7 +19,6 @@ use crate::clock::Clock;
 use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
-use crate::engine::reload_policies::response_timeout;
 use crate::http::lifecycle::Phase;
 use crate::http::{CheckService, Lifecycle, Load, Node, Refusals, Surface};
 use crate::limit::policy::Durability;
@@ -207,7 +206,7 @@ async fn open_store(
         }
         return Ok(Store::Memory(MemoryStore::new(counting.clone(), config.max_keys)));
     };
-    let timeout = response_timeout(&config.policies);
+    let timeout = timeouts::response_timeout(config.policies.longest_timeout());
     let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())
         .map_err(|error| ServeError::Store(error.to_string()))?;
     let ready = tokio::time::timeout(timeouts::STORE_START, store.ready()).await;

@@ -1,7 +1,6 @@
 //! Replaces the configuration in force at once.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Engine;
 use crate::config::{Policies, Running};
@@ -25,7 +24,7 @@ impl Engine {
         let mut next = next.into();
         let changes = keep_unchanged(&self.policies(), Arc::make_mut(&mut next.policies));
         let policies = next.policies.clone();
-        self.store.set_response_timeout(response_timeout(&policies));
+        self.store.set_response_timeout(timeouts::response_timeout(policies.longest_timeout()));
         self.tally.know(policies.by_name.keys().map(String::as_str));
         self.running.store(Arc::new(next));
         self.divide_stores();
@@ -58,9 +57,4 @@ fn keep_unchanged(old: &Policies, next: &mut Policies) -> Changes {
     }
     changes.removed = old.by_name.keys().filter(|name| !next.by_name.contains_key(*name)).cloned().collect();
     changes
-}
-
-/// The response timeout of store connections.
-pub fn response_timeout(policies: &Policies) -> Duration {
-    timeouts::response_timeout(policies.longest_timeout())
 }
