@@ -100,7 +100,6 @@ fn explain_prints_readable_text() {
     assert!(out.contains("{ratelimit:alice:}login:buckets"), "{out}");
 }
 
-/// The output uses the units of the configuration.
 #[test]
 fn explain_prints_calendar_units() {
     let policies = "policies: {sms: {algorithm: fixed-window, timezone: Europe/Berlin, quotas: [1 per 1d, 9 per 1mo]}}";

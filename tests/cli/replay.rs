@@ -28,7 +28,6 @@ const COMMON: &str = r#"192.0.2.1 - ann [21/Nov/2026:10:00:00 +0000] "GET /x HTT
 192.0.2.1 - ann [21/Nov/2026:10:02:00 +0000] "GET /x HTTP/1.1" 200 60
 "#;
 
-/// A folder with the policies and logs of these names and texts.
 fn folder(logs: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("policies.yaml", POLICIES)].iter().chain(logs) {
@@ -37,7 +36,6 @@ fn folder(logs: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// The exit code, standard output and standard error of a replay in that folder.
 fn run(folder: &TempDir, arguments: &str) -> (i32, String, String) {
     let output = Command::new(TOLLGATE)
         .current_dir(folder.path())
@@ -55,7 +53,6 @@ fn report(folder: &TempDir, arguments: &str) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// Allowed and denied of the first policy.
 fn verdicts(report: &Value) -> (u64, u64) {
     let policy = &report["policies"][0];
     (policy["allowed"].as_u64().unwrap(), policy["denied"].as_u64().unwrap())

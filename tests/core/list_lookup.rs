@@ -6,7 +6,6 @@ use tollgate::limit::network::Network;
 
 use crate::support::steps::runner;
 
-/// An entry as a scan of all entries sees it.
 #[derive(Debug, Clone)]
 enum Plain {
     Key(String),
@@ -33,7 +32,6 @@ impl Plain {
     }
 }
 
-/// Compares bit by bit.
 fn contains(network: std::net::IpAddr, length: u8, key: &str) -> bool {
     use std::net::IpAddr::{V4, V6};
     let bits = |octets: &[u8]| -> Vec<bool> {

@@ -28,7 +28,6 @@ fn check(node: &Node, policy: &str, key: &str, quotas: &Value) -> Value {
     ask(node, &json!({"policy": policy, "key": key, "quotas": quotas}))
 }
 
-/// The number of checks of cost 1 before the first denial.
 fn admitted(node: &Node, policy: &str, key: &str, quotas: &Value) -> usize {
     (0..20).take_while(|_| check(node, policy, key, quotas)["allowed"] == true).count()
 }

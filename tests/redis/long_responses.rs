@@ -55,7 +55,6 @@ policies:
   log: {algorithm: sliding-log, quotas: [10000000 per 1d], max_entries: 100000, timeout: 5s}
 ";
 
-/// Fills a log, with a different `meta` for each charge.
 fn fill(node: &Node, key: &str) {
     for part in 0..100 {
         let checks: Vec<_> = (0..1000)

@@ -20,7 +20,6 @@ use crate::support::unique;
 /// of a history, Redis by real time.
 const RECORDS_LIVE: u64 = 300_000_000;
 
-/// Calls per history.
 const STEPS: usize = 60;
 
 #[test]

@@ -59,7 +59,6 @@ fn ten_kills_lose_no_acknowledged_charge() {
     assert!(forgotten == 0 && answers >= 10_000, "{forgotten} of {answers}");
 }
 
-/// The time without replication to the replica.
 struct Lag {
     ms: u64,
     /// Checks of the shard that the store allowed meanwhile, under the policy without `durability:
