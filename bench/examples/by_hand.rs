@@ -136,7 +136,6 @@ impl Limiter {
     }
 }
 
-/// One shared connection of either kind.
 #[derive(Clone)]
 enum Redis {
     Single(MultiplexedConnection),
@@ -173,7 +172,6 @@ impl Redis {
     }
 }
 
-/// Calls EVALSHA, and loads the script when the server does not know it.
 async fn invoke(
     connection: &mut impl ConnectionLike,
     script: &Script,
