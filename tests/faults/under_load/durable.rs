@@ -15,9 +15,8 @@ use crate::support::redis::Server;
 use crate::support::tries::passes_within;
 use crate::support::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
-/// The replica loses its link shortly before the primary dies, so later charges are lost. Without
-/// `durability: replica`, the loss is at most the checks allowed meanwhile: the rate times the lag.
-/// With it, no allowed check is lost.
+/// The replica loses its link shortly before the primary dies. Without `durability: replica`, the
+/// loss is at most the checks allowed meanwhile.
 #[test]
 fn failover_loses_only_unreplicated_charges() {
     let ([durable, usual], lag) = kill_behind_a_lagging_replica(CUT_OFF);
