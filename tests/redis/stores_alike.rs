@@ -105,8 +105,8 @@ fn comparable(mut done: Done) -> Done {
     done
 }
 
-/// Redis drops the entries of a log later than the embedded store does. So a mark may remain after a
-/// step back, and the pre-filter learns nothing from tentative replies.
+/// Redis drops the entries of a log later than the embedded store does. So a mark may remain after
+/// a step back, and the pre-filter learns nothing from tentative replies.
 fn be_as_careful(expected: &mut Done, answered: &Done) {
     if let (Done::Taken(expected) | Done::Reserved(expected, _), Done::Taken(answered) | Done::Reserved(answered, _)) =
         (expected, answered)
