@@ -72,6 +72,11 @@ fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
     let text = node.text("a network such as `192.0.2.0/24`", faults)?;
     let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
     let network = parse(text).map_err(refuse).ok()?;
+    if let Some(meant) = network.inside_nat64() {
+        let sentence = format!("`{network}` matches no address, because NAT64 counts as IPv4: write `{meant}`");
+        faults.note(node.place, sentence);
+        return None;
+    }
     match key_type {
         KeyType::Ip { ipv6_prefix } if network.is_ipv6() && network.length() > ipv6_prefix => {
             let (whole, length) = (network.widened(ipv6_prefix), network.length());

@@ -244,7 +244,8 @@ settings! {
     }
 
     key("", " of a key", "{type: ip}") {
-        /// `ip`: one address in several spellings is one key.
+        /// `ip`: one address in several spellings is one key. An address inside IPv4-mapped IPv6 or
+        /// `64:ff9b::/96` (NAT64) counts as IPv4.
         TYPE = "type": Choice<bool>(&[("ip", true), ("text", false)], false);
         /// An IPv6 network of this many bits counts as one key.
         IPV6_PREFIX = "ipv6_prefix": Integer(1..=128, 64);

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
-use std::net::IpAddr;
 
+use super::address;
 use super::network::Network;
 
 /// The keys that an entry matches.
@@ -74,7 +74,7 @@ impl<T> Matches<T> {
         if self.networks.iter().all(BTreeMap::is_empty) {
             return None;
         }
-        let address = written.parse::<IpAddr>().ok()?.to_canonical();
+        let address = address::parse(written)?;
         let family = &self.networks[usize::from(address.is_ipv6())];
         family.iter().find_map(|(Reverse(length), networks)| {
             let (network, value) = networks.get_key_value(&Network::new(address, *length)?)?;
