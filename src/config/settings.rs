@@ -211,7 +211,7 @@ settings! {
         /// `/v1/usage` do not reach these counters.
         INLINE = "inline": Flag(false);
         /// Keys that the node denies without counting.
-        DENY = "deny": Own("`{keys: [...], prefixes: [...], cidrs: [...]}`, at least one of them", "none");
+        DENY = "deny": Own("`{keys: [...], prefixes: [...], cidrs: [...]}`, at least one of them, or `{all: true}`", "none");
         /// Keys that the node allows without counting.
         ALLOW = "allow": Own("the same", "none");
         /// Other quotas for some keys.
@@ -258,6 +258,8 @@ settings! {
         PREFIXES = "prefixes": Own("list of texts", "none");
         /// Networks of addresses.
         CIDRS = "cidrs": Own("list of networks such as `192.0.2.0/24`", "none");
+        /// Every key: closes or opens the policy as a whole.
+        ALL = "all": Flag(false);
     }
 
     override_("", " of an override", "{match: {key: alice}, quotas: [5 per 1s]}") {

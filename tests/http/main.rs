@@ -12,7 +12,7 @@ mod first_curl;
 // Invalid requests get a problem document and charge nothing.
 mod invalid_requests;
 
-// Lists see IPv4 addresses inside IPv6.
+// Lists close or open a policy, and see IPv4 addresses inside IPv6.
 mod lists;
 
 // Mutated requests get a response, or the node closes the connection.
