@@ -12,6 +12,9 @@ mod first_curl;
 // Invalid requests get a problem document and charge nothing.
 mod invalid_requests;
 
+// Members may be `null` where they may be absent, and integers have several notations.
+mod optional_members;
+
 // Lists close or open a policy, and see IPv4 addresses inside IPv6.
 mod lists;
 
