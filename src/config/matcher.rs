@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::limit::key::{KeyType, MAX_KEY_BYTES};
+use crate::limit::key::{KeyType, check_length};
 use crate::limit::matches::Pattern;
 use crate::limit::network::Network;
 
@@ -60,11 +60,8 @@ fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Matcher
 /// A text that may be a key or a prefix of one.
 fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
     let text = node.text_of_any_end(what, faults)?;
-    let fits = (1..=MAX_KEY_BYTES).contains(&text.len());
-    if !fits {
-        faults.note(node.place, format!("{} must have 1 to {MAX_KEY_BYTES} bytes, not {}", node.name, text.len()));
-    }
-    fits.then_some(text)
+    let refuse = |wrong| faults.note(node.place, format!("{} {wrong}", node.name));
+    check_length(text).map_err(refuse).ok().map(|()| text)
 }
 
 /// A network no smaller than the network that the policy counts as one key.

@@ -26,6 +26,24 @@ pub enum KeyType {
 #[error("must be an IP address such as 203.0.113.7 or 2001:db8::1")]
 pub struct NotAnAddress;
 
+/// The length of a key is out of range, bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("must have 1 to {MAX_KEY_BYTES} bytes, not {length}{hint}", length = .0, hint = hint(*.0))]
+pub struct WrongLength(usize);
+
+fn hint(length: usize) -> &'static str {
+    if length == 0 { "" } else { ": hash longer keys, for example with SHA-256" }
+}
+
+/// Checks the length of a key as written.
+///
+/// # Errors
+/// The valid lengths.
+pub fn check_length(key: &str) -> Result<(), WrongLength> {
+    let length = key.len();
+    if (1..=MAX_KEY_BYTES).contains(&length) { Ok(()) } else { Err(WrongLength(length)) }
+}
+
 impl KeyType {
     /// Returns the spelling under which `key` is counted.
     ///

@@ -14,6 +14,9 @@ const MAX_DEPTH: usize = 128;
 
 /// The body as one JSON value whose parts are not read yet.
 pub(super) fn document(body: &[u8]) -> Result<&RawValue, Problem> {
+    if let Some(fault) = encoding_fault(body) {
+        return Err(Problem::malformed(fault));
+    }
     let text = std::str::from_utf8(body)
         .map_err(|error| Problem::malformed(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
     if text.trim_ascii().is_empty() {
@@ -23,6 +26,21 @@ pub(super) fn document(body: &[u8]) -> Result<&RawValue, Problem> {
         return Err(Problem::malformed(format!("nested deeper than {MAX_DEPTH} levels")));
     }
     serde_json::from_str(text).map_err(|error| Problem::malformed(syntax(&error)))
+}
+
+/// Names a byte order mark, and the encodings in which ASCII has zero bytes.
+fn encoding_fault(body: &[u8]) -> Option<&'static str> {
+    Some(match body {
+        [0xef, 0xbb, 0xbf, ..] => "the body begins with a byte order mark (EF BB BF): send it without",
+        [0xff, 0xfe, ..] => {
+            "the body begins with a byte order mark of UTF-16 (FF FE): send it in UTF-8, without the mark"
+        }
+        [0xfe, 0xff, ..] => {
+            "the body begins with a byte order mark of UTF-16 (FE FF): send it in UTF-8, without the mark"
+        }
+        [0, ..] | [_, 0, ..] => "the body is not in UTF-8, but in UTF-16 or UTF-32: send it in UTF-8",
+        _ => return None,
+    })
 }
 
 /// Describes malformed JSON. serde_json calls the name of any member a key, but in a check `key` is
