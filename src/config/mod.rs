@@ -15,6 +15,8 @@ mod setup;
 
 mod reader;
 
+mod anchors;
+
 mod raw;
 
 mod resolve;
