@@ -18,7 +18,7 @@ use crate::store::redis::protocol::keys::Tag;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration with the policy.
+    /// The configuration with the policy; `-` is standard input.
     file: PathBuf,
     /// The policy's name.
     policy: String,
@@ -42,7 +42,7 @@ fn explain(args: &Args) -> Result<Value, String> {
     let by_name = &config.policies.by_name;
     let policy = by_name.get(&args.policy).ok_or_else(|| {
         let known: Vec<_> = by_name.keys().map(String::as_str).collect();
-        format!("{} has no policy {:?}: there are {}", args.file.display(), args.policy, known.join(", "))
+        format!("{} has no policy {:?}: there are {}", config.policies.origin, args.policy, known.join(", "))
     })?;
     check_length(&args.key).map_err(|wrong| format!("the key {wrong}"))?;
     let key = policy.key_type.normalise(&args.key).map_err(|why| format!("the key {:?} {why}", args.key))?;
@@ -53,7 +53,7 @@ fn explain(args: &Args) -> Result<Value, String> {
         Applied::Counted(policy) => ("counted", Some(policy)),
     };
     Ok(json!({
-        "file": args.file,
+        "file": config.policies.origin,
         "policy": policy.name,
         "algorithm": policy.algorithm.name(),
         "key": args.key,

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::{complain, fail, load, tell};
-use crate::config::Policies;
+use crate::config::{Policies, is_standard_input};
 use crate::limit::policy::Policy;
 
 mod access_log;
@@ -53,7 +53,7 @@ cannot be written, or the command line is wrong.
   tollgate replay tollgate.yaml --policy per-ip --policy login --log access.log
   zcat $(ls -rv access.log.*.gz) | tollgate replay tollgate.yaml --policy api-key --log - --key user --json")]
 pub(super) struct Args {
-    /// The configuration with the policies.
+    /// The configuration with the policies; `-` is standard input.
     file: PathBuf,
     /// A policy to try; give several to compare them.
     #[arg(long = "policy", value_name = "P", default_value = "default")]
@@ -100,6 +100,15 @@ pub(super) fn run(args: &Args) -> ExitCode {
         }
         Err(Failure::Usage(reason)) => fail(&reason, 1),
         Err(Failure::Log(reason)) => fail(&reason, 2),
+    }
+}
+
+/// Rejects two readers of standard input: the second one would find nothing.
+fn one_reader(args: &Args) -> Result<(), Failure> {
+    let inputs = args.logs.iter().chain([&args.file]).filter(|path| is_standard_input(path));
+    match inputs.count() {
+        0 | 1 => Ok(()),
+        _ => Err(Failure::Usage("only one of the configuration and the logs can be standard input".to_owned())),
     }
 }
 

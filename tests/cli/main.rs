@@ -17,3 +17,6 @@ mod hostile_output;
 
 // Replays the requests of a log against policies.
 mod replay;
+
+// `-` is standard input for every command that reads a configuration.
+mod standard_input;

@@ -11,6 +11,7 @@ use super::policy_replay::{self, PolicyReplay};
 use super::progress::Progress;
 use super::reader::{Format, LogOptions, Reader};
 use super::tally::{MINUTE, Minute, Peaks};
+use crate::config::{is_standard_input, origin};
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
@@ -183,8 +184,9 @@ impl Replay<'_> {
 
 /// A log with its name and its size in bytes, 0 if unknown.
 fn open(log: &Path) -> Result<(String, Box<dyn Read>, u64), Failure> {
-    if log.as_os_str() == "-" {
-        return Ok(("standard input".to_owned(), Box::new(io::stdin()), 0));
+    let name = origin(log);
+    if is_standard_input(log) {
+        return Ok((name, Box::new(io::stdin()), 0));
     }
     let name = log.display().to_string();
     let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
