@@ -14,6 +14,8 @@ use crate::limit::policy::Policy;
 
 mod access_log;
 
+mod client;
+
 mod entry;
 
 mod instant;
@@ -44,7 +46,8 @@ port, or before an address) or with the addresses of X-Forwarded-For, of which t
 as
   {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
 where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, else microseconds.
-`cost` is 1 if left out, and what else is there does not matter. Time never goes back: a line from before its
+`cost` is 1 if left out, and what else is there does not matter. An address counts without its port, its brackets and its
+zone. Time never goes back: a line from before its
 predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.
 
 Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log cannot be read, or no line of it, or the report
@@ -91,7 +94,9 @@ enum Failure {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let options = LogOptions { format: args.format, key: args.key.clone(), cost: args.cost.clone() };
-    let replayed = policies(args).and_then(|policies| run::replay(&policies, &args.logs, &options, args.top.into()));
+    let replayed = one_reader(args)
+        .and_then(|()| policies(args))
+        .and_then(|policies| run::replay(&policies, &args.logs, &options, args.top.into()));
     match replayed {
         Ok(outcome) => {
             outcome.unreadable.iter().for_each(|line| complain(line));
