@@ -119,7 +119,7 @@ impl Settings {
             let wrong = "must be http://host:port without a user and password".to_owned();
             return Err(InvalidVariable { variable: endpoint_variable, wrong });
         }
-        if !endpoint.get(..SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME)) {
+        if !is_endpoint(&endpoint) {
             let wrong = format!("must be http://host:port, not `{endpoint}`; for TLS send to a collector nearby");
             return Err(InvalidVariable { variable: endpoint_variable, wrong });
         }
@@ -176,6 +176,20 @@ impl Settings {
             hash_secret: variable("TOLLGATE_KEY_HASH_SECRET"),
         }))
     }
+}
+
+/// Whether the text is `http://host:port`, perhaps with a path, or without the port. The SDK starts
+/// with an impossible port and never delivers.
+fn is_endpoint(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_at_checked(SCHEME.len()) else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse().is_ok_and(|port: u16| port > 0);
+    let is_authority = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => !host.is_empty() && is_port(port),
+        _ => !authority.is_empty(),
+    };
+    scheme.eq_ignore_ascii_case(SCHEME) && is_authority
 }
 
 /// The variable's number within `range`, or `None` if it is unset.
@@ -279,6 +293,13 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_need_no_port() {
+        for endpoint in ["http://collector", "http://[::1]", "http://[::1]:4317", "HTTP://c:4318/v1/traces"] {
+            assert!(read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).is_ok(), "{endpoint}");
+        }
+    }
+
+    #[test]
     fn the_variables_for_traces_beat_the_common_ones() {
         let settings = read(&[
             ENDPOINT,
@@ -312,6 +333,12 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "foo"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://me:secret@127.0.0.1:4317"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http:///v1/traces"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://:4317"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:port"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:99999"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:/v1/traces"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "Authorization: Bearer secret"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "a=b,secret"),
             ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a=secret%2"),
