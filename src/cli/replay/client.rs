@@ -21,7 +21,7 @@ pub(super) fn host(field: &str) -> Option<Cow<'_, str>> {
     match key(field) {
         Cow::Borrowed(name) if name == "-" || name.eq_ignore_ascii_case("unknown") => None,
         Cow::Borrowed(name) => {
-            Some(without_port(name).filter(|host| !host.contains(':')).unwrap_or(name)).map(Cow::Borrowed)
+            Some(Cow::Borrowed(without_port(name).filter(|host| !host.contains(':')).unwrap_or(name)))
         }
         address @ Cow::Owned(_) => Some(address),
     }
