@@ -10,3 +10,6 @@ mod commands;
 mod explain;
 mod hostile_output;
 mod replay;
+
+// `-` is standard input for every command that reads a configuration.
+mod standard_input;

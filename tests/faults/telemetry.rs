@@ -202,6 +202,20 @@ fn unsupported_otel_variable_is_rejected() {
     assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"), "{said}");
 }
 
+/// Headers hold tokens, and the log is no place for them.
+#[test]
+fn malformed_otlp_headers_are_rejected_and_not_printed() {
+    for (variable, value) in [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "Authorization: Bearer hunter2"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x=y,Authorization: Basic hunter2=="),
+        ("OTEL_RESOURCE_ATTRIBUTES", "hunter2"),
+    ] {
+        let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), (variable, value)]);
+        assert!(said.contains(&format!("{variable}: entry ")) && said.contains("`key=value,key=value`"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
 /// The error output of a node that does not start with these variables. `timeout` ends a node that
 /// does.
 fn refusal(variables: &[(&str, &str)]) -> String {
