@@ -106,20 +106,21 @@ pub enum Need {
     Admin,
 }
 
-/// The reason for a rejected call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// The call has no token.
-    NoToken,
-    /// The token is unknown.
-    UnknownToken,
-    /// The token permits checks only.
-    NeedsAdmin,
-    /// No token would do, since no admin token is configured.
-    NoAdminTokens,
-    /// A page in a browser calls without a token. Any site could make the browser on this machine
-    /// do so.
-    Page,
+named! {
+    /// The reason for a rejected call.
+    pub enum Refused {
+        /// The call has no token.
+        NoToken = "no_token",
+        /// The token is unknown.
+        UnknownToken = "unknown_token",
+        /// The token permits checks only.
+        NeedsAdmin = "needs_admin",
+        /// No token would do, since no admin token is configured.
+        NoAdminTokens = "no_admin_tokens",
+        /// A page in a browser calls without a token. Any site could make the browser on this
+        /// machine do so.
+        Page = "page",
+    }
 }
 
 impl Access {

@@ -72,6 +72,9 @@
 //!
 //! The modules are declared in reading order.
 
+#[macro_use]
+mod named;
+
 pub mod clock;
 
 pub mod deadline;

@@ -4,21 +4,12 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::call::{Answer, Operation};
 use super::node::Node;
 use super::problem::panicked;
 use crate::limit::time::Micros;
 use crate::reload::LastReload;
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, text};
-
-pub(super) const METRICS: Operation = Operation {
-    id: "metrics",
-    summary: "Metrics for Prometheus",
-    description: "On loopback the call needs no token.",
-    answer: Answer { media: "text/plain", ..Answer::json("In Prometheus' text format.", "Metrics") },
-    ..Operation::NONE
-};
 
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread

@@ -1,28 +1,28 @@
-//! The problems of requests that the engine does not get.
+//! The problems of requests that the engine does not get, and of reloads.
 
 use axum::http::{Method, Uri};
 
-use super::document::Problem;
-use super::kind::Kind;
+use super::document::{Kind, Problem};
 use super::violations::Violations;
 use crate::access::Refused;
+use crate::reload::ReloadError;
 
 impl Problem {
     /// 400, and the connection closes: the request is malformed HTTP.
     pub(in crate::http) fn malformed_http(detail: &'static str) -> Self {
-        Self::new(Kind::BadRequest, detail)
+        Self::new(Kind::BAD_REQUEST, detail)
     }
 
     /// 400: `detail` says where the JSON is malformed.
     pub(in crate::http) fn malformed(detail: impl Into<String>) -> Self {
-        Self::new(Kind::MalformedJson, detail)
+        Self::new(Kind::MALFORMED_JSON, detail)
     }
 
     /// 401 or 403.
     pub(in crate::http) fn refused(refused: Refused) -> Self {
         let kind = match refused {
-            Refused::NoToken | Refused::UnknownToken => Kind::Unauthorized,
-            Refused::NeedsAdmin | Refused::NoAdminTokens | Refused::Page => Kind::Forbidden,
+            Refused::NoToken | Refused::UnknownToken => Kind::UNAUTHORIZED,
+            Refused::NeedsAdmin | Refused::NoAdminTokens | Refused::Page => Kind::FORBIDDEN,
         };
         Self::new(kind, sentence(refused))
     }
@@ -30,36 +30,52 @@ impl Problem {
     /// 404: no call has this path.
     pub(in crate::http) fn not_found(uri: &Uri) -> Self {
         let path: String = uri.path().chars().take(200).collect();
-        Self::new(Kind::NotFound, format!("no call has the path {path}"))
+        Self::new(Kind::NOT_FOUND, format!("no call has the path {path}"))
     }
 
     /// 408: the body was incomplete when its time was over.
     pub(in crate::http) fn slow_body() -> Self {
-        Self::new(Kind::RequestTimeout, "send the whole body within 10 seconds")
+        Self::new(Kind::REQUEST_TIMEOUT, "send the whole body within 10 seconds")
     }
 
     /// 413: the body, or its declared length, exceeds `limit` bytes.
     pub(in crate::http) fn too_large(limit: usize) -> Self {
-        Self::new(Kind::TooLarge, format!("the body of this call may have up to {limit} bytes"))
+        Self::new(Kind::TOO_LARGE, format!("the body of this call may have up to {limit} bytes"))
     }
 
     /// 415: `detail` says what to send.
     pub(in crate::http) fn unsupported_media_type(detail: impl Into<String>) -> Self {
-        Self::new(Kind::UnsupportedMediaType, detail)
+        Self::new(Kind::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     /// 503: the node is overloaded and decided nothing.
     pub(in crate::http) fn overloaded() -> Self {
-        Self::new(Kind::Overloaded, "this node has as many calls in flight as it takes; ask again in a second")
+        Self::new(Kind::OVERLOADED, "this node has as many calls in flight as it takes; ask again in a second")
     }
 
     /// 503: clients do not read their answers. The node has not decided the call, or has no room
     /// for its long answer.
     pub(in crate::http) fn unread() -> Self {
         Self::new(
-            Kind::Overloaded,
+            Kind::OVERLOADED,
             "the clients of this node leave too many answers unread: read those of this connection first",
         )
+    }
+
+    /// 422 with every fault of the file, or 409 if there is no file to reload.
+    pub(in crate::http) fn not_reloaded(error: &ReloadError) -> Self {
+        match error {
+            ReloadError::NoFile(_) => Self::new(Kind::NOTHING_TO_RELOAD, error.to_string()),
+            ReloadError::Faults(faults) => {
+                let faults: Vec<_> = faults.iter().cloned().collect();
+                let number = match faults.len() {
+                    1 => "1 fault".to_owned(),
+                    number => format!("{number} faults"),
+                };
+                let detail = format!("the running policies stay in force: {number}, see violations");
+                Self { faults, ..Self::new(Kind::INVALID_CONFIGURATION, detail) }
+            }
+        }
     }
 }
 
@@ -86,7 +102,7 @@ pub(in crate::http) async fn not_found(uri: Uri) -> Problem {
 
 /// The router adds `Allow`.
 pub(in crate::http) async fn method_not_allowed(method: Method) -> Problem {
-    Problem::new(Kind::MethodNotAllowed, format!("{method} is not one of the methods in the Allow field"))
+    Problem::new(Kind::METHOD_NOT_ALLOWED, format!("{method} is not one of the methods in the Allow field"))
 }
 
 /// Both parts of a request, or the faults of both.
