@@ -91,24 +91,9 @@ impl FallbackStore {
         decision
     }
 
-    /// See [`MemoryStore::set_policies`].
-    pub fn set_policies<'a>(&self, names: impl Iterator<Item = &'a str>) {
-        self.memory.set_policies(names);
-    }
-
     /// The store of this node's shares.
     pub fn memory(&self) -> &MemoryStore {
         &self.memory
-    }
-
-    /// Lets its clock follow the wall clock. Returns true if the clock moved forward.
-    pub fn follow(&self) -> bool {
-        self.memory.follow()
-    }
-
-    /// Drops expired state.
-    pub fn sweep(&self) {
-        self.memory.sweep();
     }
 
     fn share(&self, subject: &Subject) -> Subject {

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{only_verdict, unexpected_reply};
-use super::request::Resolved;
-use super::trace::attributes;
+use super::answer::{attributes, only_verdict, unexpected_reply};
+use super::check::Resolved;
 use super::{CheckError, Decision, Engine};
 use crate::limit::refunds::Receipt;
 use crate::limit::time::micros;
@@ -64,12 +63,15 @@ impl Engine {
     async fn refund_and_report(&self, policy: &str, key: &str, work: Work) -> Result<RefundResult, CheckError> {
         let resolved = self.resolve_counted(policy, key)?;
         let (Resolved { subject, .. }, since) = (&resolved, self.clock.now());
-        let mut result = self.refund_or_log(subject, work).await;
-        if let Ok(RefundResult { decision, .. }) = &mut result {
-            if let Some(listed) = resolved.decide_by_list(0) {
-                *decision = listed;
+        let mut result = self.refund_within(subject, work, subject.policy.timeout).await;
+        match &mut result {
+            Ok(RefundResult { decision, .. }) => {
+                if let Some(listed) = resolved.decide_by_list(0) {
+                    *decision = listed;
+                }
+                decision.shadow();
             }
-            decision.shadow();
+            Err(error) => self.log_not_refunded(subject, error),
         }
         let answer = result.as_ref().map(|result| &result.decision);
         traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
@@ -108,18 +110,11 @@ impl Engine {
         }
     }
 
-    /// Runs a refund or reset of a counted key in the store.
-    async fn refund_or_log(&self, subject: &Subject, work: Work) -> Result<RefundResult, CheckError> {
-        let result = self.refund_within(subject, work, subject.policy.timeout).await;
-        if let Err(CheckError::StoreUnavailable(error)) = &result {
-            self.log_not_refunded(subject, error);
-        }
-        result
-    }
-
-    fn log_not_refunded(&self, subject: &Subject, error: &StoreError) {
+    fn log_not_refunded(&self, subject: &Subject, error: &CheckError) {
         let policy = &subject.policy.name;
-        if let Some(suppressed) = self.tally.not_refunded.pass(self.clock.now()) {
+        if let CheckError::StoreUnavailable(error) = error
+            && let Some(suppressed) = self.tally.not_refunded.pass(self.clock.now())
+        {
             tracing::warn!(policy, %error, suppressed, "the store did not do a refund or a reset: it is answered by 503");
         }
     }

@@ -100,15 +100,11 @@ impl Engine {
         work: &Work,
         error: &StoreError,
     ) -> Result<FallbackAnswer, CheckError> {
-        self.log_failure(subject, error);
-        self.fallback.answer(subject, work, error)
-    }
-
-    fn log_failure(&self, subject: &Subject, error: &StoreError) {
         let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure);
         if let Some(suppressed) = self.tally.complain(mode, error, self.clock.now()) {
             let mode = mode.name();
             tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; `on_store_failure` answers");
         }
+        self.fallback.answer(subject, work, error)
     }
 }

@@ -18,24 +18,13 @@ use crate::telemetry::limiter::Limiter;
 /// Maximum number of removed policies whose counts stay, about 13 MB.
 const GONE: usize = 20_000;
 
-/// The outcome of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    Allowed,
-    Denied,
-    /// No decision: the store failed under mode `error`.
-    Error,
-}
-
-impl Outcome {
-    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Error];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Error => "error",
-        }
+named! {
+    /// The outcome of a check.
+    pub enum Outcome {
+        Allowed = "allowed",
+        Denied = "denied",
+        /// No decision: the store failed under mode `error`.
+        Error = "error",
     }
 }
 
