@@ -25,13 +25,7 @@ mod settings;
 
 mod sampling;
 
-mod backlog;
-
 mod delivery;
-
-mod wall_time;
-
-mod keys;
 
 mod root;
 
@@ -49,7 +43,7 @@ pub use request::{Incoming, Request};
 pub use settings::{InvalidVariable, Settings};
 pub use store::{Call, StoreSpan, Waiting, called};
 
-use keys::KeyNames;
+use check_result::KeyNames;
 
 /// Longest time to deliver the last spans at the end.
 const LAST_DELIVERY: Duration = Duration::from_secs(2);

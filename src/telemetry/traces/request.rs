@@ -11,9 +11,8 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Instrument;
 
 use super::Tracing;
-use super::root::{Root, TailSample, status_attributes};
+use super::root::{Root, TailSample, WallTime, status_attributes};
 use super::sampling::{AlwaysRecord, fraction};
-use super::wall_time::WallTime;
 
 /// A request as it arrives.
 #[derive(Debug)]
@@ -134,7 +133,7 @@ impl Request {
 
     /// Ends with the HTTP status of the answer.
     pub fn end(self, status: u16) {
-        let Some(Root(root)) = self.context.get::<Root>() else { return };
+        let Some(root) = self.context.get::<Arc<Root>>() else { return };
         match &root.tail {
             None => self.context.span().set_attributes(status_attributes(status)),
             Some(tail) => root.tracing.keep(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), status),
