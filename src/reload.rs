@@ -174,24 +174,17 @@ impl Reloader {
         loading.unwrap_or_else(|error| Err(unread(&error)))
     }
 
-    fn put_into_force(&self, config: Config, why: &str) -> Reloaded {
+    fn put_into_force(&self, mut config: Config, why: &str) -> Reloaded {
         let restart_needed = config.needs_restart(&self.started);
         let at = config.policies.loaded_at;
         let version = config.policies.version.clone();
-        self.watched.store(Arc::new(config.files));
-        let waits = |setting| restart_needed.contains(&setting);
+        self.watched.store(Arc::new(std::mem::take(&mut config.files)));
+        let warnings = std::mem::take(&mut config.warnings);
         let before = self.running();
-        let next = Running {
-            policies: Arc::new(config.policies),
-            access: if waits("auth") { before.access.clone() } else { config.access },
-            tls: match config.tls {
-                Some(tls) if !waits("tls") => Some(Arc::new(tls)),
-                _ => before.tls.clone(),
-            },
-        };
+        let next = before.reloaded(config, &restart_needed);
         warn_of_openings(&before.access, &next.access);
-        let settings = changed_settings(&before, &next);
-        warn_of_files(&config.warnings);
+        let settings = next.changed_settings(&before);
+        warn_of_files(&warnings);
         warn_of_end(next.tls.as_deref(), at);
         let changes = self.engine.replace(next);
         let last =
@@ -221,12 +214,6 @@ impl Reloader {
         let looked = tokio::task::spawn_blocking(move || watched.iter().map(Watched::look_again).collect());
         looked.await.unwrap_or_else(|_| Vec::clone(&known))
     }
-}
-
-/// The names of the changed settings, besides the policies.
-fn changed_settings(before: &Running, next: &Running) -> Vec<&'static str> {
-    let changed = [("auth", before.access != next.access), ("tls", before.tls != next.tls)];
-    changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
 }
 
 /// Warns of a certificate that has ended at `now`, or ends soon.
