@@ -67,11 +67,7 @@ impl fmt::Debug for TokenHash {
 pub fn new_token() -> Option<String> {
     let mut bytes = [0u8; 32];
     SystemRandom::new().fill(&mut bytes).ok()?;
-    Some(TOKEN.chars().chain(bytes.iter().flat_map(|byte| hex(*byte))).collect())
-}
-
-fn hex(byte: u8) -> [char; 2] {
-    [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0'))
+    Some(bytes.iter().fold(TOKEN.to_owned(), |token, byte| token + &format!("{byte:02x}")))
 }
 
 /// The known tokens, and the rights of callers without one.

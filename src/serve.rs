@@ -41,8 +41,6 @@ mod metered_body;
 
 mod timeout_io;
 
-mod tls;
-
 use connections::{Connections, OpenConnections};
 
 /// The interval at which expired state is freed.
