@@ -10,7 +10,6 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::Mutex;
 
-use crate::access::Access;
 use crate::clock::unix_micros;
 use crate::config::{Config, Fault, Faults, Limits, Running, ServerTls, Setup, Watched};
 use crate::engine::{Changes, Engine};
@@ -55,6 +54,10 @@ pub struct LastReload {
 }
 
 impl LastReload {
+    fn success(at: Micros, restart_needed: Vec<&'static str>) -> Self {
+        Self { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed }
+    }
+
     pub fn successful(&self) -> bool {
         self.faults.is_empty()
     }
@@ -90,14 +93,13 @@ impl Reloader {
                 "`auth.allow_anonymous`: everyone who reaches this node may check, refund and read what counts"
             );
         }
-        let last = LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: Vec::new() };
         Self {
             lasting: setup.is_lasting(),
             setup,
             engine,
             reloading: Mutex::new(()),
             watched: ArcSwap::from_pointee(started.files.clone()),
-            last: ArcSwap::from_pointee(last),
+            last: ArcSwap::from_pointee(LastReload::success(at, Vec::new())),
             started,
         }
     }
@@ -182,14 +184,14 @@ impl Reloader {
         let warnings = std::mem::take(&mut config.warnings);
         let before = self.running();
         let next = before.reloaded(config, &restart_needed);
-        warn_of_openings(&before.access, &next.access);
+        for opening in before.access.openings(&next.access) {
+            tracing::warn!("the configuration was loaded again with less access control: {opening}");
+        }
         let settings = next.changed_settings(&before);
         warn_of_files(&warnings);
         warn_of_end(next.tls.as_deref(), at);
         let changes = self.engine.replace(next);
-        let last =
-            LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };
-        self.last.store(Arc::new(last));
+        self.last.store(Arc::new(LastReload::success(at, restart_needed.clone())));
         let names = |names: &[String]| names.join(",");
         tracing::info!(
             why,
@@ -230,13 +232,6 @@ fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
 /// Warns of files that other users may write, and of secrets that they may read.
 fn warn_of_files(warnings: &[String]) {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-}
-
-/// Warns of rights that callers gain with this reload.
-fn warn_of_openings(before: &Access, now: &Access) {
-    for opening in before.openings(now) {
-        tracing::warn!("the configuration was loaded again with less access control: {opening}");
-    }
 }
 
 /// The fault of a reading that panicked, or that the end of the node cancelled.

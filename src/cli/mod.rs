@@ -36,8 +36,6 @@ mod shown;
 
 pub mod target;
 
-mod tls;
-
 mod load;
 
 mod log;

@@ -94,11 +94,13 @@ impl Config {
             files: _,
             warnings: _,
         } = self;
+        let asks = |tls: &Option<ServerTls>| tls.as_ref().map(ServerTls::asks_clients);
         let settings = [
             (root::LISTEN.name, *listen != running.listen),
             (root::ADMIN_LISTEN.name, *admin_listen != running.admin_listen),
             (root::AUTH.name, self.locks_out(running)),
-            (root::TLS.name, kind(tls.as_ref()) != kind(running.tls.as_ref())),
+            // No mistake in a file may turn off TLS, or client certificates, on a running node.
+            (root::TLS.name, asks(tls) != asks(&running.tls)),
             (root::STORE.name, *store != running.store || *max_keys != running.max_keys),
             (root::PREFILTER.name, *prefilter != running.prefilter),
             (root::FALLBACK.name, *expected_nodes != running.expected_nodes),
@@ -128,10 +130,4 @@ impl Config {
         is_beyond_loopback(running.listen) && access.check.is_empty() && !access.allow_anonymous
             || running.admin_listen.is_some_and(is_beyond_loopback) && access.admin.is_empty()
     }
-}
-
-/// Whether there is TLS, and whether clients need certificates. No mistake in a file may turn off
-/// either on a running node.
-fn kind(tls: Option<&ServerTls>) -> Option<bool> {
-    tls.map(ServerTls::asks_clients)
 }

@@ -86,38 +86,6 @@ impl Node {
         }
     }
 
-    /// A ratio, 0 to 1.
-    pub(super) fn ratio(&self, faults: &mut Faults) -> Option<f64> {
-        let what = "a number from 0 to 1, such as `0.1`";
-        match &self.value {
-            Value::Text { text, quoted: false } if text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) => {
-                text.parse().ok().filter(|ratio| *ratio <= 1.0).or_else(|| self.refuse(what, faults))
-            }
-            _ => self.refuse(what, faults),
-        }
-    }
-
-    pub(super) fn boolean(&self, faults: &mut Faults) -> Option<bool> {
-        match &self.value {
-            Value::Text { text, quoted: false } if text == "true" => Some(true),
-            Value::Text { text, quoted: false } if text == "false" => Some(false),
-            _ => self.refuse("`true` or `false`", faults),
-        }
-    }
-
-    /// One of the given words.
-    pub(super) fn word(&self, words: &[&'static str], faults: &mut Faults) -> Option<&'static str> {
-        let text = self.text(&listed(words), faults)?;
-        let known = words.iter().copied().find(|word| *word == text);
-        if known.is_none() {
-            match nearest(text, words.iter().copied()) {
-                Some(meant) => faults.note(self.place, did_you_mean(&self.name, text, meant)),
-                None => self.must_be(&listed(words), faults),
-            }
-        }
-        known
-    }
-
     /// A name that is valid in header fields, metrics and Redis keys.
     pub(super) fn identifier(&self, faults: &mut Faults) -> Option<&str> {
         let what = "1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`";
@@ -144,10 +112,6 @@ pub(super) fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let octal = text.len() > 1 && text.starts_with('0');
     (plain && !octal).then(|| text.parse().unwrap_or(u64::MAX))
-}
-
-fn did_you_mean(name: &str, text: &str, meant: &str) -> String {
-    format!("{name} cannot be `{}`: did you mean `{meant}`?", excerpt(text))
 }
 
 /// Whether the text is of `[A-Za-z0-9_.-]` and 1 to 64 bytes long.

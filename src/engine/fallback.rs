@@ -25,7 +25,8 @@ pub type FallbackAnswer = (SmallVec<[Decision; 1]>, Option<Receipt>);
 /// all nodes.
 #[derive(Debug)]
 pub struct FallbackStore {
-    memory: MemoryStore,
+    /// The store of this node's shares.
+    pub(super) memory: MemoryStore,
     expected_nodes: NonZeroU64,
 }
 
@@ -89,11 +90,6 @@ impl FallbackStore {
             decision.bind(after.binding);
         }
         decision
-    }
-
-    /// The store of this node's shares.
-    pub fn memory(&self) -> &MemoryStore {
-        &self.memory
     }
 
     fn share(&self, subject: &Subject) -> Subject {

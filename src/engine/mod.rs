@@ -8,8 +8,8 @@
 //!
 //! resolve            policy and key     check.rs
 //! decide_locally     list, pre-filter   check.rs
-//! call_store         and learn          store_call.rs
-//! fall_back          on_store_failure   store_call.rs, fallback.rs
+//! call_store         and learn          check.rs
+//! fall_back          on_store_failure   check.rs, fallback.rs
 //! ```
 
 use std::sync::Arc;
@@ -24,8 +24,6 @@ use crate::prefilter::Prefilter;
 use crate::store::Store;
 
 mod check;
-
-mod store_call;
 
 mod same_key;
 
@@ -128,11 +126,11 @@ impl Engine {
     /// periodically.
     pub fn sweep(&self) {
         // Both stores share one clock, and the first call moves it.
-        if self.store.follow() | self.fallback.memory().follow() {
+        if self.store.follow() | self.fallback.memory.follow() {
             self.prefilter.forget_all();
         }
         self.store.sweep();
         self.prefilter.sweep(self.clock.now());
-        self.fallback.memory().sweep();
+        self.fallback.memory.sweep();
     }
 }

@@ -20,13 +20,12 @@ use futures_util::future::{join, join_all};
 use tokio::sync::watch;
 
 use super::answer::{Answer, CheckError, missing_answer, only, only_verdict, unexpected_reply};
-use super::check::metas;
-use super::store_call::StoreCall;
+use super::check::{StoreCall, metas};
 use super::{Check, Decision, Engine};
 use crate::limit::decision::Wait;
 use crate::limit::refunds::Receipt;
 use crate::limit::time::{Micros, micros};
-use crate::store::{Done, StoreError, Subject, Work};
+use crate::store::{Done, Meta, Subject, Work};
 use crate::telemetry::traces;
 
 mod part;
@@ -209,18 +208,32 @@ impl Call {
     }
 
     async fn reserve_one(&self, part: &Part, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
+        let Part { cost, metas, .. } = part;
+        let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
+        self.run(part, work, metas, left).await
+    }
+
+    async fn peek(&self, part: &Part) -> Answer {
+        let (decision, _) = self.run(part, Work::Look(part.cost), &[], part.subject().policy.timeout).await?;
+        Ok(Decision { charged: 0, ..decision })
+    }
+
+    /// Answers a part without the store, or by `work` in the store.
+    async fn run(&self, part: &Part, work: Work, metas: &[Meta], left: Duration) -> Result<Reserved, CheckError> {
         if let Some(known) = self.decide_locally(part) {
             return Ok((known, None));
         }
-        let (subject, Part { cost, metas, .. }) = (part.subject(), part);
-        let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
+        let subject = part.subject();
         let by_store =
             |taken| only_verdict(taken).map(|verdict| Decision::by_store(subject.policy.clone(), verdict).shadowed());
         match self.engine.run_within(subject, work.clone(), metas, left).await {
             Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
             Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),
             Ok(other) => Err(unexpected_reply(&other)),
-            Err(error) => self.fall_back(part, &work, &error),
+            Err(error) => {
+                let (mut decisions, receipt) = self.engine.fall_back(subject, &work, &error)?;
+                Ok((decisions.pop().ok_or_else(missing_answer)?.shadowed(), receipt))
+            }
         }
     }
 
@@ -250,27 +263,6 @@ impl Call {
             },
             None => Decision { charged: 0, ..decision },
         }
-    }
-
-    async fn peek(&self, part: &Part) -> Answer {
-        let (subject, Part { cost, .. }) = (part.subject(), part);
-        if let Some(known) = self.decide_locally(part) {
-            return Ok(known);
-        }
-        let work = Work::Look(*cost);
-        match self.engine.run_within(subject, work.clone(), &[], subject.policy.timeout).await {
-            Ok(Done::Taken(taken)) => {
-                let decision = Decision::by_store(subject.policy.clone(), only_verdict(taken)?);
-                Ok(Decision { charged: 0, ..decision.shadowed() })
-            }
-            Ok(other) => Err(unexpected_reply(&other)),
-            Err(error) => Ok(self.fall_back(part, &work, &error)?.0),
-        }
-    }
-
-    fn fall_back(&self, part: &Part, work: &Work, error: &StoreError) -> Result<Reserved, CheckError> {
-        let (mut decisions, receipt) = self.engine.fall_back(part.subject(), work, error)?;
-        Ok((decisions.pop().ok_or_else(missing_answer)?.shadowed(), receipt))
     }
 }
 

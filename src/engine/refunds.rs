@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use scopeguard::guard;
+
 use super::answer::{attributes, only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::{CheckError, Decision, Engine};
 use crate::limit::refunds::Receipt;
 use crate::limit::time::micros;
-use crate::prefilter::Prefilter;
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
 
@@ -121,7 +122,7 @@ impl Engine {
 
     async fn refund_within(&self, subject: &Subject, work: Work, left: Duration) -> Result<RefundResult, CheckError> {
         // Also ends the knowledge if the caller leaves before the answer.
-        let forgetting = Forgetting { prefilter: &self.prefilter, slot: self.store.slot(subject) };
+        let forgetting = guard(self.store.slot(subject), |slot| self.prefilter.forget(slot));
         let done = self.run_within(subject, work, &[], left).await;
         drop(forgetting);
         match done {
@@ -132,17 +133,5 @@ impl Engine {
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => Err(CheckError::StoreUnavailable(error)),
         }
-    }
-}
-
-/// Ends the pre-filter's knowledge of a slot on drop.
-struct Forgetting<'a> {
-    prefilter: &'a Prefilter,
-    slot: u16,
-}
-
-impl Drop for Forgetting<'_> {
-    fn drop(&mut self) {
-        self.prefilter.forget(self.slot);
     }
 }

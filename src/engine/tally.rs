@@ -12,7 +12,7 @@ use super::{Answer, Cause, Fallback, Reason, Source};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::store::StoreError;
-use crate::telemetry::instrument::{Count, Histogram, SPANS};
+use crate::telemetry::instrument::{Count, Histogram};
 use crate::telemetry::limiter::Limiter;
 
 /// Maximum number of removed policies whose counts stay, about 13 MB.
@@ -29,7 +29,7 @@ named! {
 }
 
 /// The counters of an engine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
     /// By name. All configured policies are added at once, since each addition copies the map.
     /// Counts of a removed policy stay in case it returns, up to [`GONE`] policies.
@@ -49,20 +49,6 @@ pub struct Tally {
 /// Checks of one policy by outcome, source and reason.
 #[derive(Debug, Default)]
 pub struct PolicyTally([[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()]);
-
-impl Default for Tally {
-    fn default() -> Self {
-        Self {
-            policies: ArcSwap::default(),
-            durations: Source::ALL.map(|_| Histogram::new(SPANS)),
-            fallbacks: Default::default(),
-            complaints: Default::default(),
-            not_given_back: Limiter::default(),
-            not_refunded: Limiter::default(),
-            prefilter_denials: Count::default(),
-        }
-    }
-}
 
 impl Tally {
     /// Counts the answers to checks of one key, which took `took` us.

@@ -57,8 +57,8 @@ macro_rules! calls {
     };
 }
 
-/// All calls, the check first. The first call of a path decides the right that unknown
-/// methods need.
+/// All calls, the check first. The first call of a path decides the right that unknown methods
+/// need.
 static CALLS: &[Call] = calls! {
     // method path           need     listener traced handler
     POST   "/v1/check"       Check    Checks   true   check::one;

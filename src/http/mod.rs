@@ -1,7 +1,7 @@
 //! The HTTP API. It decides nothing.
 //!
 //! `calls.rs` has one row for each call. A request passes `service.rs` (request id, panic guard,
-//! connection, the rights of `tokens.rs` and the load limits of `shed.rs`). Then one handler parses
+//! connection, the checks of `head.rs` and the load limits of `shed.rs`). Then one handler parses
 //! it (`request/`), asks the engine, and renders the decision (`answer.rs`, `headers.rs`). Each
 //! failure becomes a problem document in `problem/`.
 
@@ -11,13 +11,9 @@ pub mod service;
 
 mod node;
 
-mod tokens;
-
-mod framing;
+mod head;
 
 mod refusals;
-
-mod request_id;
 
 mod shed;
 

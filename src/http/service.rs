@@ -17,13 +17,13 @@ use hyper::body::Incoming;
 use tower_service::Service;
 
 use super::calls::{Call, Surface};
+use super::head::{CHALLENGE, Denied, REQUEST_ID, framing_fault, permit, request_id};
 use super::node::{Node, Phase};
 use super::problem::{Problem, panicked};
 use super::refusals::Caller;
 use super::request::body::DrainOnDrop;
 use super::shed::Admitted;
-use super::tokens::Denied;
-use super::{calls, check, framing, request_id, tokens};
+use super::{calls, check};
 use crate::access::Reach;
 use crate::telemetry::traces::{self, Tracing};
 
@@ -56,7 +56,7 @@ impl CheckService {
     /// Answers every request, even if a handler panics. Without `has_room` a counted call gets 503:
     /// the client has left too many answers unread.
     pub async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
-        let id = request_id::of(request.headers());
+        let id = request_id(request.headers());
         let version = request.version();
         let node = &self.inner.node;
         let call = Call::find(request.method(), request.uri().path());
@@ -68,9 +68,9 @@ impl CheckService {
             Some(traced) => Box::pin(traced.within(answering)).await,
         };
         let mut response = answered.unwrap_or_else(panicked);
-        response.headers_mut().insert(request_id::NAME, id);
+        response.headers_mut().insert(REQUEST_ID, id);
         if response.status() == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, tokens::CHALLENGE);
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
         }
         if version < Version::HTTP_2 && node.lifecycle.reached(Phase::Closing) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -92,12 +92,12 @@ impl Inner {
         if !has_room && admitted.is_counted() {
             return self.node.load.refuse_unread().into_response();
         }
-        if let Some(fault) = framing::fault(&head) {
+        if let Some(fault) = framing_fault(&head) {
             self.node.refusals.malformed(caller);
             return Problem::malformed_http(fault).into_response();
         }
         let need = call.map(|call| call.need);
-        match tokens::permit(&self.node.reloader.running().access, self.reach, need, &head.headers) {
+        match permit(&self.node.reloader.running().access, self.reach, need, &head.headers) {
             Ok(()) => {}
             Err(Denied::NotFound) => return Problem::not_found(&head.uri).into_response(),
             Err(Denied::Refused(refused)) => {

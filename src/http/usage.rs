@@ -18,8 +18,8 @@ pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -
     Ok(answer::decision(&check.key, &decision, |object| write_history(object, history.as_ref())))
 }
 
-/// Absent if the policy keeps none or the store did not report it. `top_metas` is also absent from a
-/// partial report.
+/// Absent if the policy keeps none or the store did not report it. `top_metas` is also absent from
+/// a partial report.
 fn write_history(object: &mut Object<'_>, history: Option<&History>) {
     let Some(history) = history else { return };
     object.list("entries", history.entries.iter(), |entry, object| {

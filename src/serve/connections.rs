@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::ACCEPT_QUEUE;
-use super::backlog::{Backlog, OpenRequest};
+use super::backlog::Backlog;
 use super::metered_body::{is_long, metered};
 use super::timeout_io::TimeoutIo;
 use crate::clock::Clock;
@@ -241,7 +241,7 @@ impl Connection {
         let shared = backlog.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());
-            let open = (version == Version::HTTP_2).then(|| OpenRequest::new(backlog.clone()));
+            let open = (version == Version::HTTP_2).then(|| backlog.begin_request());
             let answering = service.clone().answer(request, backlog.has_room());
             async move {
                 let answer = answering.await;

@@ -1,18 +1,20 @@
-//! The problem document of a failure, and the kinds of failures.
+//! The problem documents of failures. The engine's are in `engine.rs`.
 
 use std::any::Any;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use super::violations::{MAX_EXPLAINED, Violations};
+use crate::access::Refused;
 use crate::config::{Fault, Place};
 use crate::http::answer::{self, Object};
+use crate::reload::ReloadError;
 
 /// The reason why a call, or one check of a batch, has no decision.
 #[derive(Debug)]
 pub(in crate::http) struct Problem {
-    pub(super) kind: Kind,
+    pub(super) kind: &'static Kind,
     pub(super) detail: String,
     pub(super) violations: Violations,
     pub(super) known: Option<Vec<String>>,
@@ -20,19 +22,19 @@ pub(in crate::http) struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    pub(super) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), violations: Violations::default(), known: None, faults: Vec::new() }
     }
 
     /// Writes the members of the document.
     pub(in crate::http) fn write(&self, object: &mut Object<'_>) {
         let Kind(status, name, title) = self.kind;
-        match name {
+        match *name {
             "" => object.word("type", "about:blank"),
             name => object.word("type", &format!("urn:tollgate:problem:{name}")),
         }
         object.word("title", title);
-        object.number("status", status.into());
+        object.number("status", (*status).into());
         object.value("detail", &self.detail);
         let Violations { listed, omitted, .. } = &self.violations;
         if !listed.is_empty() {
@@ -110,28 +112,138 @@ pub(in crate::http) fn write_fault(fault: &Fault, object: &mut Object<'_>) {
     }
 }
 
+impl Problem {
+    /// 400, and the connection closes: the request is malformed HTTP.
+    pub(in crate::http) fn malformed_http(detail: &'static str) -> Self {
+        Self::new(Kind::BAD_REQUEST, detail)
+    }
+
+    /// 400: `detail` says where the JSON is malformed.
+    pub(in crate::http) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(Kind::MALFORMED_JSON, detail)
+    }
+
+    /// 401 or 403.
+    pub(in crate::http) fn refused(refused: Refused) -> Self {
+        let (kind, detail) = match refused {
+            Refused::NoToken => (Kind::UNAUTHORIZED, "send a token: Authorization: Bearer ..."),
+            Refused::UnknownToken => (Kind::UNAUTHORIZED, "the token is not known"),
+            Refused::NeedsAdmin => (Kind::FORBIDDEN, "this call needs an admin token, and this one is for checks"),
+            Refused::NoAdminTokens => (
+                Kind::FORBIDDEN,
+                "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
+                 operators on loopback (admin_listen) without tokens",
+            ),
+            Refused::Page => (
+                Kind::FORBIDDEN,
+                "a page in a browser may not make this call without a token: make it without Origin and Sec-Fetch-Site, \
+                 or name auth.admin_token_files and send a token",
+            ),
+        };
+        Self::new(kind, detail)
+    }
+
+    /// 404: no call has this path.
+    pub(in crate::http) fn not_found(uri: &Uri) -> Self {
+        let path: String = uri.path().chars().take(200).collect();
+        Self::new(Kind::NOT_FOUND, format!("no call has the path {path}"))
+    }
+
+    /// 408: the body was incomplete when its time was over.
+    pub(in crate::http) fn slow_body() -> Self {
+        Self::new(Kind::REQUEST_TIMEOUT, "send the whole body within 10 seconds")
+    }
+
+    /// 413: the body, or its declared length, exceeds `limit` bytes.
+    pub(in crate::http) fn too_large(limit: usize) -> Self {
+        Self::new(Kind::TOO_LARGE, format!("the body of this call may have up to {limit} bytes"))
+    }
+
+    /// 415: `detail` says what to send.
+    pub(in crate::http) fn unsupported_media_type(detail: impl Into<String>) -> Self {
+        Self::new(Kind::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
+    /// 503: the node is overloaded and decided nothing.
+    pub(in crate::http) fn overloaded() -> Self {
+        Self::new(Kind::OVERLOADED, "this node has as many calls in flight as it takes; ask again in a second")
+    }
+
+    /// 503: clients do not read their answers. The node has not decided the call, or has no room
+    /// for its long answer.
+    pub(in crate::http) fn unread() -> Self {
+        Self::new(
+            Kind::OVERLOADED,
+            "the clients of this node leave too many answers unread: read those of this connection first",
+        )
+    }
+
+    /// 422 with every fault of the file, or 409 if there is no file to reload.
+    pub(in crate::http) fn not_reloaded(error: &ReloadError) -> Self {
+        match error {
+            ReloadError::NoFile(_) => Self::new(Kind::NOTHING_TO_RELOAD, error.to_string()),
+            ReloadError::Faults(faults) => {
+                let faults: Vec<_> = faults.iter().cloned().collect();
+                let number = match faults.len() {
+                    1 => "1 fault".to_owned(),
+                    number => format!("{number} faults"),
+                };
+                let detail = format!("the running policies stay in force: {number}, see violations");
+                Self { faults, ..Self::new(Kind::INVALID_CONFIGURATION, detail) }
+            }
+        }
+    }
+}
+
+pub(in crate::http) async fn not_found(uri: Uri) -> Problem {
+    Problem::not_found(&uri)
+}
+
+/// The router adds `Allow`.
+pub(in crate::http) async fn method_not_allowed(method: Method) -> Problem {
+    Problem::new(Kind::METHOD_NOT_ALLOWED, format!("{method} is not one of the methods in the Allow field"))
+}
+
+/// Both parts of a request, or the faults of both.
+pub(in crate::http) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Violations>) -> Result<(A, B), Problem> {
+    match (body, query) {
+        (Ok(body), Ok(query)) => Ok((body, query)),
+        (Ok(_), Err(violations)) => Err(Problem::invalid(violations)),
+        (Err(problem), Ok(_)) => Err(problem),
+        (Err(problem), Err(more)) => {
+            let mut violations = problem.into_violations()?;
+            violations.extend(more);
+            Err(Problem::invalid(violations))
+        }
+    }
+}
+
 /// A kind of failure: status, the last part of `type`, and title. Problems without a name say no
 /// more than their status (RFC 9457, 4.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind(u16, &'static str, &'static str);
 
 impl Kind {
-    pub(super) const BAD_REQUEST: Self = Self(400, "", "Bad Request");
-    pub(super) const MALFORMED_JSON: Self = Self(400, "malformed-json", "The body is not JSON");
-    pub(super) const INVALID_REQUEST: Self = Self(422, "invalid-request", "The request says something it may not say");
-    pub(super) const INVALID_CONFIGURATION: Self = Self(422, "invalid-configuration", "The configuration has faults");
-    pub(super) const NOTHING_TO_RELOAD: Self = Self(409, "nothing-to-reload", "There is no file to load again");
-    pub(super) const UNKNOWN_POLICY: Self = Self(404, "unknown-policy", "There is no policy of that name");
-    pub(super) const UNAUTHORIZED: Self = Self(401, "unauthorized", "The caller is not known");
-    pub(super) const FORBIDDEN: Self = Self(403, "forbidden", "The caller may not make this call");
-    pub(super) const NOT_FOUND: Self = Self(404, "not-found", "There is nothing at this path");
-    pub(super) const METHOD_NOT_ALLOWED: Self = Self(405, "method-not-allowed", "This path does not take that method");
-    pub(super) const ID_REUSED: Self = Self(409, "id-reused", "The id stands for another cost");
-    pub(super) const REQUEST_TIMEOUT: Self = Self(408, "request-timeout", "The body did not arrive in time");
-    pub(super) const TOO_LARGE: Self = Self(413, "too-large", "The body is too large");
-    pub(super) const UNSUPPORTED_MEDIA_TYPE: Self =
-        Self(415, "unsupported-media-type", "The body is not application/json");
-    pub(super) const STORE_UNAVAILABLE: Self = Self(503, "store-unavailable", "The store gave no decision");
-    pub(super) const OVERLOADED: Self = Self(503, "overloaded", "Too many calls are in flight");
-    pub(super) const INTERNAL: Self = Self(500, "internal", "Tollgate has a bug");
+    pub(super) const BAD_REQUEST: &'static Self = &Self(400, "", "Bad Request");
+    pub(super) const MALFORMED_JSON: &'static Self = &Self(400, "malformed-json", "The body is not JSON");
+    pub(super) const INVALID_REQUEST: &'static Self =
+        &Self(422, "invalid-request", "The request says something it may not say");
+    pub(super) const INVALID_CONFIGURATION: &'static Self =
+        &Self(422, "invalid-configuration", "The configuration has faults");
+    pub(super) const NOTHING_TO_RELOAD: &'static Self =
+        &Self(409, "nothing-to-reload", "There is no file to load again");
+    pub(super) const UNKNOWN_POLICY: &'static Self = &Self(404, "unknown-policy", "There is no policy of that name");
+    pub(super) const UNAUTHORIZED: &'static Self = &Self(401, "unauthorized", "The caller is not known");
+    pub(super) const FORBIDDEN: &'static Self = &Self(403, "forbidden", "The caller may not make this call");
+    pub(super) const NOT_FOUND: &'static Self = &Self(404, "not-found", "There is nothing at this path");
+    pub(super) const METHOD_NOT_ALLOWED: &'static Self =
+        &Self(405, "method-not-allowed", "This path does not take that method");
+    pub(super) const ID_REUSED: &'static Self = &Self(409, "id-reused", "The id stands for another cost");
+    pub(super) const REQUEST_TIMEOUT: &'static Self = &Self(408, "request-timeout", "The body did not arrive in time");
+    pub(super) const TOO_LARGE: &'static Self = &Self(413, "too-large", "The body is too large");
+    pub(super) const UNSUPPORTED_MEDIA_TYPE: &'static Self =
+        &Self(415, "unsupported-media-type", "The body is not application/json");
+    pub(super) const STORE_UNAVAILABLE: &'static Self = &Self(503, "store-unavailable", "The store gave no decision");
+    pub(super) const OVERLOADED: &'static Self = &Self(503, "overloaded", "Too many calls are in flight");
+    pub(super) const INTERNAL: &'static Self = &Self(500, "internal", "Tollgate has a bug");
 }

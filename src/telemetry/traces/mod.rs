@@ -73,7 +73,7 @@ impl Tracing {
         let (keys, keep_denials) = (KeyNames::new(&settings), settings.keep_denials);
         let processor = delivery::processor(&settings)?;
         let provider = SdkTracerProvider::builder()
-            .with_sampler(sampling::Sampling::new(settings.sampler))
+            .with_sampler(sampling::Sampling(settings.sampler))
             .with_resource(settings.resource)
             .with_span_processor(processor)
             .build();

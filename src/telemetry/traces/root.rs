@@ -49,6 +49,14 @@ pub(super) fn status_attributes(status: u16) -> Vec<KeyValue> {
     attributes
 }
 
+/// Ends the span of a request with its HTTP status.
+pub(super) fn end(context: &Context, status: u16) {
+    if status >= 500 {
+        context.span().set_status(Status::error(""));
+    }
+    context.span().end();
+}
+
 impl Tracing {
     /// Records an unsampled request, if its result is worth it and the draw selects it.
     pub(super) fn keep(&self, tail: &mut TailSample, status: u16) {
@@ -62,10 +70,7 @@ impl Tracing {
         let builder = builder.with_start_time(tail.started).with_attributes(attributes);
         let context = std::mem::take(&mut tail.parent).with_value(AlwaysRecord);
         let context = context.with_span(builder.start_with_context(&self.tracer, &context));
-        if status >= 500 {
-            context.span().set_status(Status::error(""));
-        }
-        context.span().end();
+        end(&context, status);
     }
 }
 
