@@ -157,7 +157,7 @@ impl fmt::Display for Quota {
                 write!(out, "{units} per {}, burst {}", span_text(per), self.limit)
             }
             Rule::FixedWindow(Anchor::Calendar(calendar)) => {
-                write!(out, "{} per 1{}", self.limit, calendar.unit().symbol())
+                write!(out, "{} per 1{}", self.limit, calendar.unit().name())
             }
             Rule::FixedWindow(Anchor::Clock) if self.window > DAY && self.window.is_multiple_of(DAY) => {
                 write!(out, "{} per {}h", self.limit, self.window / HOUR)
