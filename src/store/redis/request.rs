@@ -9,7 +9,7 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 use crate::store::redis::protocol::keys::Tag;
-use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::{Done, Meta, StoreError, Work};
 use crate::telemetry::traces::Waiting;
 

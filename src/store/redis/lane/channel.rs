@@ -95,7 +95,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::store::redis::protocol::not_executed::NotExecuted;
+    use crate::store::redis::protocol::reply::NotExecuted;
     use crate::store::redis::request::tests::{Verdict, request};
 
     /// Creates a piece of `count` requests, and the receivers of their answers.

@@ -35,8 +35,6 @@ pub mod health;
 
 mod driver;
 
-mod probe;
-
 mod queue;
 
 mod replica_ack;

@@ -12,7 +12,7 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
 use crate::store::redis::lane::call::key_batch::KeyBatch;
 use crate::store::redis::lane::metrics::ShardMetrics;
-use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::request::KeyRequest;
 
 /// The most requests that wait in a lane's channel, and the most in its queue. Further requests are

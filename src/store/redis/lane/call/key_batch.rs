@@ -5,15 +5,22 @@ use std::sync::Arc;
 use crate::limit::decision::Ruling;
 use crate::limit::key::Fingerprint;
 use crate::limit::log::max_entries;
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Rule;
-use crate::store::redis::lane::call::costs::{COSTS, Different};
 use crate::store::redis::protocol::call::Call;
 use crate::store::redis::protocol::log::PORTION;
-use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::store::redis::request::KeyRequest;
 use crate::store::{Done, Meta, Taken, Work};
+
+/// The most costs in one call. The server does nothing else meanwhile.
+pub const COSTS: usize = 1000;
+
+/// The most different costs in one call for a sliding log with one quota. For several quotas this
+/// is divided by their number. For each cost, the server searches each quota's log for the instant
+/// at which it fits. A search lasts up to 0.1 ms.
+const SEARCHES: usize = 64;
 
 /// The weight of each search after the first cost's, in costs of a check.
 const SEARCH: usize = 16;
@@ -192,6 +199,49 @@ impl KeyBatch {
     pub fn reject(self, reason: &NotExecuted) {
         for request in self.requests {
             request.reply_to.send(Err(reason.clone()));
+        }
+    }
+}
+
+/// Returns how many of the costs, from the first on, one call may carry.
+pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
+    let mut different = Different::of(policy);
+    if costs.len() <= different.most {
+        return costs.len();
+    }
+    let fits = |cost: &&[u64]| {
+        let has_room = different.has_room(cost);
+        different.add(cost);
+        has_room
+    };
+    costs.chunks(1).take_while(fits).count()
+}
+
+/// The distinct costs of a call, as far as a limit applies to them.
+struct Different {
+    known: Vec<u64>,
+    most: usize,
+}
+
+impl Different {
+    fn of(policy: &Policy) -> Self {
+        let most = match policy.algorithm {
+            Algorithm::SlidingLog => (SEARCHES / policy.quotas.len().max(1)).max(1),
+            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => usize::MAX,
+        };
+        Self { known: Vec::new(), most }
+    }
+
+    fn has_room(&self, costs: &[u64]) -> bool {
+        self.known.len() + costs.len() <= self.most
+            || self.known.len() + costs.iter().filter(|cost| !self.known.contains(cost)).count() <= self.most
+    }
+
+    fn add(&mut self, costs: &[u64]) {
+        for cost in costs.iter().filter(|_| self.most < usize::MAX) {
+            if !self.known.contains(cost) {
+                self.known.push(*cost);
+            }
         }
     }
 }

@@ -5,14 +5,12 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limit::key::Fingerprint;
 use crate::limit::time::Micros;
-use crate::store::redis::lane::call::costs::COSTS;
-use crate::store::redis::lane::call::key_batch::KeyBatch;
+use crate::store::redis::lane::call::key_batch::{COSTS, KeyBatch};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::check;
-use crate::store::redis::protocol::not_executed::{NotExecuted, is_from_inside, refused};
-use crate::store::redis::protocol::reply::Reply;
+use crate::store::redis::protocol::reply::{NotExecuted, Reply, is_from_inside, refused};
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::telemetry::traces;
 

@@ -103,7 +103,7 @@ local function fits_at(log, cost)
   return place >= log.live and math.min(pair(log, place) + log.window, EXACT) or 0
 end
 
-local logs, reply = {}, {now}
+local reply = {now}
 for q = 1, quotas do
   local log = open(q)
   if not log then
@@ -184,3 +184,8 @@ if tell then
   end
   reply[#reply + 1] = marked
 end
+-- noted
+for q = 1, units > 0 and quotas or 0 do
+  on_charge(q, units)
+end
+-- end noted

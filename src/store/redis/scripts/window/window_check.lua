@@ -1,9 +1,9 @@
--- Checks of sliding windows in the format of `window_state.lua`. It follows `check_head.lua`, which
+-- Checks of sliding windows in the format of `window_state.lua`. It follows `head.lua`, which
 -- describes the call.
 --
 -- Most checks find the columns of their quotas first, and no clock that stepped back. They write in
 -- place: one command for all columns, one or two for the sums of each quota with an ended bucket.
--- Without room one command writes all. Other checks proceed like `window.lua`.
+-- Without room one command writes all. Other checks read and write all columns.
 --
 -- Numbers of a quota: length of a bucket, us; limit; kind.
 --
@@ -210,6 +210,14 @@ for _ = 1, checks do
       -- end each
       failed = window.write(call, key, now, marked, kinds, before, columns).err ~= nil
     end
+    -- noted
+    if charged > 0 and not spoilt then
+      -- each
+      left[_q], reset[_q] = limit_q - counted_q - charged, ((columns and columns[kind_q].last or bucket_q) + 65) * length_q - now
+      on_charge(#left, charged)
+      -- end each
+    end
+    -- end noted
 
     if spoilt then
       reply[#reply + 1] = ''
