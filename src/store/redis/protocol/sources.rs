@@ -97,6 +97,7 @@ impl ScriptId {
     /// Joins the parts of the script.
     fn parts(self) -> String {
         let Parts { state, noted, check, back } = PARTS[self.algorithm as usize];
+        let check = &*check.replace("-- decide\n", lua!("shared/decide.lua"));
         match self.task {
             Task::Check => [state, &replaced(check, "noted", |_| String::new()), "return reply\n"].concat(),
             Task::Reserve => {

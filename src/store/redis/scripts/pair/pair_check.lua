@@ -113,24 +113,7 @@ for _ = 1, checks do
     end
     -- end each
 
-    -- Decides the costs in order. Each is charged to all quotas or to none.
-    local charged = 0
-    while true do
-      if cost > 0 then
-        local left = room - charged
-        local fit = (left - left % cost) / cost
-        if fit > times then
-          fit = times
-        end
-        if fit > 0 then
-          charged = charged + fit * cost
-        end
-      end
-      if at == ends then
-        break
-      end
-      cost, times, at = read_at('<dd', numbers, at)
-    end
+-- decide
 
     if charged > 0 and not spoilt then
       local lives = 0

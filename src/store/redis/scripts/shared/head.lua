@@ -14,6 +14,7 @@
 -- Tables and loops over quotas took half of the time. So the code of a check is generated for each
 -- number of quotas. The part between `each` and `end each` repeats, with the quota's number in
 -- place of `_q`. Checks with an id and reservations have the part between `noted` and `end noted`.
+-- `decide.lua` replaces the line `decide`.
 --
 -- KEYS  the state of each check, or none where they are arguments.
 --

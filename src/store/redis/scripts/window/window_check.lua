@@ -124,30 +124,8 @@ for _ = 1, checks do
     end
     -- end each
 
-    -- Decides the costs in order. Each is charged to all quotas or to none.
-    local charged, dearest, tell = 0, 0, stepped
-    while true do
-      if cost == 0 then
-        tell = true
-      else
-        local left = room - charged
-        local fit = (left - left % cost) / cost
-        if fit > times then
-          fit = times
-        end
-        if fit > 0 then
-          charged = charged + fit * cost
-        end
-        if cost > dearest then
-          dearest = cost
-        end
-      end
-      if at == ends then
-        break
-      end
-      cost, times, at = read_at('<dd', numbers, at)
-    end
-    tell = tell or charged + dearest > room
+-- decide
+    local tell = stepped or peeks or charged + dearest > room
 
     local failed = false
     if charged > 0 and usual then
