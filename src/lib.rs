@@ -31,7 +31,7 @@
 //!              router/mod              `route`: slot -> lane -> answer, and every retry
 //!              topology/current        the slot's primary
 //!              lane/mod                `send`: the connection for this durability
-//!              lane/channel            the hand-over from this task to the task of the lane
+//!              request                 the channel from this task to the task of the lane
 //!              lane/session            the send loop
 //!              lane/queue              waiting checks of one key merge
 //!              lane/call/key_batch     the requests of one key

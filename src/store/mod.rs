@@ -183,8 +183,8 @@ impl Store {
         }
     }
 
-    /// Runs one operation as one atomic step; see [`Work`]. `metas` are as for [`Store::charge`]. It
-    /// charges, gives back or resets all of the policy's quotas, or none. A give-back or refund
+    /// Runs one operation as one atomic step; see [`Work`]. `metas` are as for [`Store::charge`].
+    /// It charges, gives back or resets all of the policy's quotas, or none. A give-back or refund
     /// never makes a count negative, creates a key, or extends a key's life.
     ///
     /// # Errors

@@ -44,16 +44,8 @@ pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use protocol::address::Address;
 use protocol::keys;
-use router::retry::Moving;
-use topology::{Kind, Topology};
-
-/// The store on one or more Redis servers.
-#[derive(Debug, Clone)]
-pub struct RedisStore {
-    topology: Arc<Topology>,
-    key_prefix: String,
-    moving: Arc<Moving>,
-}
+pub use router::RedisStore;
+use topology::Kind;
 
 impl RedisStore {
     /// Starts to connect. Checks fail as unreachable until a connection exists. A server loses its

@@ -18,12 +18,12 @@ use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::preflight::prepare;
 use crate::store::redis::connect::questions::{self, bounded};
 use crate::store::redis::lane::call::pipeline::End;
-use crate::store::redis::lane::channel::{LaneReceiver, LaneSender, Piece, channel};
 use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::session::{Session, probe};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::cluster_slots;
 use crate::store::redis::protocol::failure::Failure;
+use crate::store::redis::request::{LaneReceiver, LaneSender, Piece, channel};
 use crate::workers::Kind;
 
 /// The time limit of a connect and its first questions: at first, and after several failures. The

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::limit::time::Micros;
 use crate::store::StoreError;
-use crate::telemetry::instrument::{Count, Histogram, MICROS, SIZES, SPANS};
+use crate::telemetry::instrument::{Count, Histogram, MICROS, SPANS};
 use crate::telemetry::metrics::Distribution;
 
 /// Why a call was retried.
@@ -82,11 +82,6 @@ impl ShardMetrics {
         let retries = RETRIES.iter().zip(&self.retries).map(|(why, count)| (*why, count.total()));
         ShardCounts { calls: self.calls.read(MICROS), errors: errors.collect(), retries: retries.collect() }
     }
-}
-
-/// Creates the histogram that all lanes of a store share.
-pub fn checks_per_call() -> Arc<Histogram> {
-    Arc::new(Histogram::new(SIZES))
 }
 
 /// The counts of one shard.

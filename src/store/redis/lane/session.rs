@@ -24,13 +24,13 @@ use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::preflight::check_eviction;
 use crate::store::redis::connect::questions::{self, bounded};
 use crate::store::redis::lane::call::pipeline::{End, Pipeline};
-use crate::store::redis::lane::channel::{LaneReceiver, Piece};
 use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::failure::{Failure, Kind};
+use crate::store::redis::request::{LaneReceiver, Piece};
 
 /// The most requests accepted at once, not counting the rest of the last piece.
-const TAKEN_IN: usize = 4096;
+const ENQUEUED: usize = 4096;
 
 /// The most batches in one pipeline.
 const KEY_BATCHES: usize = 512;
@@ -98,7 +98,7 @@ impl Session<'_> {
         // Keys waited for calls of the previous connection, which are no longer in flight.
         self.queue.release_all();
         loop {
-            let (idle, room) = (in_flight.is_empty(), TAKEN_IN.min(QUEUE.saturating_sub(self.queue.len())));
+            let (idle, room) = (in_flight.is_empty(), ENQUEUED.min(QUEUE.saturating_sub(self.queue.len())));
             let is_due = in_flight.len() < at_once && self.queue.ready() > 0;
             if is_due && (room == 0 || self.queue.ready() >= KEY_BATCHES || coalescer.is_over(shard.now())) {
                 // A call in flight would reveal a broken connection.
@@ -129,7 +129,7 @@ impl Session<'_> {
                         while in_flight.next().await.is_some() {}
                         return End::Unwanted;
                     };
-                    if self.take_in(Some(requests), room) {
+                    if self.enqueue(Some(requests), room) {
                         coalescer.more(shard.now());
                     }
                 }
@@ -147,14 +147,14 @@ impl Session<'_> {
     /// Returns the next pipeline, unless no caller waits for it. Up to `room` newly arrived
     /// requests merge with queued ones for the same keys.
     fn next_pipeline(&mut self, room: usize) -> Option<Pipeline> {
-        self.take_in(None, room);
-        let batches = self.queue.take(KEY_BATCHES);
+        self.enqueue(None, room);
+        let batches = self.queue.dequeue(KEY_BATCHES);
         (!batches.is_empty()).then(|| Pipeline::of(batches, self.shard))
     }
 
     /// Queues `first` and later requests until `room` more are queued. Returns whether any may be
     /// sent.
-    fn take_in(&mut self, first: Option<Piece>, room: usize) -> bool {
+    fn enqueue(&mut self, first: Option<Piece>, room: usize) -> bool {
         let (full, mut may_go) = (self.queue.len() + room, false);
         let mut next = first;
         while self.queue.len() < full

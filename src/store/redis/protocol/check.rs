@@ -43,15 +43,11 @@ pub enum Declared {
 /// Builds the command for one or more checks by the same script, or for one other operation. `now`
 /// is the expected TIME of the shard, us. Tests replace TIME by `time`.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-    let mut numbers = Numbers::default();
+    let mut numbers = Numbers { bytes: SmallVec::new(), from: 0, to: EXACT };
     numbers.push([0, EXACT, time.unwrap_or(0), calls.len() as u64]);
-    let mut bounds = (0, EXACT);
-    for call in calls {
-        let (from, to) = numbers.push_check(call, now);
-        bounds = (bounds.0.max(from), bounds.1.min(to));
-    }
-    numbers.set(0, bounds.0);
-    numbers.set(8, bounds.1);
+    calls.iter().for_each(|call| numbers.push_check(call, now));
+    numbers.set(0, numbers.from);
+    numbers.set(8, numbers.to);
     let mut cmd = begin(by, ScriptId::of(calls[0].policy, calls[0].work));
     let name_all = |cmd: &mut Cmd| calls.iter().for_each(|call| _ = cmd.arg(call.tag.counts(call.policy)));
     match (calls, declared) {
@@ -59,16 +55,16 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
             let more = operations::keys(call);
             cmd.arg(1 + more.len());
             name_all(&mut cmd);
-            cmd.arg(&more[..]).arg(&numbers.0[..]);
+            cmd.arg(&more[..]).arg(&numbers.bytes[..]);
             operations::arguments(call, &mut cmd);
         }
         (_, Declared::Yes) => {
             cmd.arg(calls.len());
             name_all(&mut cmd);
-            cmd.arg(&numbers.0[..]);
+            cmd.arg(&numbers.bytes[..]);
         }
         (_, Declared::No) => {
-            cmd.arg(0).arg(&numbers.0[..]);
+            cmd.arg(0).arg(&numbers.bytes[..]);
             name_all(&mut cmd);
         }
     }
@@ -148,51 +144,46 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
 }
 
 /// Numbers as scripts unpack them: doubles, which are exact below 2^53.
-#[derive(Default)]
-struct Numbers(SmallVec<[u8; 160]>);
+struct Numbers {
+    bytes: SmallVec<[u8; 160]>,
+    /// The bounds of TIME within which the numbers suffice, us.
+    from: Micros,
+    to: Micros,
+}
 
 impl Numbers {
     fn push<const COUNT: usize>(&mut self, numbers: [u64; COUNT]) {
         let doubles = numbers.map(|number| (number as f64).to_le_bytes());
-        doubles.iter().for_each(|bytes| self.0.extend_from_slice(bytes));
+        doubles.iter().for_each(|bytes| self.bytes.extend_from_slice(bytes));
     }
 
     /// Replaces the number at a place.
     fn set(&mut self, place: usize, number: u64) {
-        self.0[place..place + 8].copy_from_slice(&(number as f64).to_le_bytes());
+        self.bytes[place..place + 8].copy_from_slice(&(number as f64).to_le_bytes());
     }
 
-    /// Appends the numbers of one call. Returns the bounds of TIME within which they suffice, us.
-    fn push_check(&mut self, call: &Call<'_>, now: Micros) -> (Micros, Micros) {
-        let start = self.0.len();
+    /// Appends the numbers of one call.
+    fn push_check(&mut self, call: &Call<'_>, now: Micros) {
+        let start = self.bytes.len();
         self.push([0]);
-        let mut bounds = (0, EXACT);
-        for quota in &call.policy.quotas {
-            let (from, to) = self.push_quota(quota, now);
-            bounds = (bounds.0.max(from), bounds.1.min(to));
-        }
-        for (cost, times) in runs(call.costs) {
-            self.push([cost, times as u64]);
-        }
+        call.policy.quotas.iter().for_each(|quota| self.push_quota(quota, now));
+        runs(call.costs).for_each(|(cost, times)| self.push([cost, times as u64]));
         // The first number is the place where the script reads on, counted from 1.
-        self.set(start, self.0.len() as u64 + 1);
-        bounds
+        self.set(start, self.bytes.len() as u64 + 1);
     }
 
-    fn push_quota(&mut self, quota: &Quota, now: Micros) -> (Micros, Micros) {
+    fn push_quota(&mut self, quota: &Quota, now: Micros) {
         let limit = quota.limit.get();
         if quota.rule == Rule::SlidingWindow {
-            self.push([Grid::new(quota.window).bucket(), limit, window_kind(quota)]);
-            return (0, EXACT);
+            return self.push([Grid::new(quota.window).bucket(), limit, window_kind(quota)]);
         }
         let [a, b] = pair_kind(quota);
         let Rule::FixedWindow(Anchor::Calendar(calendar)) = quota.rule else {
-            self.push([a, b, limit, 0, 0, 0]);
-            return (0, EXACT);
+            return self.push([a, b, limit, 0, 0, 0]);
         };
         let window = calendar.window(now.saturating_sub(TOLERANCE));
         let next = calendar.window(window.end);
+        (self.from, self.to) = (self.from.max(window.start), self.to.min(next.end - 1));
         self.push([a, b, limit, window.start, window.end, next.end]);
-        (window.start, next.end - 1)
     }
 }

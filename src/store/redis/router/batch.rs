@@ -10,12 +10,10 @@ use smallvec::smallvec;
 use tokio::sync::mpsc;
 
 use crate::limit::time::Micros;
-use crate::store::redis::RedisStore;
 use crate::store::redis::lane::Lane;
-use crate::store::redis::lane::channel::Piece;
 use crate::store::redis::protocol::reply::NotExecuted;
-use crate::store::redis::request::{ReplyTo, given_up};
-use crate::store::redis::router::Unanswered;
+use crate::store::redis::request::{Piece, ReplyTo, given_up};
+use crate::store::redis::router::{RedisStore, Unanswered};
 use crate::store::{CheckRequest, Done, StoreError, Taken, Work};
 use crate::telemetry::traces::StoreSpan;
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::limit::time::Micros;
-use crate::store::redis::RedisStore;
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::health::REFUSES;
 use crate::store::redis::lane::metrics::Retry;
@@ -14,6 +13,7 @@ use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::request::{KeyRequest, ReplyTo, given_up};
 use crate::store::redis::router::retry::{RetryBudget, can_do_without_metas};
+use crate::store::redis::topology::{Moving, Topology};
 use crate::store::{Done, Meta, StoreError, Subject, Work};
 use crate::telemetry::traces::StoreSpan;
 
@@ -21,10 +21,18 @@ mod batch;
 
 mod history;
 
-pub mod retry;
+mod retry;
 
 /// The most tries of one operation. Its deadline usually comes first.
 const TRIES: usize = 1000;
+
+/// The store on one or more Redis servers.
+#[derive(Debug, Clone)]
+pub struct RedisStore {
+    pub(super) topology: Arc<Topology>,
+    pub(super) key_prefix: String,
+    pub(super) moving: Arc<Moving>,
+}
 
 /// An operation on its way: its key, its span if it is traced, and the time that it may use.
 struct Target<'a> {

@@ -77,11 +77,6 @@ impl KeyBatch {
     }
 
     pub fn push(&mut self, request: KeyRequest) {
-        self.add(&request);
-        self.requests.push(request);
-    }
-
-    fn add(&mut self, request: &KeyRequest) {
         let (costs, metas) = (request.work.costs(), &request.metas[..]);
         if !metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
@@ -92,17 +87,17 @@ impl KeyBatch {
         if !self.metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
         }
+        self.requests.push(request);
     }
 
     /// Drops the requests of callers that gave up. Returns whether any are left.
     pub fn is_wanted(&mut self) -> bool {
         if self.requests.iter().any(|request| request.reply_to.is_closed()) {
-            self.requests.retain(|request| !request.reply_to.is_closed());
             self.costs.clear();
             self.metas.clear();
             self.different.known.clear();
-            let requests = std::mem::take(&mut self.requests);
-            requests.into_iter().for_each(|request| self.push(request));
+            let requests = std::mem::take(&mut self.requests).into_iter();
+            requests.filter(|request| !request.reply_to.is_closed()).for_each(|request| self.push(request));
         }
         !self.requests.is_empty()
     }
@@ -145,11 +140,6 @@ impl KeyBatch {
     pub fn call(&self) -> Call<'_> {
         let KeyRequest { tag, policy, work, .. } = &self.requests[0];
         Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
-    }
-
-    /// Returns the number of checks in the batch. A refund, for example, is no check.
-    pub fn checks(&self) -> usize {
-        self.costs.len()
     }
 
     /// Returns the load of its call on the server and the connection, in costs of a check.

@@ -56,9 +56,9 @@ impl Pipeline {
         self.0.iter().flat_map(|script_call| &script_call.batches).map(KeyBatch::key).collect()
     }
 
-    /// Sends the calls and delivers the answers. Returns none if the connection is sound. A call is retried at once if the server lacked the
+    /// Sends the calls and delivers the answers. A call is retried at once if the server lacked the
     /// script or TIME was outside the bounds. A key that a shared call did not decide is retried as
-    /// well.
+    /// well. Returns none if the connection is sound.
     pub async fn exchange(mut self, mut connection: Connection, shard: &Shard) -> Option<End> {
         let waiting = connection.clone();
         for _ in 0..ROUNDS {
