@@ -15,6 +15,9 @@ mod sliding_window;
 // Fixed windows, token buckets and sliding logs against naive models.
 mod algorithms;
 
+// Token buckets whose rates change, or differ between nodes.
+mod changed_rates;
+
 // Days, weeks, months and years of a time zone, across every clock change.
 mod calendar;
 

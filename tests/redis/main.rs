@@ -12,6 +12,9 @@ mod window_columns;
 // The same for fixed windows and token buckets.
 mod pair_columns;
 
+// Token buckets keep their debt when their rate changes, or nodes have different rates.
+mod changed_rates;
+
 // The sliding log: no interval over the limit, its clock, its bounds, the callers of its charges.
 mod sliding_log;
 

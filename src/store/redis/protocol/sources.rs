@@ -41,16 +41,16 @@ const SOURCES: [&[&str]; 4] = [
         check: ["shared/check_head.lua", "shared/state.lua", "window/window_state.lua", "window/window_check.lua"]
     ),
     &scripts!(
-        take: ["shared/state.lua", "pair/pair_head.lua", "fixed/fixed.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair.lua"],
+        take: ["shared/state.lua", "pair/pair_head.lua", "fixed/fixed.lua", "pair/pair_state.lua", "fixed/fixed_pairs.lua", "pair/pair_read.lua", "pair/pair.lua"],
         noted: ["fixed/fixed_noted.lua"],
-        back: ["shared/state.lua", "pair/pair_head.lua", "fixed/fixed.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair_back.lua", "fixed/fixed_back.lua"],
-        check: ["shared/check_head.lua", "shared/state.lua", "fixed/fixed.lua", "pair/pair_state.lua", "pair/pair_check.lua"]
+        back: ["shared/state.lua", "pair/pair_head.lua", "fixed/fixed.lua", "pair/pair_state.lua", "fixed/fixed_pairs.lua", "pair/pair_read.lua", "pair/pair_back.lua", "fixed/fixed_back.lua"],
+        check: ["shared/check_head.lua", "shared/state.lua", "fixed/fixed.lua", "pair/pair_state.lua", "fixed/fixed_pairs.lua", "pair/pair_check.lua"]
     ),
     &scripts!(
-        take: ["shared/state.lua", "pair/pair_head.lua", "bucket/bucket.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair.lua"],
+        take: ["shared/state.lua", "pair/pair_head.lua", "bucket/bucket.lua", "pair/pair_state.lua", "bucket/bucket_pairs.lua", "pair/pair_read.lua", "pair/pair.lua"],
         noted: ["bucket/bucket_noted.lua"],
-        back: ["shared/state.lua", "pair/pair_head.lua", "bucket/bucket.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair_back.lua", "bucket/bucket_back.lua"],
-        check: ["shared/check_head.lua", "shared/state.lua", "bucket/bucket.lua", "pair/pair_state.lua", "pair/pair_check.lua"]
+        back: ["shared/state.lua", "pair/pair_head.lua", "bucket/bucket.lua", "pair/pair_state.lua", "bucket/bucket_pairs.lua", "pair/pair_read.lua", "pair/pair_back.lua", "bucket/bucket_back.lua"],
+        check: ["shared/check_head.lua", "shared/state.lua", "bucket/bucket.lua", "pair/pair_state.lua", "bucket/bucket_pairs.lua", "pair/pair_check.lua"]
     ),
     &scripts!(
         take: ["log/log_head.lua", "log/log.lua"],

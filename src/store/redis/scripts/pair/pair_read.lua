@@ -17,9 +17,11 @@ for q = 1, quotas do
   for place = 1, 6 do
     told[place] = tonumber(ARGV[6 * q - 3 + place])
   end
-  local a, b, c, d, e, f = unpack(told)
-  number_of[q], ours[struct.pack('>I8I8', a, b)] = told, true
-  first[q], second[q], tail[q] = general.pair_of(columns or {}, a, b)
+  number_of[q], ours[struct.pack('>I8I8', told[1], told[2])] = told, true
+end
+for q, pair in ipairs(general.pairs_of(columns or {}, number_of)) do
+  local a, b, c, d, e, f = unpack(number_of[q])
+  first[q], second[q], tail[q] = unpack(pair)
   left[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
 end
 

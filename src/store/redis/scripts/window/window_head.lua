@@ -40,7 +40,7 @@ end
 local spoilt = not columns
 if not spoilt then
   for q = 1, quotas do
-    columns[kinds[q]] = window.seen_from(columns[kinds[q]], bucket[q])
+    columns[kinds[q]] = window.own_column(columns, kinds[q], bucket[q])
   end
 end
 
