@@ -30,7 +30,7 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// The debt at `now`. If the clock stepped back, it includes the debt repaid since `now`.
-    pub(super) fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
+    fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
         match now.checked_sub(self.at) {
             _ if self.debt == 0 => 0,
             Some(since) => self.debt.saturating_sub(terms.repaid.saturating_mul(since)),

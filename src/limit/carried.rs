@@ -29,7 +29,7 @@ pub struct Carried {
     pub mark: Micros,
 }
 
-/// The parts of a unit that a conversion tells apart.
+/// A conversion rounds up to parts of a unit.
 const PARTS: u64 = 128;
 
 impl TokenBucket {
@@ -37,24 +37,14 @@ impl TokenBucket {
     pub fn carried(&self, writer: Terms, terms: Terms, now: Micros) -> Self {
         let until = self.expires_at(writer);
         let mark = self.ledger.as_ref().map_or(0, |ledger| ledger.mark);
-        let (at, owed) = self.owed_to(writer, terms, now);
-        let debt = converted(owed, writer, terms);
-        let (at, debt) = match owed.max(debt) <= MAX_DEBT {
+        let debt = converted(self.debt, writer, terms);
+        let (at, debt) = match debt <= MAX_DEBT {
             _ if until <= now => (0, 0),
-            true => (at, debt),
+            true => (self.at, debt),
             // The reader cannot express it, so its rate credits none of it.
             false => (until, MAX_DEBT),
         };
         Self { at, debt, ledger: None, carried: Some(Box::new(Carried { until, mark })) }
-    }
-
-    /// The instant and the debt to convert. After a clock step back, the faster of both rates
-    /// determines the debt repaid since `now`.
-    fn owed_to(&self, writer: Terms, terms: Terms, now: Micros) -> (Micros, u64) {
-        if now < self.at && writer.fastest_first(terms) == Ordering::Less {
-            return (now, self.debt_at(writer, now));
-        }
-        (self.at, self.debt)
     }
 }
 
@@ -97,5 +87,42 @@ impl Terms {
         let rate = |terms: Self| terms.repaid as f64 / terms.price as f64;
         let by_rate = rate(other).total_cmp(&rate(self));
         by_rate.then(other.repaid.cmp(&self.repaid)).then(self.price.cmp(&other.price))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(repaid: u64, price: u64) -> Terms {
+        Terms { repaid, price }
+    }
+
+    #[test]
+    fn conversion_rounds_up_by_at_most_a_64th() {
+        let (hourly, odd) = (terms(1, 360_000_000), terms(9973, 1_000_000));
+        let rows = [
+            // debt, its terms, the reader's terms, the reader's debt
+            (720_000_000, hourly, odd, 2_000_000),
+            (720_000_001, hourly, odd, 2_007_813),
+            (1_999_999, odd, hourly, 720_000_000),
+            (1_000_000, odd, terms(128, 128), 128),
+            (1_000_001, odd, terms(128, 128), 129),
+            (5, terms(1, 1), terms(128, 128), 640),
+            (641, terms(128, 128), terms(1, 1), 6),
+            (MAX_DEBT, terms(1, 1), hourly, u64::MAX),
+        ];
+        for (debt, writer, reader, expected) in rows {
+            assert_eq!(converted(debt, writer, reader), expected, "{debt} of {writer:?} as {reader:?}");
+        }
+    }
+
+    #[test]
+    fn quotas_match_their_own_rate_then_the_fastest() {
+        let of = |all: &[Terms]| all.iter().copied().enumerate().collect::<Places>();
+        let [slow, mid, fast] = [terms(1, 1000), terms(1, 10), terms(3, 2)];
+        let found = matched(of(&[slow, terms(128, 128), mid]), of(&[terms(7, 1_000_000), fast, terms(1, 1)]));
+        assert_eq!(found[..], [(1, 2), (2, 1), (0, 0)]);
+        assert_eq!(matched(of(&[slow, fast]), of(&[mid]))[..], [(1, 0)]);
     }
 }

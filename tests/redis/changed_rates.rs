@@ -141,7 +141,7 @@ async fn several_rates_carry_over_in_order() {
     assert_eq!(both.left(&[&minute, &day], START).await, [60, 40]);
 }
 
-/// The columns of the same rates have the same bytes as ever, and no other column.
+/// Other versions read the same bytes while rates agree.
 #[tokio::test]
 async fn unchanged_rates_keep_their_bytes() {
     let both = Both::new("bytes").await;

@@ -17,7 +17,14 @@ pub fn single_rates(count: usize) -> impl Strategy<Value = RateHistory> {
     let burst = prop_oneof![6 => 1..200u64, 1 => 1..1_000_000_000_000_000u64];
     let one = (burst, units, per)
         .prop_map(|(burst, units, per)| policy_of(Algorithm::TokenBucket, vec![bucket(burst, units, per)]));
-    histories(one, count)
+    histories(one, count).prop_map(|(policies, mut steps)| {
+        // A clock that steps back has no bound while there are several rates.
+        steps.iter_mut().fold(0, |latest, (_, step)| {
+            step.now = step.now.max(latest);
+            step.now
+        });
+        (policies, steps)
+    })
 }
 
 /// Policies of the same number of quotas each, one to three.

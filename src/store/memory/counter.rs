@@ -108,3 +108,17 @@ pub(super) fn carry_over(
     found.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
     found.into_iter().map(|(quota, place)| (quota, held.swap_remove(place))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::bucket::TokenBucket;
+    use crate::limit::window::SlidingWindow;
+
+    /// Each key of the embedded store pays for the largest kind.
+    #[test]
+    fn buckets_do_not_enlarge_a_key() {
+        assert!(size_of::<TokenBucket>() <= size_of::<SlidingWindow>());
+        assert_eq!(size_of::<Counter>(), size_of::<(Rule, Micros)>());
+    }
+}

@@ -1,7 +1,7 @@
 
   -- Debts under other rates. The core's `carried.rs` has the same functions and explains them.
 
-  -- The parts of a unit that a conversion tells apart, and the largest debt.
+  -- A conversion rounds up to parts of a unit.
   local PARTS, MOST_DEBT = 128, 4503599627370496
 
   local function is_faster(column, other)
@@ -17,17 +17,13 @@
     if till <= now then
       return {0, 0, ''}
     end
-    local at, owed = column.first, column.second
-    if now < at and is_faster(column, quota) then
-      at, owed = now, owed_at(now, column.a, at, owed)
-    end
-    local rest = owed % column.b
-    local units, parts = (owed - rest) / column.b, math.ceil(PARTS * rest / column.b)
+    local rest = column.second % column.b
+    local units, parts = (column.second - rest) / column.b, math.ceil(PARTS * rest / column.b)
     local debt = units * quota.b + math.ceil(parts * quota.b / PARTS)
-    if math.max(owed, debt) > MOST_DEBT then
+    if debt > MOST_DEBT then
       return {till, MOST_DEBT, ''}
     end
-    return {at, debt, ''}
+    return {column.first, debt, ''}
   end
 
   -- The fastest column that no quota has taken.
@@ -41,7 +37,7 @@
     return first
   end
 
-  -- The same for a column of this very rate, in finer or coarser fractions.
+  -- A column of the same rate, in finer or coarser fractions, that no quota has taken.
   local function rescaled(columns, quota)
     for _, column in ipairs(columns) do
       local is_finer = column.a == PARTS * quota.a and column.b == PARTS * quota.b
