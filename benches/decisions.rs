@@ -61,7 +61,6 @@ fn subjects(policy: &Arc<Policy>, count: usize) -> Vec<Subject> {
     (0..count).map(subject).collect()
 }
 
-/// Sliding windows, and a log for comparison.
 fn policies() -> [(&'static str, Arc<Policy>); 3] {
     [("1 quota", policy(ONE)), ("3 quotas", policy(THREE)), ("a log", log(ONE))]
 }

@@ -14,7 +14,6 @@ use crate::support::steps::{
     runner, with_limits,
 };
 
-/// Every charge, with its instant. The model computes the remaining units from all of them.
 #[derive(Default)]
 struct Charges(Vec<(Micros, u64)>);
 

@@ -31,7 +31,6 @@ pub struct Step {
     pub quarters: u64,
 }
 
-/// A policy of sliding windows.
 pub fn policy(quotas: &[(u64, Micros)]) -> Policy {
     let quota = |&(limit, window): &(u64, Micros)| quota(limit, window, Rule::SlidingWindow);
     policy_of(Algorithm::SlidingWindow, quotas.iter().map(quota).collect())
@@ -93,18 +92,15 @@ fn limit() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => (1 << 32) - 3..(1 << 32) + 3u64, 1 => Just(1_000_000_000_000_000)]
 }
 
-/// Sliding windows.
 pub fn policies() -> impl Strategy<Value = Policy> {
     (windows(), prop::collection::vec(limit(), 3))
         .prop_map(|(windows, limits)| policy(&limits.into_iter().zip(windows).collect::<Vec<_>>()))
 }
 
-/// A quota of a fixed window by the clock.
 pub fn fixed(limit: u64, window: Micros) -> Quota {
     quota(limit, window, Rule::FixedWindow(Anchor::Clock))
 }
 
-/// Fixed windows.
 pub fn fixed_policies() -> impl Strategy<Value = Policy> {
     let anchor = prop_oneof![Just(Anchor::Clock), Just(Anchor::FirstHit)];
     (windows(), prop::collection::vec(limit(), 3), anchor).prop_map(|(windows, limits, anchor)| {
@@ -145,14 +141,12 @@ pub fn logs(quotas: &[(u64, Micros)], most: u32) -> Policy {
     policy_of(Algorithm::SlidingLog, quotas)
 }
 
-/// Sliding logs; some are full long before they reach their limit.
 pub fn log_policies() -> impl Strategy<Value = Policy> {
     let most = prop_oneof![1 => 1..6u32, 2 => 6..60u32, 2 => Just(10_000u32)];
     (windows(), prop::collection::vec(limit(), 3), most)
         .prop_map(|(windows, limits, most)| logs(&limits.into_iter().zip(windows).collect::<Vec<_>>(), most))
 }
 
-/// The window, or the span of a rate, us.
 pub fn span(quota: &Quota) -> Micros {
     match quota.rule {
         Rule::TokenBucket(rate) => rate.per,
@@ -160,7 +154,6 @@ pub fn span(quota: &Quota) -> Micros {
     }
 }
 
-/// Policies of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
     prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies(), log_policies()]
 }
