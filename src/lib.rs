@@ -27,18 +27,19 @@
 //!     Embedded store
 //!              store/memory            limit/decision decides, under the lock of a map part
 //!
-//!     Redis, under store/redis
+//!     Redis, from store/mod `charge` on, under store/redis
 //!              router/mod              `route`: slot -> lane -> answer, and every retry
 //!              topology/current        the slot's primary
-//!              lane/channel            the hand-over from this task to the task of the lane
+//!              lane/mod                `send`: the connection for this durability
+//!              request                 the channel from this task to the task of the lane
 //!              lane/session            the send loop
 //!              lane/queue              waiting checks of one key merge
 //!              lane/call/key_batch     the requests of one key
 //!              lane/call/script_call   keys that share a script call
 //!              lane/call/pipeline      calls that share a round trip; sends and settles
-//!              protocol/check          arguments and replies
+//!              protocol/check          arguments
 //!              scripts/                TIME, GET, compare, add or not: one atomic script
-//!              protocol/verdicts       reply -> verdicts, by limit/decision    -> source: store
+//!              protocol/check          reply -> verdicts, by limit/decision    -> source: store
 //!
 //!  6. Learn    prefilter/mod           a new known denial, if the store has nothing left
 //!  7. Fallback engine/fallback         no answer: on_store_failure            -> source: fallback

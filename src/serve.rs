@@ -207,7 +207,7 @@ async fn open_store(
         return Ok(Store::Memory(MemoryStore::new(counting.clone(), config.max_keys)));
     };
     let timeout = timeouts::response_timeout(config.policies.longest_timeout());
-    let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())
+    let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone(), None)
         .map_err(|error| ServeError::Store(error.to_string()))?;
     let ready = tokio::time::timeout(timeouts::STORE_START, store.ready()).await;
     // If only one shard is unreachable, its lane reports it.

@@ -19,7 +19,7 @@ use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::time::Micros;
 use crate::prefilter::Question;
-use crate::store::{StoreError, Wanted};
+use crate::store::{CheckRequest, StoreError};
 use crate::telemetry::traces::{self, Answered};
 
 /// The places of a key's checks in the batch, in order.
@@ -103,7 +103,7 @@ impl Engine {
         let timeout = singles[0].timeout();
         let question = |single: &Single<'_>| self.prefilter.question(self.store.slot(&single.resolved.subject), now);
         let questions: Vec<Question> = singles.iter().map(question).collect();
-        let wanted: Vec<Wanted<'_>> = singles.iter().map(Single::wanted).collect();
+        let checks: Vec<CheckRequest<'_>> = singles.iter().map(Single::request).collect();
         let decide = |place: usize, taken| {
             let (single, question) = (&singles[place], questions[place]);
             let (subject, costs) = (&single.resolved.subject, [single.check.cost]);
@@ -111,7 +111,7 @@ impl Engine {
             self.finish_single(single, answer, now)
         };
         let mut answers: Vec<Option<Answer>> = vec![None; singles.len()];
-        let deciding = self.store.take_each(&wanted, |place, taken| answers[place] = Some(decide(place, taken)));
+        let deciding = self.store.charge_each(&checks, |place, taken| answers[place] = Some(decide(place, taken)));
         within(&self.clock, timeout, deciding).await;
         let in_time = answers.into_iter().enumerate();
         let answers = in_time.map(|(place, answer)| answer.unwrap_or_else(|| decide(place, Err(StoreError::Timeout))));
@@ -163,9 +163,9 @@ impl Single<'_> {
         self.resolved.subject.policy.timeout
     }
 
-    fn wanted(&self) -> Wanted<'_> {
+    fn request(&self) -> CheckRequest<'_> {
         let subject = &self.resolved.subject;
-        Wanted { subject, cost: self.check.cost, metas: metas(subject, std::iter::once(self.check)) }
+        CheckRequest { subject, cost: self.check.cost, metas: metas(subject, std::iter::once(self.check)) }
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct StoreCall<'a> {
     pub(super) subject: &'a Subject,
     /// Units, in order.
     pub(super) costs: &'a [u64],
-    /// As for [`crate::store::Store::take`].
+    /// As for [`crate::store::Store::charge`].
     pub(super) metas: &'a [Meta],
     /// The deadline for answers, us.
     pub(super) until: Micros,
@@ -53,7 +53,7 @@ impl Engine {
     pub(super) async fn call_store(&self, call: StoreCall<'_>, sent: Micros) -> Answers {
         let StoreCall { subject, costs, metas, .. } = call;
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = within(&self.clock, call.left(sent), self.store.take(subject, costs, metas)).await;
+        let taken = within(&self.clock, call.left(sent), self.store.charge(subject, costs, metas)).await;
         self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
     }
 

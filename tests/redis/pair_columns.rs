@@ -100,9 +100,9 @@ async fn equal_rates_share_a_column() {
     for (number, days) in (1..).zip([1, 2, 1, 4]) {
         let policy = policy_of(Algorithm::TokenBucket, vec![bucket(100, days, days * day)]);
         let subject = Subject { policy: policy.into(), ..subject.clone() };
-        let taken = redis.at(START).take(&subject, &[1], &[]).await.unwrap();
+        let taken = redis.at(START).charge(&subject, &[1], &[]).await.unwrap();
         assert_eq!(taken.ruling.verdicts[0].quotas[0].remaining, 100 - number, "{days}");
-        assert_eq!(Ok(taken), memory.at(START).take(&subject, &[1], &[]));
+        assert_eq!(Ok(taken), memory.at(START).charge(&subject, &[1], &[]));
     }
 }
 
@@ -296,7 +296,7 @@ async fn key_expires_when_its_counts_end() {
         let (before, mut charged) = (sets(), 0);
         for _ in 0..400 {
             now += dice.below(SECOND / 2);
-            let taken = redis.at(now).take(&subject, &[1 + dice.below(3)], &[]).await.unwrap();
+            let taken = redis.at(now).charge(&subject, &[1 + dice.below(3)], &[]).await.unwrap();
             let verdict = &taken.ruling.verdicts[0];
             if verdict.allowed {
                 charged += 1;

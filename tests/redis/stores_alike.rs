@@ -41,8 +41,8 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
     for (number, step) in steps.iter().enumerate() {
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
-        let expected = memory.at(step.now).take(&subject, &step.costs, &[]);
-        let answered = redis.at(step.now).take(&subject, &step.costs, &[]).await;
+        let expected = memory.at(step.now).charge(&subject, &step.costs, &[]);
+        let answered = redis.at(step.now).charge(&subject, &step.costs, &[]).await;
         prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
     }
     each_key_ends(policy, &key)
