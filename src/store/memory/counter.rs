@@ -85,25 +85,25 @@ impl Held {
     }
 }
 
-/// Removes the debts of other rates that carry over to quotas without a state. Returns each with
-/// the place of its quota.
+/// Removes the debts of other rates that carry over to quotas without a state. `missing` has a bit
+/// for each of these. Returns each debt with the place of its quota.
 pub(super) fn carry_over(
     held: &mut SmallVec<[Held; 1]>,
     quotas: &[Quota],
-    found: &[Option<State>],
+    missing: u8,
 ) -> SmallVec<[(usize, Held); 0]> {
-    if found.iter().all(Option::is_some) || !held.iter().any(Held::is_bucket) {
+    if missing == 0 || !held.iter().any(Held::is_bucket) {
         return SmallVec::new();
     }
-    let missing = quotas.iter().zip(found).enumerate().filter_map(|(place, (quota, state))| match Counter::of(quota) {
-        Counter::Bucket(terms) if state.is_none() => Some((place, terms)),
+    let without = quotas.iter().enumerate().filter_map(|(place, quota)| match Counter::of(quota) {
+        Counter::Bucket(terms) if missing & (1 << place) != 0 => Some((place, terms)),
         _ => None,
     });
     let debts = held.iter().enumerate().filter_map(|(place, held)| match held.counter {
         Counter::Bucket(terms) => Some((place, terms)),
         _ => None,
     });
-    let mut found = matched(missing.collect::<Places>(), debts.collect());
+    let mut found = matched(without.collect::<Places>(), debts.collect());
     // From the end on, so that the other places stay valid.
     found.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
     found.into_iter().map(|(quota, place)| (quota, held.swap_remove(place))).collect()

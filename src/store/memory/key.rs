@@ -221,10 +221,15 @@ impl KeyState {
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
-        let found: SmallVec<[Option<State>; 3]> = quotas.iter().map(|quota| self.remove(quota)).collect();
-        let lent = carry_over(&mut self.held, quotas, &found);
-        let new_or_found = |(quota, state): (&Quota, Option<State>)| state.unwrap_or_else(|| State::new(quota));
-        let mut states: States = quotas.iter().zip(found).map(new_or_found).collect();
+        let mut missing = 0u8;
+        let found_or_new = |(place, quota): (usize, &Quota)| {
+            self.remove(quota).unwrap_or_else(|| {
+                missing |= 1 << place;
+                State::new(quota)
+            })
+        };
+        let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
+        let lent = carry_over(&mut self.held, quotas, missing);
         lent.iter().for_each(|(quota, held)| states[*quota] = held.carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
