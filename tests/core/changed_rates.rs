@@ -19,7 +19,7 @@ fn changing_rates_admit_at_most_the_largest_bound() {
         let admitted = |(node, step): &(usize, Step)| {
             let policy = with_limits(&policies[node % policies.len()], step.quarters);
             let subject = Subject { policy: policy.into(), ..key.clone() };
-            let verdicts = store.at(step.now).take(&subject, &step.costs, &[]).unwrap().ruling.verdicts;
+            let verdicts = store.at(step.now).charge(&subject, &step.costs, &[]).unwrap().ruling.verdicts;
             verdicts.iter().filter(|verdict| verdict.allowed).map(|verdict| verdict.cost).sum()
         };
         let admitted: Vec<u64> = steps.iter().map(admitted).collect();
@@ -73,7 +73,7 @@ fn admitted<'a>(arrivals: &[Micros], mut quota: impl FnMut(usize) -> &'a Quota) 
     let mut is_admitted = |number: usize, now: Micros| {
         let policy = policy_of(Algorithm::TokenBucket, vec![quota(number).clone()]);
         let subject = Subject { policy: policy.into(), ..key.clone() };
-        store.at(now).take(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed
+        store.at(now).charge(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed
     };
     arrivals.iter().enumerate().filter(|(number, now)| is_admitted(*number, **now)).count()
 }

@@ -38,8 +38,8 @@ impl Both {
     async fn check(&self, quotas: &[&Quota], cost: u64, now: Micros) -> Taken {
         let policy = policy_of(Algorithm::TokenBucket, quotas.iter().copied().cloned().collect());
         let subject = Subject { policy: policy.into(), ..self.subject.clone() };
-        let taken = self.redis.at(now).take(&subject, &[cost], &[]).await.unwrap();
-        assert_eq!(self.memory.at(now).take(&subject, &[cost], &[]), Ok(taken.clone()));
+        let taken = self.redis.at(now).charge(&subject, &[cost], &[]).await.unwrap();
+        assert_eq!(self.memory.at(now).charge(&subject, &[cost], &[]), Ok(taken.clone()));
         taken
     }
 
@@ -167,7 +167,7 @@ async fn coarse_debt_of_old_versions_is_read() {
     let mut connection = shared().connection().unwrap();
     redis::cmd("SET").arg(&name).arg(state).exec(&mut connection).unwrap();
     for (now, left) in [(START + 100, 450), (START + 200, 500)] {
-        let taken = redis.at(now).take(&subject(policy.clone(), &key), &[50], &[]).await.unwrap();
+        let taken = redis.at(now).charge(&subject(policy.clone(), &key), &[50], &[]).await.unwrap();
         assert_eq!(taken.ruling.verdicts[0].quotas[0].remaining, left);
     }
 }
@@ -207,8 +207,8 @@ async fn both_alike(
     let mut admitted = Vec::new();
     for (number, (node, step)) in steps.iter().enumerate() {
         let subject = of_node(policies, *node, step, &subject);
-        let expected = memory.at(step.now).take(&subject, &step.costs, &[]);
-        let answered = redis.at(step.now).take(&subject, &step.costs, &[]).await;
+        let expected = memory.at(step.now).charge(&subject, &step.costs, &[]);
+        let answered = redis.at(step.now).charge(&subject, &step.costs, &[]).await;
         prop_assert_eq!(&answered, &expected, "step {}", number);
         let verdicts = answered.unwrap().ruling.verdicts;
         admitted.push(verdicts.iter().filter(|verdict| verdict.allowed).map(|verdict| verdict.cost).sum());

@@ -149,8 +149,8 @@ async fn changed_limit_keeps_counts_and_changed_window_begins_anew() {
         let steps = [(&before, 60, 40), (&longer, 60, 40), (&other_limit, 5, limit - 65), (&before, 1, 34)];
         for (policy, cost, left) in steps {
             let subject = Subject { policy: policy.clone().into(), ..subject.clone() };
-            let taken = redis.at(START).take(&subject, &[cost], &[]).await.unwrap();
-            assert_eq!(memory.at(START).take(&subject, &[cost], &[]), Ok(taken.clone()), "{policy:?}");
+            let taken = redis.at(START).charge(&subject, &[cost], &[]).await.unwrap();
+            assert_eq!(memory.at(START).charge(&subject, &[cost], &[]), Ok(taken.clone()), "{policy:?}");
             assert_eq!(taken.ruling.verdicts[0].quotas[0].remaining, left, "{policy:?}");
         }
     }
