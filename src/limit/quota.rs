@@ -122,7 +122,7 @@ impl Terms {
     /// over its window.
     pub fn of_quota(quota: &Quota) -> Self {
         match quota.rule {
-            Rule::TokenBucket(rate) => Self::of(rate),
+            Rule::TokenBucket(rate) => Self::of_bucket(rate, quota.limit),
             _ => Self::of(Rate { units: quota.limit, per: quota.window }),
         }
     }

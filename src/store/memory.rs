@@ -20,6 +20,8 @@ use crate::limit::time::MICROS_PER_SECOND;
 
 mod capacity;
 
+mod counter;
+
 mod ids;
 
 mod key;

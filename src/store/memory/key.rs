@@ -1,17 +1,16 @@
 //! The embedded store's data of one key: its quotas' states, its ids' records, and its last reset.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
-use crate::limit::bucket::Terms;
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
-use crate::limit::quota::{Quota, Rule};
+use crate::limit::quota::Quota;
 use crate::limit::refunds::{self, Receipt, is_tentative};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
@@ -28,14 +27,6 @@ const PORTION: usize = 2000;
 pub(super) struct KeyState {
     held: SmallVec<[Held; 1]>,
     notes: Option<Box<Notes>>,
-}
-
-/// A state, and the properties that identify its counter.
-#[derive(Debug)]
-struct Held {
-    rule: Rule,
-    window: Micros,
-    state: State,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +89,8 @@ impl KeyState {
     /// Copies the next portion of the log of `quota`. Returns false at the end, or if the quota has
     /// no log.
     pub(super) fn tell(&self, quota: &Quota, told: &mut Counting) -> bool {
-        let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window));
+        let counter = Counter::of(quota);
+        let held = self.held.iter().find(|held| held.counter == counter);
         match held.map(|held| &held.state) {
             Some(State::SlidingLog(log)) => log.tell(quota, told, PORTION),
             _ => false,
@@ -133,7 +125,9 @@ impl KeyState {
 
     /// Drops expired state.
     pub(super) fn sweep(&mut self, now: Micros) {
-        self.held.retain(|held| held.expires_at() > now);
+        // Buckets of one key expire together, as in Redis: a changed rate may match any of them.
+        let owes = self.held.iter().any(|held| held.is_bucket() && held.expires_at() > now);
+        self.held.retain(|held| held.expires_at() > now || owes && held.is_bucket());
         if let Some(notes) = &mut self.notes {
             notes.records.sweep(now);
             notes.reset = notes.reset.filter(|(_, until)| *until > now);
@@ -192,7 +186,7 @@ impl KeyState {
             return None;
         }
         let charged = &record.charged;
-        let place = |quota: &Quota| charged.iter().position(|held| same_counter(quota, held.rule, held.window));
+        let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
         let receipt = record.receipt(&policy.quotas, place);
         (!self.is_forgotten(receipt.at)).then_some(receipt)
     }
@@ -203,9 +197,8 @@ impl KeyState {
     }
 
     fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
-        for quota in &policy.quotas {
-            self.remove(quota);
-        }
+        let own: SmallVec<[Counter; 3]> = policy.quotas.iter().map(Counter::of).collect();
+        self.held.retain(|held| !own.iter().any(|own| own.is_reset_with(held.counter)));
         self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
         self.amended(policy, now, |_| 0)
     }
@@ -228,18 +221,35 @@ impl KeyState {
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
-        let mut states: States = quotas.iter().map(|quota| self.remove(quota)).collect();
+        let mut missing = 0u8;
+        let found_or_new = |(place, quota): (usize, &Quota)| {
+            self.remove(quota).unwrap_or_else(|| {
+                missing |= 1 << place;
+                State::new(quota)
+            })
+        };
+        let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
+        let lent = carry_over(&mut self.held, quotas, missing);
+        lent.iter().for_each(|(quota, held)| states[*quota] = held.carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
-        let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
-        let charged = quotas.iter().zip(states).filter(|(_, state)| !state.is_new());
-        self.held.extend(charged.map(held));
+        let unchanged = lent.into_iter().filter(|(quota, _)| states[*quota].is_carried());
+        self.held.extend(unchanged.map(|(_, held)| held));
+        self.store(quotas, states);
         Taken { ruling, at: now, tentative }
     }
 
-    fn remove(&mut self, quota: &Quota) -> State {
-        let at = self.held.iter().position(|held| same_counter(quota, held.rule, held.window));
-        at.map_or_else(|| State::new(quota), |at| self.held.swap_remove(at).state)
+    /// Stores the states that differ from new ones, and paid buckets beside others that owe.
+    fn store(&mut self, quotas: &[Quota], states: States) {
+        let owes = self.held.iter().any(Held::is_bucket) || states.iter().any(|state| !state.is_new());
+        let held = |(quota, state): (&Quota, State)| Held { counter: Counter::of(quota), state };
+        self.held.extend(quotas.iter().zip(states).map(held).filter(|held| held.is_kept(owes)));
+    }
+
+    fn remove(&mut self, quota: &Quota) -> Option<State> {
+        let counter = Counter::of(quota);
+        let at = self.held.iter().position(|held| held.counter == counter);
+        at.map(|at| self.held.swap_remove(at).state)
     }
 }
 
@@ -249,16 +259,6 @@ fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Me
         let charged = ruling.verdicts.iter().map(|verdict| verdict.allowed && verdict.cost > 0);
         let metas = metas.iter().zip(charged).filter(|(_, charged)| *charged).map(|(meta, _)| meta.as_ref());
         log.note(&metas.collect::<Vec<_>>());
-    }
-}
-
-/// A token bucket's window follows from its burst, which is a limit. So is a log's number of
-/// entries. A changed limit keeps its counter.
-fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
-    match (rule, quota.rule) {
-        (Rule::TokenBucket(rate), Rule::TokenBucket(of)) => Terms::of(rate) == Terms::of(of),
-        (Rule::SlidingLog(_), Rule::SlidingLog(_)) => window == quota.window,
-        _ => rule == quota.rule && window == quota.window,
     }
 }
 
@@ -272,20 +272,15 @@ fn decided_by(present: &Arc<Policy>, then: &[Quota]) -> Arc<Policy> {
     Arc::new(Policy { quotas: then.iter().map(told).collect(), ..Policy::clone(present) })
 }
 
-impl Held {
-    fn expires_at(&self) -> Micros {
-        let quota = Quota { name: String::new(), limit: NonZeroU64::MIN, window: self.window, rule: self.rule };
-        self.state.expires_at(&quota)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
     use std::time::Duration;
 
     use super::*;
     use crate::limit::key::Fingerprinter;
     use crate::limit::policy::Algorithm;
+    use crate::limit::quota::Rule;
 
     #[test]
     fn a_record_keeps_no_policy_with_its_lists() {

@@ -138,7 +138,7 @@ fn taken(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<(Taken, Opti
 pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
     match policy.algorithm {
         Algorithm::SlidingWindow => windows::states(policy, time, values),
-        Algorithm::FixedWindow | Algorithm::TokenBucket => pairs::states(policy, values),
+        Algorithm::FixedWindow | Algorithm::TokenBucket => pairs::states(policy, time, values),
         Algorithm::SlidingLog => log::digests(policy, values),
     }
 }

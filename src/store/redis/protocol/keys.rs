@@ -113,12 +113,12 @@ impl Write for Checksum {
 pub fn recorded(quota: &Quota) -> String {
     let window = || span_text(quota.window);
     match quota.rule {
-        Rule::SlidingWindow => format!("s{}-{}", counter_width(quota.limit.get()), window()),
+        Rule::SlidingWindow => format!("s4-{}", window()),
         Rule::FixedWindow(Anchor::FirstHit) => format!("f8-{}:first", window()),
         Rule::FixedWindow(Anchor::Clock) => format!("f8-{}", window()),
         Rule::FixedWindow(Anchor::Calendar(calendar)) => format!("f8-{calendar}"),
-        Rule::TokenBucket(rate) => {
-            let Terms { repaid, price } = Terms::of(rate);
+        Rule::TokenBucket(_) => {
+            let Terms { repaid, price } = Terms::of_quota(quota);
             format!("b8-{repaid}-{price}")
         }
         Rule::SlidingLog(_) => format!("{LOG}{}", window()),
@@ -202,7 +202,7 @@ mod tests {
         };
         let kept = [Algorithm::SlidingWindow, Algorithm::FixedWindow, Algorithm::TokenBucket].map(counts);
         assert_eq!(kept, [":windows", ":fixed", ":buckets"]);
-        assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s8-10s"]);
+        assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s4-10s"]);
         assert_eq!(tag.record("per-ip", "a:{b}\n"), "{ratelimit:203.0.113.7:}per-ip:id:a:%7Bb%7D%0A");
         let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
         assert_eq!(tag.log("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");

@@ -37,13 +37,25 @@ const PARTS: [Parts; 4] = [
         back: lua!("window/window_back.lua"),
     },
     Parts {
-        state: lua!("shared/head.lua", "shared/state.lua", "fixed/fixed.lua", "pair/pair_state.lua"),
+        state: lua!(
+            "shared/head.lua",
+            "shared/state.lua",
+            "fixed/fixed.lua",
+            "pair/pair_state.lua",
+            "fixed/fixed_pairs.lua"
+        ),
         noted: lua!("pair/pair_noted.lua", "fixed/fixed_noted.lua"),
         check: lua!("pair/pair_check.lua"),
         back: lua!("pair/pair_back.lua", "fixed/fixed_back.lua"),
     },
     Parts {
-        state: lua!("shared/head.lua", "shared/state.lua", "bucket/bucket.lua", "pair/pair_state.lua"),
+        state: lua!(
+            "shared/head.lua",
+            "shared/state.lua",
+            "bucket/bucket.lua",
+            "pair/pair_state.lua",
+            "bucket/bucket_pairs.lua"
+        ),
         noted: lua!("pair/pair_noted.lua", "bucket/bucket_noted.lua"),
         check: lua!("pair/pair_check.lua"),
         back: lua!("pair/pair_back.lua", "bucket/bucket_back.lua"),

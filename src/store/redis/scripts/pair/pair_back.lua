@@ -21,9 +21,12 @@ while at < ends do
   a, b, c, d, e, f, at = read_at('<dddddd', numbers, at)
   local q = quotas + 1
   number_of[q], ours[pack('>I8I8', a, b)] = {a, b, c, d, e, f}, true
-  first[q], second[q], tail[q] = general.pair_of(columns or {}, a, b)
-  left[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
   quotas = q
+end
+for q, pair in ipairs(general.pairs_of(columns or {}, number_of)) do
+  local a, b, c, d, e, f = unpack(number_of[q])
+  first[q], second[q], tail[q] = unpack(pair)
+  left[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
 end
 
 local state_keys = {state_key}

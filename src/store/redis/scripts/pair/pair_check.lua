@@ -98,8 +98,13 @@ for _ = 1, checks do
         columns = general.columns_of(state)
         spoilt = not columns
         if columns then
+          local pairs_there = general.pairs_of(columns, {
+            -- each
+            {a_q, b_q},
+            -- end each
+          })
           -- each
-          first_q, second_q, tail_q = general.pair_of(columns, a_q, b_q)
+          first_q, second_q, tail_q = unpack(pairs_there[_q])
           -- end each
         end
       end

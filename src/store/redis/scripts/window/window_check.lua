@@ -112,7 +112,7 @@ for _ = 1, checks do
       spoilt = not columns
       if columns then
         -- each
-        columns[kind_q] = window.seen_from(columns[kind_q], bucket_q)
+        columns[kind_q] = window.own_column(columns, kind_q, bucket_q)
         counted_q = window.counted_at(columns[kind_q], bucket_q)
         stepped = stepped or columns[kind_q] ~= nil and columns[kind_q].last > bucket_q
         -- end each
