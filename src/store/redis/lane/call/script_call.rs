@@ -102,6 +102,11 @@ impl ScriptCall {
         (self.batches.len() + 1) * quotas <= QUOTAS && costs + batch.costs.len() <= COSTS
     }
 
+    /// Returns the source that the server loads before the call.
+    pub fn source_to_load(&self) -> Option<&'static str> {
+        (self.by == By::Load).then(|| self.batches[0].script_id().source())
+    }
+
     /// Drops the requests of callers that gave up. Returns whether any are left.
     pub fn is_wanted(&mut self) -> bool {
         self.batches.retain(KeyBatch::is_wanted);
