@@ -83,6 +83,7 @@ impl RedisStore {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
         let shared =
             Shared::new(config.credentials.clone(), &config.key_prefix, clock, timeout, generations, workers, hand);
+        let shared = shared.with_address_map(&config.address_map);
         Ok(Self { router: Router::new(topology::open(seeds, Arc::new(shared)), config.key_prefix.clone()) })
     }
 

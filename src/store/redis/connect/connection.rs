@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::attempt::{Attempt, Step};
 use super::bounded::{Bounded, Seen};
-use super::stream::{Stream, dial};
+use super::stream::{Stream, dial, dial_socket};
 use super::{auth, dns};
 use crate::config::Credentials;
 use crate::store::redis::protocol::address::Address;
@@ -46,15 +46,13 @@ impl Connection {
     /// When the server cannot be reached, or does not let this node in.
     pub async fn open(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Self, Failure> {
         let login = auth::login(credentials).await?;
-        let tls = match &credentials.tls {
-            Some(tls) => Some(auth::connector(tls).await?),
-            None => None,
+        let stream = match address.socket() {
+            Some(path) => {
+                attempt.reach(Step::Dial);
+                dial_socket(path).await?
+            }
+            None => reach(address, credentials, attempt).await?,
         };
-        attempt.reach(Step::Name);
-        let addresses = dns::system().resolve(&address.host, address.port).await?;
-        attempt.reach(Step::Dial);
-        let dial = |at: &SocketAddr| Box::pin(dial(*at, tls.as_ref(), &address.host, attempt));
-        let (stream, _) = select_ok(addresses.iter().map(dial)).await?;
         attempt.reach(Step::Ask);
         let mut connection = Self::over(stream).await?;
         if let Some(login) = login {
@@ -102,6 +100,9 @@ impl Connection {
     }
 
     fn explained<T>(&self, reply: RedisResult<T>) -> Result<T, Failure> {
+        if reply.is_ok() {
+            self.shared.seen.answered();
+        }
         reply.map_err(|error| self.shared.seen.failure(&error))
     }
 
@@ -113,4 +114,17 @@ impl Connection {
             .now_or_never()
             .is_some_and(|handed| handed.is_err())
     }
+}
+
+/// Opens a stream to one of the addresses of a host.
+async fn reach(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Stream, Failure> {
+    let tls = match &credentials.tls {
+        Some(tls) => Some(auth::connector(tls).await?),
+        None => None,
+    };
+    attempt.reach(Step::Name);
+    let addresses = dns::system().resolve(&address.host, address.port).await?;
+    attempt.reach(Step::Dial);
+    let dial = |at: &SocketAddr| Box::pin(dial(*at, tls.as_ref(), &address.host, attempt));
+    Ok(select_ok(addresses.iter().map(dial)).await?.0)
 }
