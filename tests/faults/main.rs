@@ -21,6 +21,9 @@ mod slow_clients;
 // Clients that do not read their responses: memory stays bounded, and other clients get responses.
 mod hostile_clients;
 
+// Servers that are not quite as expected: few rights, odd addresses, other protocols.
+mod servers;
+
 // Hostile servers: endless replies, long errors, overlapping slots.
 mod hostile_servers;
 
