@@ -140,6 +140,8 @@ fn server_of_another_kind_is_named() {
         ("an SMTP server", at(greeter(b"220 mail.example ESMTP\r\n")), no_redis),
         ("an HTTP/2 server", at(greeter(b"\0\0\x12\x04\0\0\0\0\0")), no_redis),
         ("a Postgres", at(greeter(b"")), "or be no Redis"),
+        ("a full server", at(parrot("-ERR max number of clients reached\r\n")), "maxclients"),
+        ("a guarded server", at(parrot("-DENIED Redis is running in protected mode because\r\n")), "DENIED"),
         ("a node of Tollgate", at(tollgate_port), "an HTTP server answers"),
         ("a replica alone", at(lone.port), "is a replica"),
     ];

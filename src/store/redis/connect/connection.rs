@@ -87,7 +87,7 @@ impl Connection {
     /// When the connection breaks.
     pub async fn send(&mut self, question: &Cmd) -> Result<Value, Failure> {
         let reply = self.driver.send_packed_command(question).await;
-        self.explained(reply)
+        self.explained(reply, is_value)
     }
 
     /// Returns the answers to several questions, in order.
@@ -96,11 +96,11 @@ impl Connection {
     /// When the connection breaks.
     pub async fn send_all(&mut self, questions: &Pipeline) -> Result<Vec<Value>, Failure> {
         let replies = self.driver.send_packed_commands(questions, 0, questions.len()).await;
-        self.explained(replies)
+        self.explained(replies, |replies| replies.iter().any(is_value))
     }
 
-    fn explained<T>(&self, reply: RedisResult<T>) -> Result<T, Failure> {
-        if reply.is_ok() {
+    fn explained<T>(&self, reply: RedisResult<T>, has_value: impl Fn(&T) -> bool) -> Result<T, Failure> {
+        if reply.as_ref().is_ok_and(has_value) {
             self.shared.seen.answered();
         }
         reply.map_err(|error| self.shared.seen.failure(&error))
@@ -114,6 +114,12 @@ impl Connection {
             .now_or_never()
             .is_some_and(|handed| handed.is_err())
     }
+}
+
+/// Whether a server that lets this node in sent the reply. Others answer by an error and close the
+/// connection.
+fn is_value(reply: &Value) -> bool {
+    !matches!(reply, Value::ServerError(_))
 }
 
 /// Opens a stream to one of the addresses of a host.
