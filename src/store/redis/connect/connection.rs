@@ -46,14 +46,7 @@ impl Connection {
     /// When the server cannot be reached, or does not let this node in.
     pub async fn open(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Self, Failure> {
         let login = auth::login(credentials).await?;
-        let stream = match address.socket() {
-            Some(path) => {
-                attempt.reach(Step::Dial);
-                dial_socket(path).await?
-            }
-            None => reach(address, credentials, attempt).await?,
-        };
-        attempt.reach(Step::Ask);
+        let stream = open_stream(address, credentials, attempt).await?;
         let mut connection = Self::over(stream).await?;
         if let Some(login) = login {
             connection.ask(&login).await?;
@@ -122,8 +115,18 @@ fn is_value(reply: &Value) -> bool {
     !matches!(reply, Value::ServerError(_))
 }
 
-/// Opens a stream to one of the addresses of a host.
-async fn reach(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Stream, Failure> {
+/// Opens a stream to one of a server's addresses, with TLS if the credentials say so, or to its Unix
+/// socket.
+///
+/// # Errors
+/// When the server cannot be reached.
+pub async fn open_stream(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Stream, Failure> {
+    if let Some(path) = address.socket() {
+        attempt.reach(Step::Dial);
+        let stream = dial_socket(path).await?;
+        attempt.reach(Step::Ask);
+        return Ok(stream);
+    }
     let tls = match &credentials.tls {
         Some(tls) => Some(auth::connector(tls).await?),
         None => None,
@@ -132,5 +135,7 @@ async fn reach(address: &Address, credentials: &Credentials, attempt: &Attempt) 
     let addresses = dns::system().resolve(&address.host, address.port).await?;
     attempt.reach(Step::Dial);
     let dial = |at: &SocketAddr| Box::pin(dial(*at, tls.as_ref(), &address.host, attempt));
-    Ok(select_ok(addresses.iter().map(dial)).await?.0)
+    let (stream, _) = select_ok(addresses.iter().map(dial)).await?;
+    attempt.reach(Step::Ask);
+    Ok(stream)
 }
