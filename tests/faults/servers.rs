@@ -65,7 +65,12 @@ fn few_rights_to_scripts_are_enough() {
     ];
     for (number, rules) in rules.iter().enumerate() {
         say(&server, "SCRIPT FLUSH");
-        say(&server, &format!("ACL SETUSER user{number} on >pass ~{{ratelimit:* {rules}"));
+        let user = format!("SETUSER user{number} on >pass ~{{ratelimit:* {rules}");
+        let user: Vec<&str> = user.split(' ').collect();
+        if redis::cmd("ACL").arg(&user).exec(&mut server.connection().unwrap()).is_err() {
+            println!("this server has no {rules}: Redis has rules of subcommands from 7.0 on");
+            continue;
+        }
         let url = format!("redis://user{number}:pass@127.0.0.1:{}", server.port);
         let node = node_with(&format!("store: {{redis: ['{url}'], timeout: 5s}}\n{POLICIES}"));
         wait_until(&format!("the store decides with {rules}"), || node.check("plain", "key", 1)["source"] == "store");
@@ -265,8 +270,8 @@ fn announced_addresses_are_mapped() {
     // ASK: the slot of a key moves, and another policy has no counts of the key yet.
     let keyslot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(format!("{{ratelimit:{}:}}", keys[2])).to_owned();
     let slot: u16 = keyslot.query(&mut cluster.connection(1)).unwrap();
-    let from = cluster.owner(slot);
-    let to = cluster.owner(slot_in(1));
+    wait_until("all know the failover", || cluster.is_primary(cluster.owner(slot_in(1))));
+    let (from, to) = (cluster.owner(slot), cluster.owner(slot_in(1)));
     let set = |number: u16, state: &str, of: u16| {
         let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut cluster.connection(of)).unwrap();
         let setslot = redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).to_owned();
