@@ -33,6 +33,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "clock::Step",
             "deadline",
             "config::RedisConfig",
+            "config::SentinelConfig",
             "config::Credentials",
             "config::ClientTls",
             "config::Login",

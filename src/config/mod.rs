@@ -31,6 +31,8 @@ mod store;
 
 mod login;
 
+mod sentinel;
+
 mod credentials;
 
 mod url;
@@ -91,6 +93,7 @@ pub use login::{Login, Password};
 pub use resolve::{built_in, load};
 pub use running::Running;
 pub use scalar::visible;
+pub use sentinel::SentinelConfig;
 pub use setup::Setup;
 pub use source::{Overrides, Source};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
@@ -129,7 +132,7 @@ pub struct Config {
 pub enum StoreConfig {
     /// In this process.
     Embedded,
-    /// One Redis or a cluster; the server reports which.
+    /// One Redis or a cluster, as the server reports, or the primary that sentinels name.
     Redis(RedisConfig),
 }
 
@@ -138,6 +141,8 @@ pub enum StoreConfig {
 pub struct RedisConfig {
     /// `redis://host:port`, or `rediss://` with TLS, of one or more nodes, in the order written.
     pub seeds: Vec<String>,
+    /// The sentinels that name the primary; there are no seeds then.
+    pub sentinel: Option<Box<SentinelConfig>>,
     /// The first part of each hash tag: `[A-Za-z0-9_.-]`.
     pub key_prefix: String,
     /// The credentials of a node.

@@ -9,9 +9,9 @@ use super::raw::Node;
 use super::scalar::excerpt;
 use super::section::Section;
 use super::setting::Kind;
-use super::settings::store::{KEY_PREFIX, MAX_KEYS, SHAPE, TIMEOUT};
+use super::settings::store::{KEY_PREFIX, MAX_KEYS, SENTINEL, SHAPE, TIMEOUT};
 use super::url::{Seed, UrlFault};
-use super::{RedisConfig, StoreConfig, credentials, url};
+use super::{RedisConfig, SentinelConfig, StoreConfig, credentials, sentinel, url};
 
 /// The default first part of each key in Redis.
 pub const DEFAULT_KEY_PREFIX: &str = KEY_PREFIX.kind.0;
@@ -34,11 +34,13 @@ pub(super) struct Stores {
 pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faults: &mut Faults) -> Option<Stores> {
     let overriding = from_flag(urls, faults);
     let Some(node) = root.member("store") else {
-        let config = config(&overriding?, None, DEFAULT_KEY_PREFIX, faults)?;
+        let config = config(&overriding?, None, None, DEFAULT_KEY_PREFIX, faults)?;
         return Some(Stores { config, timeout: TIMEOUT.kind.default(), max_keys: DEFAULT_MAX_KEYS });
     };
     let section = Section::open(node, &SHAPE, faults)?;
-    let written = written(&section, urls.is_empty() && !section.is_only(MAX_KEYS.name), faults);
+    let sentinel = sentinel_beside(&section, files, faults);
+    let is_needed = urls.is_empty() && section.member(SENTINEL.name).is_none() && !section.is_only(MAX_KEYS.name);
+    let written = written(&section, is_needed, faults);
     if written.iter().flatten().any(|(_, seed)| seed.login.is_some()) {
         files.warn_of_readers();
     }
@@ -46,20 +48,21 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
     let timeout = section.read(&TIMEOUT, faults);
     let prefix = section.or(KEY_PREFIX.name, DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
     let max_keys = section.read(&MAX_KEYS, faults).and_then(|most| usize::try_from(most).ok());
-    let seeds = if urls.is_empty() { written } else { overriding };
+    let (seeds, sentinel) = if urls.is_empty() { (written, sentinel?) } else { (overriding, None) };
     let (seeds, credentials) = (seeds?, credentials?);
-    let config = config(&seeds, Some(credentials), prefix.unwrap_or_default(), faults);
+    let config = config(&seeds, sentinel, Some(credentials), prefix.unwrap_or_default(), faults);
     prefix?;
     Some(Stores { config: config?, timeout: timeout?, max_keys: max_keys? })
 }
 
 fn config(
     seeds: &[(Place, Seed)],
+    sentinel: Option<Box<SentinelConfig>>,
     written: Option<credentials::CredentialsSpec>,
     key_prefix: &str,
     faults: &mut Faults,
 ) -> Option<StoreConfig> {
-    if seeds.is_empty() {
+    if seeds.is_empty() && sentinel.is_none() {
         return Some(StoreConfig::Embedded);
     }
     let credentials = credentials::credentials(seeds, written, faults)?;
@@ -69,13 +72,28 @@ fn config(
         _ => seed.url.clone(),
     };
     let seeds = seeds.iter().map(|(_, seed)| url(seed)).collect();
-    Some(StoreConfig::Redis(RedisConfig { seeds, key_prefix: key_prefix.to_owned(), credentials }))
+    Some(StoreConfig::Redis(RedisConfig { seeds, sentinel, key_prefix: key_prefix.to_owned(), credentials }))
+}
+
+/// The sentinels, if any; they exclude `store.redis`. The outer None marks a fault.
+fn sentinel_beside(
+    section: &Section<'_>,
+    files: &mut Files,
+    faults: &mut Faults,
+) -> Option<Option<Box<SentinelConfig>>> {
+    let Some(entry) = section.entry(SENTINEL.name) else { return Some(None) };
+    let read = sentinel::sentinel(&entry.node, files, faults);
+    if section.member("redis").is_some() {
+        faults.note(entry.place, "`redis` and `sentinel` together: sentinels name the primary, so leave `redis` out");
+        return None;
+    }
+    read.map(|read| Some(Box::new(read)))
 }
 
 /// The seeds at `store.redis`; they may be missing unless they are `needed`.
 fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
-    let sentence =
-        "`store` needs `redis`, one or more URLs; for the embedded store leave `store` out, or name `max_keys` alone";
+    let sentence = "`store` needs `redis`, one or more URLs, or `sentinel`; for the embedded store leave `store` out, or name \
+         `max_keys` alone";
     let node = if needed { section.required("redis", sentence, faults) } else { section.member("redis") };
     let items = match node {
         Some(node) => node.list("[redis://127.0.0.1:7001]", faults)?,

@@ -62,7 +62,8 @@ fn one(text: &str) -> Result<Seed, String> {
     }
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     refuse_database(database)?;
-    let (host, port) = host_and_port(authority).ok_or_else(|| format!("no host and port in the URL: {EXAMPLE}"))?;
+    let (host, port) =
+        host_and_port(authority, DEFAULT_PORT).ok_or_else(|| format!("no host and port in the URL: {EXAMPLE}"))?;
     Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: scheme == "rediss", login })
 }
 
@@ -94,11 +95,12 @@ fn refuse_database(database: &str) -> Result<(), String> {
     }
 }
 
-fn host_and_port(authority: &str) -> Option<(String, u16)> {
+/// Parses `host:port`, or a host alone.
+pub(super) fn host_and_port(authority: &str, default_port: u16) -> Option<(String, u16)> {
     let (host, port) = split_port(authority)?;
     let port = match port {
         Some(digits) => digits.parse().ok().filter(|port| *port > 0)?,
-        None => DEFAULT_PORT,
+        None => default_port,
     };
     Some((host.to_ascii_lowercase(), port))
 }

@@ -55,6 +55,8 @@ struct StoreBody<'a> {
     slots_without_owner: Option<NonZeroUsize>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     full: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -72,10 +74,10 @@ impl<'a> HealthBody<'a> {
             up: shard.up,
             reason: shard.reason.as_deref(),
         };
-        let Health { kind, shards, slots_without_owner, is_full, .. } = health;
+        let Health { kind, shards, slots_without_owner, is_full, reason, .. } = health;
         let shards = shards.iter().map(shard).collect();
-        let store =
-            StoreBody { kind, shards, slots_without_owner: NonZeroUsize::new(*slots_without_owner), full: *is_full };
+        let slots_without_owner = NonZeroUsize::new(*slots_without_owner);
+        let store = StoreBody { kind, shards, slots_without_owner, full: *is_full, reason: reason.as_deref() };
         Self { status: status(node, health), store }
     }
 }
@@ -83,9 +85,14 @@ impl<'a> HealthBody<'a> {
 fn status(node: &Node, health: &Health) -> &'static str {
     if node.lifecycle.reached(Phase::Draining) {
         "draining"
-    } else if health.slots_without_owner == 0 && !health.is_full && health.shards.iter().all(|shard| shard.up) {
+    } else if is_ok(health) {
         "ok"
     } else {
         "degraded"
     }
+}
+
+fn is_ok(health: &Health) -> bool {
+    let Health { shards, slots_without_owner, is_full, reason, .. } = health;
+    shards.iter().all(|shard| shard.up) && *slots_without_owner == 0 && !is_full && reason.is_none()
 }

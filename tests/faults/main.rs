@@ -24,6 +24,9 @@ mod hostile_clients;
 // Hostile servers: endless replies, long errors, overlapping slots.
 mod hostile_servers;
 
+// Sentinels name the primary.
+mod sentinel;
+
 // Failovers and flushed scripts: the lane repeats only calls that the server did not execute.
 mod redirections;
 

@@ -45,6 +45,8 @@ pub(crate) mod proxy;
 
 pub(crate) mod redis;
 
+pub(crate) mod sentinel;
+
 pub(crate) mod serving;
 
 pub(crate) mod slots;

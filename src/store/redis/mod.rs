@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
 use crate::clock::Clock;
-use crate::config::RedisConfig;
+use crate::config::{RedisConfig, SentinelConfig};
 use crate::store::Generations;
 use crate::telemetry::metrics::Distribution;
 use crate::workers::Workers;
@@ -44,7 +44,7 @@ pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use protocol::address::Address;
 use router::Router;
-use topology::Kind;
+use topology::{Kind, Sentinels};
 
 /// The store on one or more Redis servers.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl RedisStore {
     /// connection if it does not answer within `timeout`. The `workers` drive the lanes.
     ///
     /// # Errors
-    /// When a seed is no `redis://host:port`.
+    /// When a seed is no `redis://host:port`, or a sentinel no `host:port`.
     pub fn open(
         config: &RedisConfig,
         clock: Clock,
@@ -80,10 +80,16 @@ impl RedisStore {
         workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> redis::RedisResult<Self> {
-        let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
         let shared =
             Shared::new(config.credentials.clone(), &config.key_prefix, clock, timeout, generations, workers, hand);
-        Ok(Self { router: Router::new(topology::open(seeds, Arc::new(shared)), config.key_prefix.clone()) })
+        let topology = match &config.sentinel {
+            Some(sentinel) => topology::follow(sentinels(sentinel)?, Arc::new(shared)),
+            None => {
+                let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
+                topology::open(seeds, Arc::new(shared))
+            }
+        };
+        Ok(Self { router: Router::new(topology, config.key_prefix.clone()) })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
@@ -139,18 +145,19 @@ impl RedisStore {
 
     /// See [`super::Store::health`]. The seeds represent the shards until the topology is known.
     pub fn health(&self) -> Health {
-        match self.router.topology.kind() {
+        let topology = &self.router.topology;
+        let kind = if topology.has_sentinels { "redis-sentinel" } else { "redis" };
+        let one_server = || Health { kind, reason: topology.doubt(), ..Health::default() };
+        match topology.kind() {
             Kind::Cluster => Health {
                 kind: "redis-cluster",
-                shards: self.router.topology.shards(),
-                slots_without_owner: self.router.topology.slots_without_owner(),
-                topology_age: self.router.topology.age(),
-                is_full: false,
+                shards: topology.shards(),
+                slots_without_owner: topology.slots_without_owner(),
+                topology_age: topology.age(),
+                ..Health::default()
             },
-            Kind::Single => Health { kind: "redis", shards: self.router.topology.shards(), ..Health::default() },
-            Kind::Unknown => {
-                Health { kind: "redis", shards: self.router.topology.unknown_shards(), ..Health::default() }
-            }
+            Kind::Single => Health { shards: topology.shards(), ..one_server() },
+            Kind::Unknown => Health { shards: topology.unknown_shards(), ..one_server() },
         }
     }
 
@@ -163,4 +170,10 @@ impl RedisStore {
     pub fn checks_per_call(&self) -> Distribution {
         self.router.topology.checks_per_call()
     }
+}
+
+fn sentinels(config: &SentinelConfig) -> redis::RedisResult<Sentinels> {
+    let invalid = || redis::RedisError::from((redis::ErrorKind::InvalidClientConfig, "must be host:port"));
+    let nodes = config.nodes.iter().map(|node| Address::parse(node).ok_or_else(invalid)).collect::<Result<_, _>>()?;
+    Ok(Sentinels { master: config.master.clone(), nodes, credentials: config.credentials.clone() })
 }

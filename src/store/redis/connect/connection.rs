@@ -46,16 +46,7 @@ impl Connection {
     /// When the server cannot be reached, or does not let this node in.
     pub async fn open(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Self, Failure> {
         let login = auth::login(credentials).await?;
-        let tls = match &credentials.tls {
-            Some(tls) => Some(auth::connector(tls).await?),
-            None => None,
-        };
-        attempt.reach(Step::Name);
-        let addresses = dns::system().resolve(&address.host, address.port).await?;
-        attempt.reach(Step::Dial);
-        let dial = |at: &SocketAddr| Box::pin(dial(*at, tls.as_ref(), &address.host, attempt));
-        let (stream, _) = select_ok(addresses.iter().map(dial)).await?;
-        attempt.reach(Step::Ask);
+        let stream = open_stream(address, credentials, attempt).await?;
         let mut connection = Self::over(stream).await?;
         if let Some(login) = login {
             connection.ask(&login).await?;
@@ -113,4 +104,22 @@ impl Connection {
             .now_or_never()
             .is_some_and(|handed| handed.is_err())
     }
+}
+
+/// Opens a stream to one of a server's addresses, with TLS if the credentials say so.
+///
+/// # Errors
+/// When the server cannot be reached.
+pub async fn open_stream(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Stream, Failure> {
+    let tls = match &credentials.tls {
+        Some(tls) => Some(auth::connector(tls).await?),
+        None => None,
+    };
+    attempt.reach(Step::Name);
+    let addresses = dns::system().resolve(&address.host, address.port).await?;
+    attempt.reach(Step::Dial);
+    let dial = |at: &SocketAddr| Box::pin(dial(*at, tls.as_ref(), &address.host, attempt));
+    let (stream, _) = select_ok(addresses.iter().map(dial)).await?;
+    attempt.reach(Step::Ask);
+    Ok(stream)
 }

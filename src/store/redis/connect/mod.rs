@@ -8,6 +8,8 @@ pub mod preflight;
 
 pub mod questions;
 
+pub mod subscription;
+
 mod auth;
 
 mod bounded;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
 
 use crate::deadline::within;
 use crate::limit::policy::Durability;
@@ -44,6 +45,8 @@ pub struct Shard {
     cluster: AtomicBool,
     /// Until when each key has a call of its own, us by this node's clock.
     sharing_disabled_until: AtomicU64,
+    /// Whether another server is the primary by now, so that the connections must close.
+    closed: Arc<watch::Sender<bool>>,
     /// The durability of the charges in this lane.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
@@ -70,6 +73,7 @@ impl Shard {
             heard,
             cluster,
             sharing_disabled_until,
+            closed: Arc::default(),
             durability: Durability::Primary,
             metrics,
             preflight: Arc::default(),
@@ -81,8 +85,9 @@ impl Shard {
     /// Returns a twin for policies that wait for a replica. Both share their metrics and warnings.
     pub fn durable_twin(&self) -> Self {
         let twin = Self::new(self.address.clone(), self.shared.clone());
-        let (metrics, preflight, charging) = (self.metrics.clone(), self.preflight.clone(), self.charging.clone());
-        Self { durability: Durability::Replica, metrics, preflight, charging, ..twin }
+        let (metrics, preflight) = (self.metrics.clone(), self.preflight.clone());
+        let (charging, closed) = (self.charging.clone(), self.closed.clone());
+        Self { durability: Durability::Replica, metrics, preflight, charging, closed, ..twin }
     }
 
     /// Whether it is connected and makes the charges that callers request.
@@ -107,6 +112,17 @@ impl Shard {
 
     pub fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    /// Closes its connections at once and for good.
+    pub fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// Waits until it must close its connections.
+    pub async fn closed(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     /// Notes why there is no connection.

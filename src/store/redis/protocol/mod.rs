@@ -24,6 +24,8 @@ pub(super) mod not_executed;
 
 pub(super) mod quota_args;
 
+pub(super) mod sentinel;
+
 pub(super) mod server_error;
 
 pub(super) mod sources;
