@@ -41,7 +41,11 @@ impl Server {
 
     /// A Sentinel with these lines in its configuration.
     pub fn start_sentinel(lines: &str) -> Self {
-        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
+        Self::start_sentinel_on(free_port(), lines)
+    }
+
+    pub fn start_sentinel_on(port: u16, lines: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("sentinel.conf"), format!("port {port}\nbind 127.0.0.1\n{lines}")).unwrap();
         Self::launch(port, folder, &["sentinel.conf", "--sentinel"])
     }

@@ -4,7 +4,7 @@ use super::redis::Server;
 use super::wait_until;
 
 /// The name of the master.
-const MASTER: &str = "tollgate-test";
+pub(crate) const MASTER: &str = "tollgate-test";
 
 /// The servers and their sentinels. They end with it.
 pub(crate) struct Watched {
@@ -16,22 +16,14 @@ impl Watched {
     /// Starts them, and waits until each sentinel knows all others and both replicas. The first
     /// server is the primary.
     pub(crate) fn start() -> Self {
-        Self::start_with("")
-    }
-
-    /// The same with more lines for the sentinels.
-    pub(crate) fn start_with(lines: &str) -> Self {
         let primary = Server::start_with(&FAST);
         let port = primary.port.to_string();
         let replica = || Server::start_with(&[&FAST[..], &["--replicaof", "127.0.0.1", &port]].concat());
         let servers = vec![replica(), replica()];
         servers.iter().for_each(|replica| follows(replica));
         let servers: Vec<Server> = std::iter::once(primary).chain(servers).collect();
-        let watching = format!(
-            "sentinel monitor {MASTER} 127.0.0.1 {port} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
-             sentinel failover-timeout {MASTER} 3000\nsentinel parallel-syncs {MASTER} 2\n{lines}"
-        );
-        let sentinels: Vec<Server> = (0..3).map(|_| Server::start_sentinel(&watching)).collect();
+        let lines = watching(servers[0].port, 2);
+        let sentinels: Vec<Server> = (0..3).map(|_| Server::start_sentinel(&lines)).collect();
         let watched = Self { servers, sentinels };
         for place in 0..3 {
             wait_until("the sentinels know each other and both replicas", || {
@@ -42,10 +34,10 @@ impl Watched {
         watched
     }
 
-    /// The part of a configuration that names the sentinels.
+    /// The part of a configuration that names them.
     pub(crate) fn store(&self) -> String {
         let nodes: Vec<_> = self.sentinels.iter().map(|sentinel| format!("'127.0.0.1:{}'", sentinel.port)).collect();
-        format!("sentinel: {{master: {MASTER}, nodes: [{}]}}", nodes.join(", "))
+        format!("store: {{sentinel: {{master: {MASTER}, nodes: [{}]}}}}", nodes.join(", "))
     }
 
     /// The port of the primary that a sentinel names, if it answers.
@@ -83,6 +75,15 @@ impl Watched {
         let fields: Vec<String> = redis::cmd("SENTINEL").arg(&["MASTER", MASTER]).query(&mut connection).unwrap();
         fields.join(" ")
     }
+}
+
+/// The configuration of a sentinel that watches the server at `port`. That many must agree that it
+/// is down.
+pub(crate) fn watching(port: u16, quorum: usize) -> String {
+    format!(
+        "sentinel monitor {MASTER} 127.0.0.1 {port} {quorum}\nsentinel down-after-milliseconds {MASTER} 500\n\
+         sentinel failover-timeout {MASTER} 3000\nsentinel parallel-syncs {MASTER} 2\n"
+    )
 }
 
 /// Options of servers that synchronise without delay.
