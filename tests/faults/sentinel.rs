@@ -208,15 +208,23 @@ fn sentinels_have_credentials_of_their_own() {
          tls-auth-clients no\n"
     );
     let sentinel = Server::start_sentinel(&format!("{tls}{}", watching(server.port, 1)));
-    redis::cmd("ACL")
-        .arg(&["SETUSER", "default", ">secret"])
-        .exec(&mut sentinel.connection().unwrap())
-        .unwrap();
+    let mut operator = sentinel.connection().unwrap();
+    let rights = "on >secret resetchannels &+switch-master -@all +subscribe +sentinel|master \
+                  +sentinel|get-master-addr-by-name";
+    for user in [format!("tollgate {rights}"), "default >unknown".into()] {
+        let words: Vec<_> = user.split(' ').collect();
+        redis::cmd("ACL").arg("SETUSER").arg(words).exec(&mut operator).unwrap();
+    }
     let password = file_with("secret\n");
-    let credentials = format!("password_file: {}, tls: {{ca_file: {ca}}}", password.path().display());
+    let file = password.path().display();
+    let credentials = format!("username: tollgate, password_file: {file}, tls: {{ca_file: {ca}}}");
     let nodes = format!("nodes: ['127.0.0.1:{tls_port}']");
     let store = format!("store: {{sentinel: {{master: {MASTER}, {nodes}, {credentials}}}}}");
     let node = node_with(&format!("{store}\n{POLICIES}"));
     wait_until("the store decides", || decides(&node));
     assert_eq!(primary_of(&node), Some(server.port));
+    wait_until("the node is subscribed", || {
+        let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut operator).unwrap();
+        clients.lines().any(|line| line.contains("user=tollgate") && line.contains(" sub=1 "))
+    });
 }

@@ -1,4 +1,5 @@
-//! Counts in Redis or Valkey. The store detects whether it has one server or a cluster.
+//! Counts in Redis or Valkey. The store detects whether it has one server or a cluster. With
+//! sentinels it follows the server that they name.
 //!
 //! One check is part of one script call on the primary of its key, through that primary's lane. The
 //! shard's clock decides. This node's clock only chooses which calendar windows a call carries.

@@ -63,10 +63,7 @@ pub async fn prepare(
 
 /// Returns the failure for a Sentinel, which keeps no counts.
 pub fn sentinel() -> Failure {
-    Failure::new(
-        Kind::NotRedis,
-        "a Sentinel is at this address, which keeps no counts: name the primary that it watches",
-    )
+    Failure::new(Kind::NotRedis, "a Sentinel is at this address, which keeps no counts: name it in `store.sentinel`")
 }
 
 /// Reads the eviction policy again, since a running server may change it. Warns as [`prepare`]
