@@ -1,5 +1,6 @@
 //! Sentinels name the primary: a node follows their majority, and nothing less.
 
+use crate::support::proxy::Proxy;
 use crate::support::redis::Server;
 use crate::support::sentinel::{MASTER, Watched, watching};
 use crate::support::tls::Authority;
@@ -35,9 +36,9 @@ fn is_degraded(node: &Node, part: &str) -> bool {
     health["status"] == "degraded" && health["store"]["reason"].as_str().is_some_and(|reason| reason.contains(part))
 }
 
-/// Waits until the node uses another primary than the one at `port`. Returns the new one.
-fn follows<'a>(node: &Node, watched: &'a Watched, port: u16) -> &'a Server {
-    let promoted = &watched.servers[watched.promoted(port)];
+/// Waits until the node uses the server at `place`, which is returned.
+fn follows<'a>(node: &Node, watched: &'a Watched, place: usize) -> &'a Server {
+    let promoted = &watched.servers[place];
     wait_until("the promoted one decides", || primary_of(node) == Some(promoted.port) && decides(node));
     promoted
 }
@@ -52,7 +53,7 @@ fn killed_primary_is_replaced_by_the_promoted_one() {
     let port = killed.port;
     assert_eq!(primary_of(&node), Some(port));
     killed.end();
-    follows(&node, &watched, port);
+    follows(&node, &watched, watched.promoted(port));
     wait_until("health is ok", || is_ok(&node));
 }
 
@@ -62,8 +63,7 @@ fn connection_to_former_primary_closes_at_once() {
     let watched = Watched::start();
     let node = node_on(&watched);
     let former = &watched.servers[0];
-    watched.fail_over();
-    let promoted = follows(&node, &watched, former.port);
+    let promoted = follows(&node, &watched, watched.fail_over());
     let connections = || {
         let mut own = former.connection().unwrap();
         let id: u64 = redis::cmd("CLIENT").arg("ID").query(&mut own).unwrap();
@@ -78,18 +78,32 @@ fn connection_to_former_primary_closes_at_once() {
     assert!(promoted.calls(["evalsha"]) > [0]);
 }
 
-/// The call may have been executed, so it is not sent to the new primary.
+/// The former primary has charged the call, and its answer would come in time.
 #[test]
-fn call_under_way_at_a_failover_is_not_resent() {
-    let watched = Watched::start();
+fn call_under_way_at_a_switch_is_not_resent() {
+    let (former, new) = (Server::start(), Server::start());
+    let proxy = Proxy::start(former.port);
+    let sentinel = Server::start_sentinel(&watching(proxy.port, 1));
+    let nodes = format!("nodes: ['127.0.0.1:{}']", sentinel.port);
     let policies = "policies: {p: {quotas: [1000000 per 1h], on_store_failure: deny, timeout: 10s}}";
-    let node = node_with(&format!("{}\n{policies}", watched.store()));
+    let node = node_with(&format!("store: {{sentinel: {{master: {MASTER}, {nodes}}}}}\n{policies}"));
     wait_until("the store decides", || decides(&node));
-    let key = unique("under-way");
-    watched.servers[0].freeze();
-    let answer = node.check("p", &key, 7);
-    assert_eq!((&answer["source"], &answer["charged"]), (&"fallback".into(), &0.into()), "{answer}");
-    follows(&node, &watched, watched.servers[0].port);
+    let (key, before) = (unique("under-way"), former.calls(["evalsha"]));
+    proxy.delay(600);
+    let answer = std::thread::scope(|scope| {
+        let check = scope.spawn(|| node.check("p", &key, 7));
+        wait_until("the call has arrived", || former.calls(["evalsha"]) > before);
+        let mut operator = sentinel.connection().unwrap();
+        redis::cmd("SENTINEL").arg(&["REMOVE", MASTER]).exec(&mut operator).unwrap();
+        let (port, name) = (new.port.to_string(), ["MONITOR", MASTER, "127.0.0.1"]);
+        redis::cmd("SENTINEL").arg(&name).arg(&[&port, "1"]).exec(&mut operator).unwrap();
+        // The node asks at once.
+        redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec(&mut operator).unwrap();
+        check.join().unwrap()
+    });
+    assert_eq!((&answer["fallback"]["cause"], &answer["charged"]), (&"timeout".into(), &0.into()), "{answer}");
+    wait_until("the new primary decides", || decides(&node));
+    assert_eq!(primary_of(&node), Some(new.port));
     let usage = http::get(&node.address, &format!("/v1/usage?policy=p&key={key}")).json();
     assert_eq!((&usage["source"], &usage["remaining"]), (&"store".into(), &1_000_000.into()), "{usage}");
 }
@@ -100,7 +114,7 @@ fn thawed_former_primary_receives_no_charges() {
     let node = node_on(&watched);
     let former = &watched.servers[0];
     former.freeze();
-    let promoted = follows(&node, &watched, former.port);
+    let promoted = follows(&node, &watched, watched.promoted(former.port));
     former.thaw();
     assert!(former.is_primary(), "it does not know yet");
     let late = node_with(&format!("{}\n{POLICIES}", watched.store()));
@@ -117,10 +131,8 @@ fn thawed_former_primary_receives_no_charges() {
 fn stale_sentinel_is_outvoted() {
     let watched = Watched::start();
     let node = node_on(&watched);
-    let former = watched.servers[0].port;
     watched.sentinels[2].freeze();
-    watched.fail_over();
-    let promoted = follows(&node, &watched, former).port;
+    let promoted = follows(&node, &watched, watched.fail_over()).port;
     watched.sentinels[2].thaw();
     let late = node_with(&format!("{}\n{POLICIES}", watched.store()));
     wait_until("the store decides", || decides(&late));
@@ -136,8 +148,7 @@ fn majority_of_a_lower_epoch_is_not_followed() {
     let mut watched = Watched::start();
     let node = node_on(&watched);
     let former = watched.servers[0].port;
-    watched.fail_over();
-    let promoted = follows(&node, &watched, former).port;
+    let promoted = follows(&node, &watched, watched.fail_over()).port;
     watched.sentinels[0].freeze();
     for place in [1, 2] {
         let port = watched.sentinels[place].port;

@@ -1,4 +1,4 @@
-//! A primary with two replicas, and the three sentinels that watch it.
+//! A primary with replicas, and the three sentinels that watch it.
 
 use super::redis::Server;
 use super::wait_until;
@@ -13,22 +13,26 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Starts them, and waits until each sentinel knows all others and both replicas. The first
-    /// server is the primary.
+    /// A primary with two replicas.
     pub(crate) fn start() -> Self {
+        Self::start_with(2)
+    }
+
+    /// Starts them, and waits until each sentinel knows all others and all replicas. The first
+    /// server is the primary.
+    pub(crate) fn start_with(replicas: usize) -> Self {
         let primary = Server::start_with(&FAST);
         let port = primary.port.to_string();
         let replica = || Server::start_with(&[&FAST[..], &["--replicaof", "127.0.0.1", &port]].concat());
-        let servers = vec![replica(), replica()];
-        servers.iter().for_each(|replica| follows(replica));
-        let servers: Vec<Server> = std::iter::once(primary).chain(servers).collect();
+        let servers: Vec<Server> = std::iter::once(primary).chain((0..replicas).map(|_| replica())).collect();
+        servers[1..].iter().for_each(follows);
         let lines = watching(servers[0].port, 2);
         let sentinels: Vec<Server> = (0..3).map(|_| Server::start_sentinel(&lines)).collect();
         let watched = Self { servers, sentinels };
         for place in 0..3 {
-            wait_until("the sentinels know each other and both replicas", || {
+            wait_until("the sentinels know each other and all replicas", || {
                 let fields = watched.fields(place);
-                fields.contains("num-slaves 2") && fields.contains("num-other-sentinels 2")
+                fields.contains(&format!("num-slaves {replicas} ")) && fields.contains("num-other-sentinels 2")
             });
         }
         watched
@@ -48,26 +52,36 @@ impl Watched {
         port.parse().ok()
     }
 
-    /// Starts a failover without a fault.
-    pub(crate) fn fail_over(&self) {
-        let mut tries = 0;
-        wait_until("a sentinel starts a failover", || {
-            tries += 1;
-            let mut connection = self.sentinels[tries % 2].connection().unwrap();
-            redis::cmd("SENTINEL").arg(&["FAILOVER", MASTER]).exec(&mut connection).is_ok()
-        });
-    }
-
-    /// Waits until another server than the one at `port` says that it is a primary. Returns its
-    /// place.
-    pub(crate) fn promoted(&self, port: u16) -> usize {
+    /// Fails over without a fault. Returns the place of the new primary. A failover may be given
+    /// up on a busy machine.
+    pub(crate) fn fail_over(&self) -> usize {
+        let (former, mut looks) = (self.servers[0].port, 0);
         let mut found = None;
         wait_until("a replica is promoted", || {
-            let is_other = |server: &Server| server.port != port && server.is_primary();
-            found = self.servers.iter().position(is_other);
+            if looks % 300 == 0 {
+                let mut connection = self.sentinels[0].connection().unwrap();
+                // A sentinel refuses while a failover is under way.
+                let _ = redis::cmd("SENTINEL").arg(&["FAILOVER", MASTER]).exec(&mut connection);
+            }
+            looks += 1;
+            found = self.other_primary(former);
             found.is_some()
         });
         found.unwrap()
+    }
+
+    /// Waits until another server than the one at `port` is a primary. Returns its place.
+    pub(crate) fn promoted(&self, port: u16) -> usize {
+        let mut found = None;
+        wait_until("a replica is promoted", || {
+            found = self.other_primary(port);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn other_primary(&self, port: u16) -> Option<usize> {
+        self.servers.iter().position(|server| server.port != port && server.is_primary())
     }
 
     fn fields(&self, place: usize) -> String {

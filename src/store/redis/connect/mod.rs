@@ -8,7 +8,7 @@ pub mod preflight;
 
 pub mod questions;
 
-pub mod subscription;
+pub mod sentinel;
 
 mod auth;
 
@@ -19,3 +19,5 @@ mod broken;
 mod dns;
 
 mod stream;
+
+mod subscription;

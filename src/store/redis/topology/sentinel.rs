@@ -10,16 +10,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use redis::Value;
 use tokio::time::sleep;
 
 use crate::config::Credentials;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
-use crate::store::redis::connect::attempt::Attempt;
-use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::connect::questions::bounded;
-use crate::store::redis::connect::subscription::Subscription;
+use crate::store::redis::connect::sentinel::Sentinel;
+use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::{Failure, MOST_TEXT, cleaned};
@@ -36,14 +33,8 @@ const WHILE_DOWN: Duration = Duration::from_millis(50);
 /// The pause before a sentinel is asked again: after an answer, and after a failure.
 const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(250)];
 
-/// How long a sentinel may take to connect, and to answer.
-const TIMEOUT: Duration = Duration::from_millis(750);
-
 /// How long a majority may be missing before the log reports it, us. Most failovers take less.
 const DOUBTED: Micros = MICROS_PER_SECOND;
-
-/// The channel on which a sentinel announces another primary.
-const CHANNEL: &str = "+switch-master";
 
 /// The sentinels and the name of their master.
 #[derive(Debug)]
@@ -53,22 +44,15 @@ pub struct Sentinels {
     pub credentials: Credentials,
 }
 
-/// One sentinel and the connections to it.
-struct Sentinel {
-    place: usize,
-    address: Address,
-    connection: Option<(Connection, Subscription)>,
-}
-
 /// The task that follows the sentinels. It ends with the store.
 struct Watcher {
     topology: Weak<Topology>,
     shared: Arc<Shared>,
     sentinels: Arc<Sentinels>,
     ballot: Ballot,
-    /// The sentinels that are not being asked, and the pause before the next question.
-    idle: Vec<(Sentinel, Duration)>,
-    asked: FuturesUnordered<BoxFuture<'static, (Sentinel, Result<Named, Failure>)>>,
+    /// The sentinels that are not being asked.
+    idle: Vec<Idle>,
+    asked: FuturesUnordered<BoxFuture<'static, (usize, Sentinel, Result<Named, Failure>)>>,
     /// Which of those that are being asked must be asked again.
     again: Vec<bool>,
     is_well: bool,
@@ -76,12 +60,13 @@ struct Watcher {
     doubted: Option<(Micros, bool)>,
 }
 
+/// A sentinel that is not being asked, its place, and the pause before the next question.
+type Idle = (usize, Sentinel, Duration);
+
 /// Starts the task.
 pub fn start(topology: &Arc<Topology>, sentinels: Sentinels) {
-    let idle = sentinels.nodes.iter().cloned().enumerate();
-    let idle: Vec<_> = idle
-        .map(|(place, address)| (Sentinel { place, address, connection: None }, Duration::ZERO))
-        .collect();
+    let nodes = sentinels.nodes.iter().cloned().enumerate();
+    let idle: Vec<Idle> = nodes.map(|(place, address)| (place, Sentinel::new(address), Duration::ZERO)).collect();
     let watcher = Watcher {
         topology: Arc::downgrade(topology),
         shared: topology.shared.clone(),
@@ -103,10 +88,16 @@ impl Watcher {
         tokio::pin!(tick);
         loop {
             tokio::select! {
-                Some((sentinel, answer)) = self.asked.next() => match self.note(sentinel, answer) {
-                    Some(()) => continue,
-                    None => return,
-                },
+                Some((place, sentinel, answer)) = self.asked.next() => {
+                    let was_well = self.is_well;
+                    if self.note(place, sentinel, answer).is_none() {
+                        return;
+                    }
+                    if was_well && !self.is_well {
+                        tick.set(sleep(WHILE_DOWN));
+                    }
+                    continue;
+                }
                 () = shared.refresh.notified() => {}
                 () = &mut tick => if self.topology.strong_count() == 0 { return },
             }
@@ -118,31 +109,30 @@ impl Watcher {
     /// Asks all sentinels. An answer that is under way may be older than the reason to ask.
     fn ask_all(&mut self) {
         self.again.fill(true);
-        for (sentinel, pause) in std::mem::take(&mut self.idle) {
-            self.ask(sentinel, pause);
-        }
+        std::mem::take(&mut self.idle).into_iter().for_each(|idle| self.ask(idle));
     }
 
-    fn ask(&mut self, mut sentinel: Sentinel, pause: Duration) {
-        self.again[sentinel.place] = false;
+    fn ask(&mut self, (place, mut sentinel, pause): Idle) {
+        self.again[place] = false;
         let (sentinels, shared) = (self.sentinels.clone(), self.shared.clone());
+        let wake = move || shared.request_refresh();
         self.asked.push(Box::pin(async move {
             sleep(pause).await;
-            let answer = sentinel.ask(&sentinels, &shared).await;
-            (sentinel, answer)
+            let answer = sentinel.primary(&sentinels.master, &sentinels.credentials, wake).await;
+            (place, sentinel, answer)
         }));
     }
 
     /// Counts the votes after one answer. Returns none when the store is gone.
-    fn note(&mut self, sentinel: Sentinel, answer: Result<Named, Failure>) -> Option<()> {
+    fn note(&mut self, place: usize, sentinel: Sentinel, answer: Result<Named, Failure>) -> Option<()> {
         let topology = self.topology.upgrade()?;
-        let (place, pause) = (sentinel.place, PAUSE[usize::from(answer.is_err())]);
         if let Err(failure) = &answer {
             topology.trouble.store(Some(Arc::new((sentinel.address.clone(), failure.clone()))));
         }
+        let idle = (place, sentinel, PAUSE[usize::from(answer.is_err())]);
         match self.again[place] {
-            true => self.ask(sentinel, pause),
-            false => self.idle.push((sentinel, pause)),
+            true => self.ask(idle),
+            false => self.idle.push(idle),
         }
         let vote = self.ballot.enter(place, answer.ok());
         if let Vote::Elected(named) = &vote {
@@ -180,7 +170,11 @@ impl Watcher {
             (None, Some((_, true))) => tracing::info!("a majority of the sentinels names the primary again"),
             (Some(reason), Some((since, false))) if now >= since + DOUBTED => {
                 let has_primary = *topology.known.borrow();
-                tracing::warn!(reason, has_primary, "no majority of the sentinels names a primary; a known one stays");
+                tracing::warn!(
+                    reason,
+                    has_primary,
+                    "the sentinels name no primary that this node can follow; a known one stays"
+                );
                 self.doubted = Some((since, true));
             }
             (Some(_), None) => self.doubted = Some((now, false)),
@@ -197,40 +191,5 @@ fn follow(topology: &Topology, Named { epoch, primary }: &Named) {
     let old = topology.table.load_full();
     tracing::info!(%primary, epoch, "a majority of the sentinels names this primary");
     topology.learn(Kind::Single, &[(0, SLOTS - 1, primary.clone())], BTreeSet::new());
-    old.lanes.iter().filter(|lane| lane.address() != primary).for_each(|lane| lane.close());
-}
-
-impl Sentinel {
-    /// Returns the primary that the sentinel names.
-    async fn ask(&mut self, sentinels: &Sentinels, shared: &Arc<Shared>) -> Result<Named, Failure> {
-        let (mut connection, subscription) = match self.connection.take() {
-            Some(open) if !open.1.has_ended() => open,
-            _ => self.open(&sentinels.credentials, shared).await?,
-        };
-        let mut questions = redis::pipe();
-        // Between the two the sentinel may learn of a failover. In this order a new address has an
-        // old epoch, which elects nothing that is older than the known primary.
-        questions.cmd("SENTINEL").arg("MASTER").arg(&sentinels.master);
-        questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&sentinels.master);
-        let mut replies = bounded(TIMEOUT, connection.send_all(&questions)).await?;
-        self.connection = Some((connection, subscription));
-        let (address, master) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
-        Named::read(master, address)
-    }
-
-    /// Subscribes before the first question, so that no switch is missed.
-    async fn open(
-        &self,
-        credentials: &Credentials,
-        shared: &Arc<Shared>,
-    ) -> Result<(Connection, Subscription), Failure> {
-        let (attempt, shared) = (Attempt::default(), shared.clone());
-        let opening = async {
-            let connection = Connection::open(&self.address, credentials, &attempt).await?;
-            let wake = move || shared.request_refresh();
-            let subscription = Subscription::open(&self.address, credentials, CHANNEL, &attempt, wake).await?;
-            Ok((connection, subscription))
-        };
-        attempt.within(TIMEOUT, opening).await
-    }
+    old.lanes.iter().filter(|lane| lane.address() != primary).for_each(Lane::close);
 }
