@@ -15,18 +15,19 @@ pub(crate) struct Watched {
 impl Watched {
     /// A primary with two replicas.
     pub(crate) fn start() -> Self {
-        Self::start_with(2)
+        Self::start_with(2, 500)
     }
 
     /// Starts them, and waits until each sentinel knows all others and all replicas. The first
-    /// server is the primary.
-    pub(crate) fn start_with(replicas: usize) -> Self {
+    /// server is the primary. A server that is silent for `down_after` ms counts as down.
+    pub(crate) fn start_with(replicas: usize, down_after: u32) -> Self {
         let primary = Server::start_with(&FAST);
         let port = primary.port.to_string();
         let replica = || Server::start_with(&[&FAST[..], &["--replicaof", "127.0.0.1", &port]].concat());
         let servers: Vec<Server> = std::iter::once(primary).chain((0..replicas).map(|_| replica())).collect();
         servers[1..].iter().for_each(follows);
-        let lines = watching(servers[0].port, 2);
+        let mut lines = watching(servers[0].port, 2);
+        lines += &format!("sentinel down-after-milliseconds {MASTER} {down_after}\n");
         let sentinels: Vec<Server> = (0..3).map(|_| Server::start_sentinel(&lines)).collect();
         let watched = Self { servers, sentinels };
         for place in 0..3 {
@@ -82,6 +83,13 @@ impl Watched {
 
     fn other_primary(&self, port: u16) -> Option<usize> {
         self.servers.iter().position(|server| server.port != port && server.is_primary())
+    }
+
+    /// The number of failovers so far.
+    pub(crate) fn epoch(&self) -> u64 {
+        let fields = self.fields(0);
+        let (_, after) = fields.split_once("config-epoch ").unwrap();
+        after.split(' ').next().unwrap().parse().unwrap()
     }
 
     fn fields(&self, place: usize) -> String {
