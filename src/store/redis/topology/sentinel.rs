@@ -52,7 +52,7 @@ struct Watcher {
     ballot: Ballot,
     /// The sentinels that are not being asked.
     idle: Vec<Idle>,
-    asked: FuturesUnordered<BoxFuture<'static, (usize, Sentinel, Result<Named, Failure>)>>,
+    asked: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// Which of those that are being asked must be asked again.
     again: Vec<bool>,
     is_well: bool,
@@ -62,6 +62,9 @@ struct Watcher {
 
 /// A sentinel that is not being asked, its place, and the pause before the next question.
 type Idle = (usize, Sentinel, Duration);
+
+/// The place of a sentinel, the sentinel and its answer.
+type Answered = (usize, Sentinel, Result<Named, Failure>);
 
 /// Starts the task.
 pub fn start(topology: &Arc<Topology>, sentinels: Sentinels) {
@@ -88,9 +91,9 @@ impl Watcher {
         tokio::pin!(tick);
         loop {
             tokio::select! {
-                Some((place, sentinel, answer)) = self.asked.next() => {
+                Some(answered) = self.asked.next() => {
                     let was_well = self.is_well;
-                    if self.note(place, sentinel, answer).is_none() {
+                    if self.note(answered).is_none() {
                         return;
                     }
                     if was_well && !self.is_well {
@@ -124,7 +127,7 @@ impl Watcher {
     }
 
     /// Counts the votes after one answer. Returns none when the store is gone.
-    fn note(&mut self, place: usize, sentinel: Sentinel, answer: Result<Named, Failure>) -> Option<()> {
+    fn note(&mut self, (place, sentinel, answer): Answered) -> Option<()> {
         let topology = self.topology.upgrade()?;
         if let Err(failure) = &answer {
             topology.trouble.store(Some(Arc::new((sentinel.address.clone(), failure.clone()))));
