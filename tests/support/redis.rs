@@ -11,7 +11,7 @@ use tollgate::config::RedisConfig;
 use tollgate::store::RedisStore;
 use tollgate::workers::Workers;
 
-use super::cluster::add_calls;
+use super::cluster::{add_calls, folder};
 use super::timed::TimedRedis;
 use super::{free_port, hold_port, wait_until};
 
@@ -45,7 +45,7 @@ impl Server {
     }
 
     pub fn start_sentinel_on(port: u16, lines: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         std::fs::write(folder.path().join("sentinel.conf"), format!("port {port}\nbind 127.0.0.1\n{lines}")).unwrap();
         Self::launch(port, folder, &["sentinel.conf", "--sentinel"])
     }
