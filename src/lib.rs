@@ -1,4 +1,4 @@
-//! Tollgate: a rate limiter that services ask over HTTP.
+//! Tollgate: a rate limiter that services call over HTTP.
 //!
 //! It answers one question, fast and correctly: **may this key spend `cost` more under this policy,
 //! now?** Nodes are stateless: any number of them share the counts in one Redis or Valkey, single

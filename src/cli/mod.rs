@@ -40,7 +40,7 @@ mod load;
 
 mod log;
 
-/// A rate limiter that services ask over HTTP.
+/// A rate limiter that services call over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, arg_required_else_help = true)]
 pub struct Cli {

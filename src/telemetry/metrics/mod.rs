@@ -56,7 +56,7 @@ metrics! {
         pub shard_up: Family<f64> = "tollgate_shard_up",
         /// Slots of the cluster that no primary owns: their keys are answered by `on_store_failure`.
         pub slots_without_owner: Family<f64> = "tollgate_slots_without_owner",
-        /// How long ago a node of the cluster told last which primary owns which slots.
+        /// Time since a cluster node last reported the owners of the slots.
         pub topology_age: Family<f64> = "tollgate_topology_age_seconds",
         /// The shard's clock minus this node's, as far as it is known.
         pub clock_offset: Family<f64> = "tollgate_clock_offset_seconds",
@@ -82,7 +82,7 @@ metrics! {
         pub tls_handshakes_failed: Family<u64> = "tollgate_tls_handshakes_failed",
         /// Connections that were closed at once because too many were open.
         pub connections_refused: Family<u64> = "tollgate_connections_refused",
-        /// Lines of the log that were dropped because nobody read it in time.
+        /// Log lines dropped because the reader of standard error stalled.
         pub log_lines_dropped: Family<u64> = "tollgate_log_lines_dropped",
         /// 1 if the last attempt to load the configuration succeeded, else 0.
         pub config_last_reload_successful: Family<f64> = "tollgate_config_last_reload_successful",

@@ -154,7 +154,7 @@ impl Pipeline {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
-            // A script that was not loaded did not run, and the first error tells why.
+            // A script that failed to load did not run. The error of the load is the cause.
             let reply = loaded.filter(|loaded| is_no_script(&reply) && is_error(loaded)).unwrap_or(reply);
             let error = if let Value::ServerError(error) = &reply { Some(error) } else { None };
             script_call.called(shard, calls, (sent, received), error.map(code));
