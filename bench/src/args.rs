@@ -46,7 +46,8 @@ pub(super) struct Args {
     /// Duration of uncounted load before the run; 1s, or none if --checks is given.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub(super) warmup: Option<Micros>,
-    /// Choice of keys: one, uniform:N, zipf:N or zipf:N:S (weight of key k: 1/k^S; default of S: 1).
+    /// Choice of keys: one, uniform:N, zipf:N or zipf:N:S (weight of key k: 1/k^S; default of S:
+    /// 1).
     #[arg(long, value_name = "KEYS", default_value = "uniform:1000")]
     pub(super) keys: Keys,
     /// The text before the number of each key.

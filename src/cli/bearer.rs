@@ -10,7 +10,8 @@ const TOKEN_BYTES: u64 = 64 * 1024;
 /// Not a flag of its own: everyone on the machine can read those.
 #[derive(Debug, clap::Args)]
 pub struct Bearer {
-    /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is one.
+    /// A file whose first line is the token to show. Else the one in TOLLGATE_TOKEN, if there is
+    /// one.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }

@@ -56,8 +56,8 @@ enum Command {
     Check(check::Args),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
-    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. Exit code: 0 explained, 1 the
-    /// file, the policy or the key is wrong.
+    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. Exit code: 0
+    /// explained, 1 the file, the policy or the key is wrong.
     Explain(explain::Args),
     /// Show the policies of a running node. Exit code: 0 shown, 1 not.
     Policies(policies::Args),
@@ -68,7 +68,8 @@ enum Command {
     /// Put load on a running node, by the program `tollgate-bench`.
     #[command(hide = true)]
     Bench(bench::Args),
-    /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be read.
+    /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be
+    /// read.
     Replay(replay::Args),
 }
 

@@ -67,12 +67,13 @@ pub(super) struct Args {
     /// How the logs are written; by the first line of each if left out.
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
-    /// The field with the key: of an access log `client` (if left out), `user`, `method`, `path` (without its query),
-    /// `status`, `referer` or `user-agent`; of JSON lines the name of a member, `key` if left out.
+    /// The field with the key: of an access log `client` (if left out), `user`, `method`, `path`
+    /// (without its query), `status`, `referer` or `user-agent`; of JSON lines the name of a member,
+    /// `key` if left out.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
-    /// The cost of a request: a number, of an access log also `bytes`, of JSON lines the name of a member; 1 if left
-    /// out or not there.
+    /// The cost of a request: a number, of an access log also `bytes`, of JSON lines the name of a
+    /// member; 1 if left out or not there.
     #[arg(long, value_name = "N|FIELD")]
     cost: Option<String>,
     /// How many keys and minutes to show.

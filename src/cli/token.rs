@@ -20,8 +20,8 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a random token. The first line is for the caller, the second for a file of tokens; the first
-    /// is kept nowhere.
+    /// Make a random token. The first line is for the caller, the second for a file of tokens; the
+    /// first is kept nowhere.
     New,
     /// Read a token of at least 20 characters, one line, from standard input and print its line.
     Hash,

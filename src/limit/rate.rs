@@ -35,7 +35,8 @@ impl Terms {
         Self { repaid: rate.units.get() / shared, price: rate.per / shared }
     }
 
-    /// The terms in which a bucket of `burst` counts: finer than the lowest ones if these are coarse.
+    /// The terms in which a bucket of `burst` counts: finer than the lowest ones if these are
+    /// coarse.
     pub fn of_bucket(rate: Rate, burst: NonZeroU64) -> Self {
         let terms = Self::of(rate);
         let is_coarse = terms.price < FINE && terms.repaid <= MAX_DEBT / FINE;

@@ -1,6 +1,6 @@
 //! The sliding log: its limit in every interval, clocks that step back, its bounds, the callers of
-//! its charges. `core/algorithms.rs` compares it with a list that keeps everything, `stores_alike.rs`
-//! compares both stores.
+//! its charges. `core/algorithms.rs` compares it with a list that keeps everything,
+//! `stores_alike.rs` compares both stores.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -115,8 +115,8 @@ fn is_value(reply: &Value) -> bool {
     !matches!(reply, Value::ServerError(_))
 }
 
-/// Opens a stream to one of a server's addresses, with TLS if the credentials say so, or to its Unix
-/// socket.
+/// Opens a stream to one of a server's addresses, with TLS if the credentials say so, or to its
+/// Unix socket.
 ///
 /// # Errors
 /// When the server cannot be reached.

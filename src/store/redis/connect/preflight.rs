@@ -27,8 +27,8 @@ pub struct Preflight {
     is_volatile: AtomicBool,
 }
 
-/// Names the connection, loads the scripts and inspects the server. Returns its TIME, us, and whether it belongs to a
-/// cluster. A user without SCRIPT LOAD sends its scripts by EVAL.
+/// Names the connection, loads the scripts and inspects the server. Returns its TIME, us, and
+/// whether it belongs to a cluster. A user without SCRIPT LOAD sends its scripts by EVAL.
 ///
 /// # Errors
 /// When the server cannot accept calls, or is a replica outside a cluster. (A replica in a cluster

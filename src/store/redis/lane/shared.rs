@@ -78,8 +78,8 @@ impl Shared {
         Self { address_map: pairs.collect(), ..self }
     }
 
-    /// Opens a connection to a server, at the address that `store.address_map` has for it. `attempt`
-    /// notes how far it has come.
+    /// Opens a connection to a server, at the address that `store.address_map` has for it.
+    /// `attempt` notes how far it has come.
     ///
     /// # Errors
     /// As [`Connection::open`].
