@@ -20,6 +20,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
                 number => format!("{number} policies"),
             };
             config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+            config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
             let told = format!("{}: valid, {policies}\n", args.file.display());
             tell(&told, ExitCode::SUCCESS, 1)
         }

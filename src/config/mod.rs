@@ -41,6 +41,8 @@ mod form;
 
 mod quota;
 
+mod counter;
+
 mod zone;
 
 mod lists;

@@ -33,6 +33,8 @@ pub mod log;
 
 pub mod digest;
 
+pub mod counter;
+
 pub mod history;
 
 pub mod state;

@@ -16,6 +16,7 @@ pub enum Algorithm {
     FixedWindow,
     TokenBucket,
     SlidingLog,
+    SlidingCounter,
 }
 
 impl Algorithm {
@@ -26,6 +27,7 @@ impl Algorithm {
             Self::FixedWindow => "fixed-window",
             Self::TokenBucket => "token-bucket",
             Self::SlidingLog => "sliding-log",
+            Self::SlidingCounter => "sliding-counter",
         }
     }
 }

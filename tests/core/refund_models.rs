@@ -283,7 +283,7 @@ impl Ledger {
                 self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
                 Expected::Given(0)
             }
-            Work::ReadLog(_) => unreachable!("no step reads a log"),
+            Work::ReadLog(_) | Work::ReadTicks(_) => unreachable!("no step reads a log"),
         }
     }
 
@@ -361,7 +361,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             Done::Charged(_) => Expected::Verdicts(vec![true]),
             Done::Reused => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
-            Done::Page(_) => unreachable!("no step reads a log"),
+            Done::Page(_) | Done::Ticks(..) => unreachable!("no step reads a log"),
         };
         prop_assert_eq!(&told, &expected, "{:?}", work);
         match (&told, &work) {

@@ -149,7 +149,7 @@ impl Run {
                     self.tally.refunded.fetch_add(given, Ordering::Relaxed);
                     self.note(subject, &taken.ruling.verdicts);
                 }
-                Done::Charged(_) | Done::Reused | Done::Page(_) => {}
+                Done::Charged(_) | Done::Reused | Done::Page(_) | Done::Ticks(..) => {}
             }
         }
     }

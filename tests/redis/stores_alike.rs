@@ -101,7 +101,7 @@ fn comparable(mut done: Done) -> Done {
         Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed.is_some(),
         // A refund does not report when a cost fits.
         Done::Refunded(taken, _) => taken.ruling.closed = None,
-        Done::Charged(_) | Done::Reused | Done::Page(_) => {}
+        Done::Charged(_) | Done::Reused | Done::Page(_) | Done::Ticks(..) => {}
     }
     done
 }

@@ -3,10 +3,11 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::ids::{Record, Records, SharedQuotas};
 use crate::limit::bucket::Terms;
+use crate::limit::counter::Ticks;
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
@@ -84,6 +85,7 @@ impl KeyState {
             (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
             (Work::Reset, _) => self.reset(policy, now),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
+            (Work::ReadTicks(_), _) => Done::Ticks(self.look(policy, 0, now), self.ticks(policy, now)),
         }
     }
 
@@ -110,6 +112,16 @@ impl KeyState {
         let mut told = Counting { now, ..Counting::default() };
         while self.tell(&policy.quotas[policy.longest()], &mut told) {}
         LogPage { at: now, charges: told.charges, notes: told.notes }
+    }
+
+    /// The ticks of a policy that count at `now`, newest first.
+    fn ticks(&self, policy: &Policy, now: Micros) -> Vec<(u64, u64)> {
+        let Some(ticks) = Ticks::of(policy) else { return Vec::new() };
+        let own = |held: &&Held| same_counter(&policy.quotas[0], held.rule, held.window);
+        match self.held.iter().find(own).map(|held| &held.state) {
+            Some(State::SlidingCounter(counter)) => counter.listed(ticks, now),
+            _ => Vec::new(),
+        }
     }
 
     /// Decides a cost without charging it.
@@ -228,11 +240,15 @@ impl KeyState {
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
-        let mut states: States = quotas.iter().map(|quota| self.remove(quota)).collect();
+        let mut states: States = match Ticks::of(policy) {
+            None => quotas.iter().map(|quota| self.remove(quota)).collect(),
+            Some(_) => smallvec![self.remove(&quotas[0]); quotas.len()],
+        };
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
         let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
-        let charged = quotas.iter().zip(states).filter(|(_, state)| !state.is_new());
+        let counters = if Ticks::of(policy).is_some() { 1 } else { quotas.len() };
+        let charged = quotas.iter().zip(states).take(counters).filter(|(_, state)| !state.is_new());
         self.held.extend(charged.map(held));
         Taken { ruling, at: now, tentative }
     }
@@ -258,6 +274,8 @@ fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
     match (rule, quota.rule) {
         (Rule::TokenBucket(rate), Rule::TokenBucket(of)) => Terms::of(rate) == Terms::of(of),
         (Rule::SlidingLog(_), Rule::SlidingLog(_)) => window == quota.window,
+        // All quotas share one counter.
+        (Rule::SlidingCounter(ticks), Rule::SlidingCounter(of)) => ticks.length() == of.length(),
         _ => rule == quota.rule && window == quota.window,
     }
 }

@@ -28,6 +28,8 @@ pub(super) mod server_error;
 
 pub(super) mod sources;
 
+mod counters;
+
 mod idempotency;
 
 mod pairs;

@@ -34,13 +34,13 @@ pub enum Quotas {
 }
 
 impl QuotaArgs {
-    /// Builds the arguments for a shard whose expected TIME is `now`, us. Sliding logs do not use
-    /// them.
+    /// Builds the arguments for a shard whose expected TIME is `now`, us. Sliding logs and
+    /// counters do not use them.
     pub fn of(policy: &Policy, now: Micros) -> Self {
         let quotas = policy.quotas.iter();
         match policy.algorithm {
             Algorithm::SlidingWindow => Self { bounds: ALWAYS, quotas: Quotas::Windows },
-            Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog => {
+            Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::SlidingLog | Algorithm::SlidingCounter => {
                 let pairs: SmallVec<[[u64; 6]; 3]> = quotas.clone().map(|quota| pair_numbers(quota, now)).collect();
                 let windows = quotas.zip(&pairs).filter_map(|(quota, [.., start, _, end])| match quota.rule {
                     Rule::FixedWindow(Anchor::Calendar(_)) => Some((*start, end - 1)),

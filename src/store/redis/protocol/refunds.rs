@@ -4,7 +4,9 @@
 use redis::Cmd;
 
 use super::call::Call;
+use super::counters;
 use super::keys::recorded;
+use crate::limit::policy::Algorithm;
 use crate::limit::refunds::{Entry, Receipt};
 use crate::limit::time::millis_up;
 use crate::store::Taken;
@@ -13,13 +15,16 @@ use crate::store::work::{Work, longest_life};
 /// Returns the key of the last reset, if the work depends on it.
 pub fn key(call: &Call<'_>) -> Option<String> {
     let is_needed = call.work.takes_back() || matches!(call.work, Work::Reserve { .. });
-    is_needed.then(|| call.tag.reset(call.policy.counters()))
+    is_needed.then(|| match call.policy.algorithm {
+        Algorithm::SlidingCounter => counters::reset(call.tag, call.policy),
+        _ => call.tag.reset(call.policy.counters()),
+    })
 }
 
 /// Adds the arguments.
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     match call.work {
-        Work::Take(_) | Work::Look(_) | Work::Once { .. } | Work::ReadLog(_) => {}
+        Work::Take(_) | Work::Look(_) | Work::Once { .. } | Work::ReadLog(_) | Work::ReadTicks(_) => {}
         Work::Reserve { hold, .. } => {
             cmd.arg(*hold);
         }

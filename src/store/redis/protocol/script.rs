@@ -15,7 +15,8 @@ use super::reply::{Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
 use super::states::states;
 use super::windows::window_kind;
-use super::{idempotency, log, refunds};
+use super::{counters, idempotency, log, refunds};
+use crate::limit::counter::Ticks;
 use crate::limit::decision::decide;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::Micros;
@@ -28,6 +29,9 @@ impl Call<'_> {
         if self.is_check() {
             return check::command(std::slice::from_ref(self), Declared::Yes, by, now, time);
         }
+        if let Some(ticks) = Ticks::of(self.policy) {
+            return counters::command(self, ticks, by, now, time);
+        }
         let mut cmd = begin(by, ScriptId::of(self.policy, self.work));
         if let Work::ReadLog(number) = self.work {
             log::page_arguments(self, *number, &mut cmd);
@@ -37,7 +41,7 @@ impl Call<'_> {
         let more_keys: SmallVec<[String; 2]> = idempotency::key(self).into_iter().chain(refunds::key(self)).collect();
         match self.policy.algorithm {
             Algorithm::SlidingLog => log::arguments(self, &mut cmd, &more_keys),
-            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => {
+            _ => {
                 let told = QuotaArgs::of(self.policy, now);
                 cmd.arg(1 + more_keys.len()).arg(self.tag.counts(self.policy)).arg(&more_keys[..]);
                 match &told.quotas {
@@ -60,9 +64,9 @@ impl Call<'_> {
         cmd
     }
 
-    /// Returns the keys that the command declares, whenever it is sent.
-    pub fn keys(&self) -> Vec<String> {
-        let command = self.command(By::Hash, 0, None);
+    /// Returns the keys that the command declares for a shard whose expected TIME is `now`, us.
+    pub fn keys_at(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
         let simple = |argument| match argument {
             Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),
@@ -100,6 +104,9 @@ impl Call<'_> {
             // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
         }
+        if let (Work::ReadTicks(at), Some(ticks)) = (self.work, Ticks::of(self.policy)) {
+            return counters::read_reply(self.policy, ticks, *at, value);
+        }
         let (time, rest) = opened(value)?;
         if rest.is_empty() {
             return Some(Reply::OutsideTimeBounds(time));
@@ -118,7 +125,7 @@ impl Call<'_> {
                 let ruling = decide(self.policy, &mut states(self.policy, time, rest)?, time, &[0]);
                 Done::Refunded(Taken { ruling, at: time, tentative: false }, unsigned(given)?)
             }
-            Work::ReadLog(_) => return None,
+            Work::ReadLog(_) | Work::ReadTicks(_) => return None,
         }))
     }
 }

@@ -33,7 +33,7 @@ macro_rules! scripts {
 }
 
 /// The scripts by [`Algorithm`], in its order, then by [`Task`].
-const SOURCES: [&[&str]; 4] = [
+const SOURCES: [&[&str]; 5] = [
     &scripts!(
         take: ["shared/state.lua", "window/window_state.lua", "window/window_head.lua", "window/window.lua"],
         noted: ["window/window_noted.lua"],
@@ -58,6 +58,12 @@ const SOURCES: [&[&str]; 4] = [
         back: ["log/log_head.lua", "log/log_back.lua"],
         check: ["log/log_head.lua", "log/log.lua"],
         read: "log/log_read.lua"
+    ),
+    &scripts!(
+        take: ["counter/counter_head.lua", "counter/counter.lua"],
+        noted: ["counter/counter_noted.lua"],
+        back: ["counter/counter_head.lua", "counter/counter_back.lua"],
+        check: ["counter/counter_head.lua", "counter/counter.lua", "counter/counter_check.lua"]
     ),
 ];
 
@@ -150,7 +156,10 @@ impl ScriptId {
                 Task::Check { quotas: policy.quotas.len().clamp(1, MAX_QUOTAS) }
             }
             Work::Take(_) | Work::Look(_) => Task::Check { quotas: 1 },
-            Work::ReadLog(_) => return Self { algorithm: Algorithm::SlidingLog, task: Task::ReadLog },
+            // A plain read of ticks has no script.
+            Work::ReadLog(_) | Work::ReadTicks(_) => {
+                return Self { algorithm: Algorithm::SlidingLog, task: Task::ReadLog };
+            }
         };
         Self { algorithm: policy.algorithm, task }
     }

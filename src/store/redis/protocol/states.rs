@@ -3,7 +3,7 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::{log, pairs, windows};
+use super::{counters, log, pairs, windows};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
@@ -15,5 +15,6 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
         Algorithm::SlidingWindow => windows::states(policy, time, values),
         Algorithm::FixedWindow | Algorithm::TokenBucket => pairs::states(policy, values),
         Algorithm::SlidingLog => log::digests(policy, values),
+        Algorithm::SlidingCounter => counters::states(policy, time, values),
     }
 }

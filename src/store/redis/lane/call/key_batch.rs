@@ -111,7 +111,7 @@ impl KeyBatch {
             Done::Refunded(_, given) => *given > 0,
             Done::Charged(charged) => !charged.replayed,
             Done::Taken(_) | Done::Reserved(..) => self.may_charge() && done.is_charge(),
-            Done::Reused | Done::Page(_) => false,
+            Done::Reused | Done::Page(_) | Done::Ticks(..) => false,
         }
     }
 
@@ -126,7 +126,7 @@ impl KeyBatch {
     /// may come late.
     pub fn script_in_order(&self) -> Option<ScriptId> {
         let first = &self.requests[0];
-        (!matches!(first.work, Work::ReadLog(_))).then(|| ScriptId::of(&first.policy, &first.work))
+        (!matches!(first.work, Work::ReadLog(_) | Work::ReadTicks(_))).then(|| ScriptId::of(&first.policy, &first.work))
     }
 
     /// Returns the check of the batch, if it is one; see [`Call::is_check`].
@@ -170,6 +170,7 @@ impl KeyBatch {
                 format!("{algorithm} give back")
             }
             Work::ReadLog(_) => format!("{algorithm} entries"),
+            Work::ReadTicks(_) => format!("{algorithm} ticks"),
         }
     }
 

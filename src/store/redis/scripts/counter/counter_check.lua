@@ -1,0 +1,3 @@
+if charged > 0 then
+  keep()
+end
