@@ -41,6 +41,8 @@ mod refunds;
 
 mod history;
 
+mod ticks;
+
 pub mod fallback;
 
 mod decision;
@@ -65,9 +67,11 @@ pub use answer::{Answer, CheckError};
 pub use decision::{Binding, Decision};
 pub use multi_check::{MultiCheck, RejectedCheck};
 pub use reason::{Cause, Fallback, Reason, Source};
+pub use history::Usage;
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
 pub use request::Check;
+pub use ticks::TickCounts;
 
 use fallback::FallbackStore;
 use inline::InlinePolicies;

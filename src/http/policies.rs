@@ -13,6 +13,7 @@ use super::call::{Answer, Operation};
 use super::node::Node;
 use super::problem::{FaultBody, panicked};
 use crate::config::Policies;
+use crate::limit::counter::Ticks;
 use crate::limit::key::KeyType;
 use crate::limit::lists::Lists;
 use crate::limit::log::max_entries;
@@ -73,6 +74,13 @@ struct PolicyBody<'a> {
     /// For a sliding log.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_entries: Option<u64>,
+    /// The length of a tick of sliding counters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tick_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
     key: KeyBody,
     on_store_failure: &'static str,
     #[serde(skip_serializing_if = "is_default")]
@@ -151,7 +159,7 @@ impl<'a> LastReloadBody<'a> {
 
 impl<'a> PolicyBody<'a> {
     fn new(policy: &'a Policy) -> Self {
-        let quotas = policy.quotas.iter();
+        let (quotas, ticks) = (policy.quotas.iter(), Ticks::of(policy));
         let lists = policy.options.lists.as_deref();
         let counts = |of: fn(&Lists<Arc<Policy>>) -> Counts| lists.map(of).into();
         let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
@@ -170,6 +178,9 @@ impl<'a> PolicyBody<'a> {
                 })
                 .collect(),
             max_entries: policy.keeps_metas().then(|| max_entries(&policy.quotas[0])),
+            tick_ms: ticks.map(|ticks| millis_up(ticks.length())),
+            shared: ticks.map(|ticks| ticks.shared),
+            strict: ticks.map(|ticks| ticks.strict),
             key: match policy.key_type {
                 KeyType::Text => KeyBody::Text,
                 KeyType::Ip { ipv6_prefix } => KeyBody::Ip { ipv6_prefix },

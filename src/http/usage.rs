@@ -1,5 +1,5 @@
-//! `GET /v1/usage` returns the decision of a check of cost 0, and for a sliding log the callers
-//! behind the count. `DELETE /v1/usage` resets the key and then returns the same.
+//! `GET /v1/usage` returns the decision of a check of cost 0, and the charges
+//! behind the count: a sliding log's entries, a sliding counter's ticks. `DELETE /v1/usage` resets the key and then returns the same.
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -11,12 +11,13 @@ use super::node::Node;
 use super::problem::Problem;
 use super::request::query;
 use super::{headers, json};
+use crate::engine::Usage;
 use crate::limit::history::{Entry, TopMeta};
 use crate::limit::time::MICROS_PER_MILLI;
 
 pub(super) const USAGE: Operation = Operation {
     id: "usage",
-    summary: "The decision of a check of cost 0, and the callers behind the count",
+    summary: "The decision of a check of cost 0, and the charges behind the count",
     description: "By the policy's own quotas, without charges to inline quotas.",
     query: &["Policy", "Key"],
     failures: &[("404", "UnknownPolicy")],
@@ -27,7 +28,7 @@ pub(super) const USAGE: Operation = Operation {
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
     let usage = node.engine.usage(&check, node.reloader.limits().waiting()).await;
-    let (decision, history) = usage.map_err(|error| node.refused(&error))?;
+    let Usage { decision, history, ticks } = usage.map_err(|error| node.refused(&error))?;
     let mut response = answer::object(|object| {
         answer::members(object, &check.key, &decision);
         // Absent if the policy keeps none or the store did not report it. `top_metas` is also
@@ -37,6 +38,9 @@ pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -
             if !history.is_cut_short {
                 object.list("top_metas", history.top_metas.iter(), |top, out| json::write(out, &TopMetaBody::new(top)));
             }
+        }
+        if let Some(ticks) = &ticks {
+            object.list("ticks", ticks.iter(), |&(at, count), out| json::write(out, &TickBody { at, count }));
         }
     });
     headers::insert(&decision, response.headers_mut());
@@ -49,6 +53,13 @@ struct EntryBody<'a> {
     age_ms: u64,
     cost: u64,
     meta: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct TickBody {
+    /// The tick as in its key: unix seconds, or ms if a tick is no whole number of seconds.
+    at: u64,
+    count: u64,
 }
 
 #[derive(Serialize)]

@@ -132,6 +132,14 @@ impl RedisStore {
         self.router.history(subject, most).await
     }
 
+    /// See [`super::Store::ticks`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ticks(&self, subject: &Subject) -> Result<Done, StoreError> {
+        self.router.ticks(subject).await
+    }
+
     /// See [`super::Store::take_each`].
     pub async fn take_each(&self, wanted: &[Wanted<'_>], tell: impl FnMut(usize, Result<Taken, StoreError>) + Send) {
         self.router.take_each(wanted, tell).await;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::limit::time::Micros;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::time::{Micros, micros};
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::health::REFUSES;
 use crate::store::redis::lane::metrics::Retry;
@@ -26,6 +27,8 @@ mod history;
 mod moving;
 
 mod retry;
+
+mod ticks;
 
 mod unanswered;
 
@@ -173,6 +176,8 @@ impl Router {
                 lane.shard().metrics.retried(Retry::TryAgain);
                 if can_do_without_metas(&target.subject.policy, work, metas) {
                     self.moving.note(slot, self.topology.clock().now());
+                } else if waits_in_vain(&target.subject.policy, budget) {
+                    return Err(StoreError::Refused("TRYAGAIN: the slot of the key is moving to another server".into()));
                 } else {
                     budget.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
                 }
@@ -206,6 +211,12 @@ impl Router {
         };
         self.topology.owner(slot).ok_or_else(unknown)
     }
+}
+
+/// Whether so little time is left that the fallback answers. Most keys of a sliding counter have
+/// empty ticks, so a moving slot refuses them until it has moved.
+fn waits_in_vain(policy: &Policy, budget: &RetryBudget<'_>) -> bool {
+    policy.algorithm == Algorithm::SlidingCounter && budget.left() <= micros(policy.timeout) / 2
 }
 
 fn too_many_nodes() -> StoreError {

@@ -8,7 +8,7 @@ use crate::limit::log::max_entries;
 use crate::limit::policy::Policy;
 use crate::limit::quota::Rule;
 use crate::store::redis::lane::call::costs::{COSTS, Different};
-use crate::store::redis::protocol::call::Call;
+use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::protocol::not_executed::NotExecuted;
 use crate::store::redis::protocol::sources::ScriptId;
@@ -158,6 +158,11 @@ impl KeyBatch {
         }
     }
 
+    /// Returns the name of its command for traces.
+    pub fn command(&self, by: By) -> &'static str {
+        if matches!(self.requests[0].work, Work::ReadTicks(_)) { "MGET" } else { by.command() }
+    }
+
     /// Returns the name of the script for traces.
     pub fn script(&self) -> String {
         let KeyRequest { policy, work, .. } = &self.requests[0];
@@ -202,7 +207,6 @@ mod tests {
     use redis::Arg;
 
     use super::*;
-    use crate::store::redis::protocol::call::By;
     use crate::store::redis::request::tests::request;
 
     #[test]

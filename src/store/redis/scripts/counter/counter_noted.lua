@@ -3,7 +3,7 @@
 -- All quotas share one mark. It lives as long as the counts, so that a clock may step back.
 local function mark(q, till)
   if q == 1 then
-    local life = math.max(kept, till - now + 1000000)
+    local life = math.max(kept, till - now)
     redis.call('SET', KEYS[1], text_of('%.0f', math.max(marked, till)), 'PX', text_of('%.0f', math.ceil(life / 1000)))
   end
 end
