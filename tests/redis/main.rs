@@ -15,6 +15,9 @@ mod pair_columns;
 // The sliding log: no interval over the limit, its clock, its bounds, the callers of its charges.
 mod sliding_log;
 
+// Sliding counters beside other programs that use them: values, lifetimes, shared policies.
+mod sliding_counter;
+
 // The sliding window of both stores against an exact log.
 mod sliding_window;
 

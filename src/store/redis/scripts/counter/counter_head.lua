@@ -49,7 +49,7 @@ local function count_of(text)
   return #text <= 17 and string.find(text, '^%-%d+$') and 0
 end
 
--- The counts as the reply tells them, and the sum up to each.
+-- The counts as text for the reply, and the sum up to each.
 local told, sums, missing, spoilt, sum = {}, {[0] = 0}, {}, false, 0
 for place = 1, size do
   local text = found[place + 2]
