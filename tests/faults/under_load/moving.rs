@@ -92,6 +92,26 @@ fn interrupted_slot_move_is_repaired() {
     assert!(!nodes.contains('['), "{nodes}");
 }
 
+/// An empty tick counts as missing while the slot moves. Half of the timeout is for retries.
+#[test]
+fn counter_of_a_moving_slot_falls_back_in_time() {
+    let cluster = chaos::arena_without_failovers();
+    cluster.heal();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let counter = "{algorithm: sliding-counter, quotas: [5 per 1m], on_store_failure: deny, timeout: 4s}";
+    let file = config_on(&cluster.seeds(), &format!("policies: {{counter: {counter}}}"));
+    let (node, key) = (Node::with_config(&file), key_in(0));
+    let is_by_store = || node.check("counter", &key, 1)["source"] == "store";
+    wait_until("the store decides", is_by_store);
+    let slot = chaos::slot_of(&key);
+    begin(&cluster, slot, from, to);
+    let answer = node.check("counter", &key, 1);
+    settle(&cluster, slot, [from, to]);
+    // At the end of the timeout the cause would be `timeout`.
+    assert_eq!(answer["fallback"]["cause"], "refused", "{answer}");
+    wait_until("the store decides again", is_by_store);
+}
+
 /// Half of the slots to move: all with keys, and others that the node owns. Tests leave some
 /// elsewhere.
 fn slots_with_keys(cluster: &Cluster, number: u16) -> BTreeSet<u16> {
