@@ -23,6 +23,9 @@ use crate::limit::state::State;
 use crate::limit::time::{Micros, span_text};
 use crate::store::{Done, Taken, Work};
 
+/// The largest count, of 16 digits, as doubles round it.
+const LARGEST: u64 = 10_000_000_000_000_000;
+
 /// Builds the command for a shard whose expected TIME is `now`, us. Tests replace TIME by `time`.
 pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<Micros>) -> Cmd {
     if let Work::ReadTicks(at) = call.work {
@@ -98,7 +101,7 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
     let last = ticks.at(time) + ticks.ahead();
     let mut told: SmallVec<[Count; 16]> = SmallVec::new();
     for (back, units) in counts.rsplit(',').enumerate().filter(|(_, units)| !units.is_empty()) {
-        let (tick, units) = (last.checked_sub(back as u64)?, units.parse().ok()?);
+        let (tick, units) = (last.checked_sub(back as u64)?, units.parse().ok().filter(|units| *units <= LARGEST)?);
         if units > 0 {
             told.push(Count { tick, units });
         }
