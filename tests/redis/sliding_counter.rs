@@ -258,6 +258,31 @@ fn nodes_of_one_file_share_counters_across_policies() {
 }
 
 #[test]
+fn quotas_of_a_check_count_on_shared_counters() {
+    for store in ["", &format!("store: {{redis: [{}], timeout: 5s}}", shared().url())] {
+        let policy = |more: &str| {
+            format!("{{algorithm: sliding-counter, tick: 10s, inline: true{more}, quotas: [9 per 10m]}}")
+        };
+        let file =
+            file_with(&format!("{store}\npolicies:\n  all: {}\n  own: {}\n", policy(", shared: true"), policy("")));
+        let (node, key) = (Node::with_config(&file), unique("inline"));
+        let check = |policy: &str, quota: &str| {
+            let check = serde_json::json!({"policy": policy, "key": key, "cost": 2, "quotas": [quota]});
+            node.post("/v1/check", &check).json()
+        };
+        for (policy, left) in [("all", 1), ("own", 3)] {
+            assert_eq!(node.check(policy, &key, 2)["remaining"], 7);
+            let inline = check(policy, "5 per 20m");
+            assert_eq!((&inline["allowed"], &inline["remaining"]), (&true.into(), &left.into()), "{inline}");
+            let short = check(policy, "5 per 15s");
+            assert!(short.to_string().contains("must be a whole number of ticks of 10s"), "{short}");
+        }
+        assert_eq!(node.check("all", &key, 0)["remaining"], 5);
+        assert_eq!(node.check("own", &key, 0)["remaining"], 7);
+    }
+}
+
+#[test]
 fn each_call_is_one_script_with_one_read() {
     let server = Server::start();
     let file = file_with(&format!(
