@@ -90,11 +90,9 @@ async fn check(State(limiter): State<Limiter>, Json(check): Json<Check>) -> Resu
 impl Limiter {
     async fn decide(mut self, check: Check) -> RedisResult<Decision> {
         let now = now();
-        let name = |quota: &Quota, second: u64| {
-            match self.is_shared {
-                true => format!("{{ratelimit:{}:}}{second}", check.key),
-                false => format!("{{ratelimit:{}:}}{}:{}:{second}", check.key, check.policy, quota.seconds),
-            }
+        let name = |quota: &Quota, second: u64| match self.is_shared {
+            true => format!("{{ratelimit:{}:}}{second}", check.key),
+            false => format!("{{ratelimit:{}:}}{}:{}:{second}", check.key, check.policy, quota.seconds),
         };
         let counted: Vec<Quota> = match self.is_shared {
             true => self.quotas.iter().copied().max_by_key(|quota| quota.seconds).into_iter().collect(),

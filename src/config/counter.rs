@@ -64,10 +64,13 @@ pub(super) fn with_shared_life(members: &[Member], mut policies: Vec<Policy>, fa
     let shared = || policies.iter().filter_map(|policy| shared_ticks(policy).map(|ticks| (policy, ticks)));
     let Some((first, ticks)) = shared().next() else { return policies };
     for (policy, other) in shared().filter(|(_, other)| other.length() != ticks.length()) {
-        let place = members.iter().find(|member| member.key == policy.name).map_or(Place::Source, |member| member.place);
+        let place =
+            members.iter().find(|member| member.key == policy.name).map_or(Place::Source, |member| member.place);
         let [one, two] = [ticks, other].map(|ticks| span_text(ticks.length()));
-        let sentence =
-            format!("all `shared` policies have the same `tick`: `{}` has {one}, and `{}` has {two}", first.name, policy.name);
+        let sentence = format!(
+            "all `shared` policies have the same `tick`: `{}` has {one}, and `{}` has {two}",
+            first.name, policy.name
+        );
         faults.note(place, sentence);
     }
     let life = shared().map(|(policy, _)| longest_life(policy)).max().unwrap_or_default();

@@ -33,16 +33,12 @@ pub struct Usage {
 }
 
 impl Engine {
-    /// Decides a check, and reads the history of its key's sliding log or the ticks of its counter. The history contains as
-    /// much as the store returns within `limit` in total.
+    /// Decides a check, and reads the history of its key's sliding log or the ticks of its counter.
+    /// The history contains as much as the store returns within `limit` in total.
     ///
     /// # Errors
     /// As [`Engine::check`].
-    pub async fn usage(
-        self: &Arc<Self>,
-        check: &Check,
-        limit: Duration,
-    ) -> Result<Usage, CheckError> {
+    pub async fn usage(self: &Arc<Self>, check: &Check, limit: Duration) -> Result<Usage, CheckError> {
         if self.resolve(check)?.subject.policy.algorithm == Algorithm::SlidingCounter {
             let (decision, ticks) = self.ticks(check).await?;
             return Ok(Usage { decision, history: None, ticks });

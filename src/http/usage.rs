@@ -1,5 +1,6 @@
-//! `GET /v1/usage` returns the decision of a check of cost 0, and the charges
-//! behind the count: a sliding log's entries, a sliding counter's ticks. `DELETE /v1/usage` resets the key and then returns the same.
+//! `GET /v1/usage` returns the decision of a check of cost 0 and the charges behind the count: the
+//! entries of a sliding log, the ticks of a sliding counter. `DELETE /v1/usage` resets the key and
+//! then returns the decision.
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;

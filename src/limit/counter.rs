@@ -58,7 +58,7 @@ impl Ticks {
 
     /// The ticks of a policy of sliding counters.
     pub fn of(policy: &Policy) -> Option<Self> {
-        policy.quotas.first().and_then(|quota| Self::of_quota(quota))
+        policy.quotas.first().and_then(Self::of_quota)
     }
 
     /// The ticks of a quota of sliding counters.
@@ -387,12 +387,10 @@ mod tests {
             ticks.start(ticks.at(now))
         };
         let now = 1_605_054_195_678_901;
-        assert_eq!([1000, 10_000, 100, 1500].map(|length| start(length, now)), [
-            1_605_054_195,
-            1_605_054_190,
-            1_605_054_195_600,
-            1_605_054_195_000
-        ]);
+        assert_eq!(
+            [1000, 10_000, 100, 1500].map(|length| start(length, now)),
+            [1_605_054_195, 1_605_054_190, 1_605_054_195_600, 1_605_054_195_000]
+        );
     }
 
     proptest! {

@@ -399,7 +399,8 @@ fn validate_reports_faults_by_file_line_and_column() {
 
 #[test]
 fn validate_warns_of_windows_of_one_tick() {
-    let policy = |more: &str| format!("policies: {{p: {{algorithm: sliding-counter, quotas: [5 per 1s, 9 per 10s]{more}}}}}");
+    let policy =
+        |more: &str| format!("policies: {{p: {{algorithm: sliding-counter, quotas: [5 per 1s, 9 per 10s]{more}}}}}");
     let warned = |more: &str| {
         let file = file_with(&policy(more));
         let (code, out, reason) = run(&["validate", file.path().to_str().unwrap()], "");

@@ -11,8 +11,8 @@ use tollgate::limit::time::Micros;
 
 use crate::support::exact_log::exact_wait;
 use crate::support::steps::{
-    START, Step, bucket, bucket_policies, calendar_policies, counter_policies, fixed_policies, histories, log_policies, policy_of,
-    runner, with_limits,
+    START, Step, bucket, bucket_policies, calendar_policies, counter_policies, fixed_policies, histories, log_policies,
+    policy_of, runner, with_limits,
 };
 
 /// Every charge, with its instant. The model computes the remaining units from all of them.

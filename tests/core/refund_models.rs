@@ -327,8 +327,12 @@ impl Ledger {
                         Rule::SlidingWindow | Rule::SlidingLog(_) if span >= quota.window => break,
                         Rule::SlidingCounter(ticks) if ticks.strict && span >= quota.window => break,
                         Rule::SlidingCounter(ticks)
-                            if !ticks.strict && to.at / ticks.length() - from.at / ticks.length()
-                                >= quota.window / ticks.length() => break,
+                            if !ticks.strict
+                                && to.at / ticks.length() - from.at / ticks.length()
+                                    >= quota.window / ticks.length() =>
+                        {
+                            break;
+                        }
                         Rule::FixedWindow(Anchor::Calendar(calendar)) if to.at >= calendar.window(from.at).end => break,
                         Rule::FixedWindow(Anchor::Clock) if to.at / quota.window > from.at / quota.window => break,
                         // Refunds change where windows begin; two windows cover any such span.

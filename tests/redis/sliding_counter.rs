@@ -51,8 +51,7 @@ fn incr(key: &str, second: u64, times: u64) {
 /// The other program reads the sum of the last seconds.
 fn sum(key: &str, seconds: u64) -> u64 {
     let names: Vec<String> = (NOW + 1 - seconds..=NOW).map(|second| name(key, second)).collect();
-    let counts: Vec<Option<u64>> =
-        redis::cmd("MGET").arg(&names).query(&mut shared().connection().unwrap()).unwrap();
+    let counts: Vec<Option<u64>> = redis::cmd("MGET").arg(&names).query(&mut shared().connection().unwrap()).unwrap();
     counts.into_iter().flatten().sum()
 }
 
@@ -142,9 +141,7 @@ fn corrupt_counts_refuse_and_negative_ones_count_as_zero() {
             refuses(&runtime, &redis, &subject_of(&key), value);
             assert_eq!(command::<String>(&["GET", &name(&key, second)]), value);
         }
-        for (kind, written) in
-            [("RPUSH", &["x"][..]), ("SADD", &["x"]), ("HSET", &["x", "y"]), ("ZADD", &["1", "x"])]
-        {
+        for (kind, written) in [("RPUSH", &["x"][..]), ("SADD", &["x"]), ("HSET", &["x", "y"]), ("ZADD", &["1", "x"])] {
             let key = unique("corrupt");
             command::<u64>(&[&[kind, &name(&key, second)], written].concat());
             refuses(&runtime, &redis, &subject_of(&key), kind);
@@ -260,9 +257,8 @@ fn nodes_of_one_file_share_counters_across_policies() {
 #[test]
 fn quotas_of_a_check_count_on_shared_counters() {
     for store in ["", &format!("store: {{redis: [{}], timeout: 5s}}", shared().url())] {
-        let policy = |more: &str| {
-            format!("{{algorithm: sliding-counter, tick: 10s, inline: true{more}, quotas: [9 per 10m]}}")
-        };
+        let policy =
+            |more: &str| format!("{{algorithm: sliding-counter, tick: 10s, inline: true{more}, quotas: [9 per 10m]}}");
         let file =
             file_with(&format!("{store}\npolicies:\n  all: {}\n  own: {}\n", policy(", shared: true"), policy("")));
         let (node, key) = (Node::with_config(&file), unique("inline"));
@@ -333,7 +329,8 @@ fn clock_behind_counts_the_tick_that_the_old_one_began() {
         let policy = Arc::new(counters(&[(5, 5 * length)], Ticks::new(length, strict, false)));
         let subject = subject(policy, &unique("behind"));
         let edge = START / length * length;
-        let allowed = |now| runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap().ruling.verdicts[0].allowed;
+        let allowed =
+            |now| runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap().ruling.verdicts[0].allowed;
         assert_eq!((0..5).filter(|step| allowed(edge + step)).count(), 5);
         assert!(!allowed(edge - 200_000) && !allowed(edge - 1) && !allowed(edge + 5 * length - 1));
         assert_eq!(allowed(edge + 5 * length), !strict);

@@ -161,7 +161,8 @@ pub fn counter_policies() -> impl Strategy<Value = Policy> {
     let windows = prop::sample::subsequence(vec![1, 2, 3, 15, 60, 120], 1..=3);
     (tick, windows, prop::collection::vec(limit(), 3), any::<(bool, bool)>()).prop_map(
         |(tick, windows, limits, (strict, shared))| {
-            let quotas: Vec<_> = limits.into_iter().zip(windows).map(|(limit, window)| (limit, window * tick)).collect();
+            let quotas: Vec<_> =
+                limits.into_iter().zip(windows).map(|(limit, window)| (limit, window * tick)).collect();
             counters(&quotas, Ticks::new(tick, strict, shared))
         },
     )
@@ -184,7 +185,14 @@ pub fn span(quota: &Quota) -> Micros {
 
 /// Policies of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies(), log_policies(), counter_policies()]
+    prop_oneof![
+        policies(),
+        fixed_policies(),
+        calendar_policies(),
+        bucket_policies(),
+        log_policies(),
+        counter_policies()
+    ]
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.

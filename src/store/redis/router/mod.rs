@@ -177,7 +177,9 @@ impl Router {
                 if can_do_without_metas(&target.subject.policy, work, metas) {
                     self.moving.note(slot, self.topology.clock().now());
                 } else if waits_in_vain(&target.subject.policy, budget) {
-                    return Err(StoreError::Refused("TRYAGAIN: the slot of the key is moving to another server".into()));
+                    return Err(StoreError::Refused(
+                        "TRYAGAIN: the slot of the key is moving to another server".into(),
+                    ));
                 } else {
                     budget.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
                 }
