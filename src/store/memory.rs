@@ -17,7 +17,7 @@ use crate::clock::{Clock, Step};
 use crate::limit::counter::Ticks;
 use crate::limit::history::Counting;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
 
 mod capacity;
@@ -303,7 +303,7 @@ fn counters_of(subject: &Subject) -> &str {
 }
 
 fn is_shared(policy: &Policy) -> bool {
-    Ticks::of(policy).is_some_and(|ticks| ticks.shared)
+    policy.algorithm == Algorithm::SlidingCounter && Ticks::of(policy).is_some_and(|ticks| ticks.shared)
 }
 
 /// A step that panics leaves no state that later steps must not see, so poisoning is ignored.

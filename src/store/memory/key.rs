@@ -11,7 +11,7 @@ use crate::limit::counter::Ticks;
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::refunds::{self, Receipt, is_tentative};
 use crate::limit::state::State;
@@ -240,15 +240,17 @@ impl KeyState {
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
-        let mut states: States = match Ticks::of(policy) {
-            None => quotas.iter().map(|quota| self.remove(quota)).collect(),
-            Some(_) => smallvec![self.remove(&quotas[0]); quotas.len()],
+        let is_counter = policy.algorithm == Algorithm::SlidingCounter;
+        // The quotas of a counter share its state.
+        let mut states: States = match is_counter {
+            true => smallvec![self.remove(&quotas[0]); quotas.len()],
+            false => quotas.iter().map(|quota| self.remove(quota)).collect(),
         };
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
         let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
-        let counters = if Ticks::of(policy).is_some() { 1 } else { quotas.len() };
-        let charged = quotas.iter().zip(states).take(counters).filter(|(_, state)| !state.is_new());
+        let stored = if is_counter { 1 } else { quotas.len() };
+        let charged = quotas.iter().zip(states).take(stored).filter(|(_, state)| !state.is_new());
         self.held.extend(charged.map(held));
         Taken { ruling, at: now, tentative }
     }
@@ -303,7 +305,6 @@ mod tests {
 
     use super::*;
     use crate::limit::key::Fingerprinter;
-    use crate::limit::policy::Algorithm;
 
     #[test]
     fn a_record_keeps_no_policy_with_its_lists() {
