@@ -67,7 +67,6 @@ fn counter(quotas: &[(u64, Micros)]) -> Arc<Policy> {
     policy_by(Algorithm::SlidingCounter, Rule::SlidingCounter(ticks), quotas)
 }
 
-/// Sliding windows, and other algorithms for comparison.
 fn policies() -> [(&'static str, Arc<Policy>); 4] {
     [("1 quota", policy(ONE)), ("3 quotas", policy(THREE)), ("a log", log(ONE)), ("3 of a counter", counter(THREE))]
 }

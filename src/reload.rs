@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use crate::access::Access;
 use crate::clock::unix_micros;
-use crate::config::{Config, Fault, Faults, Limits, Running, ServerTls, Setup, Watched};
+use crate::config::{Config, Fault, Faults, Limits, Running, ServerTls, Setup, Watched, is_standard_input};
 use crate::engine::{Changes, Engine};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -121,6 +121,9 @@ impl Reloader {
         if !self.lasting {
             let from = match &self.setup.file {
                 None => "the node runs by its built-in policies",
+                Some(path) if is_standard_input(path) => {
+                    "the configuration was read from standard input, which cannot be read again"
+                }
                 Some(_) => "the configuration was read from a pipe or device, which cannot be read again",
             };
             tracing::warn!(why, from, "nothing to load again");

@@ -117,7 +117,6 @@ const MODULES: &[(&str, &[&str])] = &[
             "workers",
         ],
     ),
-    // Dispatches.
     ("main", &["cli"]),
 ];
 
@@ -327,7 +326,6 @@ fn faults(file: &Path, code: &str, dependencies: &[String]) -> Vec<String> {
     paths(code).into_iter().filter(forbidden).map(fault).collect()
 }
 
-/// Forbidden paths of a load generator module: modules below it, and internals of the product.
 fn faults_of_bench(file: &Path, code: &str, modules: &[&str]) -> Vec<String> {
     let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     let above = modules.iter().position(|module| *module == name).unwrap_or(modules.len());
@@ -410,14 +408,12 @@ fn paths(code: &str) -> Vec<String> {
     found
 }
 
-/// The names of Cargo.toml's dependencies, as code writes them.
 fn dependencies(manifest: &str) -> Vec<String> {
     let section = manifest.split("[dependencies]\n").nth(1).unwrap_or_default();
     let lines = section.lines().take_while(|line| !line.starts_with('['));
     lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.replace('-', "_")).collect()
 }
 
-/// Comment lines with more than [`MAX_WIDTH`] columns.
 fn wide_comments(file: &Path, code: &str) -> Vec<String> {
     let mark = if file.extension().is_some_and(|extension| extension == "lua") { "--" } else { "//" };
     let is_wide = |line: &str| line.trim_start().starts_with(mark) && line.chars().count() > MAX_WIDTH;

@@ -26,7 +26,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const KEYS: u64 = 1000;
 
-/// The largest latency that is counted, us.
 const LONGEST: u64 = 60_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -79,7 +78,6 @@ async fn call(url: String, mut calls: mpsc::UnboundedReceiver<Instant>) -> Resul
             let command = command(&policy, &work, number % KEYS, By::Hash);
             tokio::spawn(async move {
                 let answer = command.query_async::<redis::Value>(&mut connection).await;
-                // The receiver waits for all of them.
                 let _ = told.send(answer.map(|_| due.elapsed()));
             });
         }

@@ -1,10 +1,7 @@
 //! A handwritten rate limiter, as articles describe it. Each key and quota has a counter for every
-//! second. An MGET reads the counters of the window, and a small script counts the request. The
-//! benchmarks compare it with Tollgate, and it is written with care. It uses one multiplexed
-//! connection and no Nagle. One round trip reads all quotas, and one charges them all.
+//! second. One round trip reads all quotas by MGET, and one charges them all by a script.
 //!
-//! Its faults are inherent. It reads first and charges afterwards, so all concurrent callers pass.
-//! Counters of whole seconds are coarse.
+//! Its faults are inherent: all callers pass that read before the others charge.
 //!
 //! `cargo run --release -p tollgate-bench --example by_hand -- 127.0.0.1:7080
 //! redis://127.0.0.1:6379 1000/10 5000/60`
@@ -149,7 +146,6 @@ impl Limiter {
     }
 }
 
-/// One shared connection of either kind.
 #[derive(Clone)]
 enum Redis {
     Single(MultiplexedConnection),
@@ -186,7 +182,6 @@ impl Redis {
     }
 }
 
-/// Calls EVALSHA, and loads the script when the server does not know it.
 async fn invoke(
     connection: &mut impl ConnectionLike,
     script: &Script,

@@ -23,10 +23,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects.
-    ///
-    /// # Errors
-    /// When nothing listens there, as a sentence for users.
     pub(super) async fn start(target: Target, template: Template, random: Random) -> Result<Self, String> {
         let connection = Connection::open(&target).await.map_err(|error| format!("{target}: {error}"))?;
         Ok(Self { target, connection: Some(connection), template, random })
@@ -70,7 +66,6 @@ impl Client {
     }
 }
 
-/// An open call. A call that is dropped before its end counts as unanswered.
 struct Call<'a> {
     turns: &'a Turns,
     /// None after it is recorded.

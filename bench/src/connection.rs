@@ -11,13 +11,11 @@ use tollgate::cli::target::Target;
 
 use super::response::Failure;
 
-/// The timeout for a connection attempt.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest head of an answer, bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
-/// Longest answer, bytes.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -26,7 +24,6 @@ pub(super) struct Connection {
     buffer: Vec<u8>,
 }
 
-/// One answer.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     pub(super) status: u16,
@@ -35,11 +32,9 @@ pub(super) struct Answer<'a> {
     pub(super) kept: bool,
 }
 
-/// The head of an answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
-    /// The start and end of the body in the buffer.
     body: (usize, usize),
     kept: bool,
 }
@@ -120,7 +115,6 @@ fn head(bytes: &[u8]) -> Result<Option<Head>, Failure> {
     Ok(Some(Head { status, body: (start, start + body), kept }))
 }
 
-/// `HTTP/1.1 200 OK`
 fn status_line(line: &[u8]) -> Option<(u16, bool)> {
     let rest = line.strip_prefix(b"HTTP/1.")?;
     let status = decimal(rest.get(2..5)?).filter(|status| (200..=599).contains(status))?;

@@ -17,7 +17,6 @@ use tollgate::limit::time::Micros;
 /// The place of a key's number in a body. JSON never contains it as such.
 pub(super) const PLACEHOLDER: char = '\u{FFFF}';
 
-/// Another rate limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Service {
     Throttlecrab,
@@ -26,7 +25,6 @@ pub(super) enum Service {
     Envoy,
 }
 
-/// The request format.
 #[derive(Debug, Clone)]
 pub(super) enum Dialect {
     Tollgate { batch: Option<u32> },
@@ -61,7 +59,6 @@ impl Dialect {
         }
     }
 
-    /// Checks per call.
     pub(super) fn checks_per_call(&self) -> u64 {
         match self {
             Self::Tollgate { batch } => batch.unwrap_or(1).into(),

@@ -6,21 +6,18 @@ use std::str::FromStr;
 use super::random::Random;
 use super::zipf::Zipf;
 
-/// Largest number of keys.
 const MAX_KEYS: u64 = 1_000_000_000_000;
 
 /// A distribution over the keys 0, 1, 2, ...
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Keys {
     One,
-    /// This number of equally frequent keys.
     Uniform(u64),
     /// A few frequent keys and many rare ones, as in real traffic.
     Zipf(Zipf),
 }
 
 impl Keys {
-    /// Draws a key.
     pub(super) fn pick(&self, random: &mut Random) -> u64 {
         match self {
             Self::One => 0,
@@ -29,7 +26,6 @@ impl Keys {
         }
     }
 
-    /// The number of keys.
     pub(super) fn count(&self) -> u64 {
         match self {
             Self::One => 1,

@@ -2,12 +2,10 @@
 //!
 //! In a closed loop each connection sends its next call after each answer. This finds the highest
 //! rate. In an open loop (`--rate`) checks fall due at a constant rate, answered or not. Latency
-//! counts from the instant at which a check was due. So each check that a pause of the service
-//! delays shows the pause, as callers would see it. At the end, a check that was not sent or not
-//! answered counts with its wait until then.
+//! counts from the instant at which a check was due, so it includes each pause of the service.
 //!
 //! The generator shares a machine with the measured service, so it is frugal. A request is a
-//! rendered template in which only the digits of the key change. An answer is searched, not parsed.
+//! template in which only the digits of the key change. An answer is searched, not parsed.
 //!
 //! The modules are declared in reading order; each imports only modules above it:
 //!

@@ -28,7 +28,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The request to `target`.
     pub(super) fn template(&self, target: &Target) -> Result<Template, String> {
         Template::new(target, &self.dialect, &self.subject, self.keys.count(), self.token.as_deref())
     }

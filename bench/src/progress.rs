@@ -11,7 +11,6 @@ use super::shared::{Shared, Timing};
 pub(super) struct Progress {
     /// Counts checks, or ms if a duration ends the run.
     bar: ProgressBar,
-    /// Calls answered at the last update, and its time.
     last: (u64, Micros),
 }
 

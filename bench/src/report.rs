@@ -13,17 +13,13 @@ use super::response::SOURCES;
 use super::tally::Tally;
 use super::watch::INTERRUPTED;
 
-/// Reported percentiles.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
 #[derive(Debug)]
 pub(super) struct Report {
-    /// The arguments of the run.
     settings: Map<String, Value>,
     tally: Tally,
-    /// The duration of the counted part, us.
     took: Micros,
-    /// The reason for an early end.
     note: Option<&'static str>,
     /// The text of the first failure that has one.
     first_failure: Option<String>,
@@ -40,7 +36,6 @@ impl Report {
         Self { settings: settings(plan), tally, took, note, first_failure }
     }
 
-    /// Whether the run succeeded: it has answers and no failures, and only the user ended it early.
     pub(super) fn is_all_answered(&self) -> bool {
         self.failed() == 0 && self.tally.answered() > 0 && self.note.is_none_or(|note| note == INTERRUPTED)
     }
@@ -50,7 +45,6 @@ impl Report {
         self.tally.failed()
     }
 
-    /// Decisions a second.
     fn rate(&self) -> f64 {
         if self.took == 0 { 0.0 } else { self.tally.answered() as f64 * 1e6 / self.took as f64 }
     }

@@ -12,10 +12,8 @@ use tollgate::config::visible;
 
 use super::dialect::{Dialect, Service};
 
-/// The values of `source` that are counted.
 pub(super) const SOURCES: [&str; 4] = ["store", "prefilter", "fallback", "list"];
 
-/// The decisions in the answer to one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Verdicts {
     pub(super) allowed: u64,
@@ -32,14 +30,12 @@ impl Verdicts {
     }
 }
 
-/// Why a check failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Failure {
     /// No connection, or a broken one.
     Broken(String),
     Closed,
     Status(u16),
-    /// An unexpected form of HTTP or of the answer.
     Malformed,
     /// A batch item without a decision.
     Refused,

@@ -18,10 +18,6 @@ use super::worker::{WorkerHandle, spawn};
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// Runs the plan to its end, or until ctrl-c.
-///
-/// # Errors
-/// When it cannot start.
 pub(super) fn run(plan: Plan) -> Result<Report, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(run_loop(Arc::new(plan)))

@@ -23,13 +23,10 @@ const LONGEST_NAP: Micros = 50_000;
 pub(super) struct Schedule {
     /// us between two calls of this thread, as a fraction.
     interval: (u64, u64),
-    /// When the first call is due.
     first: Micros,
-    /// No call is due from this instant on.
     until: Micros,
     /// Calls that have fallen due.
     released: AtomicU64,
-    /// Due calls that are not yet sent.
     due: Semaphore,
     sent: AtomicU64,
 }
@@ -44,7 +41,6 @@ impl Schedule {
         Self { interval: (micros, rate), first, until: timing.until, released, due, sent }
     }
 
-    /// Waits for the next call and returns the instant at which it was due. None after the last.
     pub(super) async fn turn(&self) -> Option<Micros> {
         self.due.acquire().await.ok()?.forget();
         Some(self.due_at(self.sent.fetch_add(1, Ordering::Relaxed)))

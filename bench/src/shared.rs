@@ -9,12 +9,10 @@ use tollgate::limit::time::Micros;
 
 use super::response::problem_text;
 
-/// State of all threads.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) clock: Clock,
     stopped: AtomicBool,
-    /// Checks that are not yet claimed.
     left: AtomicU64,
     /// Completed calls, also of the warm-up.
     answered: AtomicU64,
@@ -27,9 +25,7 @@ pub(super) struct Shared {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
     pub(super) started: Micros,
-    /// The end of the warm-up.
     pub(super) counted_from: Micros,
-    /// No call is sent from this instant on.
     pub(super) until: Micros,
 }
 
@@ -46,13 +42,11 @@ impl Shared {
         }
     }
 
-    /// Claims `checks` from the remaining ones.
     pub(super) fn claim(&self, checks: u64) -> bool {
         let less = |left: u64| left.checked_sub(checks);
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Whether too few checks remain for a call of `checks`.
     pub(super) fn is_claimed(&self, checks: u64) -> bool {
         self.left.load(Ordering::Relaxed) < checks
     }
@@ -65,7 +59,6 @@ impl Shared {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Claimed checks out of the counted `of`.
     pub(super) fn claimed(&self, of: u64) -> u64 {
         of.saturating_sub(self.left.load(Ordering::Relaxed))
     }
@@ -80,7 +73,6 @@ impl Shared {
         }
     }
 
-    /// The first failure that has a text.
     pub(super) fn first_failure(&self) -> Option<String> {
         self.first_failure.get().cloned()
     }
@@ -100,7 +92,6 @@ impl Shared {
         self.abandoned.send_replace(true);
     }
 
-    /// Completes when open calls are abandoned.
     pub(super) async fn abandoned(&self) {
         let _ = self.abandoned.subscribe().wait_for(|abandoned| *abandoned).await;
     }

@@ -19,12 +19,10 @@ pub(super) struct Tally {
     pub(super) verdicts: Verdicts,
     /// Checks without a decision, by reason.
     pub(super) failures: BTreeMap<Failure, u64>,
-    /// Checks that were sent.
     pub(super) asked: u64,
     /// Checks that were due before the end and never sent: the service could not follow the open
     /// loop.
     pub(super) behind: u64,
-    /// The time of the last answer.
     pub(super) last: Micros,
 }
 
@@ -59,13 +57,11 @@ impl Tally {
         self.fail(Failure::Unanswered, checks);
     }
 
-    /// Records a call that was due at `due` and not yet sent.
     pub(super) fn record_unsent(&mut self, due: Micros, now: Micros, checks: u64) {
         self.latency.saturating_record(now.saturating_sub(due).max(1));
         self.behind += checks;
     }
 
-    /// Adds the counts of another thread.
     pub(super) fn merge(&mut self, other: Self) {
         // Both have the same bounds.
         let _ = self.latency.add(&other.latency);

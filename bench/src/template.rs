@@ -7,7 +7,6 @@ use super::dialect::{Dialect, PLACEHOLDER, Subject};
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     bytes: Vec<u8>,
-    /// The start of each key's number.
     placeholders: Vec<usize>,
     /// All numbers are as long as the longest, so the length of the body never changes.
     digits: usize,
@@ -51,7 +50,6 @@ impl Template {
         Ok(Self { bytes, placeholders, digits })
     }
 
-    /// The request for the keys that `pick` returns.
     pub(super) fn render(&mut self, mut pick: impl FnMut() -> u64) -> &[u8] {
         for placeholder in &self.placeholders {
             let mut rest = pick();

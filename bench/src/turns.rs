@@ -10,7 +10,6 @@ use super::schedule::Schedule;
 use super::shared::{Shared, Timing};
 use super::tally::Tally;
 
-/// State that the connections of a thread share.
 #[derive(Debug)]
 pub(super) struct Turns {
     pub(super) plan: Arc<Plan>,
@@ -22,12 +21,10 @@ pub(super) struct Turns {
     tally: Mutex<Tally>,
 }
 
-/// The start of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
     /// Latency counts from this instant.
     from: Micros,
-    /// Whether the warm-up was over.
     counted: bool,
 }
 

@@ -10,7 +10,6 @@ use super::tally::Tally;
 /// Longest wait for the last answers, and for the first answer of a run, us.
 const MAX_SILENCE: Micros = 5_000_000;
 
-/// The note of a run that the user ended.
 pub(super) const INTERRUPTED: &str = "interrupted";
 
 #[derive(Debug)]
@@ -23,11 +22,9 @@ pub(super) struct Watch<'a> {
     answered: (u64, Micros),
     /// The time since when no call is sent.
     over: Option<Micros>,
-    /// The reason for an early end.
     note: Option<&'static str>,
 }
 
-/// The end of a run.
 #[derive(Debug)]
 pub(super) struct End {
     /// The time until which checks were sent, or a fixed number of checks was answered.
@@ -73,7 +70,6 @@ impl<'a> Watch<'a> {
         self.shared.stop();
     }
 
-    /// Ends the run and returns the time and the reason.
     pub(super) fn end(mut self, tally: &Tally) -> End {
         self.progress.end();
         let now = self.shared.clock.now();

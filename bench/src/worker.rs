@@ -14,14 +14,12 @@ use super::shared::{Shared, Timing};
 use super::tally::Tally;
 use super::turns::Turns;
 
-/// A started thread.
 #[derive(Debug)]
 pub(super) struct WorkerHandle {
     /// Completes when all its connections are open.
     pub(super) ready: oneshot::Receiver<Result<(), String>>,
     /// Starts its calls.
     pub(super) begin: oneshot::Sender<Timing>,
-    /// Completes at the end.
     pub(super) tally: oneshot::Receiver<Result<Tally, String>>,
 }
 

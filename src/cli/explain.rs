@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{fail, load, shown, tell};
 use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
-use crate::limit::key::MAX_KEY_BYTES;
+use crate::limit::key::check_length;
 use crate::limit::lists::Found;
 use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::quota::{Quota, Rate, Rule};
@@ -19,7 +19,7 @@ use crate::store::redis::protocol::keys::Tag;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration with the policy.
+    /// The configuration with the policy; `-` is standard input.
     file: PathBuf,
     /// The policy's name.
     policy: String,
@@ -43,11 +43,9 @@ fn explain(args: &Args) -> Result<Value, String> {
     let by_name = &config.policies.by_name;
     let policy = by_name.get(&args.policy).ok_or_else(|| {
         let known: Vec<_> = by_name.keys().map(String::as_str).collect();
-        format!("{} has no policy {:?}: there are {}", args.file.display(), args.policy, known.join(", "))
+        format!("{} has no policy {:?}: there are {}", config.policies.origin, args.policy, known.join(", "))
     })?;
-    if !(1..=MAX_KEY_BYTES).contains(&args.key.len()) {
-        return Err(format!("a key has 1 to {MAX_KEY_BYTES} bytes, not {}", args.key.len()));
-    }
+    check_length(&args.key).map_err(|wrong| format!("the key {wrong}"))?;
     let key = policy.key_type.normalise(&args.key).map_err(|why| format!("the key {:?} {why}", args.key))?;
     let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, &args.key));
     let (answer, counted) = match policy.applied(&key, &args.key) {
@@ -56,7 +54,7 @@ fn explain(args: &Args) -> Result<Value, String> {
         Applied::Counted(policy) => ("counted", Some(policy)),
     };
     Ok(json!({
-        "file": args.file,
+        "file": config.policies.origin,
         "policy": policy.name,
         "algorithm": policy.algorithm.name(),
         "key": args.key,

@@ -9,10 +9,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::{complain, fail, load, tell};
-use crate::config::Policies;
+use crate::config::{Policies, is_standard_input};
 use crate::limit::policy::Policy;
 
 mod access_log;
+
+mod client;
 
 mod entry;
 
@@ -44,7 +46,8 @@ port, or before an address) or with the addresses of X-Forwarded-For, of which t
 as
   {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
 where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, else microseconds.
-`cost` is 1 if left out, and what else is there does not matter. Time never goes back: a line from before its
+`cost` is 1 if left out, and what else is there does not matter. An address counts without its port, its brackets and its
+zone. Time never goes back: a line from before its
 predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.
 
 Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log cannot be read, or no line of it, or the report
@@ -53,7 +56,7 @@ cannot be written, or the command line is wrong.
   tollgate replay tollgate.yaml --policy per-ip --policy login --log access.log
   zcat $(ls -rv access.log.*.gz) | tollgate replay tollgate.yaml --policy api-key --log - --key user --json")]
 pub(super) struct Args {
-    /// The configuration with the policies.
+    /// The configuration with the policies; `-` is standard input.
     file: PathBuf,
     /// A policy to try; give several to compare them.
     #[arg(long = "policy", value_name = "P", default_value = "default")]
@@ -91,7 +94,9 @@ enum Failure {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let options = LogOptions { format: args.format, key: args.key.clone(), cost: args.cost.clone() };
-    let replayed = policies(args).and_then(|policies| run::replay(&policies, &args.logs, &options, args.top.into()));
+    let replayed = one_reader(args)
+        .and_then(|()| policies(args))
+        .and_then(|policies| run::replay(&policies, &args.logs, &options, args.top.into()));
     match replayed {
         Ok(outcome) => {
             outcome.unreadable.iter().for_each(|line| complain(line));
@@ -100,6 +105,15 @@ pub(super) fn run(args: &Args) -> ExitCode {
         }
         Err(Failure::Usage(reason)) => fail(&reason, 1),
         Err(Failure::Log(reason)) => fail(&reason, 2),
+    }
+}
+
+/// Rejects two readers of standard input: the second one would find nothing.
+fn one_reader(args: &Args) -> Result<(), Failure> {
+    let inputs = args.logs.iter().chain([&args.file]).filter(|path| is_standard_input(path));
+    match inputs.count() {
+        0 | 1 => Ok(()),
+        _ => Err(Failure::Usage("only one of the configuration and the logs can be standard input".to_owned())),
     }
 }
 

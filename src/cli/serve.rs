@@ -25,7 +25,8 @@ const CONFIG: &str = "TOLLGATE_CONFIG";
 /// A flag beats its environment variable, which beats the file.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration. Without one, that which TOLLGATE_CONFIG names, or else the built-in example policies.
+    /// The configuration; `-` is standard input. Without one, that which TOLLGATE_CONFIG names, or else the built-in
+    /// example policies.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     /// The same.

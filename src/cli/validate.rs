@@ -7,8 +7,8 @@ use super::{load, say, tell};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration to read. TOLLGATE_LISTEN, TOLLGATE_ADMIN_LISTEN and TOLLGATE_STORE beat it, as for `serve`;
-    /// what the variables OTEL_* say of traces is read by `serve` alone.
+    /// The configuration to read; `-` is standard input. TOLLGATE_LISTEN, TOLLGATE_ADMIN_LISTEN and TOLLGATE_STORE
+    /// beat it, as for `serve`; what the variables OTEL_* say of traces is read by `serve` alone.
     file: PathBuf,
 }
 
@@ -21,7 +21,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             };
             config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
             config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
-            let told = format!("{}: valid, {policies}\n", args.file.display());
+            let told = format!("{}: valid, {policies}\n", config.policies.origin);
             tell(&told, ExitCode::SUCCESS, 1)
         }
         Err(faults) => {

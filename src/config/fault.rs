@@ -68,6 +68,8 @@ impl Faults {
     /// `value` if there is one and no fault was noted, otherwise the faults, by place.
     pub(super) fn conclude<T>(mut self, value: Option<T>) -> Result<T, Self> {
         self.found.sort();
+        // Aliases repeat the faults of a value.
+        self.found.dedup();
         debug_assert!(value.is_some() || !self.found.is_empty(), "a missing value must have a fault");
         value.filter(|_| self.found.is_empty()).ok_or(self)
     }

@@ -17,6 +17,8 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 pub(super) struct Files {
     /// The folder of the configuration: relative paths start here.
     folder: PathBuf,
+    /// The configuration, unless it is no file.
+    itself: Option<PathBuf>,
     read: Vec<Watched>,
     /// Warnings about files that others may write, or secrets that others may read.
     open: Vec<String>,
@@ -48,8 +50,9 @@ impl Files {
     pub(super) fn beside(source: &Source) -> Self {
         let parent = |file: &Watched| file.path().parent().map(Path::to_owned);
         let folder = source.file.as_ref().and_then(parent).unwrap_or_default();
+        let itself = source.file.as_ref().map(|file| file.path().to_owned());
         let open = source.file.iter().filter_map(|file| permissions(file.path(), WRITABLE)).collect();
-        Self { folder, read: source.file.clone().into_iter().collect(), open }
+        Self { folder, itself, read: source.file.clone().into_iter().collect(), open }
     }
 
     /// The files read so far, and warnings about their permissions.
@@ -68,7 +71,7 @@ impl Files {
 
     /// Warns if others may read the configuration itself, because it holds a password.
     pub(super) fn warn_of_readers(&mut self) {
-        let itself = self.read.first().and_then(|file| permissions(file.path(), READABLE));
+        let itself = self.itself.as_deref().and_then(|path| permissions(path, READABLE));
         self.open.extend(itself);
     }
 

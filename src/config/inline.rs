@@ -8,6 +8,7 @@ use super::fault::{Fault, Faults, Place};
 use super::form::Form;
 use super::quota;
 use super::raw::{Member, Node, Value};
+use super::settings::window;
 use super::version;
 
 /// A value as a request writes it.
@@ -84,14 +85,18 @@ fn item(quota: usize, written: &QuotaSpec, faults: &mut Faults) -> Node {
 }
 
 fn members(quota: usize, written: &[(String, QuotaSpec)], faults: &mut Faults) -> Vec<Member> {
+    let known = || window::SHAPE.known.iter().chain(window::SHAPE.checked);
     let member = |(number, (key, value)): (usize, &(String, QuotaSpec))| {
         let place = Place::Asked { quota, member: Some(number) };
         if written.iter().take(number).any(|(before, _)| before == key) {
             faults.note(place, format!("`{key}` is given more than once"));
         }
-        Member { place, key: key.clone(), node: Node { place, name: format!("`{key}`"), value: scalar(value) } }
+        // Many clients write an absent member so.
+        let is_absent = *value == QuotaSpec::Nothing && known().any(|name| name == key);
+        let node = || Node { place, name: format!("`{key}`"), value: scalar(value) };
+        (!is_absent).then(|| Member { place, key: key.clone(), node: node() })
     };
-    written.iter().enumerate().map(member).collect()
+    written.iter().enumerate().filter_map(member).collect()
 }
 
 /// The contents of a collection are irrelevant: no collection is valid here.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::limit::key::KeyType;
 use crate::limit::lists::{Line, Lists};
-use crate::limit::matches::Matches;
+use crate::limit::matches::{Matches, Pattern};
 use crate::limit::policy::Policy;
 use crate::limit::quota::Quota;
 
@@ -65,13 +65,17 @@ fn list(member: &Member, key_type: KeyType, faults: &mut Faults) -> Matches<Entr
     for MatcherKind { many, example, read, .. } in MATCHER_KINDS {
         for node in items(&section, many, example, faults) {
             if let Some(matcher) = read(node, key_type, faults) {
-                insert(&mut found, &matcher, node.place, Vec::new(), faults);
+                insert(&mut found, matcher.pattern(), node.place, Vec::new(), faults);
             }
         }
     }
-    if MATCHER_KINDS.iter().all(|kind| section.member(kind.many).is_none()) {
+    let all = section.member(list::ALL.name);
+    if let Some(node) = all.filter(|_| section.read(&list::ALL, faults) == Some(true)) {
+        insert(&mut found, Pattern::All, node.place, Vec::new(), faults);
+    }
+    if all.is_none() && MATCHER_KINDS.iter().all(|kind| section.member(kind.many).is_none()) {
         section.note_missing(
-            &format!("`{}` is empty: name `keys`, `prefixes` or `cidrs`, or leave it out", member.key),
+            &format!("`{}` is empty: name `keys`, `prefixes`, `cidrs` or `all`, or leave it out", member.key),
             faults,
         );
     }
@@ -102,7 +106,7 @@ fn overrides(node: &Node, key_type: KeyType, form: Form, faults: &mut Faults) ->
         needs_zone |= zone::is_needed(form, quotas.as_deref());
         let quotas = quotas.unwrap_or_default();
         if let Some(matcher) = matcher.and_then(|node| matched(node, key_type, faults)) {
-            insert(&mut found, &matcher, item.place, quotas, faults);
+            insert(&mut found, matcher.pattern(), item.place, quotas, faults);
         }
     }
     (found, needs_zone)
@@ -126,15 +130,8 @@ fn matched<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
 }
 
 /// Adds an entry, or notes a duplicate.
-fn insert(
-    found: &mut Matches<EntrySpec>,
-    matcher: &Matcher<'_>,
-    place: Place,
-    quotas: Vec<Quota>,
-    faults: &mut Faults,
-) {
+fn insert(found: &mut Matches<EntrySpec>, pattern: Pattern<'_>, place: Place, quotas: Vec<Quota>, faults: &mut Faults) {
     let Place::At { line, .. } = place else { return };
-    let pattern = matcher.pattern();
     if let Some(first) = found.insert(pattern, EntrySpec { line, quotas }) {
         let shown = excerpt(&pattern.to_string());
         faults.note(place, format!("`{shown}` is here twice, first in line {}: keep one of them", first.line));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::limit::key::{KeyType, MAX_KEY_BYTES};
+use crate::limit::key::{KeyType, check_length};
 use crate::limit::matches::Pattern;
 use crate::limit::network::Network;
 
@@ -60,11 +60,8 @@ fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Matcher
 /// A text that may be a key or a prefix of one.
 fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
     let text = node.text_of_any_end(what, faults)?;
-    let fits = (1..=MAX_KEY_BYTES).contains(&text.len());
-    if !fits {
-        faults.note(node.place, format!("{} must have 1 to {MAX_KEY_BYTES} bytes, not {}", node.name, text.len()));
-    }
-    fits.then_some(text)
+    let refuse = |wrong| faults.note(node.place, format!("{} {wrong}", node.name));
+    check_length(text).map_err(refuse).ok().map(|()| text)
 }
 
 /// A network no smaller than the network that the policy counts as one key.
@@ -72,6 +69,11 @@ fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
     let text = node.text("a network such as `192.0.2.0/24`", faults)?;
     let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
     let network = parse(text).map_err(refuse).ok()?;
+    if let Some(meant) = network.inside_nat64() {
+        let sentence = format!("`{network}` matches no address, because NAT64 counts as IPv4: write `{meant}`");
+        faults.note(node.place, sentence);
+        return None;
+    }
     match key_type {
         KeyType::Ip { ipv6_prefix } if network.is_ipv6() && network.length() > ipv6_prefix => {
             let (whole, length) = (network.widened(ipv6_prefix), network.length());

@@ -15,6 +15,8 @@ mod setup;
 
 mod reader;
 
+mod anchors;
+
 mod raw;
 
 mod resolve;
@@ -94,7 +96,7 @@ pub use resolve::{built_in, load};
 pub use running::Running;
 pub use scalar::visible;
 pub use setup::Setup;
-pub use source::{Overrides, Source};
+pub use source::{Overrides, Source, is_standard_input, origin};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;
 pub use watched::Watched;

@@ -5,7 +5,7 @@
 use super::fault::Place;
 
 /// A value as written.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Node {
     /// A collection in block style is placed at its key, any other value where it begins.
     pub place: Place,
@@ -14,7 +14,7 @@ pub(super) struct Node {
     pub value: Value,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Value {
     /// An empty value, `~` or `null`.
     Empty,
@@ -29,7 +29,7 @@ pub(super) enum Value {
 }
 
 /// A key and its value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Member {
     pub place: Place,
     pub key: String,

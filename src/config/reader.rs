@@ -1,8 +1,8 @@
 //! Parses YAML into the tree of `raw.rs`.
 //!
 //! The tree comes from the parser's events and not from serde. Every fault needs a place, and one
-//! wrong value must not hide the next. The reader rejects anchors, aliases, tags, directives and a
-//! second document.
+//! wrong value must not hide the next. The reader rejects variables, tags, directives and a second
+//! document.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,12 +10,16 @@ use std::collections::hash_map::Entry;
 
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, StructureStyle, Tag};
 
+use super::anchors::{Anchors, merged};
 use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
 use super::scalar::excerpt;
 
 /// Deepest nesting of collections.
 const MAX_DEPTH: usize = 32;
+
+/// The key of members that belong to the mapping around it.
+const MERGE: &str = "<<";
 
 /// The tree of `text`; none after a syntax fault.
 pub(super) fn read(text: &str, faults: &mut Faults) -> Option<Node> {
@@ -25,11 +29,13 @@ pub(super) fn read(text: &str, faults: &mut Faults) -> Option<Node> {
     options.emit_unresolved_aliases = true;
     options.flow_nesting_limit = MAX_DEPTH;
     options.block_nesting_limit = MAX_DEPTH;
-    Reader { events: Parser::new_from_str_with_options(text, options), faults }.document()
+    let events = Parser::new_from_str_with_options(text, options);
+    Reader { events, anchors: Anchors::new(), faults }.document()
 }
 
 struct Reader<'text, 'faults> {
     events: Parser<'text, StrInput<'text>>,
+    anchors: Anchors,
     faults: &'faults mut Faults,
 }
 
@@ -64,25 +70,30 @@ impl<'text> Reader<'text, '_> {
 
     /// The node that `event` begins; none after a syntax fault.
     fn node(&mut self, event: Event<'text>, place: Place, name: String) -> Option<Node> {
-        let value = match event {
-            Event::Scalar(text, style, _, tag) => self.tagged(place, tag, scalar(&text, style)),
-            Event::SequenceStart(_, _, tag) => {
-                let items = self.items(&name)?;
-                self.tagged(place, tag, Value::List(items))
-            }
-            Event::MappingStart(_, _, tag) => {
-                let members = self.members()?;
-                self.tagged(place, tag, Value::Mapping(members))
-            }
+        let (anchor, tag, value) = match event {
+            Event::Scalar(text, style, anchor, tag) => (anchor, tag, self.scalar(&text, style, place)),
+            Event::SequenceStart(_, anchor, tag) => (anchor, tag, Value::List(self.items(&name)?)),
+            Event::MappingStart(_, anchor, tag) => (anchor, tag, Value::Mapping(self.members()?)),
+            Event::Alias(anchor) => (0, None, self.anchors.value(anchor, place, self.faults)),
             _ => {
-                self.faults.note(
-                    place,
-                    "an alias (`*name`) is not supported: write the value again, or in quotes if it begins with `*`",
-                );
-                Value::Refused
+                let sentence =
+                    "an alias (`*name`) without an anchor (`&name`) above it; a text that begins with `*` needs quotes";
+                self.faults.note(place, sentence);
+                (0, None, Value::Refused)
             }
         };
-        Some(Node { place, name, value })
+        let node = Node { place, name, value: self.tagged(place, tag, value) };
+        self.anchors.keep(anchor, &node);
+        Some(node)
+    }
+
+    fn scalar(&mut self, text: &str, style: ScalarStyle, place: Place) -> Value {
+        if style == ScalarStyle::SingleQuoted || !has_variable(text) {
+            return scalar(text, style);
+        }
+        let sentence = "variables such as `${NAME}` are not replaced: write the value, or the text in single quotes";
+        self.faults.note(place, sentence);
+        Value::Refused
     }
 
     fn tagged(&mut self, place: Place, tag: Option<Cow<'text, Tag>>, value: Value) -> Value {
@@ -102,14 +113,22 @@ impl<'text> Reader<'text, '_> {
     }
 
     fn members(&mut self) -> Option<Vec<Member>> {
-        let (mut members, mut first) = (Vec::new(), HashMap::new());
+        let (mut members, mut first, mut others) = (Vec::new(), HashMap::new(), Vec::new());
         loop {
             match self.next()? {
-                (Event::MappingEnd, _) => return Some(members),
+                (Event::MappingEnd, _) => {
+                    // The mapping's own members win, then those that are merged first.
+                    let is_new = |member: &Member| first.insert(member.key.clone(), member.place).is_none();
+                    members.extend(others.into_iter().filter(is_new));
+                    return Some(members);
+                }
                 (event, place) => {
                     let key = self.node(event, place, "a key".to_owned())?;
+                    let is_merge = matches!(&key.value, Value::Text { text, quoted: false } if text == MERGE);
                     let member = self.member(key)?;
-                    if !member.key.is_empty() {
+                    if is_merge {
+                        others.extend(merged(member.node, self.faults));
+                    } else if !member.key.is_empty() {
                         self.refuse_second(&member, &mut first);
                         members.push(member);
                     }
@@ -169,6 +188,18 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
     }
 }
 
+/// Whether `text` has a variable as shells and Compose files write it.
+fn has_variable(text: &str) -> bool {
+    text.split("${").skip(1).any(|rest| {
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        let ends = ["}", ":-", ":?", ":+", "-", "?", "+"];
+        !name.is_empty()
+            && !name.starts_with(|letter: char| letter.is_ascii_digit())
+            && ends.iter().any(|end| after.starts_with(end))
+    })
+}
+
 fn place(marker: Marker) -> Place {
     Place::At { line: marker.line(), column: marker.col() + 1 }
 }
@@ -189,7 +220,7 @@ fn advice(info: &str) -> &'static str {
     const MISREAD: [&str; 5] =
         ["mapping values", "expected key", "expected ','", "an anchor or alias", "unexpected character"];
     if MISREAD.iter().any(|words| info.contains(words)) {
-        " (lines of one mapping begin in one column, a `:` needs a blank behind it, and a value with `:`, `[`, `*` or `@` \
+        " (lines of one mapping begin in one column, a `:` needs a blank behind it, and a value with `:`, `[`, `{`, `*` or `@` \
          needs quotes)"
     } else {
         ""

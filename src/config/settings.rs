@@ -222,7 +222,7 @@ settings! {
         /// `/v1/usage` do not reach these counters.
         INLINE = "inline": Flag(false);
         /// Keys that the node denies without counting.
-        DENY = "deny": Own("`{keys: [...], prefixes: [...], cidrs: [...]}`, at least one of them", "none");
+        DENY = "deny": Own("`{keys: [...], prefixes: [...], cidrs: [...]}`, at least one of them, or `{all: true}`", "none");
         /// Keys that the node allows without counting.
         ALLOW = "allow": Own("the same", "none");
         /// Other quotas for some keys.
@@ -255,7 +255,8 @@ settings! {
     }
 
     key("", " of a key", "{type: ip}") {
-        /// `ip`: one address in several spellings is one key.
+        /// `ip`: one address in several spellings is one key. An address inside IPv4-mapped IPv6 or
+        /// `64:ff9b::/96` (NAT64) counts as IPv4.
         TYPE = "type": Choice<bool>(&[("ip", true), ("text", false)], false);
         /// An IPv6 network of this many bits counts as one key.
         IPV6_PREFIX = "ipv6_prefix": Integer(1..=128, 64);
@@ -268,6 +269,8 @@ settings! {
         PREFIXES = "prefixes": Own("list of texts", "none");
         /// Networks of addresses.
         CIDRS = "cidrs": Own("list of networks such as `192.0.2.0/24`", "none");
+        /// Every key: closes or opens the policy as a whole.
+        ALL = "all": Flag(false);
     }
 
     override_("", " of an override", "{match: {key: alice}, quotas: [5 per 1s]}") {

@@ -1,9 +1,10 @@
 //! The origin of a node's configuration, for reloads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::limit::time::Micros;
 
+use super::source::is_standard_input;
 use super::watched::is_other;
 use super::{Config, Faults, Overrides, Source, Watched, built_in, load};
 
@@ -32,7 +33,7 @@ impl Setup {
     /// # Errors
     /// As [`Setup::load`].
     pub fn load_again(&self, now: Micros) -> Result<Config, Faults> {
-        match self.file.as_deref().filter(|path| is_other(path)) {
+        match self.file.as_deref().filter(|path| !is_lasting(path)) {
             None => self.load(now),
             Some(path) => {
                 let faults = Faults::of_source(&path.display().to_string(), "it is no file");
@@ -43,6 +44,10 @@ impl Setup {
 
     /// Whether the file can be read again: a pipe, such as `/dev/stdin`, is read only once.
     pub fn is_lasting(&self) -> bool {
-        self.file.as_deref().is_some_and(|path| !is_other(path))
+        self.file.as_deref().is_some_and(is_lasting)
     }
+}
+
+fn is_lasting(path: &Path) -> bool {
+    !is_standard_input(path) && !is_other(path)
 }

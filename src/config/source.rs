@@ -3,10 +3,20 @@
 use std::path::Path;
 
 use super::fault::{Faults, Place};
-use super::watched::{Watched, watched};
+use super::watched::{Watched, bounded, watched};
 
 /// Largest configuration, bytes: far more than any needs, and a bound for files named by mistake.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Whether a path on the command line stands for standard input.
+pub fn is_standard_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// The name of a path in messages.
+pub fn origin(path: &Path) -> String {
+    if is_standard_input(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
 
 /// A configuration as text.
 #[derive(Debug, Clone, Default)]
@@ -33,19 +43,25 @@ pub struct Overrides {
 }
 
 impl Source {
-    /// The file at `path`.
+    /// The file at `path`, or standard input.
     ///
     /// # Errors
     /// When it cannot be read or is not UTF-8.
     pub fn read(path: &Path) -> Result<Self, Faults> {
-        let origin = path.display().to_string();
+        let origin = origin(path);
         let mut faults = Faults::new(&origin);
-        let (file, bytes) = watched(path, MAX_BYTES);
+        let (file, bytes) = match is_standard_input(path) {
+            true => (None, bounded(std::io::stdin(), MAX_BYTES).unwrap_or_else(|error| Err(error.to_string()))),
+            false => {
+                let (file, bytes) = watched(path, MAX_BYTES);
+                (Some(file), bytes)
+            }
+        };
         let bytes = bytes.map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
         let text = bytes.ok().and_then(|bytes| utf8(bytes, &mut faults));
         match faults.conclude(text) {
-            Ok(text) => Ok(Self { origin, text, file: Some(file) }),
-            Err(faults) => Err(faults.read_from(vec![file])),
+            Ok(text) => Ok(Self { origin, text, file }),
+            Err(faults) => Err(faults.read_from(file.into_iter().collect())),
         }
     }
 

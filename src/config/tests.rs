@@ -121,6 +121,54 @@ fn removed_tokens_of_a_public_listener_need_a_restart() {
 }
 
 #[test]
+fn aliases_and_merge_keys_share_parts_of_policies() {
+    let shared = loaded(
+        "policies:
+  a: &a
+    quotas: &quotas [5 per 1s]
+    key: &ip {type: ip}
+    shadow: true
+  b: *a
+  c: {<<: *a, quotas: [7 per 1s]}
+  d: {<<: [{key: *ip, shadow: false}, *a], inline: true}
+  e: {quotas: *quotas, \"shadow\": true, key: {<<: *ip}}
+",
+    );
+    let written = loaded(
+        "policies:
+  a: {quotas: [5 per 1s], key: {type: ip}, shadow: true}
+  b: {quotas: [5 per 1s], key: {type: ip}, shadow: true}
+  c: {quotas: [7 per 1s], key: {type: ip}, shadow: true}
+  d: {quotas: [5 per 1s], key: {type: ip}, shadow: false, inline: true}
+  e: {quotas: [5 per 1s], key: {type: ip}, shadow: true}
+",
+    );
+    assert_eq!(shared.policies.version, written.policies.version);
+}
+
+#[test]
+fn faults_of_a_shared_value_are_reported_once_at_its_line() {
+    let text = "policies:\n  a: &a\n    quotas: [5 per 1s]\n    shadow: maybe\n  b: *a\n  c: {<<: *a}\n";
+    let faults = refused(text, &Overrides::default());
+    assert_eq!(faults, "my.yaml:4:13: `shadow` must be `true` or `false`, not `maybe`");
+}
+
+#[test]
+fn copies_by_aliases_are_bounded() {
+    let layers =
+        (1..20).map(|layer| format!("l{layer}: &l{layer} [{}]\n", vec![format!("*l{}", layer - 1); 10].join(", ")));
+    let bomb = format!("l0: &l0 [x, x, x, x, x, x, x, x, x, x]\n{}", layers.collect::<String>());
+    let long = format!("l0: &l0 {}\nlist: [{}]\n", "x".repeat(1_000_000), vec!["*l0"; 1000].join(", "));
+    for text in [bomb, long] {
+        let faults = refused(&text, &Overrides::default());
+        assert!(
+            faults.contains("the aliases of a file copy up to 16777216 bytes: write this value again"),
+            "{faults}"
+        );
+    }
+}
+
+#[test]
 fn policy_timeout_defaults_to_store_timeout() {
     let config = loaded(
         "store: {redis: [redis://a:1], timeout: 50ms}\n\

@@ -1,7 +1,7 @@
 //! Detects a change of a file.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -73,12 +73,18 @@ pub(super) fn is_other(path: &Path) -> bool {
 /// The stamp of the file at `path` before the read, and its contents up to `most` bytes. Some
 /// endless files report a size of 0.
 pub(super) fn watched(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, String>) {
-    let (watched, mut bytes) = (Watched::look(path), Vec::new());
-    match File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes)) {
-        Ok(length) if length as u64 > most => (watched, Err(format!("it is larger than {most} bytes"))),
-        Ok(_) => (watched, Ok(bytes)),
+    let watched = Watched::look(path);
+    match File::open(path).and_then(|file| bounded(file, most)) {
+        Ok(bytes) => (watched, bytes),
         Err(error) => (watched.unread(), Err(error.to_string())),
     }
+}
+
+/// The contents of `input` up to `most` bytes.
+pub(super) fn bounded(input: impl Read, most: u64) -> io::Result<Result<Vec<u8>, String>> {
+    let mut bytes = Vec::new();
+    let length = input.take(most + 1).read_to_end(&mut bytes)?;
+    Ok(if length as u64 > most { Err(format!("it is larger than {most} bytes")) } else { Ok(bytes) })
 }
 
 #[cfg(test)]

@@ -4,12 +4,13 @@
 use std::sync::LazyLock;
 
 use axum::Router;
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 
 use super::call::{Answer, Call, Listener, Operation, Surface};
 use super::node::Node;
+use super::problem::Problem;
 use super::{check, health, metrics, openapi, policies, problem, refund, reload, usage};
 use crate::access::Need;
 
@@ -60,9 +61,14 @@ pub(super) fn router(node: Node, surface: Surface) -> Router {
     let served = CALLS.iter().filter(|call| call.listener.has(surface));
     served
         .fold(Router::new(), |routes, call| routes.route(call.path, (call.route)()))
-        .fallback(problem::not_found)
+        .fallback(move |uri: Uri| async move { not_found(&uri, surface) })
         .method_not_allowed_fallback(problem::method_not_allowed)
         .with_state(node)
+}
+
+/// 404, with the path of this listener that may be meant.
+pub(super) fn not_found(uri: &Uri, surface: Surface) -> Problem {
+    Problem::not_found(uri, CALLS.iter().filter(|call| call.listener.has(surface)).map(|call| call.path))
 }
 
 /// The description of the API for programs: OpenAPI 3.1.

@@ -99,6 +99,9 @@ struct CountsBody {
     keys: usize,
     prefixes: usize,
     cidrs: usize,
+    /// Left out unless the list has all keys.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    all: bool,
 }
 
 #[derive(Serialize)]
@@ -203,8 +206,8 @@ fn is_default(durability: &str) -> bool {
 
 impl From<Option<Counts>> for CountsBody {
     fn from(counts: Option<Counts>) -> Self {
-        let Counts { keys, prefixes, networks } = counts.unwrap_or_default();
-        Self { keys, prefixes, cidrs: networks }
+        let Counts { keys, prefixes, networks, all } = counts.unwrap_or_default();
+        Self { keys, prefixes, cidrs: networks, all }
     }
 }
 

@@ -103,7 +103,7 @@ impl Inner {
             &head.headers,
         ) {
             Ok(()) => {}
-            Err(Denied::NotFound) => return Problem::not_found(&head.uri).into_response(),
+            Err(Denied::NotFound) => return calls::not_found(&head.uri, self.surface).into_response(),
             Err(Denied::Refused(refused)) => {
                 self.node.refusals.call(refused.into(), caller);
                 return Problem::refused(refused).into_response();

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::address;
 use super::slot::SLOTS;
 
 /// Maximum length of a key in bytes.
@@ -15,8 +16,8 @@ pub enum KeyType {
     /// Counted as written.
     #[default]
     Text,
-    /// An IP address. IPv4-mapped IPv6 counts as IPv4. An IPv6 address counts as its network of
-    /// `ipv6_prefix` bits (1 to 128), since one host commonly owns 2^64 addresses.
+    /// An IP address. IPv4-mapped IPv6 and NAT64 count as IPv4. An IPv6 address counts as its
+    /// network of `ipv6_prefix` bits (1 to 128), since one host commonly owns 2^64 addresses.
     Ip { ipv6_prefix: u8 },
 }
 
@@ -24,6 +25,24 @@ pub enum KeyType {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be an IP address such as 203.0.113.7 or 2001:db8::1")]
 pub struct NotAnAddress;
+
+/// The length of a key is out of range, bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("must have 1 to {MAX_KEY_BYTES} bytes, not {length}{hint}", length = .0, hint = hint(*.0))]
+pub struct WrongLength(usize);
+
+fn hint(length: usize) -> &'static str {
+    if length == 0 { "" } else { ": hash longer keys, for example with SHA-256" }
+}
+
+/// Checks the length of a key as written.
+///
+/// # Errors
+/// The valid lengths.
+pub fn check_length(key: &str) -> Result<(), WrongLength> {
+    let length = key.len();
+    if (1..=MAX_KEY_BYTES).contains(&length) { Ok(()) } else { Err(WrongLength(length)) }
+}
 
 impl KeyType {
     /// Returns the spelling under which `key` is counted.
@@ -41,7 +60,7 @@ impl KeyType {
     pub fn normalise(self, key: &str) -> Result<Cow<'_, str>, NotAnAddress> {
         match self {
             Self::Text => Ok(Cow::Borrowed(key)),
-            Self::Ip { ipv6_prefix } => match key.parse::<IpAddr>().map_err(|_| NotAnAddress)?.to_canonical() {
+            Self::Ip { ipv6_prefix } => match address::parse(key).ok_or(NotAnAddress)? {
                 IpAddr::V4(address) => Ok(Cow::Owned(address.to_string())),
                 IpAddr::V6(address) => Ok(Cow::Owned(network(address, ipv6_prefix))),
             },
@@ -116,6 +135,8 @@ mod tests {
         let cases = [
             ("203.0.113.7", "203.0.113.7"),
             ("::ffff:203.0.113.7", "203.0.113.7"),
+            ("64:ff9b::203.0.113.7", "203.0.113.7"),
+            ("64:ff9b:1::203.0.113.7", "64:ff9b:1::/64"),
             ("2001:db8::1", "2001:db8::/64"),
             ("2001:DB8:0:0:ffff::2", "2001:db8::/64"),
         ];

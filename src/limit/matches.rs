@@ -2,15 +2,15 @@
 //!
 //! A lookup takes one step for exact keys and one step per distinct prefix or network length. The
 //! number of entries does not matter. An exact key wins, then the smallest network, then the
-//! longest prefix. A network matches a whole address, so it precedes a prefix, which matches only
-//! first letters.
+//! longest prefix, then the entry for all keys. A network matches a whole address, so it precedes a
+//! prefix, which matches only first letters.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
-use std::net::IpAddr;
 
+use super::address;
 use super::network::Network;
 
 /// The keys that an entry matches.
@@ -22,6 +22,8 @@ pub enum Pattern<'a> {
     Prefix(&'a str),
     /// Addresses of this network.
     Network(Network),
+    /// Every key.
+    All,
 }
 
 /// Patterns, each with a value.
@@ -32,6 +34,7 @@ pub struct Matches<T> {
     prefixes: BTreeMap<Reverse<usize>, HashMap<Box<str>, T>>,
     /// By length in bits, the longest first: IPv4, then IPv6.
     networks: [BTreeMap<Reverse<u8>, HashMap<Network, T>>; 2],
+    all: Option<T>,
 }
 
 /// Entries of each kind.
@@ -40,11 +43,12 @@ pub struct Counts {
     pub keys: usize,
     pub prefixes: usize,
     pub networks: usize,
+    pub all: bool,
 }
 
 impl<T> Default for Matches<T> {
     fn default() -> Self {
-        Self { keys: HashMap::new(), prefixes: BTreeMap::new(), networks: Default::default() }
+        Self { keys: HashMap::new(), prefixes: BTreeMap::new(), networks: Default::default(), all: None }
     }
 }
 
@@ -58,6 +62,7 @@ impl<T> Matches<T> {
                 let family = &mut self.networks[usize::from(network.is_ipv6())];
                 family.entry(Reverse(network.length())).or_default().insert(network, value)
             }
+            Pattern::All => self.all.replace(value),
         }
     }
 
@@ -68,13 +73,14 @@ impl<T> Matches<T> {
             .map(|(key, value)| (Pattern::Key(key), value))
             .or_else(|| self.network(written))
             .or_else(|| self.prefix(key))
+            .or_else(|| self.all.as_ref().map(|value| (Pattern::All, value)))
     }
 
     fn network<'a>(&'a self, written: &str) -> Option<(Pattern<'a>, &'a T)> {
         if self.networks.iter().all(BTreeMap::is_empty) {
             return None;
         }
-        let address = written.parse::<IpAddr>().ok()?.to_canonical();
+        let address = address::parse(written)?;
         let family = &self.networks[usize::from(address.is_ipv6())];
         family.iter().find_map(|(Reverse(length), networks)| {
             let (network, value) = networks.get_key_value(&Network::new(address, *length)?)?;
@@ -94,18 +100,20 @@ impl<T> Matches<T> {
         let keys = self.keys.iter().map(|(key, value)| (Pattern::Key(key), value));
         let prefixes = self.prefixes.values().flatten().map(|(text, value)| (Pattern::Prefix(text), value));
         let networks = self.networks.iter().flat_map(BTreeMap::values).flatten();
-        keys.chain(prefixes).chain(networks.map(|(network, value)| (Pattern::Network(*network), value)))
+        let networks = networks.map(|(network, value)| (Pattern::Network(*network), value));
+        keys.chain(prefixes).chain(networks).chain(self.all.iter().map(|value| (Pattern::All, value)))
     }
 
     /// The same patterns with other values.
     pub fn map<U>(self, change: impl Fn(T) -> U) -> Matches<U> {
-        let Self { keys, prefixes, networks } = self;
+        let Self { keys, prefixes, networks, all } = self;
         Matches {
             keys: changed(keys, &change),
             prefixes: prefixes.into_iter().map(|(length, texts)| (length, changed(texts, &change))).collect(),
             networks: networks.map(|family| {
                 family.into_iter().map(|(length, networks)| (length, changed(networks, &change))).collect()
             }),
+            all: all.map(change),
         }
     }
 
@@ -114,6 +122,7 @@ impl<T> Matches<T> {
             keys: self.keys.len(),
             prefixes: self.prefixes.values().map(HashMap::len).sum(),
             networks: self.networks.iter().flat_map(BTreeMap::values).map(HashMap::len).sum(),
+            all: self.all.is_some(),
         }
     }
 }
@@ -129,6 +138,7 @@ impl Pattern<'_> {
             Self::Key(_) => "key",
             Self::Prefix(_) => "prefix",
             Self::Network(_) => "cidr",
+            Self::All => "all",
         }
     }
 }
@@ -138,6 +148,7 @@ impl fmt::Display for Pattern<'_> {
         match self {
             Self::Key(text) | Self::Prefix(text) => f.write_str(text),
             Self::Network(network) => network.fmt(f),
+            Self::All => f.write_str("true"),
         }
     }
 }

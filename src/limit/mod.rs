@@ -9,6 +9,8 @@ pub mod rate;
 
 pub mod quota;
 
+pub mod address;
+
 pub mod key;
 
 pub mod policy;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::address::nat64;
+
 /// All addresses that begin with the same bits. IPv4-mapped IPv6 counts as IPv4. Otherwise a
 /// network contains addresses of one family only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +44,13 @@ impl Network {
     /// The surrounding network of `length` bits; itself if that is no larger.
     pub fn widened(self, length: u8) -> Self {
         Self::new(self.address, length.min(self.length)).unwrap_or(self)
+    }
+
+    /// The IPv4 network that a network of NAT64 addresses embeds.
+    pub fn inside_nat64(self) -> Option<Self> {
+        let IpAddr::V6(address) = self.address else { return None };
+        let (address, length) = (nat64(address)?, self.length.checked_sub(96)?);
+        Self::new(address.into(), length)
     }
 
     /// Bits in common.

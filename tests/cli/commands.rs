@@ -138,7 +138,6 @@ fn policies_lists_settings_that_need_a_restart() {
     }
 }
 
-/// Runs a command against another service, which returns 200 with `body` for every request.
 fn ask_another(body: &'static str, arguments: &[&str]) -> (i32, String, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -316,7 +315,6 @@ fn serve_accepts_file_by_position() {
     let file = file_with("policies: {mine: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
     let mut program = Command::new(TOLLGATE);
-    // The command line overrides a variable.
     program.env("TOLLGATE_CONFIG", "no-such-file.yaml");
     let node = Node::start_by(program, &[path]);
     assert_eq!(run(&["check", "mine", "me"], &node.url()).0, 0);

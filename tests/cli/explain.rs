@@ -101,7 +101,6 @@ fn explain_prints_readable_text() {
     assert!(out.contains("{ratelimit:alice:}login:buckets"), "{out}");
 }
 
-/// The output uses the units of the configuration.
 #[test]
 fn explain_prints_calendar_units() {
     let policies = "policies: {sms: {algorithm: fixed-window, timezone: Europe/Berlin, quotas: [1 per 1d, 9 per 1mo]}}";
@@ -160,4 +159,15 @@ fn explain_escapes_invisible_characters() {
     let file = file_with(POLICIES);
     let (code, out, _) = explain(file.path().to_str().unwrap(), "login", "a\u{1b}[2Jb\r", &[]);
     assert!(code == 0 && out.contains("a\\u{1b}[2Jb\\r") && !out.contains(['\u{1b}', '\r']), "{out:?}");
+}
+
+#[test]
+fn explain_names_the_entry_for_every_key() {
+    let file = file_with("policies:\n  closed:\n    quotas: [5 per 1h]\n    deny: {keys: [vip], all: true}\n");
+    let path = file.path().to_str().unwrap();
+    let entry = |by: &str, value: &str| json!({"list": "deny", "by": by, "value": value, "line": 4});
+    assert_eq!(told(path, "closed", "me")["match"], entry("all", "true"));
+    assert_eq!(told(path, "closed", "vip")["match"], entry("key", "vip"));
+    let (_, out, _) = explain(path, "closed", "me", &[]);
+    assert!(out.contains(&format!("deny, all true, {path}:4\n")) && out.contains("deny_listed"), "{out}");
 }

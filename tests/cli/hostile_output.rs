@@ -10,7 +10,6 @@ use crate::support::{TOLLGATE, file_with};
 /// Control characters that a terminal executes.
 const ESCAPES: &str = r"\u001b[2J\u009b31m\u202e\u0007";
 
-/// A fake node; `answer` writes the response to each call.
 fn node(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -149,7 +148,6 @@ fn escape_sequences_of_arguments_and_files_are_escaped() {
     }
 }
 
-/// The command gives up each in time and within its memory.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 fn endless_response_is_aborted() {

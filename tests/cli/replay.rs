@@ -29,7 +29,6 @@ const COMMON: &str = r#"192.0.2.1 - ann [21/Nov/2026:10:00:00 +0000] "GET /x HTT
 192.0.2.1 - ann [21/Nov/2026:10:02:00 +0000] "GET /x HTTP/1.1" 200 60
 "#;
 
-/// A folder with the policies and logs of these names and texts.
 fn folder(logs: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("policies.yaml", POLICIES)].iter().chain(logs) {
@@ -38,7 +37,6 @@ fn folder(logs: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// The exit code, standard output and standard error of a replay in that folder.
 fn run(folder: &TempDir, arguments: &str) -> (i32, String, String) {
     let output = Command::new(TOLLGATE)
         .current_dir(folder.path())
@@ -56,7 +54,6 @@ fn report(folder: &TempDir, arguments: &str) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// Allowed and denied of the first policy.
 fn verdicts(report: &Value) -> (u64, u64) {
     let policy = &report["policies"][0];
     (policy["allowed"].as_u64().unwrap(), policy["denied"].as_u64().unwrap())
@@ -178,6 +175,139 @@ fn sliding_counters_follow_times_of_the_log() {
     // 192.0.2.1 has two charges when it asks at 10:00:10 and 10:00:15.
     assert_eq!(verdicts(&report), (5, 2));
     assert_eq!(report["policies"][0]["top_denied_keys"], json!([{"key": "192.0.2.1", "denied": 2, "cost": 2}]));
+}
+
+/// A client of an access log, and the key that it counts as.
+const CLIENTS: &[(&str, &str)] = &[
+    ("203.0.113.7", "203.0.113.7"),
+    ("203.0.113.7:51234", "203.0.113.7"),
+    ("203.0.113.7:0", "203.0.113.7"),
+    ("[2001:db8::1]:443", "2001:db8::1"),
+    ("[2001:db8::1]", "2001:db8::1"),
+    ("2001:DB8:0::1", "2001:db8::1"),
+    ("2001:db8:0:0:0:0:0:1:443", "2001:db8::1"),
+    ("[fe80::1%eth0]:443", "fe80::1"),
+    ("fe80::1%eth0", "fe80::1"),
+    ("::ffff:203.0.113.7", "203.0.113.7"),
+    ("[::ffff:203.0.113.7]:51234", "203.0.113.7"),
+    ("::ffff:203.0.113.7:51234", "203.0.113.7"),
+    ("[64:ff9b::203.0.113.7]:51234", "203.0.113.7"),
+    ("203.0.113.7,10.0.0.9", "203.0.113.7"),
+    ("203.0.113.7:51234,10.0.0.9:80", "203.0.113.7"),
+    ("203.0.113.7:51234, [2001:db8::9]:80", "203.0.113.7"),
+    ("[2001:db8::1]:443, 10.0.0.9", "2001:db8::1"),
+];
+
+/// A proxy logs the client with its port, which each connection changes.
+#[test]
+fn replay_counts_an_address_without_its_port() {
+    for (client, key) in CLIENTS {
+        let access = format!("{client} - - [21/Nov/2026:10:00:00 +0000] \"GET /x HTTP/1.1\" 200 10\n");
+        let json = format!("{{\"time\": 1795255200, \"key\": \"{client}\"}}\n");
+        let folder = folder(&[("access.log", &access.repeat(5)), ("checks.jsonl", &json.repeat(5))]);
+        for log in ["access.log", "checks.jsonl"] {
+            let told = report(&folder, &format!("--policy three --policy addresses --log {log}"));
+            let top = |policy: usize| told["policies"][policy]["top_denied_keys"][0]["key"].clone();
+            assert_eq!((verdicts(&told), top(0)), ((3, 2), json!(key)), "{log}: {client}");
+            let network = if key.contains(':') {
+                key.rsplit_once("::").unwrap().0.to_owned() + "::/64"
+            } else {
+                (*key).to_owned()
+            };
+            assert_eq!(top(1), network, "{log}: {client}");
+        }
+    }
+}
+
+#[test]
+fn two_ports_of_a_client_are_one_key() {
+    let line = |port: u16| format!("203.0.113.7:{port} - - [21/Nov/2026:10:00:00 +0000] \"GET /x HTTP/1.1\" 200 10\n");
+    let name = |port: u16| format!("host.example:{port} - - [21/Nov/2026:10:00:00 +0000] \"GET /x HTTP/1.1\" 200 10\n");
+    let folder = folder(&[("a.log", &(line(51234) + &line(51235))), ("b.log", &(name(51234) + &name(51235)))]);
+    assert_eq!(verdicts(&report(&folder, "--policy one --log a.log")), (1, 1));
+    assert_eq!(verdicts(&report(&folder, "--policy one --log b.log")), (1, 1));
+}
+
+/// Other texts than addresses may end in digits, too.
+#[test]
+fn keys_that_are_no_addresses_stay_as_written() {
+    for key in
+        ["tenant:42", "user-7", "a, b", "10.0.0.1/8:80", "203.0.113.7:port", "[x]:80", "203.0.113.7:70000", "1:2"]
+    {
+        let line = format!("{{\"time\": 1795255200, \"key\": \"{key}\"}}\n");
+        let folder = folder(&[("checks.jsonl", &line.repeat(2))]);
+        let told = report(&folder, "--policy one --log checks.jsonl");
+        assert_eq!(told["policies"][0]["top_denied_keys"][0]["key"], *key);
+    }
+    let path = "a - - [21/Nov/2026:10:00:00 +0000] \"GET 203.0.113.7:80 HTTP/1.1\" 200 10\n";
+    let folder = folder(&[("access.log", &path.repeat(2))]);
+    let told = report(&folder, "--policy one --log access.log --key path");
+    assert_eq!(told["policies"][0]["top_denied_keys"][0]["key"], "203.0.113.7:80");
+}
+
+/// RFC 7239 names such clients `unknown`, and hides others behind names such as `_hidden`.
+#[test]
+fn unknown_client_is_no_key() {
+    let line = |client: &str| format!("{client} - - [21/Nov/2026:10:00:00 +0000] \"GET /x HTTP/1.1\" 200 10\n");
+    for (client, without_key, denied) in
+        [("unknown", 2, 0), ("-", 2, 0), ("unknown, 10.0.0.9", 2, 0), ("_hidden", 0, 1)]
+    {
+        let folder = folder(&[("access.log", &line(client).repeat(2))]);
+        let told = report(&folder, "--policy one --log access.log");
+        let denials = &told["policies"][0]["denied"];
+        assert_eq!((&told["without_key"], denials), (&json!(without_key), &json!(denied)), "{client}");
+    }
+}
+
+#[test]
+fn far_dates_are_read() {
+    let key = |time: &str| format!("{{\"time\":\"{time}\",\"key\":\"a\"}}\n");
+    for (time, shown) in [
+        ("9999-12-31T00:00:00Z", "9999-12-31T00:00:00Z"),
+        ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59.999999Z"),
+        ("9999-12-31t23:59:60z", "9999-12-31T23:59:59Z"),
+        ("9999-12-31T23:59:59+23:59", "9999-12-31T00:00:59Z"),
+        ("2016-12-31T23:59:60Z", "2016-12-31T23:59:59Z"),
+        ("2016-12-31 23:59:60.5-08:00", "2017-01-01T07:59:59.5Z"),
+        ("1970-01-01T00:00:00-00:00", "1970-01-01T00:00:00Z"),
+        ("1969-12-31T16:00:00-08:00", "1970-01-01T00:00:00Z"),
+    ] {
+        let folder = folder(&[("checks.jsonl", &key(time).repeat(2))]);
+        let told = report(&folder, "--policy sms --policy three --policy one --policy sum --log checks.jsonl");
+        assert_eq!((&told["from"], verdicts(&told)), (&json!(shown), (2, 0)), "{time}");
+        assert_eq!(told["policies"][2]["denied"], 1, "{time}");
+    }
+    let far = "a - - [31/Dec/9999:23:59:59 +0000] \"GET /x HTTP/1.1\" 200 10\n";
+    let folder = folder(&[("access.log", far), ("zero.jsonl", &key("0001-01-01T00:00:00Z"))]);
+    assert_eq!(report(&folder, "--policy three --log access.log")["to"], "9999-12-31T23:59:59Z");
+    let (_, _, error) = run(&folder, "--policy three --log zero.jsonl");
+    assert!(error.contains("`time` is before 1970"), "{error}");
+}
+
+#[test]
+fn integer_cost_may_have_a_fraction_of_zero() {
+    let line = |cost: &str| format!("{{\"time\":1,\"key\":\"a\",\"cost\":{cost}}}\n");
+    let folder = folder(&[("checks.jsonl", &(line("1.0") + &line("2e0") + &line("1.5") + &line("1e0")))]);
+    let told = report(&folder, "--policy three --log checks.jsonl");
+    assert_eq!((verdicts(&told), &told["unreadable"]), ((2, 1), &json!(1)));
+}
+
+/// PowerShell writes such files.
+#[test]
+fn log_in_utf_16_is_named_as_such() {
+    let text: Vec<u8> = "\u{feff}{}\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let folder = folder(&[]);
+    std::fs::write(folder.path().join("checks.jsonl"), text).unwrap();
+    let (code, _, error) = run(&folder, "--policy three --log checks.jsonl");
+    assert!(code == 2 && error.contains("checks.jsonl is in UTF-16: save it in UTF-8"), "{code} {error}");
+}
+
+#[test]
+fn key_that_is_too_long_is_to_be_hashed() {
+    let line = format!("{{\"time\":1,\"key\":\"{}\"}}\n", "x".repeat(1025));
+    let folder = folder(&[("checks.jsonl", &line)]);
+    let (code, _, error) = run(&folder, "--policy three --log checks.jsonl");
+    assert!(code == 2 && error.contains("hash longer keys, for example with SHA-256"), "{code} {error}");
 }
 
 /// Two a day in Berlin: the day of 23 hours ends at 22:00 UTC.

@@ -77,7 +77,6 @@ fn documented_user_has_exactly_the_needed_permissions() {
     may_do_nothing_else(&cluster);
 }
 
-/// Every operation, on keys of all shards.
 fn ask_everything(node: &Node) {
     let policies = ["window", "plain", "fixed", "day", "bucket", "log", "short", "counter"];
     for policy in policies {
@@ -155,7 +154,6 @@ fn post(node: &Node, path: &str, body: &Value) {
     done(&node.post(path, body));
 }
 
-/// Asserts that the store, or knowledge from it, decided everything in the response.
 fn done(answer: &http::Answer) {
     assert_eq!(answer.status, 200, "{answer:?}");
     let told = String::from_utf8_lossy(&answer.body).into_owned();

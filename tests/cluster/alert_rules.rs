@@ -54,7 +54,6 @@ fn watched_metrics_exist_and_are_documented() {
     assert!(unexplained.is_empty(), "docs/operations.md says nothing of {unexplained:?}");
 }
 
-/// Words with the form of a node's metric.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words.filter(|word| word.starts_with("tollgate_") || word.starts_with("process_")).collect()

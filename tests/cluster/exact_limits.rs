@@ -31,13 +31,11 @@ fn config(policies: &str) -> NamedTempFile {
     config_on(&cluster::shared().seeds(), policies)
 }
 
-/// Two nodes, both of which know the cluster.
 fn nodes(config: &NamedTempFile) -> [Node; 2] {
     let path = config.path().to_str().unwrap();
     [(); 2].map(|()| Node::start_with(&["--config", path]))
 }
 
-/// Sends `each` checks from each of 256 clients, and counts the answers by outcome.
 fn hammer(nodes: &[Node; 2], policy: &str, key: &str, each: usize) -> Tally {
     let tally = Tally::default();
     let start = Barrier::new(CLIENTS);

@@ -10,13 +10,11 @@ use crate::support::proxy::Proxy;
 use crate::support::redis::Server;
 use crate::support::{Node, file_with, free_port, node_with, unique, wait_until};
 
-/// The decision without the mark of a replay.
 fn without_replayed(mut decision: Value) -> Value {
     decision.as_object_mut().unwrap().remove("replayed");
     decision
 }
 
-/// Sends the same check 100 times concurrently, alternating between both nodes.
 fn hundred(nodes: [&Node; 2], body: &Value) -> Vec<Value> {
     let start = Barrier::new(100);
     std::thread::scope(|scope| {
@@ -174,7 +172,6 @@ fn retry_during_fallback_gets_same_decision() {
     is(&once("c"), [json!(false), json!(0), new]);
 }
 
-/// The lane sends them in sequence, and the store decides them in that order.
 #[test]
 fn batch_decides_ids_of_one_key_in_order() {
     on_pairs_of_nodes(&policies(&[100], ""), |nodes, store| {

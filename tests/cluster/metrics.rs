@@ -19,7 +19,6 @@ policies:
   error: {quotas: [5 per 1h], on_store_failure: error}
 ";
 
-/// The fixed names, with their types and labels.
 const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_checks_total", "counter", &["policy", "outcome", "source", "reason"]),
     ("tollgate_check_duration_seconds", "histogram", &["source"]),
@@ -99,7 +98,6 @@ fn callers_cannot_add_series() {
     assert_eq!(added.filter(|name| !name.contains("source=\"fallback\"")).collect::<Vec<_>>(), [""; 0]);
 }
 
-/// A thousand checks, each of its own key.
 fn batch(node: &Node, run: &str, part: usize) {
     let checks: Vec<Value> = (0..1000).map(|at| json!({"key": format!("{run}-{part}-{at}")})).collect();
     let answer = node.post("/v1/check/batch", &json!({ "checks": checks }));
@@ -227,7 +225,6 @@ fn series_names(text: &str) -> Vec<String> {
     series(text).map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
 }
 
-/// The one series of `name` with all these label values.
 fn value(text: &str, name: &str, words: &[&str]) -> f64 {
     let has = |line: &&str| words.iter().all(|word| line.contains(&format!("\"{word}\"")));
     let found: Vec<&str> =
@@ -270,7 +267,6 @@ fn health(node: &Node) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Promtool exits 0 and prints nothing.
 fn is_flawless(text: &str) {
     let output = promtool(&["check", "metrics"], text);
     let said = [output.stdout, output.stderr].concat();

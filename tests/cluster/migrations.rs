@@ -31,7 +31,6 @@ fn usage(node: &Node, policy: &str, key: &str) -> Value {
     http::get(&node.address, &format!("/v1/usage?policy={policy}&key={key}")).json()
 }
 
-/// The number of allowed checks among `count` concurrent checks of cost 1.
 fn allowed_at_once(node: &Node, policy: &str, key: &str, count: usize) -> usize {
     std::thread::scope(|scope| {
         let asked: Vec<_> = (0..count).map(|_| scope.spawn(|| node.check(policy, key, 1)["allowed"] == true)).collect();

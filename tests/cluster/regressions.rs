@@ -1,6 +1,4 @@
-//! Faults of comparable services, each with a test named after it. Other files test some of them:
-//! `migrations.rs` fault 1 (`fault_1_a_bucket_of_burst_one_limits`), `exact_limits.rs`
-//! fault 6 (`two_nodes_and_256_clients_admit_exactly_the_limit`),
+//! Faults of comparable services. `migrations.rs` tests fault 1, `exact_limits.rs` fault 6, and
 //! `charge_regressions.rs` faults 3, 4 and 11.
 
 use serde_json::{Value, json};

@@ -20,13 +20,10 @@ use crate::support::steps::{
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::{Node, cluster, config_on, http, unique, wait_until};
 
-/// Concurrent keys.
 const KEYS: usize = 24;
 
-/// The policies for these keys.
 const POLICIES_AT_ONCE: usize = 3;
 
-/// Calls per history.
 const STEPS: usize = 30;
 
 #[test]
@@ -111,7 +108,6 @@ fn shared_call_with_eight_quotas_decides_like_single_calls() {
     }
 }
 
-/// One policy of each algorithm whose checks share calls.
 const POLICIES: &str = "policies:
   sliding: {quotas: [1000 per 1h, 2000 per 2h], timeout: 5s, on_store_failure: error}
   fixed: {algorithm: fixed-window, quotas: [1000 per 1h, 2000 per 2h], timeout: 5s, on_store_failure: error}
@@ -121,7 +117,6 @@ const POLICIES: &str = "policies:
 ";
 const NAMES: [&str; 5] = ["sliding", "fixed", "first", "daily", "bucket"];
 
-/// The remaining units of each key, from one batch; none without a decision.
 fn left(node: &Node, policy: &str, keys: &[String]) -> Vec<Option<u64>> {
     let checks: Vec<_> = keys.iter().map(|key| json!({"policy": policy, "key": key})).collect();
     let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();

@@ -169,7 +169,6 @@ fn denial_in_request_can_be_sampled_with_unique_attributes() {
     }
 }
 
-/// Checks of a policy with this outcome, source and reason.
 fn counted(node: &Node, [policy, outcome, source, reason]: [&str; 4]) -> u64 {
     let series = format!(
         "tollgate_checks_total{{policy=\"{policy}\",outcome=\"{outcome}\",source=\"{source}\",reason=\"{reason}\"}}"
@@ -177,7 +176,6 @@ fn counted(node: &Node, [policy, outcome, source, reason]: [&str; 4]) -> u64 {
     sum(node, &series)
 }
 
-/// The sum of all series with this prefix.
 fn sum(node: &Node, beginning: &str) -> u64 {
     let text = node.metrics();
     let lines = text.lines().filter(|line| line.starts_with(beginning));

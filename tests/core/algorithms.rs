@@ -15,7 +15,6 @@ use crate::support::steps::{
     policy_of, runner, with_limits,
 };
 
-/// Every charge, with its instant. The model computes the remaining units from all of them.
 #[derive(Default)]
 struct Charges(Vec<(Micros, u64)>);
 

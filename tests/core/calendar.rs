@@ -17,7 +17,6 @@ use crate::support::calendar::{UNITS, by_calendar, micros, subject};
 use crate::support::steps::runner;
 use crate::support::timed::Timed;
 
-/// Computed by hand: the window around an instant, with its hours.
 #[test]
 fn calendar_windows_end_at_calendar_boundaries() {
     use Unit::{Day, Month, Week, Year};
@@ -115,7 +114,6 @@ fn begins(zone: &TimeZone, date: Date) -> i64 {
     (minute - 60..=minute).find(|second| reached(*second)).unwrap()
 }
 
-/// Computes the window day by day.
 fn window_by_days(zone: &TimeZone, unit: Unit, instant: i64) -> (i64, i64) {
     let new = |date: Date| match unit {
         Unit::Day => true,
@@ -192,7 +190,6 @@ fn day_without_midnight_begins_at_its_first_instant() {
     assert_eq!(after.verdicts[1].quotas[0].reset_after, 23 * 3_600_000_000);
 }
 
-/// Runs the embedded store through one sequence of instants and decisions.
 #[test]
 fn embedded_store_counts_calendar_windows_and_expires_them() {
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T21:59:59Z")));

@@ -9,7 +9,6 @@ use crate::support::{steps, unique};
 
 const SECOND: Micros = 1_000_000;
 
-/// For tests in the test's own process, us.
 const START: Micros = 1_700_000_000 * SECOND;
 
 #[test]

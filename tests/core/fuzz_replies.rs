@@ -49,7 +49,6 @@ fn random_replies_parse_or_are_malformed() {
             _ => &[],
         };
         let call = Call { tag: &tag, policy, work, costs, metas: &[] };
-        // It returns, whatever the reply contains.
         let reply = value(dice, 0);
         let _ = call.reply(&reply);
         if call.is_check() {

@@ -6,12 +6,12 @@ use tollgate::limit::network::Network;
 
 use crate::support::steps::runner;
 
-/// An entry as a scan of all entries sees it.
 #[derive(Debug, Clone)]
 enum Plain {
     Key(String),
     Prefix(String),
     Network(std::net::IpAddr, u8),
+    All,
 }
 
 impl Plain {
@@ -20,6 +20,7 @@ impl Plain {
             Self::Key(text) => Pattern::Key(text),
             Self::Prefix(text) => Pattern::Prefix(text),
             Self::Network(address, length) => Pattern::Network(Network::new(*address, *length).unwrap()),
+            Self::All => Pattern::All,
         }
     }
 
@@ -29,11 +30,11 @@ impl Plain {
             Self::Key(text) => (text == key).then_some((3, 0)),
             Self::Network(network, length) => contains(*network, *length, key).then_some((2, usize::from(*length))),
             Self::Prefix(text) => key.starts_with(text.as_str()).then_some((1, text.len())),
+            Self::All => Some((0, 0)),
         }
     }
 }
 
-/// Compares bit by bit.
 fn contains(network: std::net::IpAddr, length: u8, key: &str) -> bool {
     use std::net::IpAddr::{V4, V6};
     let bits = |octets: &[u8]| -> Vec<bool> {
@@ -60,7 +61,12 @@ fn entries() -> impl Strategy<Value = Plain> {
         let address: std::net::IpAddr = text.parse().ok()?;
         Network::new(address, length).map(|_| Plain::Network(address, length))
     });
-    prop_oneof![texts().prop_map(Plain::Key), texts().prop_map(Plain::Prefix), network]
+    prop_oneof![
+        20 => texts().prop_map(Plain::Key),
+        20 => texts().prop_map(Plain::Prefix),
+        20 => network,
+        1 => Just(Plain::All),
+    ]
 }
 
 #[test]

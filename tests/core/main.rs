@@ -1,4 +1,4 @@
-//! The core and the library by themselves: no server, no process. One line describes each file.
+//! The core and the library by themselves: no server, no process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -6,35 +6,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-// Each bad configuration reports its exact faults; each good one loads.
-mod config_fixtures;
-
-// The sliding window against an exact log, on every step of random histories.
-mod sliding_window;
-
-// Fixed windows, token buckets and sliding logs against naive models.
 mod algorithms;
-
-// Days, weeks, months and years of a time zone, across every clock change.
 mod calendar;
-
-// Refunds by id, by cost or of a reservation: exact, against naive models.
-mod refund_models;
-
-// The pre-filter against the store, over several nodes, with late and reordered answers.
-mod prefilter;
-
-// The capacity of the embedded store.
 mod capacity;
-
-// Lookups among list entries.
-mod list_lookup;
-
-// Random replies of a server to the store.
+mod config_fixtures;
 mod fuzz_replies;
-
-// Mutated configurations and keys.
 mod fuzz_text;
-
-// The form of documents and comments.
+mod list_lookup;
+mod prefilter;
 mod prose;
+mod refund_models;
+mod sliding_window;

@@ -24,7 +24,6 @@ const MAX_DENIAL: Duration = Duration::from_secs(60);
 /// The maximum delay of a question, and of an answer, us.
 const WAY: Micros = 30_000;
 
-/// A check by one node after `gap` us, with the delays of its question and its answer.
 #[derive(Debug, Clone)]
 struct Asking {
     gap: Micros,
@@ -34,7 +33,6 @@ struct Asking {
     back: Micros,
 }
 
-/// An event of the simulation; the number identifies the check.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Ask(usize),
@@ -154,7 +152,6 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
     Ok(denials)
 }
 
-/// One key that may spend 2 per 10 s, its store, and a node's pre-filter.
 struct Scene {
     policy: Arc<Policy>,
     fingerprint: Fingerprint,

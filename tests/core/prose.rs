@@ -51,7 +51,6 @@ fn planted_faults_of_prose_are_found() {
     assert_eq!(dead_links(file, "# A b, `c`\n[a](#a-b-c) [b](https://example.com) `[c](d)`"), [""; 0]);
 }
 
-/// README.md and every page of docs/.
 fn pages() -> Vec<PathBuf> {
     let mut pages = files("docs", "md");
     pages.push("README.md".into());
@@ -95,7 +94,6 @@ fn comments(code: &str) -> Vec<String> {
     code.lines().map(|line| text(line).unwrap_or_default()).collect()
 }
 
-/// Each paragraph in one line, with the number of its first line.
 fn paragraphs(lines: &[String]) -> Vec<(usize, String)> {
     let mut paragraphs: Vec<(usize, String)> = Vec::new();
     let mut is_open = false;
@@ -147,7 +145,6 @@ fn dead_links(page: &Path, text: &str) -> Vec<String> {
     dead.map(|link| format!("{}: dead link {link}", page.display())).collect()
 }
 
-/// Targets of inline links, outside of code.
 fn links(text: &str) -> Vec<String> {
     let text = prose_with_tables(text);
     let outside: String = text.split('`').step_by(2).collect();

@@ -23,7 +23,6 @@ use crate::support::timed::Timed;
 /// The minimum lifetime of the records of ids, us.
 const RECORDS_LIVE: Micros = 300_000_000;
 
-/// Identifies a charge in the models.
 type Number = usize;
 
 /// A naive model of one quota of one key. Here time only goes forward.
@@ -51,7 +50,6 @@ impl Model {
         }
     }
 
-    /// Drops expired charges at `now`.
     fn pass(&mut self, quota: &Quota, now: Micros) {
         match self {
             Self::Sliding(buckets) => *buckets = buckets.split_off(&(now / bucket(quota) - 64)),
@@ -156,7 +154,6 @@ impl Model {
         }
     }
 
-    /// Refunds `cost`, the oldest charges first, units.
     fn refund(&mut self, quota: &Quota, cost: u64) -> u64 {
         let mut left = cost;
         match self {
@@ -221,7 +218,6 @@ fn per(quota: &Quota) -> u128 {
     rate.per.into()
 }
 
-/// A key with all charges ever made to it.
 struct Ledger {
     policy: Arc<Policy>,
     models: Vec<Model>,

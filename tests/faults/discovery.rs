@@ -22,7 +22,6 @@ fn is_decided(node: &Node, key: &str) -> bool {
     node.check("p", key, 1)["source"] == "store"
 }
 
-/// The remaining units after one more check, once the store decides.
 fn left_by_the_store(node: &Node) -> u64 {
     let mut left = None;
     wait_until("the store decides", || {
@@ -33,7 +32,6 @@ fn left_by_the_store(node: &Node) -> u64 {
     left.unwrap()
 }
 
-/// The value of a metric without labels.
 fn metric(node: &Node, name: &str) -> Option<f64> {
     let text = node.metrics();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
@@ -325,7 +323,6 @@ fn server_that_rejects_logins_gets_few_attempts() {
     assert!((2..=took / 200).contains(&logins), "{logins} logins in {took} ms");
 }
 
-/// A cluster of one node.
 fn whole() -> Server {
     whole_with(&[])
 }

@@ -41,12 +41,10 @@ impl Watched {
         watched
     }
 
-    /// Whether the store charges.
     fn charge(&self, key: &str) -> bool {
         self.node.check("p", key, 1)["source"] == "store"
     }
 
-    /// The detail in the response of a failed check.
     fn detail(&self) -> String {
         self.node.check("p", "key", 1)["detail"].as_str().unwrap_or_default().to_owned()
     }
@@ -55,7 +53,6 @@ impl Watched {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// The first shard in the health response.
     fn shard(&self) -> Value {
         self.node.health()["store"]["shards"][0].clone()
     }
@@ -75,7 +72,6 @@ impl Watched {
         health["status"] == "ok" && shard["up"] == true && shard["reason"].is_null()
     }
 
-    /// Sends charges until health reports the shard down for this reason.
     fn goes_down(&self, reason: &str) {
         wait_until(&format!("health tells of {reason}, not {}", self.shard()), || {
             self.charge("key");
@@ -254,7 +250,6 @@ fn user_without_script_load_works() {
     assert!(watched.is_up(), "{}", watched.shard());
 }
 
-/// Ends with its test.
 struct Process(Child, #[allow(dead_code, reason = "its folder goes with it")] tempfile::TempDir);
 
 impl Drop for Process {

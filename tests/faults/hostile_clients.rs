@@ -22,7 +22,6 @@ const MAX_RESIDENT_KIB: u64 = 600 * 1024;
 /// `scripts/hostile` asserts 250 ms.
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
-/// The program under attack; `scripts/hostile` sets a release build.
 fn program() -> Command {
     std::env::var_os("TOLLGATE_HOSTILE_PROGRAM").map_or_else(|| Command::new(TOLLGATE), Command::new)
 }
@@ -58,12 +57,10 @@ fn faulty_quotas() -> String {
     batch(|_| format!(r#"{{"policy":"inline","key":"k","quotas":[{quotas}]}}"#))
 }
 
-/// Valid, and as long as a body may be.
 fn valid_batch() -> String {
     batch(|place| format!(r#"{{"policy":"p","key":"{}{place:04}"}}"#, "k".repeat(1000)))
 }
 
-/// A short body with a long response.
 fn short_batch() -> String {
     batch(|_| "{}".to_owned())
 }
@@ -94,7 +91,6 @@ struct Probe {
 }
 
 impl Probe {
-    /// Checks 20 times a second for `span`.
     #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
     fn run(node: &Node, span: Duration) -> Self {
         let (mut waits, mut resident) = (Vec::new(), 0);

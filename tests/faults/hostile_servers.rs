@@ -12,10 +12,8 @@ use std::time::Duration;
 use crate::support::chaos::now_ms;
 use crate::support::{Node, TOLLGATE, http, resident_kib, wait_until};
 
-/// The reply of a hostile server to a command.
 #[derive(Clone)]
 enum Sent {
-    /// These bytes.
     Bytes(Vec<u8>),
     /// The first bytes, and then the second ones for ever.
     Endless(Vec<u8>, Vec<u8>),
@@ -100,7 +98,6 @@ fn answer(mut stream: TcpStream, manners: &Manners, is_over: &AtomicBool) {
     }
 }
 
-/// The first command of `bytes`, its parts joined by spaces, and its length.
 fn command(bytes: &[u8]) -> Option<(String, usize)> {
     let mut at = 0;
     let mut line = || {
@@ -121,7 +118,6 @@ fn command(bytes: &[u8]) -> Option<(String, usize)> {
     (place <= bytes.len()).then(|| (parts.join(" "), place))
 }
 
-/// The usual replies of Redis to the commands before the first check.
 fn usual(command: &str, cluster: bool) -> Sent {
     let word = command.split(' ').next().unwrap_or_default();
     match word {

@@ -11,10 +11,8 @@ use crate::support::http::{self, Connection};
 use crate::support::redis::{Server, bus_port};
 use crate::support::{Node, config_on, unique, wait_until};
 
-/// Concurrent clients.
 const CLIENTS: usize = 192;
 
-/// The limit of each client's own key.
 const LIMIT: u64 = 100_000;
 
 #[test]

@@ -164,7 +164,6 @@ fn first_check_after_closed_connection_uses_store() {
     assert!(decided >= 3, "{decided} of 6");
 }
 
-/// Closes all connections but this one.
 fn hang_up(connection: &mut redis::Connection) {
     let arguments = ["KILL", "TYPE", "normal", "SKIPME", "yes"];
     redis::cmd("CLIENT").arg(&arguments).exec(connection).unwrap();

@@ -179,7 +179,6 @@ fn eviction_policy_of_server_is_logged() {
     assert_eq!(told()[0]["maxmemory_policy"], "allkeys-lru");
 }
 
-/// The log names an endpoint that is absent.
 #[test]
 fn password_in_otlp_endpoint_is_rejected_and_not_printed() {
     for endpoint in ["http://me:hunter2@127.0.0.1:1", "https://me:hunter2@example.com", "me:hunter2@example.com"] {
@@ -203,6 +202,20 @@ fn unsupported_otel_variable_is_rejected() {
     assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: must be http://host:port"), "{said}");
 }
 
+/// Headers hold tokens, and the log is no place for them.
+#[test]
+fn malformed_otlp_headers_are_rejected_and_not_printed() {
+    for (variable, value) in [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "Authorization: Bearer hunter2"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x=y,Authorization: Basic hunter2=="),
+        ("OTEL_RESOURCE_ATTRIBUTES", "hunter2"),
+    ] {
+        let said = refusal(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), (variable, value)]);
+        assert!(said.contains(&format!("{variable}: entry ")) && said.contains("`key=value,key=value`"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
 /// The error output of a node that does not start with these variables. `timeout` ends a node that
 /// does.
 fn refusal(variables: &[(&str, &str)]) -> String {
@@ -214,7 +227,6 @@ fn refusal(variables: &[(&str, &str)]) -> String {
     said
 }
 
-/// A node whose log goes to a file.
 fn logging(mut program: Command, log: &NamedTempFile, arguments: &[&str]) -> Node {
     program.stderr(File::create(log.path()).unwrap());
     Node::start_by(program, arguments)
@@ -229,7 +241,6 @@ fn resident(metrics: &[u8]) -> f64 {
     number(metrics, "process_resident_memory_bytes ")
 }
 
-/// The share of a source's checks that took at most that many seconds.
 fn within(metrics: &[u8], source: &str, seconds: &str) -> f64 {
     let name = "tollgate_check_duration_seconds";
     number(metrics, &format!("{name}_bucket{{le=\"{seconds}\",source=\"{source}\"}} "))

@@ -30,7 +30,6 @@ fn sprayed_keys_leave_capacity_of_other_policies() {
     assert_eq!((keys(&node, "a"), keys(&node, "b")), (Some(150), Some(50)));
 }
 
-/// Single checks, several keys in one call, quotas and ids of a request.
 #[test]
 fn one_call_stays_within_capacity_of_its_policy() {
     type Spray = fn(usize) -> (&'static str, Value);
@@ -129,19 +128,16 @@ policies: {{a: {{quotas: [5 per 1h]}}, b: {{quotas: [5 per 1h]}}}}",
     assert_eq!((keys(&node, "a"), value(&node, "tollgate_store_capacity")), (Some(150), Some(200)));
 }
 
-/// The decisions on a check of each of these keys of a policy, `policy-number`.
 fn batch(node: &Node, policy: &str, numbers: std::ops::Range<usize>) -> Vec<Value> {
     let checks: Vec<Value> = numbers.map(|at| json!({"policy": policy, "key": format!("{policy}-{at}")})).collect();
     let answer = node.post("/v1/check/batch", &json!({ "checks": checks }));
     answer.json()["results"].as_array().unwrap().clone()
 }
 
-/// The number of decisions by the store.
 fn stored(decisions: &[Value]) -> usize {
     decisions.iter().filter(|decision| decision["source"] == "store").count()
 }
 
-/// The number of keys with this reason.
 fn counted(decisions: &[Value], reason: &str) -> usize {
     let keys: HashSet<&str> = decisions
         .iter()
@@ -155,7 +151,6 @@ fn keys(node: &Node, policy: &str) -> Option<u64> {
     value(node, &format!("tollgate_store_keys{{policy=\"{policy}\"}}"))
 }
 
-/// The value of one series, if it exists.
 fn value(node: &Node, series: &str) -> Option<u64> {
     let text = node.metrics();
     let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;

@@ -122,7 +122,6 @@ fn unread_greeting_does_not_block_serving() {
     assert_eq!(node.ended().code(), Some(0));
 }
 
-/// A node that logs into a pipe, with a configuration that has become faulty.
 struct Fixture {
     node: Node,
     log: Option<PipeReader>,

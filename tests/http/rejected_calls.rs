@@ -12,7 +12,6 @@ use tempfile::TempDir;
 use crate::support::tls::{self, Authority};
 use crate::support::{Node, TOLLGATE, http, wait_until};
 
-/// A node with this configuration that logs to a file of the folder.
 fn node(folder: &TempDir, settings: &str) -> Node {
     let file = folder.path().join("my.yaml");
     fs::write(&file, format!("{settings}\npolicies: {{p: {{quotas: [5 per 1h]}}}}\n")).unwrap();
@@ -21,7 +20,6 @@ fn node(folder: &TempDir, settings: &str) -> Node {
     Node::start_by(program, &["--config", file.to_str().unwrap()])
 }
 
-/// The lines of the log with this message.
 fn lines(folder: &TempDir, message: &str) -> Vec<Value> {
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -118,7 +116,6 @@ fn failed_handshakes_are_counted_and_logged() {
         line.unwrap().parse::<u64>().unwrap()
     };
     assert_eq!(failed(), 0);
-    // A connection without data.
     drop(TcpStream::connect(&node.address).unwrap());
     wait_until("it is counted", || failed() == 1);
     assert_eq!(lines(&folder, "no TLS was agreed on").len(), 0);

@@ -27,7 +27,6 @@ use tollgate::store::{MemoryStore, Store};
 
 use crate::support::{Node, TOLLGATE, http, wait_until};
 
-/// A node and its configuration file.
 struct Fixture {
     node: Node,
     file: PathBuf,
@@ -47,7 +46,6 @@ impl Fixture {
         std::fs::write(&self.file, text).unwrap();
     }
 
-    /// Writes the file and calls the reload.
     fn reload(&self, text: &str) -> http::Answer {
         self.write(text);
         reload(&self.node)

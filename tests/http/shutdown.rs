@@ -136,7 +136,6 @@ fn shutdown_of_a_starved_process_answers_every_connection() {
     answered_by(node, clients, 200);
 }
 
-/// Stops the process, and leaves that many requests in its accept queue.
 fn queue_requests(node: &Node, count: usize) -> Vec<http::Connection> {
     node.stop();
     (0..count)

@@ -55,7 +55,6 @@ fn blind(answer: &Answer, status: u16, retry_after_ms: &Value) {
     assert_eq!(answer.header("retry-after"), (status == 403).then_some("1"));
 }
 
-/// This node's share of ten is five.
 fn local(answer: &Answer) {
     let decision = answer.json();
     assert_eq!(

@@ -23,7 +23,6 @@ use crate::support::{Node, TOLLGATE, http, wait_until};
 
 const POLICIES: &str = "policies: {p: {quotas: [5 per 1h]}}\n";
 
-/// A node with a certificate of `authority`, and these further members of `tls`.
 fn node(authority: &Authority, more: &str) -> Node {
     authority.sign("node");
     let text = format!("tls: {{cert_file: node.pem, key_file: node.key{more}}}\n{POLICIES}");

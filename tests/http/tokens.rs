@@ -10,7 +10,6 @@ use crate::support::{Node, TOLLGATE, http, wait_until};
 
 const CHECK: &str = r#"{"policy": "p", "key": "k"}"#;
 
-/// A new token and its line, as `tollgate token new` prints them.
 fn token() -> (String, String) {
     let output = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -18,7 +17,6 @@ fn token() -> (String, String) {
     (token.to_owned(), line.to_owned())
 }
 
-/// A folder with a configuration of these settings.
 fn folder(settings: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "my.yaml", &format!("{settings}\npolicies: {{p: {{quotas: [5 per 1h]}}}}\n"));
@@ -219,7 +217,6 @@ fn public_address_needs_tokens() {
     assert_eq!(status(&node, "GET", "/health/live", None), 200);
 }
 
-/// Every caller may check, and none may call operator endpoints.
 #[test]
 fn anonymous_public_node_has_no_operators() {
     let config = folder("auth: {allow_anonymous: true}");

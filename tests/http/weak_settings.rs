@@ -17,7 +17,6 @@ fn write(folder: &Path, name: &str, text: &str, mode: u32) {
 
 const POLICIES: &str = "policies: {p: {quotas: [5 per 1h]}}\n";
 
-/// The exit code of `validate`, and its warnings.
 fn validated(file: &Path) -> (Option<i32>, Vec<String>) {
     let output = Command::new(TOLLGATE).arg("validate").arg(file).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();

@@ -13,7 +13,6 @@ use crate::support::redis::{Server, bus_port};
 use crate::support::tls::Authority;
 use crate::support::{Node, TOLLGATE, free_port, http, unique, wait_until};
 
-/// A node with this `store`, its file in `folder`, and its log in a file `log` there.
 fn node(folder: &Path, store: &str) -> Node {
     node_by(Command::new(TOLLGATE), folder, store)
 }

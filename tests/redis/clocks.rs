@@ -23,10 +23,8 @@ use crate::support::timed::TimedRedis;
 use crate::support::tries::passes_within;
 use crate::support::{Node, config_on, file_with, free_port, http, unique, wait_until};
 
-/// From the shortest window to a day, us.
 const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 
-/// A store whose node uses the clock that `hand` sets.
 fn store(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
     let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());

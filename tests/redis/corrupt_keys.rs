@@ -29,7 +29,6 @@ fn policies() -> Vec<Policy> {
     ]
 }
 
-/// All operations of a caller, except a reset.
 fn works() -> Vec<Work> {
     vec![
         Work::Take([1].into_iter().collect()),
@@ -48,7 +47,6 @@ async fn ask(store: &RedisStore, subject: &Subject, work: Work) -> Result<Done, 
     store.run(subject, work, &metas).await
 }
 
-/// Writes all kinds of keys.
 async fn write_all(store: &RedisStore, subject: &Subject) {
     for work in works() {
         ask(store, subject, work).await.unwrap();
@@ -70,7 +68,6 @@ fn names(connection: &mut Connection, key: &str) -> Vec<String> {
     names
 }
 
-/// The dumps of the keys; only the length of long ones.
 fn dumps(connection: &mut Connection, names: &[String]) -> Vec<(i64, Option<Vec<u8>>)> {
     const DUMP: &str = "local size = redis.pcall('STRLEN', KEYS[1])
         return {type(size) == 'number' and size or 0, type(size) == 'number' and size > 1000000 and '' or redis.call('DUMP', KEYS[1])}";
@@ -79,7 +76,6 @@ fn dumps(connection: &mut Connection, names: &[String]) -> Vec<(i64, Option<Vec<
     all.query(connection).unwrap()
 }
 
-/// The commands that corrupt a key, each a list of arguments.
 fn spoilings(connection: &mut Connection, name: &str, dice: &mut Dice) -> Vec<(String, Vec<Vec<Vec<u8>>>)> {
     let bytes = |parts: &[&str]| parts.iter().map(|part| part.as_bytes().to_vec()).collect::<Vec<_>>();
     let set = |value: Vec<u8>| vec![b"SET".to_vec(), name.into(), value];

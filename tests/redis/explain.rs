@@ -22,7 +22,6 @@ fn told(file: &str, policy: &str, key: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A check creates exactly the keys that `explain` names.
 #[test]
 fn explain_prints_redis_keys_of_a_check() {
     let server = Server::start();

@@ -19,15 +19,12 @@ use crate::support::redis::Server;
 use crate::support::resident_kib;
 use crate::support::steps::{START, bucket, counters, logs, policy_of, quota};
 
-/// Concurrent callers.
 const CALLERS: u64 = 128;
 
 const KEYS: u64 = 20_000;
 
-/// us.
 const SECOND: u64 = 1_000_000;
 
-/// The number of checks; the long run sets the variable.
 fn checks() -> u64 {
     std::env::var("TOLLGATE_CHECKS").ok().and_then(|text| text.parse().ok()).unwrap_or(60_000)
 }
@@ -53,7 +50,6 @@ fn policies() -> Vec<Policy> {
     policies.into_iter().enumerate().map(named).collect()
 }
 
-/// The counts of operations and results.
 #[derive(Default)]
 struct Tally {
     checks: AtomicU64,
@@ -167,7 +163,6 @@ impl Run {
     }
 }
 
-/// One of few ids, so that it often exists already.
 fn id(dice: &mut Dice) -> Arc<str> {
     format!("id-{}", dice.below(3)).into()
 }
@@ -237,7 +232,6 @@ fn all_end(keys: &[(String, i64)]) {
     assert!(endless.is_none(), "a key without an end: {endless:?}");
 }
 
-/// Every key with its remaining lifetime, ms.
 fn keys_and_lives(server: &Server) -> Vec<(String, i64)> {
     let mut connection = server.connection().unwrap();
     let names: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();

@@ -182,12 +182,27 @@ fn openapi_accepts_valid_requests_only() {
         ),
         ("Check", json!({"key": "k", "quotas": [{"limit": 1}]}), false),
         ("Check", json!({"key": "k", "quotas": [{"burst": 1}]}), false),
+        (
+            "Check",
+            json!({"policy": null, "key": "k", "cost": null, "meta": null, "id": null, "quotas": null}),
+            true,
+        ),
+        (
+            "Check",
+            json!({"key": "k", "quotas": [{"name": null, "limit": 1, "per": "1s", "rate": null, "burst": null}]}),
+            true,
+        ),
+        ("Check", json!({"key": null}), false),
+        ("Check", json!({"key": "k", "quotas": [null]}), false),
         ("Check", json!({"policy": "p"}), false),
         ("Check", json!({"key": "k", "cots": 1}), false),
         ("Check", json!({"key": "k", "cost": 1_000_000_000_000_001_u64}), false),
         ("Together", json!({"checks": [{"key": "k", "id": "i"}]}), false),
         ("Refund", json!({"key": "k", "cost": 1}), true),
         ("Refund", json!({"key": "k", "id": "i"}), true),
+        ("Refund", json!({"key": "k", "id": "i", "cost": null}), true),
+        ("Refund", json!({"key": "k", "id": null, "cost": null}), false),
+        ("Together", json!({"checks": [{"key": "k", "id": null}]}), true),
         ("Refund", json!({"key": "k", "id": "i", "cost": 1}), false),
     ] {
         assert_eq!(faults(schema(name), &body, "").is_empty(), right, "{name} {body}");

@@ -43,7 +43,6 @@ fn kinds() -> [(Algorithm, [Quota; 4]); 2] {
     [(Algorithm::FixedWindow, windows), (Algorithm::TokenBucket, buckets)]
 }
 
-/// The remaining units of each quota after an admitted check of 1.
 async fn left(redis: &TimedRedis, policy: Policy, key: &str, now: Micros) -> Vec<u64> {
     window_columns::left(redis, policy, key, 1, now).await
 }

@@ -10,7 +10,6 @@ fn on(store: &str, limit: u64) -> String {
     format!("store: {{redis: [{store}], timeout: 10s}}\npolicies:\n  p: {{quotas: [{limit} per 1h]}}\n")
 }
 
-/// Writes the file and calls the reload; returns the status.
 fn reload(node: &Node, file: impl AsRef<Path>, text: &str) -> u16 {
     std::fs::write(file, text).unwrap();
     http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b"")).status

@@ -25,7 +25,6 @@ use crate::support::{Node, config_on, http, unique, wait_until};
 
 const WINDOW: Micros = 10_000_000;
 
-/// The maximum time for reading a log.
 const A_WHILE: Duration = Duration::from_secs(10);
 
 /// Both stores get the same calls; they must answer alike.
@@ -247,7 +246,6 @@ fn both_stores_report_same_charge_history() {
     runner(60).run(&histories(log_policies(), 40), property).unwrap();
 }
 
-/// An operation on a log at an instant.
 #[derive(Debug, Clone)]
 enum Op {
     /// A cost, for one of four users or none. The number of the operation is its id.
@@ -383,7 +381,6 @@ fn usage_of(node: &Node, key: &str, is_whole: bool) -> serde_json::Value {
     usage
 }
 
-/// A separate server, and the store on it.
 fn own_store() -> (Server, tokio::runtime::Runtime, TimedRedis) {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -395,7 +392,6 @@ fn own_store() -> (Server, tokio::runtime::Runtime, TimedRedis) {
     (server, runtime, redis)
 }
 
-/// The script calls that a server has executed.
 fn script_calls(server: &Server) -> u64 {
     server.calls(["eval", "evalsha"]).iter().sum()
 }
@@ -453,10 +449,8 @@ fn batch_of_many_costs_splits_into_calls_in_order() {
     assert!(calls >= 3, "{calls} calls");
 }
 
-/// Entries of the longest logs.
 const MOST: u64 = 100_000;
 
-/// A separate server, and a subject whose log may have that length.
 fn long_logs() -> (Server, tokio::runtime::Runtime, TimedRedis, Subject) {
     let (server, runtime, redis) = own_store();
     let subject = subject(logs(&[(1_000_000, MOST * 1000)], u32::try_from(MOST).unwrap()));

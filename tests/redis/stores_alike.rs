@@ -20,7 +20,6 @@ use crate::support::unique;
 /// of a history, Redis by real time.
 const RECORDS_LIVE: u64 = 300_000_000;
 
-/// Calls per history.
 const STEPS: usize = 60;
 
 #[test]
@@ -106,10 +105,8 @@ fn comparable(mut done: Done) -> Done {
     done
 }
 
-/// Redis drops the entries of a log later than the embedded store does. After a step back these
-/// entries may remain when refunds have removed all charges that count. The mark then remains too,
-/// and replies are tentative for longer than necessary. The only effect is that the pre-filter
-/// learns nothing from them.
+/// Redis drops the entries of a log later than the embedded store does. So a mark may remain after
+/// a step back, and the pre-filter learns nothing from tentative replies.
 fn be_as_careful(expected: &mut Done, answered: &Done) {
     if let (Done::Taken(expected) | Done::Reserved(expected, _), Done::Taken(answered) | Done::Reserved(answered, _)) =
         (expected, answered)

@@ -17,7 +17,6 @@ use crate::support::unique;
 
 const SECOND: Micros = 1_000_000;
 
-/// The remaining units of each quota after an admitted check.
 pub(super) async fn left(redis: &TimedRedis, policy: Policy, key: &str, cost: u64, now: Micros) -> Vec<u64> {
     let taken = redis.at(now).take(&subject(policy, key), &[cost], &[]).await.unwrap();
     let verdict = &taken.ruling.verdicts[0];
@@ -29,7 +28,6 @@ fn name(key: &str) -> String {
     Tag::new("ratelimit", key).counts(&policy(&[(1, SECOND)]))
 }
 
-/// Bytes of a key's value.
 fn length(connection: &mut Connection, key: &str) -> usize {
     redis::cmd("STRLEN").arg(name(key)).query(connection).unwrap()
 }

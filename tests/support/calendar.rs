@@ -12,12 +12,10 @@ use super::unique;
 
 pub(crate) const UNITS: [Unit; 4] = [Unit::Day, Unit::Week, Unit::Month, Unit::Year];
 
-/// An RFC 3339 instant, us since the Unix epoch.
 pub(crate) fn micros(instant: &str) -> Micros {
     u64::try_from(instant.parse::<Timestamp>().unwrap().as_microsecond()).unwrap()
 }
 
-/// A policy of one quota by the calendar of `zone`.
 pub(crate) fn by_calendar(limit: u64, unit: Unit, zone: &str) -> Policy {
     let calendar = Calendar::new(unit, zone).unwrap();
     policy_of(
@@ -26,7 +24,6 @@ pub(crate) fn by_calendar(limit: u64, unit: Unit, zone: &str) -> Policy {
     )
 }
 
-/// A key of its own under `policy`.
 pub(crate) fn subject(policy: &Policy) -> Subject {
     steps::subject(policy.clone(), &unique("calendar"))
 }

@@ -14,16 +14,13 @@ use super::cluster::Cluster;
 use super::http::{self, Connection};
 use super::{Node, config_on, unique, wait_until};
 
-/// Checks in flight, over both nodes and both modes.
 pub(crate) const CLIENTS: usize = 192;
 
-/// Nodes of Tollgate.
 const NODES: u64 = 2;
 
 /// The limit of a client's own key: never reached.
 const WIDE: u64 = 100_000_000;
 
-/// The limits of keys that all clients share.
 const TIGHT: [u64; 2] = [300, 5000];
 
 /// The longest run, ms.
@@ -53,7 +50,6 @@ pub(crate) fn strict() -> bool {
     std::env::var_os("TOLLGATE_STRICT").is_some()
 }
 
-/// The one cluster for all fault tests, healed.
 pub(crate) fn arena() -> MutexGuard<'static, Cluster> {
     arena_where(true)
 }
@@ -73,7 +69,6 @@ fn arena_where(replicas_take_over: bool) -> MutexGuard<'static, Cluster> {
     cluster
 }
 
-/// Since the first call, ms.
 #[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 pub(crate) fn now_ms() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -86,17 +81,14 @@ fn shard_of(key: &str) -> usize {
     (0..3).find(|shard| slot < 16384 * (shard + 1) / 3).unwrap()
 }
 
-/// The slot of a key.
 pub(crate) fn slot_of(key: &str) -> u16 {
     Tag::new("ratelimit", key).slot()
 }
 
-/// A key that no other test uses, in `shard`.
 pub(crate) fn key_in(shard: usize) -> String {
     std::iter::repeat_with(|| unique("chaos")).find(|key| shard_of(key) == shard).unwrap()
 }
 
-/// A slot of `shard`.
 pub(crate) fn slot_in(shard: u16) -> u16 {
     16384 / 3 * shard + 100
 }
@@ -141,7 +133,6 @@ impl Default for Seen {
     }
 }
 
-/// Two nodes and their configuration.
 pub(crate) struct Service {
     pub(crate) nodes: Vec<Node>,
     timeout: Duration,
@@ -150,12 +141,10 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Nodes whose checks wait `timeout` for the stores at `seeds`.
     pub(crate) fn start(seeds: &[String], timeout: Duration) -> Self {
         Self::start_in(seeds, timeout, MODES)
     }
 
-    /// The same in other modes.
     pub(crate) fn start_in(seeds: &[String], timeout: Duration, modes: [Mode; 2]) -> Self {
         let mut policies = format!("fallback: {{expected_nodes: {NODES}}}\npolicies:\n");
         for (place, mode) in modes.iter().enumerate() {
@@ -226,7 +215,6 @@ impl Service {
     }
 }
 
-/// The clients' results so far.
 pub(crate) struct Watch<'a>(Vec<&'a Spent>);
 
 impl Watch<'_> {
@@ -239,7 +227,6 @@ impl Watch<'_> {
     }
 }
 
-/// Ends the load, also when the fault panics.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -293,7 +280,6 @@ fn ask(connection: &mut Connection, spent: &Spent, request: &[u8], seen: &Seen, 
     Ok(())
 }
 
-/// The results of one fault in one mode.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -308,7 +294,6 @@ pub(crate) struct Row {
     pub(crate) slowest_ms: u64,
     pub(crate) answers: u64,
     pub(crate) failed: u64,
-    /// Checks that the store allowed.
     pub(crate) allowed: u64,
     pub(crate) fallback_own: u64,
     pub(crate) fallback_others: u64,
@@ -386,32 +371,27 @@ impl Row {
         self
     }
 
-    /// Nothing is lost.
     pub(crate) fn forgets_nothing(&self) -> &Self {
         assert_eq!(self.forgotten, 0, "{self}");
         self
     }
 
-    /// The store decides the other shards throughout.
     pub(crate) fn spares_the_others(&self) -> &Self {
         assert!(!strict() || self.fallback_others == 0, "{self}");
         self
     }
 
-    /// The store decides within `limit` ms after it could.
     pub(crate) fn is_back_within(&self, limit: u64) -> &Self {
         let limit = if strict() { limit } else { 20 * limit };
         assert!(self.back_after.is_some_and(|after| after <= limit), "{self}");
         self
     }
 
-    /// The fallback decides fewer checks than that.
     pub(crate) fn needs_little_fallback(&self, fewer_than: u64) -> &Self {
         assert!(self.fallback_own + self.fallback_others < fewer_than, "{self}");
         self
     }
 
-    /// The fallback decides no check.
     pub(crate) fn needs_no_fallback(&self) -> &Self {
         assert_eq!(self.fallback_own + self.fallback_others, 0, "{self}");
         self
@@ -434,7 +414,6 @@ impl fmt::Display for Row {
     }
 }
 
-/// The longest run of milliseconds without a decision: from and to.
 fn longest_gap(decided: &[AtomicBool]) -> (u64, u64) {
     let (mut longest, mut from) = ((0, 0), 0);
     for (ms, decided) in (0..).zip(decided) {

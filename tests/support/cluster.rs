@@ -35,12 +35,10 @@ impl Cluster {
         cluster
     }
 
-    /// Restores the cluster: all nodes run and agree.
     pub(crate) fn heal(&self) {
         self.run(&["up"]);
     }
 
-    /// `scripts/cluster` with these arguments.
     pub(crate) fn run(&self, arguments: &[&str]) {
         let output = control(self.base, &self.folder)
             .args(["-c", r#"exec "$0" "$@""#, &script()])
@@ -54,14 +52,12 @@ impl Cluster {
         );
     }
 
-    /// URLs of the first two nodes.
     pub(crate) fn seeds(&self) -> Vec<String> {
         (0..2).map(|node| format!("redis://127.0.0.1:{}", self.base + node)).collect()
     }
 }
 
 impl Cluster {
-    /// A connection to node `number`, 1 to 6.
     pub(crate) fn connection(&self, number: u16) -> redis::Connection {
         self.connect(number, Duration::from_secs(10)).unwrap()
     }
@@ -109,7 +105,6 @@ impl Cluster {
         table.expect("a node answers").iter().filter_map(range).collect()
     }
 
-    /// The number of a replica of node `number`.
     pub(crate) fn replica_of(&self, number: u16) -> u16 {
         let mut connection = self.connection(number);
         let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut connection).unwrap();
@@ -135,14 +130,12 @@ impl Cluster {
         });
     }
 
-    /// Runs CONFIG SET on all nodes.
     pub(crate) fn configure(&self, name: &str, value: &str) {
         for number in 1..=6 {
             redis::cmd("CONFIG").arg(&["SET", name, value]).exec(&mut self.connection(number)).unwrap();
         }
     }
 
-    /// Whether node `number` reports the role of a primary.
     pub(crate) fn is_primary(&self, number: u16) -> bool {
         let role = |mut connection| redis::cmd("ROLE").query::<Vec<redis::Value>>(&mut connection);
         let role = self.try_connection(number).and_then(role);
@@ -166,7 +159,6 @@ impl Drop for Cluster {
     }
 }
 
-/// Adds the calls in INFO commandstats.
 pub(crate) fn add_calls(connection: &mut redis::Connection, calls: &mut BTreeMap<String, u64>) {
     let info: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
     for line in info.lines() {

@@ -22,11 +22,9 @@ pub(crate) struct Collector {
     _runtime: tokio::runtime::Runtime,
 }
 
-/// The received spans.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<Received>>>);
 
-/// A span and its sender.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) service: String,
@@ -52,7 +50,6 @@ impl Collector {
         tracing_to(&self.endpoint, variables)
     }
 
-    /// Waits until `wanted` accepts the spans, and returns all received so far.
     pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Spanned) -> bool) -> Spanned {
         let mut found = Spanned(Vec::new());
         wait_until(what, || {
@@ -63,7 +60,6 @@ impl Collector {
     }
 }
 
-/// The span of a caller.
 pub(crate) const PARENT: &str = "00f067aa0ba902b7";
 
 /// Posts a JSON body within a caller's trace, and returns the response; `flags` `01` samples it.
@@ -73,12 +69,10 @@ pub(crate) fn traced(node: &Node, path: &str, trace: &str, flags: &str, body: &s
     http::exchange(&node.address, &http::request("POST", path, &fields, body.to_string().as_bytes()))
 }
 
-/// The id of a trace that no other test uses.
 pub(crate) fn trace_id() -> String {
     blake3::hash(unique("").as_bytes()).to_hex()[..32].to_owned()
 }
 
-/// Tollgate with traces to `endpoint`.
 pub(crate) fn tracing_to(endpoint: &str, variables: &[(&str, &str)]) -> Command {
     let mut program = Command::new(TOLLGATE);
     program.env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint).env("OTEL_BSP_SCHEDULE_DELAY", "50");
@@ -110,7 +104,6 @@ impl TraceService for Spans {
     }
 }
 
-/// Spans to query.
 pub(crate) struct Spanned(pub(crate) Vec<Received>);
 
 impl Spanned {
@@ -118,12 +111,10 @@ impl Spanned {
         self.0.iter().map(|received| &received.span)
     }
 
-    /// The spans of that name in a trace.
     pub(crate) fn named(&self, trace: &str, name: &str) -> Vec<&Span> {
         self.all().filter(|span| hex(&span.trace_id) == trace && span.name == name).collect()
     }
 
-    /// The one span of that name in a trace.
     pub(crate) fn one(&self, trace: &str, name: &str) -> &Span {
         let found = self.named(trace, name);
         let [span] = found[..] else { panic!("{} spans {name:?} in {trace}: {found:?}", found.len()) };
@@ -147,7 +138,6 @@ pub(crate) fn attribute(span: &Span, key: &str) -> String {
     text(found.and_then(|found| found.value.as_ref()).and_then(|value| value.value.as_ref()))
 }
 
-/// Several attributes.
 pub(crate) fn attributes<const N: usize>(span: &Span, keys: [&str; N]) -> [String; N] {
     keys.map(|key| attribute(span, key))
 }

@@ -18,7 +18,6 @@ impl Dice {
         self.number() % sides.max(1)
     }
 
-    /// A random index below `places`.
     pub(crate) fn place(&mut self, places: usize) -> usize {
         usize::try_from(self.below(places as u64)).unwrap()
     }

@@ -6,7 +6,6 @@ use tollgate::limit::policy::Policy;
 use tollgate::limit::state::State;
 use tollgate::limit::time::Micros;
 
-/// All admitted costs, with their instants.
 #[derive(Default)]
 pub struct Log(Vec<(Micros, u64)>);
 

@@ -8,12 +8,10 @@ use serde_json::Value;
 
 use super::openapi;
 
-/// One connection.
 pub(crate) struct Connection<S = TcpStream> {
     stream: BufReader<S>,
 }
 
-/// One response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -49,7 +47,6 @@ impl<S: Read + Write> Connection<S> {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Reads one response, with its body if `with_body`.
     pub(crate) fn receive(&mut self, with_body: bool) -> std::io::Result<Answer> {
         let status = self.line()?.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or(std::io::ErrorKind::UnexpectedEof)?;
@@ -74,12 +71,10 @@ impl<S: Read + Write> Connection<S> {
     }
 }
 
-/// A request with a JSON body.
 pub(crate) fn json_request(path: &str, body: &[u8]) -> Vec<u8> {
     request("POST", path, &[("Content-Type", "application/json")], body)
 }
 
-/// A request with these header fields, `Host` and `Content-Length`.
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let head = format!("{method} {path} HTTP/1.1\r\nHost: t\r\n{fields}Content-Length: {}\r\n\r\n", body.len());
@@ -104,7 +99,6 @@ pub(crate) fn get(address: &str, path: &str) -> Answer {
     exchange(address, &request("GET", path, &[], b""))
 }
 
-/// Sends a JSON body with a token, if any.
 pub(crate) fn call(address: &str, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
     let bearer = token.map(|token| format!("Bearer {token}"));
     let mut headers = vec![("Content-Type", "application/json")];

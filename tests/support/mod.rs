@@ -72,17 +72,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts a node with the built-in policies.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Starts a node with more arguments, and waits until it reports its address.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         Self::start_by(Command::new(TOLLGATE), arguments)
     }
 
-    /// Starts a node with this configuration file.
     pub(crate) fn with_config(file: impl AsRef<Path>) -> Self {
         Self::start_with(&["--config", file.as_ref().to_str().unwrap()])
     }
@@ -127,17 +124,14 @@ impl Node {
         format!("http://{}", self.address)
     }
 
-    /// Posts a JSON body and returns the response.
     pub(crate) fn post(&self, path: &str, body: &Value) -> http::Answer {
         http::post(&self.address, path, body.to_string())
     }
 
-    /// The decision on a check, or the problem.
     pub(crate) fn check(&self, policy: &str, key: &str, cost: u64) -> Value {
         self.post("/v1/check", &json!({"policy": policy, "key": key, "cost": cost})).json()
     }
 
-    /// The text of `GET /metrics`.
     pub(crate) fn metrics(&self) -> String {
         let answer = http::get(&self.address, "/metrics");
         assert_eq!(answer.status, 200);
@@ -151,7 +145,6 @@ impl Node {
         answer.json()
     }
 
-    /// Sends SIGTERM, as an orchestrator does.
     pub(crate) fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);
     }
@@ -175,7 +168,6 @@ impl Node {
         rustix::process::kill_process(pid, signal).expect("it still runs");
     }
 
-    /// Waits until it exits without being killed.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the node has ended", || {
@@ -189,7 +181,6 @@ impl Node {
         self.process.id()
     }
 
-    /// The number of its threads.
     pub(crate) fn threads(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it still runs").count()
     }
@@ -238,24 +229,20 @@ pub(crate) fn unique(name: &str) -> String {
     format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A configuration file with these policies on a store with these seeds.
 pub(crate) fn config_on(seeds: &[String], policies: &str) -> NamedTempFile {
     file_with(&format!("store: {{redis: [{}]}}\n{policies}\n", seeds.join(", ")))
 }
 
-/// A configuration file with this text.
 pub(crate) fn file_with(text: &str) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file
 }
 
-/// A node with this configuration.
 pub(crate) fn node_with(configuration: &str) -> Node {
     Node::with_config(file_with(configuration))
 }
 
-/// Resident memory of a process, KiB.
 pub(crate) fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

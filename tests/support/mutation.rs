@@ -2,7 +2,6 @@
 
 use crate::support::dice::Dice;
 
-/// Words that challenge parsers.
 const WORDS: &[&[u8]] = &[
     b"\0",
     b"\"",
@@ -57,7 +56,6 @@ const WORDS: &[&[u8]] = &[
     b"0s",
 ];
 
-/// One of `corpus`, changed in a few places.
 pub(crate) fn mutant(corpus: &[Vec<u8>], dice: &mut Dice) -> Vec<u8> {
     let mut text = dice.one_of(corpus).clone();
     for _ in 0..=dice.place(4) {

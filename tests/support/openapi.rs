@@ -141,7 +141,6 @@ fn described_members<'a>(schema: &'a Value, described: &mut BTreeMap<&'a str, &'
         .for_each(|part| described_members(part, described, required));
 }
 
-/// The target of a reference.
 fn resolve(value: &Value) -> &Value {
     let Some(reference) = value.get("$ref").and_then(Value::as_str) else { return value };
     let pointer = reference.strip_prefix('#').expect("a reference within the document");

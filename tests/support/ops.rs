@@ -39,7 +39,6 @@ pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op
         .prop_map(|(steps, ops)| steps.into_iter().zip(ops).collect())
 }
 
-/// Turns ops into work: tracks the existing ids and reservations.
 #[derive(Default)]
 pub struct OpHistory {
     ids: Vec<(Arc<str>, u64)>,
@@ -86,7 +85,6 @@ impl OpHistory {
         }
     }
 
-    /// Records the result.
     pub fn note(&mut self, done: &Done) {
         if let Done::Reserved(_, Some(receipt)) = done {
             self.receipts.push(receipt.clone());

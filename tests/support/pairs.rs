@@ -37,24 +37,20 @@ pub(crate) fn on_pairs_of_nodes(configuration: &str, test: impl Fn([&Node; 2], &
     test([&alone, &alone], "embedded");
 }
 
-/// The decision on a check.
 pub(crate) fn check(node: &Node, body: &Value) -> Value {
     posted(node, "/v1/check", body)
 }
 
-/// The response to `body`, which must be a success.
 pub(crate) fn posted(node: &Node, path: &str, body: &Value) -> Value {
     let answer = node.post(path, body);
     assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
     answer.json()
 }
 
-/// The remaining units.
 pub(crate) fn remaining(node: &Node, policy: &str, key: &str) -> u64 {
     check(node, &json!({"policy": policy, "key": key, "cost": 0}))["remaining"].as_u64().unwrap()
 }
 
-/// Resets the key.
 pub(crate) fn reset(node: &Node, policy: &str, key: &str) -> http::Answer {
     let path = format!("/v1/usage?policy={policy}&key={key}");
     http::exchange(&node.address, &http::request("DELETE", &path, &[], b""))

@@ -14,7 +14,6 @@ const SILENT: u64 = u64::MAX;
 /// A proxy in front of one port. Its threads end with the connections.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
-    /// The target port of new connections.
     target: Arc<AtomicU16>,
     manners: Arc<Manners>,
     accepted: Arc<AtomicUsize>,
@@ -68,14 +67,12 @@ impl Proxy {
         self.target.store(target, Ordering::Relaxed);
     }
 
-    /// Breaks every connection.
     pub(crate) fn cut(&self) {
         for stream in self.open.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Delays bytes by `ms` in each direction.
     pub(crate) fn delay(&self, ms: u64) {
         self.manners.delay.store(ms, Ordering::Relaxed);
     }
@@ -85,7 +82,6 @@ impl Proxy {
         self.manners.no_scripts.store(hang_up, Ordering::Relaxed);
     }
 
-    /// The number of connections opened through it.
     pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }

@@ -58,7 +58,6 @@ impl Server {
         self.signal(rustix::process::Signal::STOP);
     }
 
-    /// SIGCONT.
     pub fn thaw(&self) {
         self.signal(rustix::process::Signal::CONT);
     }
@@ -79,7 +78,6 @@ impl Server {
         info.get("blocked_clients").unwrap()
     }
 
-    /// The number of calls of each of these commands.
     pub fn calls<const COUNT: usize>(&self, names: [&str; COUNT]) -> [u64; COUNT] {
         let mut calls = BTreeMap::new();
         add_calls(&mut self.connection().unwrap(), &mut calls);

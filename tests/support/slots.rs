@@ -31,13 +31,11 @@ pub(crate) fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
     wait_until("the former owner has heard of it", || epoch(owners[1], "cluster_current_epoch:") >= mine);
 }
 
-/// Sets the state of the slot at node `number`.
 pub(crate) fn set_slot(cluster: &Cluster, number: u16, slot: u16, state: &str, id: &str) {
     let mut cmd = redis::cmd("CLUSTER");
     cmd.arg("SETSLOT").arg(slot).arg(state).arg(id).exec(&mut cluster.connection(number)).unwrap();
 }
 
-/// The cluster id of node `number`.
 pub(crate) fn id(cluster: &Cluster, number: u16) -> String {
     redis::cmd("CLUSTER").arg("MYID").query(&mut cluster.connection(number)).unwrap()
 }

@@ -32,7 +32,6 @@ pub struct Step {
     pub quarters: u64,
 }
 
-/// A policy of sliding windows.
 pub fn policy(quotas: &[(u64, Micros)]) -> Policy {
     let quota = |&(limit, window): &(u64, Micros)| quota(limit, window, Rule::SlidingWindow);
     policy_of(Algorithm::SlidingWindow, quotas.iter().map(quota).collect())
@@ -96,18 +95,15 @@ fn limit() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => (1 << 32) - 3..(1 << 32) + 3u64, 1 => Just(1_000_000_000_000_000)]
 }
 
-/// Sliding windows.
 pub fn policies() -> impl Strategy<Value = Policy> {
     (windows(), prop::collection::vec(limit(), 3))
         .prop_map(|(windows, limits)| policy(&limits.into_iter().zip(windows).collect::<Vec<_>>()))
 }
 
-/// A quota of a fixed window by the clock.
 pub fn fixed(limit: u64, window: Micros) -> Quota {
     quota(limit, window, Rule::FixedWindow(Anchor::Clock))
 }
 
-/// Fixed windows.
 pub fn fixed_policies() -> impl Strategy<Value = Policy> {
     let anchor = prop_oneof![Just(Anchor::Clock), Just(Anchor::FirstHit)];
     (windows(), prop::collection::vec(limit(), 3), anchor).prop_map(|(windows, limits, anchor)| {
@@ -148,14 +144,12 @@ pub fn logs(quotas: &[(u64, Micros)], most: u32) -> Policy {
     policy_of(Algorithm::SlidingLog, quotas)
 }
 
-/// Sliding logs; some are full long before they reach their limit.
 pub fn log_policies() -> impl Strategy<Value = Policy> {
     let most = prop_oneof![1 => 1..6u32, 2 => 6..60u32, 2 => Just(10_000u32)];
     (windows(), prop::collection::vec(limit(), 3), most)
         .prop_map(|(windows, limits, most)| logs(&limits.into_iter().zip(windows).collect::<Vec<_>>(), most))
 }
 
-/// Sliding counters of short and long ticks.
 pub fn counter_policies() -> impl Strategy<Value = Policy> {
     let tick = prop::sample::select(vec![100_000, 137_000, 1_000_000, 10_000_000, 3_600_000_000]);
     let windows = prop::sample::subsequence(vec![1, 2, 3, 15, 60, 120], 1..=3);
@@ -168,14 +162,12 @@ pub fn counter_policies() -> impl Strategy<Value = Policy> {
     )
 }
 
-/// A policy of sliding counters.
 pub fn counters(quotas: &[(u64, Micros)], ticks: Ticks) -> Policy {
     let ticks = ticks.with_longest(quotas.iter().map(|(_, window)| *window).max().unwrap());
     let quotas = quotas.iter().map(|&(limit, window)| quota(limit, window, Rule::SlidingCounter(ticks))).collect();
     policy_of(Algorithm::SlidingCounter, quotas)
 }
 
-/// The window, or the span of a rate, us.
 pub fn span(quota: &Quota) -> Micros {
     match quota.rule {
         Rule::TokenBucket(rate) => rate.per,
@@ -183,7 +175,6 @@ pub fn span(quota: &Quota) -> Micros {
     }
 }
 
-/// Policies of any algorithm.
 pub fn any_policies() -> impl Strategy<Value = Policy> {
     prop_oneof![
         policies(),

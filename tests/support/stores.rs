@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::redis::shared;
 use super::{Node, cluster, file_with, node_with};
 
-/// Runs the test on a node with the embedded store, and on one with Redis.
 pub(crate) fn on_memory_and_redis(policies: &str, test: impl Fn(&Node)) {
     let redis = format!("store: {{timeout: 5s, redis: [{}]}}", shared().url());
     for store in ["", &redis] {
@@ -13,7 +12,6 @@ pub(crate) fn on_memory_and_redis(policies: &str, test: impl Fn(&Node)) {
     }
 }
 
-/// Runs it on a node with the embedded store, on one with Redis and on one with the cluster.
 pub(crate) fn on_memory_redis_and_cluster(policies: &str, test: impl Fn(&Node)) {
     let one = format!("store: {{timeout: 2s, redis: [{}]}}", shared().url());
     let cluster = format!("store: {{timeout: 2s, redis: [{}]}}", cluster::shared().seeds().join(", "));
@@ -23,7 +21,6 @@ pub(crate) fn on_memory_redis_and_cluster(policies: &str, test: impl Fn(&Node)) 
     }
 }
 
-/// The decision on a check.
 pub(crate) fn ask(node: &Node, check: &Value) -> Value {
     node.post("/v1/check", check).json()
 }

@@ -60,7 +60,6 @@ impl Authority {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// A client that trusts this authority, and shows a certificate if one is named.
     pub(crate) fn client(&self, shows: Option<&str>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates(&self.path("ca.pem")));
@@ -82,7 +81,6 @@ pub(crate) fn certificates(path: &Path) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(path).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// Sends one request, and returns its response and the node's certificate.
 pub(crate) fn exchange(
     address: &str,
     config: ClientConfig,

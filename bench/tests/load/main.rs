@@ -25,7 +25,6 @@ fn bench(url: &str, arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(["--url", url]).args(arguments).output().expect("the program starts")
 }
 
-/// Runs it with `--json` and returns the report.
 fn report(url: &str, arguments: &[&str]) -> Value {
     let output = bench(url, &[arguments, &["--json"]].concat());
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error} in {output:?}"))
@@ -77,7 +76,6 @@ fn open_loop_keeps_its_rate() {
     });
 }
 
-/// The report of an open loop of 3 s with `trouble` on the way to the node in its middle.
 fn report_of_trouble(arguments: &[&str], trouble: impl FnOnce(&Proxy)) -> Value {
     let node = Node::start();
     let (_, port) = node.address.rsplit_once(':').unwrap();
@@ -85,7 +83,6 @@ fn report_of_trouble(arguments: &[&str], trouble: impl FnOnce(&Proxy)) -> Value 
     let url = format!("http://127.0.0.1:{}", proxy.port);
     std::thread::scope(|scope| {
         let run = scope.spawn(|| report(&url, &[&["-d", "3s", "--warmup", "0s"], arguments].concat()));
-        // Waits until the middle of the run.
         std::thread::sleep(Duration::from_millis(1500));
         trouble(&proxy);
         run.join().unwrap()

@@ -12,21 +12,17 @@ use tollgate::clock::unix_micros;
 use tollgate::config::{Overrides, Setup};
 use tollgate::serve::Server;
 
-/// A node with an embedded store. Dropping it stops it.
 pub(crate) struct Node {
-    /// `127.0.0.1:port`.
     pub(crate) address: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Node {
-    /// Starts a node with the built-in policies.
     pub(crate) fn start() -> Self {
         Self::with_config(None)
     }
 
-    /// Starts a node with this configuration file.
     pub(crate) fn with_config(file: Option<PathBuf>) -> Self {
         let (stop, stopped) = oneshot::channel();
         let (sender, address) = mpsc::channel();

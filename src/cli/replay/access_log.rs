@@ -6,9 +6,9 @@
 //! A log of several servers has the server's name in front: Apache's `vhost_combined`.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
 
 use super::Failure;
+use super::client;
 use super::entry::Entry;
 use super::instant;
 use crate::limit::time::Micros;
@@ -95,13 +95,15 @@ impl AccessLog {
             Field::UserAgent => quoted(&mut rest).and_then(|_| quoted(&mut rest)).unwrap_or_default(),
         };
         // A dash marks an unknown value.
-        let key = Some(key).filter(|key| *key != b"-").map(text).transpose()?.map(Cow::Borrowed);
+        let key = Some(key).filter(|key| *key != b"-").map(text).transpose()?;
+        let key = if self.key == Field::Client { key.and_then(client::host) } else { key.map(Cow::Borrowed) };
         Ok(Entry { time, key, cost })
     }
 
     fn time(&mut self, written: &[u8]) -> Result<Micros, Cow<'static, str>> {
         if self.last.0 != written {
             let instant = instant::common_log(written).ok_or("the time is not like `10/Oct/2000:13:55:36 -0700`")?;
+            let instant = Micros::try_from(instant).map_err(|_| "the time is before 1970")?;
             self.last = (written.to_vec(), instant);
         }
         Ok(self.last.1)
@@ -111,10 +113,7 @@ impl AccessLog {
 /// Whether `first` is the server and the client is second; otherwise the second word is usually a
 /// dash. An address with a port may be either, and is the server only before another address.
 fn is_server(first: &[u8], second: &[u8]) -> bool {
-    let is_address = |word| {
-        let word = std::str::from_utf8(word).unwrap_or_default();
-        word.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok()
-    };
+    let is_address = |word| client::address(std::str::from_utf8(word).unwrap_or_default()).is_some();
     let has_port = || {
         let colon = memchr::memrchr(b':', first);
         colon.is_some_and(|colon| matches!(&first[colon + 1..], port @ [_, ..] if port.iter().all(u8::is_ascii_digit)))
@@ -130,7 +129,7 @@ fn host<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     while last.ends_with(b",") {
         last = word(rest)?;
     }
-    Some(first.strip_suffix(b",").unwrap_or(first))
+    first.split(|byte| *byte == b',').next()
 }
 
 /// The text up to the next blank.
@@ -195,26 +194,32 @@ mod tests {
             }
         }
         for server in ["10.0.0.1", "shop.example", "10.0.0.1:80", "[::1]:443"] {
-            for client in ["203.0.113.1", "2001:db8::1", "203.0.113.1:5001"] {
+            for (client, key) in [
+                ("203.0.113.1", "203.0.113.1"),
+                ("2001:db8::1", "2001:db8::1"),
+                ("203.0.113.1:5001", "203.0.113.1"),
+                ("[2001:db8::1]", "2001:db8::1"),
+            ] {
                 let line = format!(r#"{server} {client} - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
                 let mut log = AccessLog::new(Field::Client, Some(1));
-                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
+                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(key.into()), "{line}");
             }
         }
-        for client in [
-            "192.0.2.1",
-            "192.0.2.1:5001",
-            "[2001:db8::1]:5001",
-            "2001:db8::1",
-            "::1",
-            "::1:443",
-            "2001:db8:0:0:0:0:0:443",
-            "client.example",
+        for (client, key) in [
+            ("192.0.2.1", "192.0.2.1"),
+            ("192.0.2.1:5001", "192.0.2.1"),
+            ("[2001:db8::1]:5001", "2001:db8::1"),
+            ("[2001:db8::1]", "2001:db8::1"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("::1", "::1"),
+            ("::1:443", "::1:443"),
+            ("2001:db8:0:0:0:0:0:443", "2001:db8::443"),
+            ("client.example", "client.example"),
         ] {
             for user in ["- -", "- ann", "ident ann lee", "- - ann"] {
                 let line = format!(r#"{client} {user} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
                 let mut log = AccessLog::new(Field::Client, Some(1));
-                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(client.into()), "{line}");
+                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(key.into()), "{line}");
             }
         }
     }

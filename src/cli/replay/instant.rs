@@ -1,13 +1,21 @@
-//! Instants in logs, in us since the epoch. None if they are unreadable or before the epoch.
+//! Instants in logs, in us since the epoch. None if they are unreadable.
+//!
+//! jiff's timestamps end a day before the year 9999 does, so only its civil times are used.
 
-use jiff::Timestamp;
-use jiff::civil::Date;
+use jiff::SignedDuration;
+use jiff::civil::{Date, DateTime};
+use jiff::fmt::temporal::Pieces;
 use jiff::tz::Offset;
 
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 
-/// `10/Oct/2000:13:55:36 -0700`
-pub(super) fn common_log(text: &[u8]) -> Option<Micros> {
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
+/// The first us after the year 9999.
+const END: Micros = 253_402_300_800 * MICROS_PER_SECOND;
+
+/// `10/Oct/2000:13:55:36 -0700`; negative before the epoch.
+pub(super) fn common_log(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let shape = |(at, byte): (usize, u8)| match at {
         2 | 6 => byte == b'/',
@@ -31,12 +39,19 @@ pub(super) fn common_log(text: &[u8]) -> Option<Micros> {
     }
     let east = i32::from(small(22)?) * 3600 + i32::from(small(24)?) * 60;
     let offset = Offset::from_seconds(if text.as_bytes()[21] == b'-' { -east } else { east }).ok()?;
-    micros(offset.to_timestamp(date.at(hour, minute, second, 0)).ok()?)
+    micros(date.at(hour, minute, second, 0), offset)
 }
 
-/// `2026-11-21T10:41:53.312Z`, with any offset; the offset is required.
-pub(super) fn rfc3339(text: &str) -> Option<Micros> {
-    micros(text.parse::<Timestamp>().ok()?)
+/// `2026-11-21T10:41:53.312Z`, with any offset; the offset is required. Negative before the epoch.
+pub(super) fn rfc3339(text: &str) -> Option<i64> {
+    let pieces = Pieces::parse(text).ok()?;
+    micros(pieces.date().to_datetime(pieces.time()?), pieces.to_numeric_offset()?)
+}
+
+/// The instant in UTC, by RFC 3339.
+pub(super) fn text(at: Micros) -> String {
+    let since = SignedDuration::from_micros(i64::try_from(at).unwrap_or(i64::MAX));
+    format!("{}Z", EPOCH.saturating_add(since))
 }
 
 /// Seconds, ms or us since the epoch: the size reveals the unit. In seconds 10^11 is the year 5138;
@@ -45,7 +60,7 @@ pub(super) fn number(number: u64) -> Option<Micros> {
     match number {
         0..100_000_000_000 => Some(number * MICROS_PER_SECOND),
         100_000_000_000..100_000_000_000_000 => Some(number * MICROS_PER_MILLI),
-        _ => Some(number).filter(|number| *number < 1 << 53),
+        _ => Some(number).filter(|number| *number < END),
     }
 }
 
@@ -66,8 +81,9 @@ fn month(name: &str) -> Option<i8> {
     (1..).zip(NAMES).find(|(_, known)| *known == name).map(|(number, _)| number)
 }
 
-fn micros(instant: Timestamp) -> Option<Micros> {
-    u64::try_from(instant.as_microsecond()).ok()
+fn micros(civil: DateTime, offset: Offset) -> Option<i64> {
+    let since = civil.duration_since(EPOCH) - SignedDuration::from_secs(offset.seconds().into());
+    i64::try_from(since.as_micros()).ok()
 }
 
 #[cfg(test)]
@@ -82,7 +98,7 @@ mod tests {
         for wrong in ["", "10/Okt/2000:13:55:36 -0700", "31/Feb/2000:13:55:36 -0700", "10/Oct/2000:24:55:36 -0700"] {
             assert_eq!(common_log(wrong.as_bytes()), None, "{wrong}");
         }
-        assert_eq!(common_log(b"10/Oct/1969:13:55:36 -0700"), None);
+        assert!(common_log(b"10/Oct/1969:13:55:36 -0700") < Some(0));
         assert_eq!(common_log("10/Oct/2000:13:55:36 -070é".as_bytes()), None);
     }
 

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
+use super::client;
 use super::entry::{Cost, Entry};
 use super::instant;
 use crate::limit::time::Micros;
@@ -143,7 +144,10 @@ impl<'de, T, F: Fn(Value<'de>) -> Result<T, &'static str>> Visitor<'de> for Scal
 
 fn time_of(value: Value<'_>) -> Result<Micros, &'static str> {
     let instant = match value {
-        Value::Text(text) => instant::rfc3339(&text),
+        Value::Text(text) => match instant::rfc3339(&text).map(Micros::try_from) {
+            Some(Err(_)) => return Err("`time` is before 1970"),
+            read => read.and_then(Result::ok),
+        },
         Value::Integer(number) => instant::number(number),
         Value::Number(number) => instant::fraction(number),
         Value::Null => None,
@@ -153,7 +157,8 @@ fn time_of(value: Value<'_>) -> Result<Micros, &'static str> {
 
 fn key_of(value: Value<'_>) -> Result<Option<Cow<'_, str>>, &'static str> {
     match value {
-        Value::Text(text) => Ok(Some(text)),
+        Value::Text(Cow::Borrowed(text)) => Ok(Some(client::key(text))),
+        Value::Text(Cow::Owned(text)) => Ok(Some(client::key(&text).into_owned().into())),
         Value::Integer(number) => Ok(Some(number.to_string().into())),
         Value::Number(_) => Err("the key is neither a text nor an integer"),
         Value::Null => Ok(None),
@@ -163,6 +168,8 @@ fn key_of(value: Value<'_>) -> Result<Option<Cow<'_, str>>, &'static str> {
 fn cost_of(value: Value<'_>) -> Result<u64, &'static str> {
     match value {
         Value::Integer(number) => Ok(number),
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is an integer below 2^53")]
+        Value::Number(number) if number.fract() == 0.0 && (0.0..9e15).contains(&number) => Ok(number as u64),
         Value::Null => Ok(1),
         Value::Text(_) | Value::Number(_) => Err("the cost is no integer"),
     }

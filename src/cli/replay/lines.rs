@@ -21,9 +21,13 @@ impl Lines {
         Self { input: BufReader::with_capacity(CHUNK, input), line: Vec::new(), bytes: 0 }
     }
 
-    /// Whether the log starts like gzip; call it before the first line.
-    pub(super) fn is_compressed(&mut self) -> io::Result<bool> {
-        Ok(self.input.fill_buf()?.starts_with(b"\x1f\x8b"))
+    /// Why the log as a whole is unreadable, by its first bytes; call it before the first line.
+    pub(super) fn fault(&mut self) -> io::Result<Option<&'static str>> {
+        Ok(match self.input.fill_buf()? {
+            [0x1f, 0x8b, ..] => Some("is compressed: `zcat` it to `--log -`"),
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Some("is in UTF-16: save it in UTF-8"),
+            _ => None,
+        })
     }
 
     /// The next line without its end, none at the end of the log. The inner `Err` is a line that is

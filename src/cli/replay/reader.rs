@@ -6,7 +6,7 @@ use super::Failure;
 use super::access_log::{AccessLog, Field};
 use super::entry::{Cost, Entry};
 use super::json::Members;
-use crate::limit::key::MAX_KEY_BYTES;
+use crate::limit::key::check_length;
 use crate::limit::quota::MAX_UNITS;
 
 /// How a log is written.
@@ -92,10 +92,9 @@ impl Reader {
         if entry.cost > MAX_UNITS {
             return Err(format!("a cost of {}, the most is {MAX_UNITS}", entry.cost).into());
         }
-        if entry.key.as_ref().is_some_and(|key| key.len() > MAX_KEY_BYTES) {
-            return Err(format!("a key of more than {MAX_KEY_BYTES} bytes").into());
-        }
-        Ok(Entry { key: entry.key.filter(|key| !key.is_empty()), ..entry })
+        let key = entry.key.filter(|key| !key.is_empty());
+        key.as_deref().map_or(Ok(()), check_length).map_err(|wrong| format!("the key {wrong}"))?;
+        Ok(Entry { key, ..entry })
     }
 }
 

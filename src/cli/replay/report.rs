@@ -2,16 +2,15 @@
 
 use std::fmt::Write;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::instant::text as instant;
 use super::policy_replay::Result;
 use super::reader::Format;
 use super::run::{Counts, Outcome};
 use super::tally::Minute;
 use crate::cli::shown;
 use crate::config::visible;
-use crate::limit::time::Micros;
 
 /// The report as one JSON document, with a line end.
 pub(super) fn json(outcome: &Outcome) -> String {
@@ -137,13 +136,4 @@ fn percent(part: u128, whole: u128) -> String {
 
 fn units(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
-}
-
-/// The instant in UTC, as RFC 3339.
-fn instant(at: Micros) -> String {
-    i64::try_from(at)
-        .ok()
-        .and_then(|at| Timestamp::from_microsecond(at).ok())
-        .unwrap_or(Timestamp::MAX)
-        .to_string()
 }

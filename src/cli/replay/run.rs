@@ -11,6 +11,7 @@ use super::policy_replay::{self, PolicyReplay};
 use super::progress::Progress;
 use super::reader::{Format, LogOptions, Reader};
 use super::tally::{MINUTE, Minute, Peaks};
+use crate::config::{is_standard_input, origin};
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
@@ -121,8 +122,8 @@ impl Replay<'_> {
     fn lines(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
         let (mut lines, mut number) = (Lines::new(input), 0u64);
         let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
-        if lines.is_compressed().map_err(failed)? {
-            return Err(Failure::Log(format!("{name} is compressed: `zcat` it to `--log -`")));
+        if let Some(fault) = lines.fault().map_err(failed)? {
+            return Err(Failure::Log(format!("{name} {fault}")));
         }
         let mut reader: Option<(Format, Reader)> = None;
         let before = progress.position();
@@ -183,10 +184,10 @@ impl Replay<'_> {
 
 /// A log with its name and its size in bytes, 0 if unknown.
 fn open(log: &Path) -> Result<(String, Box<dyn Read>, u64), Failure> {
-    if log.as_os_str() == "-" {
-        return Ok(("standard input".to_owned(), Box::new(io::stdin()), 0));
+    let name = origin(log);
+    if is_standard_input(log) {
+        return Ok((name, Box::new(io::stdin()), 0));
     }
-    let name = log.display().to_string();
     let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
     let file = File::open(log).map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len();

@@ -19,5 +19,5 @@ mod violations;
 pub(super) use document::{Problem, panicked};
 pub(super) use engine::Problems;
 pub(super) use faults::FaultBody;
-pub(super) use requests::{both, method_not_allowed, not_found};
+pub(super) use requests::{both, method_not_allowed};
 pub(super) use violations::{MAX_EXPLAINED, Violation, Violations, member};

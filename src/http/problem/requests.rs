@@ -4,6 +4,7 @@ use axum::http::{Method, Uri};
 
 use super::document::Problem;
 use super::kind::Kind;
+use super::suggest::did_you_mean;
 use super::violations::Violations;
 use crate::access::Refused;
 
@@ -27,10 +28,12 @@ impl Problem {
         Self::new(kind, sentence(refused))
     }
 
-    /// 404: no call has this path.
-    pub(in crate::http) fn not_found(uri: &Uri) -> Self {
+    /// 404: no call has this path. `known` are the paths that a wrong one may mean.
+    pub(in crate::http) fn not_found(uri: &Uri, known: impl Iterator<Item = &'static str>) -> Self {
         let path: String = uri.path().chars().take(200).collect();
-        Self::new(Kind::NotFound, format!("no call has the path {path}"))
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        let meant: String = parts.flat_map(|part| ["/", part]).collect();
+        Self::new(Kind::NotFound, format!("no call has the path {path}{}", did_you_mean(&meant, known)))
     }
 
     /// 408: the body was incomplete when its time was over.
@@ -78,10 +81,6 @@ fn sentence(refused: Refused) -> &'static str {
              auth.admin_token_files and send a token"
         }
     }
-}
-
-pub(in crate::http) async fn not_found(uri: Uri) -> Problem {
-    Problem::not_found(&uri)
 }
 
 /// The router adds `Allow`.

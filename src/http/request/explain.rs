@@ -2,6 +2,9 @@
 //!
 //! Each value keeps its text. So duplicates stay visible, numbers are judged by their digits, and
 //! the reader descends no deeper than requests nest.
+//!
+//! It also accepts rare forms that the first parse leaves to it: `null` for an absent member, and
+//! `1.0` for an integer.
 
 use serde_json::value::RawValue;
 use tokio::task::yield_now;
@@ -9,7 +12,7 @@ use tokio::task::yield_now;
 use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
 use super::members::Members;
 use super::quotas;
-use super::raw::{array, document, each_member, kind, string};
+use super::raw::{array, document, each_member, integer, kind, string};
 use crate::engine::{Check, Meta, Refund};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
@@ -21,6 +24,9 @@ pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
 
 /// One check of a batch, or its problem.
 pub(in crate::http) type Item = Result<Check, Problem>;
+
+/// The members that must be there.
+const REQUIRED: [&str; 2] = ["key", "checks"];
 
 /// Checks of a batch that one turn of a worker reads, in about a millisecond.
 const PER_TURN: usize = 32;
@@ -142,16 +148,19 @@ fn meta(value: &RawValue) -> Result<Meta, String> {
 }
 
 fn cost(value: &RawValue) -> Result<u64, String> {
-    match value.get().parse() {
-        Ok(cost) if cost <= MAX_UNITS => Ok(cost),
-        _ if kind(value) == "a number" => {
-            Err(format!("must be an integer from 0 to {MAX_UNITS}, written in digits alone"))
-        }
+    match integer(value) {
+        Some(cost) if cost <= MAX_UNITS => Ok(cost),
+        _ if kind(value) == "a number" => Err(format!("must be an integer from 0 to {MAX_UNITS}")),
         _ => Err(format!("must be an integer from 0 to {MAX_UNITS}, not {}", kind(value))),
     }
 }
 
 impl<'a> Members<'a, &'a RawValue> {
+    /// Removes the optional members that are `null`: many clients write absent members so.
+    fn drop_nulls(&mut self) {
+        self.retain(|name, value| REQUIRED.contains(&name) || value.get() != "null");
+    }
+
     /// The members of an object. Members with names outside `names` are faults.
     fn open(value: &'a RawValue, at: &'a str, names: &[&str], mut violations: Violations) -> Result<Self, Violations> {
         if !value.get().starts_with('{') {
@@ -160,7 +169,10 @@ impl<'a> Members<'a, &'a RawValue> {
         }
         let mut members = Self::new(at, violations);
         match each_member(value, |name, value| members.add(name, value, names)) {
-            Ok(()) => Ok(members),
+            Ok(()) => {
+                members.drop_nulls();
+                Ok(members)
+            }
             Err(detail) => {
                 members.violations.note(|| Violation::new(at, detail));
                 Err(members.violations)

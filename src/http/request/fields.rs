@@ -1,7 +1,7 @@
 //! The bounds of the values in requests.
 
 use crate::engine::Meta;
-use crate::limit::key::MAX_KEY_BYTES;
+use crate::limit::key::check_length;
 
 /// The policy of a check that names none.
 pub(in crate::http) const DEFAULT_POLICY: &str = "default";
@@ -34,10 +34,7 @@ pub(in crate::http) fn check_id(id: &str) -> Result<(), String> {
 /// # Errors
 /// The valid lengths.
 pub(in crate::http) fn check_key(key: &str) -> Result<(), String> {
-    match key.len() {
-        1..=MAX_KEY_BYTES => Ok(()),
-        length => Err(format!("must have 1 to {MAX_KEY_BYTES} bytes, not {length}")),
-    }
+    check_length(key).map_err(|wrong| wrong.to_string())
 }
 
 /// The `meta` that names the cause of a check, or `None` for an empty text.

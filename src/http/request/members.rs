@@ -29,6 +29,11 @@ impl<'a, V> Members<'a, V> {
         }
     }
 
+    /// Removes the values that `keep` does not want.
+    pub(super) fn retain(&mut self, keep: impl Fn(&str, &V) -> bool) {
+        self.known.retain(|(name, value)| keep(name, value));
+    }
+
     /// Reports a missing name. A name whose value cannot be read is not missing.
     pub(super) fn require(&mut self, name: &str) {
         let pointer = member(self.at, name);

@@ -3,7 +3,7 @@
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
 
-use super::raw::{each_member, kind, string};
+use super::raw::{each_member, integer, kind, string};
 use crate::engine::QuotaSpec;
 
 /// The most quotas of one check. Policies accept fewer; callers must not make the node keep
@@ -61,7 +61,7 @@ fn scalar(value: &RawValue) -> Result<QuotaSpec, String> {
         Some(b'{') => QuotaSpec::Members(Vec::new()),
         Some(b'[') => QuotaSpec::List,
         Some(b'n') => QuotaSpec::Nothing,
-        _ => QuotaSpec::Word(value.get().to_owned()),
+        _ => QuotaSpec::Word(integer(value).map_or_else(|| value.get().to_owned(), |number| number.to_string())),
     })
 }
 

@@ -14,6 +14,9 @@ const MAX_DEPTH: usize = 128;
 
 /// The body as one JSON value whose parts are not read yet.
 pub(super) fn document(body: &[u8]) -> Result<&RawValue, Problem> {
+    if let Some(fault) = encoding_fault(body) {
+        return Err(Problem::malformed(fault));
+    }
     let text = std::str::from_utf8(body)
         .map_err(|error| Problem::malformed(format!("not UTF-8 from byte {} on", error.valid_up_to())))?;
     if text.trim_ascii().is_empty() {
@@ -23,6 +26,21 @@ pub(super) fn document(body: &[u8]) -> Result<&RawValue, Problem> {
         return Err(Problem::malformed(format!("nested deeper than {MAX_DEPTH} levels")));
     }
     serde_json::from_str(text).map_err(|error| Problem::malformed(syntax(&error)))
+}
+
+/// Names a byte order mark, and the encodings in which ASCII has zero bytes.
+fn encoding_fault(body: &[u8]) -> Option<&'static str> {
+    Some(match body {
+        [0xef, 0xbb, 0xbf, ..] => "the body begins with a byte order mark (EF BB BF): send it without",
+        [0xff, 0xfe, ..] => {
+            "the body begins with a byte order mark of UTF-16 (FF FE): send it in UTF-8, without the mark"
+        }
+        [0xfe, 0xff, ..] => {
+            "the body begins with a byte order mark of UTF-16 (FE FF): send it in UTF-8, without the mark"
+        }
+        [0, ..] | [_, 0, ..] => "the body is not in UTF-8, but in UTF-16 or UTF-32: send it in UTF-8",
+        _ => return None,
+    })
 }
 
 /// Describes malformed JSON. serde_json calls the name of any member a key, but in a check `key` is
@@ -80,6 +98,27 @@ pub(super) fn kind(value: &RawValue) -> &'static str {
     }
 }
 
+/// The value of a number that is an integer in any notation: `20`, `20.0` and `2e1` are one number.
+pub(super) fn integer(value: &RawValue) -> Option<u64> {
+    if kind(value) != "a number" {
+        return None;
+    }
+    let (digits, exponent) = value.get().split_once(['e', 'E']).unwrap_or((value.get(), "0"));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let digits = whole.trim_start_matches('-').to_owned() + fraction;
+    let significant = digits.trim_matches('0');
+    if significant.is_empty() {
+        return Some(0);
+    }
+    // An exponent beyond i64 is beyond every integer here, too.
+    let exponent: i64 = exponent.parse().ok()?;
+    let trailing = digits.len() - digits.trim_end_matches('0').len();
+    let zeros = exponent.checked_add_unsigned(trailing as u64)?.checked_sub_unsigned(fraction.len() as u64)?;
+    let scale = 10u64.checked_pow(u32::try_from(zeros).ok()?)?;
+    let number = significant.parse::<u64>().ok()?.checked_mul(scale)?;
+    (!whole.starts_with('-')).then_some(number)
+}
+
 /// Visits the members of an object as written: in order, with duplicates. It keeps none of them.
 ///
 /// # Errors
@@ -116,6 +155,34 @@ struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn integer_has_many_notations() {
+        let max = "9".repeat(400);
+        for (written, number) in [
+            ("0", Some(0)),
+            ("-0.000e9", Some(0)),
+            ("20", Some(20)),
+            ("20.0", Some(20)),
+            ("2e1", Some(20)),
+            ("2E+01", Some(20)),
+            ("0.0002e5", Some(20)),
+            ("20000e-3", Some(20)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("1e20", None),
+            ("1e99999999999999999999", None),
+            ("1e-99999999999999999999", None),
+            ("-1", None),
+            ("20.5", None),
+            ("2e-1", None),
+            ("true", None),
+            (r#""1e1""#, None),
+            (max.as_str(), None),
+        ] {
+            assert_eq!(integer(serde_json::from_str(written).unwrap()), number, "{written}");
+        }
+    }
 
     #[test]
     fn only_brackets_outside_of_strings_are_deep() {

@@ -23,6 +23,8 @@ use crate::clock::Clock;
 
 mod settings;
 
+mod pairs;
+
 mod sampling;
 
 mod backlog;

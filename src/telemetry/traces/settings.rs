@@ -1,10 +1,14 @@
 //! The standard variables of OpenTelemetry, `OTEL_*`.
 
+use std::cell::Cell;
+use std::env::VarError;
 use std::ops::RangeInclusive;
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::Sampler;
+
+use super::pairs::{pairs, require_headers};
 
 /// The prefix of an endpoint, in upper or lower case.
 const SCHEME: &str = "http://";
@@ -29,6 +33,16 @@ const TIMED: [&str; 4] = [
     "OTEL_EXPORTER_OTLP_TIMEOUT",
     "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
 ];
+
+/// The variables of headers for the collector.
+const HEADERS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
+
+/// The variables of numbers that the SDK reads in 32 bits.
+const COUNTS: [&str; 3] =
+    ["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_SPAN_EVENT_COUNT_LIMIT", "OTEL_SPAN_LINK_COUNT_LIMIT"];
+
+/// The variables of flags: others than `true` count as `false`.
+const FLAGS: [&str; 3] = ["OTEL_SDK_DISABLED", "OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE"];
 
 /// The settings of tracing.
 #[derive(Debug)]
@@ -73,7 +87,19 @@ impl Settings {
     /// # Errors
     /// A variable has an unknown or unusable value.
     pub fn from_environment() -> Result<Option<Self>, InvalidVariable> {
-        Self::read(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        let unreadable = Cell::new(None);
+        let read = Self::read(&|name| match std::env::var(name) {
+            Ok(value) => Some(value).filter(|value| !value.is_empty()),
+            Err(VarError::NotPresent) => None,
+            Err(VarError::NotUnicode(_)) => {
+                unreadable.set(Some(name));
+                None
+            }
+        });
+        match unreadable.get() {
+            Some(variable) => Err(InvalidVariable { variable, wrong: "must be UTF-8".to_owned() }),
+            None => read,
+        }
     }
 
     fn read(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<Option<Self>, InvalidVariable> {
@@ -93,7 +119,7 @@ impl Settings {
             let wrong = "must be http://host:port without a user and password".to_owned();
             return Err(InvalidVariable { variable: endpoint_variable, wrong });
         }
-        if !endpoint.get(..SCHEME.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME)) {
+        if !is_endpoint(&endpoint) {
             let wrong = format!("must be http://host:port, not `{endpoint}`; for TLS send to a collector nearby");
             return Err(InvalidVariable { variable: endpoint_variable, wrong });
         }
@@ -117,11 +143,21 @@ impl Settings {
                 wrong: format!("must be `none`, not `{value}`: traces are not compressed"),
             });
         }
-        // The SDK reads all of them too, and silently uses its default for malformed numbers.
+        // The SDK reads all of them too, and silently uses its default for malformed values.
         let queue = number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUES, variable)?.unwrap_or(DEFAULT_QUEUE);
         number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", QUEUES, variable)?;
+        number("OTEL_BSP_MAX_CONCURRENT_EXPORTS", QUEUES, variable)?;
         for name in TIMED {
             number(name, TIMES, variable)?;
+        }
+        for name in COUNTS {
+            number(name, 0..=u32::MAX.into(), variable)?;
+        }
+        for name in FLAGS {
+            flag(name, variable)?;
+        }
+        for name in HEADERS {
+            require_headers(name, &variable(name).unwrap_or_default())?;
         }
         let (roots, follows_parents) = sampling(variable)?;
         let sampler = Sampler::TraceIdRatioBased(roots);
@@ -133,13 +169,27 @@ impl Settings {
             sampler,
             follows_parents,
             roots,
-            resource: resource(variable),
+            resource: resource(variable)?,
             queue,
             keep_denials: 0.0,
             record_keys: false,
             hash_secret: variable("TOLLGATE_KEY_HASH_SECRET"),
         }))
     }
+}
+
+/// Whether the text is `http://host:port`, perhaps with a path, or without the port. The SDK starts
+/// with an impossible port and never delivers.
+fn is_endpoint(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_at_checked(SCHEME.len()) else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse().is_ok_and(|port: u16| port > 0);
+    let is_authority = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => !host.is_empty() && is_port(port),
+        _ => !authority.is_empty(),
+    };
+    scheme.eq_ignore_ascii_case(SCHEME) && is_authority
 }
 
 /// The variable's number within `range`, or `None` if it is unset.
@@ -155,27 +205,36 @@ fn number(
     number.map(Some).ok_or_else(wrong)
 }
 
+fn flag(name: &'static str, variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(), InvalidVariable> {
+    match variable(name) {
+        Some(text) if !["true", "false"].iter().any(|word| text.eq_ignore_ascii_case(word)) => {
+            Err(InvalidVariable { variable: name, wrong: format!("must be `true` or `false`, not `{text}`") })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The fraction of traced requests, and whether a caller's decision is final.
 fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, bool), InvalidVariable> {
-    let ratio = || match variable("OTEL_TRACES_SAMPLER_ARG") {
-        None => Ok(DEFAULT_RATIO),
+    let ratio = match variable("OTEL_TRACES_SAMPLER_ARG") {
+        None => DEFAULT_RATIO,
         Some(text) => {
             let ratio = text.parse().ok().filter(|ratio: &f64| (0.0..=1.0).contains(ratio));
             let wrong = || InvalidVariable {
                 variable: "OTEL_TRACES_SAMPLER_ARG",
                 wrong: format!("must be 0 to 1, not `{text}`"),
             };
-            ratio.ok_or_else(wrong)
+            ratio.ok_or_else(wrong)?
         }
     };
     let name = variable("OTEL_TRACES_SAMPLER").unwrap_or_else(|| "parentbased_traceidratio".into());
     let sampling = match name.as_str() {
         "always_on" => (1.0, false),
         "always_off" => (0.0, false),
-        "traceidratio" => (ratio()?, false),
+        "traceidratio" => (ratio, false),
         "parentbased_always_on" => (1.0, true),
         "parentbased_always_off" => (0.0, true),
-        "parentbased_traceidratio" => (ratio()?, true),
+        "parentbased_traceidratio" => (ratio, true),
         other => {
             let wrong = format!(
                 "must be always_on, always_off, traceidratio, or one of them behind parentbased_, not `{other}`"
@@ -186,13 +245,19 @@ fn sampling(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<(f64, b
     Ok(sampling)
 }
 
-/// The builder reads `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
-fn resource(variable: &dyn Fn(&'static str) -> Option<String>) -> Resource {
-    let is_name = |attribute: &str| attribute.split_once('=').is_some_and(|(key, _)| key.trim() == "service.name");
-    let named = variable("OTEL_SERVICE_NAME").is_some()
-        || variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|attributes| attributes.split(',').any(is_name));
-    let builder = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    if named { builder.build() } else { builder.with_service_name("tollgate").build() }
+/// The builder reads `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, but decodes no values.
+fn resource(variable: &dyn Fn(&'static str) -> Option<String>) -> Result<Resource, InvalidVariable> {
+    const NAME: &str = "service.name";
+    let text = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let attributes = pairs("OTEL_RESOURCE_ATTRIBUTES", &text)?;
+    let is_attribute = attributes.iter().any(|(key, _)| *key == NAME);
+    let name = variable("OTEL_SERVICE_NAME").or_else(|| (!is_attribute).then(|| "tollgate".into()));
+    let decoded = attributes.into_iter().map(|(key, value)| KeyValue::new(key.to_owned(), value));
+    Ok(Resource::builder()
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attributes(decoded)
+        .with_attributes(name.map(|name| KeyValue::new(NAME, name)))
+        .build())
 }
 
 #[cfg(test)]
@@ -225,6 +290,13 @@ mod tests {
         let times = [("OTEL_BSP_SCHEDULE_DELAY", "500"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "10000")];
         let settings = read(&[endpoint, ("OTEL_TRACES_EXPORTER", "otlp"), times[0], times[1]]);
         assert_eq!(settings.unwrap().unwrap().endpoint, endpoint.1);
+    }
+
+    #[test]
+    fn endpoints_need_no_port() {
+        for endpoint in ["http://collector", "http://[::1]", "http://[::1]:4317", "HTTP://c:4318/v1/traces"] {
+            assert!(read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]).is_ok(), "{endpoint}");
+        }
     }
 
     #[test]
@@ -261,9 +333,52 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "foo"),
             ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://me:secret@127.0.0.1:4317"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http:///v1/traces"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://:4317"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:port"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:99999"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "Authorization: Bearer secret"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "a=b,secret"),
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a=secret%2"),
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a b=secret"),
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a="),
+            ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "a=b;c:secret, d"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "load=50%"),
+            ("OTEL_SDK_DISABLED", "yes"),
+            ("OTEL_EXPORTER_OTLP_INSECURE", "1"),
+            ("OTEL_EXPORTER_OTLP_TRACES_INSECURE", "no"),
+            ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many"),
+            ("OTEL_SPAN_EVENT_COUNT_LIMIT", "-1"),
+            ("OTEL_SPAN_LINK_COUNT_LIMIT", "4294967296"),
+            ("OTEL_BSP_MAX_CONCURRENT_EXPORTS", "1.5"),
         ];
         for (variable, value) in cases {
-            assert_eq!(read(&[ENDPOINT, (variable, value)]).unwrap_err().variable, variable);
+            let fault = read(&[ENDPOINT, (variable, value)]).unwrap_err();
+            assert_eq!(fault.variable, variable, "{value}");
+            assert!(!fault.to_string().contains("secret"), "{fault}");
         }
+        // The sampler's argument counts even if this sampler needs none.
+        let sampler = [("OTEL_TRACES_SAMPLER", "always_on"), ("OTEL_TRACES_SAMPLER_ARG", "half")];
+        assert!(read(&[ENDPOINT, sampler[0], sampler[1]]).is_err());
+    }
+
+    #[test]
+    fn resource_attributes_are_decoded() {
+        let attribute = |variables: &[(&str, &str)], key: &'static str| {
+            let settings = read(&[&[ENDPOINT], variables].concat()).unwrap().unwrap();
+            settings
+                .resource
+                .get(&opentelemetry::Key::new(key))
+                .map(|value| value.to_string())
+                .unwrap_or_default()
+        };
+        let attributes = ("OTEL_RESOURCE_ATTRIBUTES", "team=a%2Cb%20%C3%A4 , service.name=edge%2D1");
+        assert_eq!(attribute(&[attributes], "team"), "a,b ä");
+        assert_eq!(attribute(&[attributes], "service.name"), "edge-1");
+        assert_eq!(attribute(&[attributes, ("OTEL_SERVICE_NAME", "limits")], "service.name"), "limits");
+        assert_eq!(attribute(&[], "service.name"), "tollgate");
     }
 }

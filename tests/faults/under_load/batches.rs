@@ -81,7 +81,6 @@ fn freeze_one(cluster: &Cluster, node: &Node) -> Result<(), String> {
     ensure(answered > 0 && soon == answered, || format!("{soon} of {answered}: {metrics}"))
 }
 
-/// The sum of this metric's values with these labels.
 fn sum(metrics: &str, name: &str, labels: [&str; 2]) -> u64 {
     let is_one = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
     let lines = metrics.lines().filter(is_one);

@@ -14,7 +14,6 @@ use crate::support::http::{self, Connection};
 use crate::support::slots::{begin, migrate, move_slot, settle};
 use crate::support::{Node, config_on, wait_until};
 
-/// The remaining units of each quota, according to the store.
 fn left(node: &Node, policy: &str, key: &str) -> Option<Vec<u64>> {
     let usage = http::get(&node.address, &format!("/v1/usage?policy={policy}&key={key}")).json();
     let quotas = usage["quotas"].as_array().filter(|_| usage["source"] == "store")?;
@@ -28,7 +27,6 @@ fn bring_back(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     move_slot(cluster, slot, to, from);
 }
 
-/// Policies of 1, 3 and 8 quotas, each with room for 100 at least.
 fn policies() -> String {
     let windows = |count: u64| (1..=count).map(|hours| format!("{} per {hours}h", 99 + hours)).collect::<Vec<_>>();
     let rates =

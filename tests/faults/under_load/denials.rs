@@ -10,7 +10,6 @@ use crate::support::redis::Server;
 use crate::support::slots::move_slot;
 use crate::support::{Node, config_on, unique, wait_until};
 
-/// `prefilter.max_denial`.
 const MAX_DENIAL: Duration = Duration::from_secs(2);
 
 #[test]
@@ -43,7 +42,6 @@ fn known_denial_after_reshard_ends_with_max_denial() {
     move_slot(&cluster, slot, to, from);
 }
 
-/// A denial in a node's pre-filter.
 struct Denial {
     node: Node,
     key: String,
@@ -74,7 +72,6 @@ impl Denial {
     }
 }
 
-/// Deletes all counts of a key on node `number`.
 fn forget(cluster: &Cluster, number: u16, key: &str) {
     let mut connection = cluster.connection(number);
     let names: Vec<String> = redis::cmd("KEYS").arg(format!("{{ratelimit:{key}:}}*")).query(&mut connection).unwrap();

@@ -15,9 +15,8 @@ use crate::support::redis::Server;
 use crate::support::tries::passes_within;
 use crate::support::{Node, TOLLGATE, config_on, http, unique, wait_until};
 
-/// The replica loses its link shortly before the primary dies, so later charges are lost. Without
-/// `durability: replica`, the loss is at most the checks allowed meanwhile: the rate times the lag.
-/// With it, no allowed check is lost.
+/// The replica loses its link shortly before the primary dies. Without `durability: replica`, the
+/// loss is at most the checks allowed meanwhile.
 #[test]
 fn failover_loses_only_unreplicated_charges() {
     let ([durable, usual], lag) = kill_behind_a_lagging_replica(CUT_OFF);
@@ -59,7 +58,6 @@ fn ten_kills_lose_no_acknowledged_charge() {
     assert!(forgotten == 0 && answers >= 10_000, "{forgotten} of {answers}");
 }
 
-/// The time without replication to the replica.
 struct Lag {
     ms: u64,
     /// Checks of the shard that the store allowed meanwhile, under the policy without `durability:

@@ -36,7 +36,6 @@ mod overload;
 /// `store.timeout`, unless a row gives a reason for another.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The time of load before a fault, and after it.
 const A_WHILE: Duration = Duration::from_millis(1500);
 
 /// `store.timeout` for tests without fallback decisions: they do not measure the speed of a busy
@@ -60,19 +59,16 @@ fn needs_no_fallback(test: impl Fn() -> [Row; 2]) {
     });
 }
 
-/// The duration of a fault.
 fn lasts(ms: u64) -> Duration {
     Duration::from_millis(if chaos::strict() { ms } else { ms.min(3000) })
 }
 
-/// Load before, `fault`, load after.
 fn during(fault: impl FnOnce()) {
     sleep(A_WHILE);
     fault();
     sleep(A_WHILE);
 }
 
-/// Sends `command` to node `number`.
 fn tell(cluster: &Cluster, number: u16, command: &str) {
     let mut parts = command.split(' ');
     let mut cmd = redis::cmd(parts.next().unwrap());

@@ -16,7 +16,6 @@ use crate::support::slots::{begin, id, migrate, move_slot, set_slot, settle};
 use crate::support::tries::passes_within;
 use crate::support::{Node, config_on, wait_until};
 
-/// The total number of moved slots.
 fn slots_moved() -> usize {
     if chaos::strict() { 1500 } else { 150 }
 }
@@ -228,12 +227,10 @@ fn is_decided_half_way(cluster: &Cluster) -> bool {
     true
 }
 
-/// Checks of one key under all of [`POLICIES`], and their results.
 struct Asked {
     key: String,
     /// Not decided by the store.
     undecided: AtomicU64,
-    /// The allowed units of each policy.
     allowed: [AtomicU64; POLICIES.len()],
 }
 
@@ -253,7 +250,6 @@ impl Asked {
         }
     }
 
-    /// The allowed units of each policy so far.
     fn told(&self) -> Vec<(&str, u64)> {
         let names = POLICIES.into_iter().map(|(name, ..)| name);
         names.zip(&self.allowed).map(|(name, allowed)| (name, allowed.load(Ordering::Relaxed))).collect()

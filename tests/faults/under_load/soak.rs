@@ -81,7 +81,6 @@ fn disturb(cluster: &Cluster, pids: &[u32], choice: u64) {
     }
 }
 
-/// Open sockets and threads of each node without load.
 fn settled(pids: &[u32]) -> Vec<(usize, usize)> {
     sleep(Duration::from_secs(5));
     pids.iter().map(|pid| (count(*pid, "fd"), count(*pid, "task"))).collect()

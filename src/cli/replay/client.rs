@@ -1,0 +1,48 @@
+//! The client in a field of a log: proxies add a port, brackets, or the addresses of other proxies.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::limit::address::canonical;
+
+/// The key of a field. If it is an address, or a list that begins with one, this is that address in
+/// canonical form, without its port.
+pub(super) fn key(field: &str) -> Cow<'_, str> {
+    let first = field.split(',').next().unwrap_or(field).trim();
+    // Most clients have this form, which is canonical.
+    if first.parse::<Ipv4Addr>().is_ok() {
+        return Cow::Borrowed(first);
+    }
+    address(first).map_or(Cow::Borrowed(field), |address| Cow::Owned(address.to_string()))
+}
+
+/// The key of an access log's client, which may also be a host with a port. None if it is unknown.
+pub(super) fn host(field: &str) -> Option<Cow<'_, str>> {
+    match key(field) {
+        Cow::Borrowed(name) if name == "-" || name.eq_ignore_ascii_case("unknown") => None,
+        Cow::Borrowed(name) => {
+            Some(Cow::Borrowed(without_port(name).filter(|host| !host.contains(':')).unwrap_or(name)))
+        }
+        address @ Cow::Owned(_) => Some(address),
+    }
+}
+
+/// The address in `text`, which may have brackets, a zone and a port.
+pub(super) fn address(text: &str) -> Option<IpAddr> {
+    let bracketed = |text: &str| without_zone(text.strip_prefix('[')?.strip_suffix(']')?);
+    let plain = |text: &str| without_zone(text).or_else(|| bracketed(text));
+    plain(text).or_else(|| plain(without_port(text)?)).map(canonical)
+}
+
+fn without_zone(text: &str) -> Option<IpAddr> {
+    match text.split_once('%') {
+        Some((address, _)) => address.parse().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
+    }
+}
+
+fn without_port(text: &str) -> Option<&str> {
+    let (host, port) = text.rsplit_once(':')?;
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    is_port.then_some(host)
+}
