@@ -95,7 +95,7 @@ fn memory(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, keys), |b| {
                 b.iter(|| {
                     next = (next + 7919) % keys;
-                    black_box(store.take(&subjects[next], &[1], &[]))
+                    black_box(store.charge(&subjects[next], &[1], &[]))
                 });
             });
         }
@@ -112,7 +112,7 @@ fn prefilter(c: &mut Criterion) {
         let prefilter = Prefilter::new(1_000_000, Duration::from_secs(600), Arc::new(Generations::default()));
         for subject in &subjects {
             let question = prefilter.question(subject.fingerprint.slot(), clock.now());
-            let taken = store.take(subject, &[1], &[]).unwrap();
+            let taken = store.charge(subject, &[1], &[]).unwrap();
             prefilter.learn(subject.fingerprint, &policy, question, &taken, clock.now());
         }
         let mut next = 0;
@@ -159,7 +159,8 @@ fn redis(c: &mut Criterion) {
     let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let store = {
         let _inside = runtime.enter();
-        RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::default(), Workers::default()).unwrap()
+        RedisStore::open(&config, Clock::system(), Duration::from_secs(1), Arc::default(), Workers::default(), None)
+            .unwrap()
     };
     runtime.block_on(store.ready());
     let mut group = c.benchmark_group("Redis");
@@ -175,7 +176,7 @@ fn redis(c: &mut Criterion) {
                 };
                 b.to_async(&runtime).iter_batched(
                     asked,
-                    |asked| async { join_all(asked.into_iter().map(|subject| store.take(subject, &[1], &[]))).await },
+                    |asked| async { join_all(asked.into_iter().map(|subject| store.charge(subject, &[1], &[]))).await },
                     BatchSize::SmallInput,
                 );
             });
@@ -189,7 +190,7 @@ fn footprint(_: &mut Criterion) {
     let store = MemoryStore::new(Clock::system(), 2_000_000);
     let before = resident();
     for subject in &subjects {
-        store.take(subject, &[1], &[]).unwrap();
+        store.charge(subject, &[1], &[]).unwrap();
     }
     let growth = resident() - before;
     println!("embedded store: {} bytes of resident memory per key, {} keys", growth / store.len(), store.len());

@@ -67,11 +67,7 @@ impl fmt::Debug for TokenHash {
 pub fn new_token() -> Option<String> {
     let mut bytes = [0u8; 32];
     SystemRandom::new().fill(&mut bytes).ok()?;
-    Some(TOKEN.chars().chain(bytes.iter().flat_map(|byte| hex(*byte))).collect())
-}
-
-fn hex(byte: u8) -> [char; 2] {
-    [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0'))
+    Some(bytes.iter().fold(TOKEN.to_owned(), |token, byte| token + &format!("{byte:02x}")))
 }
 
 /// The known tokens, and the rights of callers without one.
@@ -106,20 +102,21 @@ pub enum Need {
     Admin,
 }
 
-/// The reason for a rejected call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// The call has no token.
-    NoToken,
-    /// The token is unknown.
-    UnknownToken,
-    /// The token permits checks only.
-    NeedsAdmin,
-    /// No token would do, since no admin token is configured.
-    NoAdminTokens,
-    /// A page in a browser calls without a token. Any site could make the browser on this machine
-    /// do so.
-    Page,
+named! {
+    /// The reason for a rejected call.
+    pub enum Refused {
+        /// The call has no token.
+        NoToken = "no_token",
+        /// The token is unknown.
+        UnknownToken = "unknown_token",
+        /// The token permits checks only.
+        NeedsAdmin = "needs_admin",
+        /// No token would do, since no admin token is configured.
+        NoAdminTokens = "no_admin_tokens",
+        /// A page in a browser calls without a token. Any site could make the browser on this
+        /// machine do so.
+        Page = "page",
+    }
 }
 
 impl Access {

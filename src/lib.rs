@@ -14,37 +14,46 @@
 //! POST /v1/check
 //!
 //!  1. Receive  serve/connections       the connection's task, on one worker thread
-//!              http/service            request id, load limits, authorization
+//!              serve/timeout_io        the client's time
+//!              serve/framing           the length of the request is unambiguous
+//!              http/service            the entry, and the panic guard
+//!              http/calls              the row of the call
+//!              http/shed               load limits
+//!              http/head               request id, framing, authorization
+//!              http/check              the handler: the next steps up to the answer
 //!              http/request/body       content type, size and time of the body
 //!  2. Parse    http/request/parse      a valid body in one parse
 //!              http/request/explain    a faulty body again, to report every fault
 //!  3. Check    engine/check            `check`: the story of the next steps
-//!     resolve  engine/request          policy by name, key normalised, fingerprint of both
-//!              limit/lists             an override; deny and allow decide     -> source: list
+//!     resolve                          policy by name, key normalised, fingerprint of both
+//!              limit/policy            a list decides, or an override         -> source: list
 //!  4. Filter   prefilter/mod           a known denial                         -> source: prefilter
-//!  5. Call     engine/store_call       `call_store`, within the policy's timeout
+//!  5. Call     engine/check            `call_store`, within the policy's timeout
 //!
 //!     Embedded store
 //!              store/memory            limit/decision decides, under the lock of a map part
 //!
-//!     Redis, under store/redis
+//!     Redis, from store/mod `charge` on, under store/redis
 //!              router/mod              `route`: slot -> lane -> answer, and every retry
 //!              topology/current        the slot's primary
-//!              lane/channel            the hand-over from this task to the task of the lane
+//!              lane/mod                `send`: the connection for this durability
+//!              request                 the channel from this task to the task of the lane
 //!              lane/session            the send loop
 //!              lane/queue              waiting checks of one key merge
 //!              lane/call/key_batch     the requests of one key
 //!              lane/call/script_call   keys that share a script call
 //!              lane/call/pipeline      calls that share a round trip; sends and settles
-//!              protocol/check          arguments and replies
+//!              protocol/check          arguments
 //!              scripts/                TIME, GET, compare, add or not: one atomic script
-//!              protocol/verdicts       reply -> verdicts, by limit/decision    -> source: store
+//!              protocol/check          reply -> verdicts, by limit/decision    -> source: store
 //!
 //!  6. Learn    prefilter/mod           a new known denial, if the store has nothing left
 //!  7. Fallback engine/fallback         no answer: on_store_failure            -> source: fallback
 //!  8. Shadow   engine/decision         a denial of a shadow policy becomes allowed
+//!     Count    engine/tally            outcome, source, reason and duration
 //!  9. Answer   http/answer             JSON
 //!              http/headers            RateLimit-Policy, RateLimit, Retry-After
+//!              serve/metered_body      the bytes of a long answer
 //! ```
 //!
 //! # Guarantees
@@ -71,6 +80,9 @@
 //! one way, `http -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
 //!
 //! The modules are declared in reading order.
+
+#[macro_use]
+mod named;
 
 pub mod clock;
 

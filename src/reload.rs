@@ -10,7 +10,6 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::Mutex;
 
-use crate::access::Access;
 use crate::clock::unix_micros;
 use crate::config::{Config, Fault, Faults, Limits, Running, ServerTls, Setup, Watched, is_standard_input};
 use crate::engine::{Changes, Engine};
@@ -55,6 +54,10 @@ pub struct LastReload {
 }
 
 impl LastReload {
+    fn success(at: Micros, restart_needed: Vec<&'static str>) -> Self {
+        Self { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed }
+    }
+
     pub fn successful(&self) -> bool {
         self.faults.is_empty()
     }
@@ -90,14 +93,13 @@ impl Reloader {
                 "`auth.allow_anonymous`: everyone who reaches this node may check, refund and read what counts"
             );
         }
-        let last = LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: Vec::new() };
         Self {
             lasting: setup.is_lasting(),
             setup,
             engine,
             reloading: Mutex::new(()),
             watched: ArcSwap::from_pointee(started.files.clone()),
-            last: ArcSwap::from_pointee(last),
+            last: ArcSwap::from_pointee(LastReload::success(at, Vec::new())),
             started,
         }
     }
@@ -177,29 +179,22 @@ impl Reloader {
         loading.unwrap_or_else(|error| Err(unread(&error)))
     }
 
-    fn put_into_force(&self, config: Config, why: &str) -> Reloaded {
+    fn put_into_force(&self, mut config: Config, why: &str) -> Reloaded {
         let restart_needed = config.needs_restart(&self.started);
         let at = config.policies.loaded_at;
         let version = config.policies.version.clone();
-        self.watched.store(Arc::new(config.files));
-        let waits = |setting| restart_needed.contains(&setting);
+        self.watched.store(Arc::new(std::mem::take(&mut config.files)));
+        let warnings = std::mem::take(&mut config.warnings);
         let before = self.running();
-        let next = Running {
-            policies: Arc::new(config.policies),
-            access: if waits("auth") { before.access.clone() } else { config.access },
-            tls: match config.tls {
-                Some(tls) if !waits("tls") => Some(Arc::new(tls)),
-                _ => before.tls.clone(),
-            },
-        };
-        warn_of_openings(&before.access, &next.access);
-        let settings = changed_settings(&before, &next);
-        warn_of_files(&config.warnings);
+        let next = before.reloaded(config, &restart_needed);
+        for opening in before.access.openings(&next.access) {
+            tracing::warn!("the configuration was loaded again with less access control: {opening}");
+        }
+        let settings = next.changed_settings(&before);
+        warn_of_files(&warnings);
         warn_of_end(next.tls.as_deref(), at);
         let changes = self.engine.replace(next);
-        let last =
-            LastReload { tried_at: at, succeeded_at: at, faults: Vec::new(), restart_needed: restart_needed.clone() };
-        self.last.store(Arc::new(last));
+        self.last.store(Arc::new(LastReload::success(at, restart_needed.clone())));
         let names = |names: &[String]| names.join(",");
         tracing::info!(
             why,
@@ -226,12 +221,6 @@ impl Reloader {
     }
 }
 
-/// The names of the changed settings, besides the policies.
-fn changed_settings(before: &Running, next: &Running) -> Vec<&'static str> {
-    let changed = [("auth", before.access != next.access), ("tls", before.tls != next.tls)];
-    changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
-}
-
 /// Warns of a certificate that has ended at `now`, or ends soon.
 fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
     let Some(end) = tls.and_then(ServerTls::ends_at) else { return };
@@ -246,13 +235,6 @@ fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
 /// Warns of files that other users may write, and of secrets that they may read.
 fn warn_of_files(warnings: &[String]) {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-}
-
-/// Warns of rights that callers gain with this reload.
-fn warn_of_openings(before: &Access, now: &Access) {
-    for opening in before.openings(now) {
-        tracing::warn!("the configuration was loaded again with less access control: {opening}");
-    }
 }
 
 /// The fault of a reading that panicked, or that the end of the node cancelled.

@@ -19,13 +19,11 @@ use crate::clock::Clock;
 use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
-use crate::http::lifecycle::Phase;
-use crate::http::{CheckService, Lifecycle, Load, Node, Refusals, Surface};
+use crate::http::{CheckService, Lifecycle, Load, Node, Phase, Refusals, Surface};
 use crate::limit::policy::Durability;
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
-use crate::store::Generations;
-use crate::store::{MemoryStore, RedisStore, Store};
+use crate::store::{Generations, MemoryStore, RedisStore, Store};
 use crate::telemetry::traces::{InvalidVariable, Settings, Tracing};
 use crate::timeouts;
 use crate::workers::Workers;
@@ -41,8 +39,6 @@ mod greeting;
 mod metered_body;
 
 mod timeout_io;
-
-mod tls;
 
 use connections::{Connections, OpenConnections};
 
@@ -94,8 +90,8 @@ impl Server {
     /// An address is in use or not local, or the configured store cannot be opened. An unreachable
     /// store is no error.
     pub async fn open(setup: Setup, config: Config) -> Result<Self, ServeError> {
-        let admin = config.admin_listen.map(Bound::to).transpose()?;
-        let checks = Bound::to(config.listen)?;
+        let admin = config.admin_listen.map(bind).transpose()?;
+        let checks = bind(config.listen)?;
         let clock = Clock::system();
         let counting = clock.following();
         let workers = Workers::start().map_err(ServeError::Threads)?;
@@ -116,7 +112,7 @@ impl Server {
             reloader,
             tracing,
         };
-        let listeners = Listeners { checks: checks.listen()?, admin: admin.map(Bound::listen).transpose()? };
+        let listeners = Listeners { checks: listen(checks)?, admin: admin.map(listen).transpose()? };
         Ok(Self { node, listeners, shutdown, limits, workers })
     }
 
@@ -207,7 +203,7 @@ async fn open_store(
         return Ok(Store::Memory(MemoryStore::new(counting.clone(), config.max_keys)));
     };
     let timeout = timeouts::response_timeout(config.policies.longest_timeout());
-    let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone())
+    let store = RedisStore::open(redis, clock.clone(), timeout, generations.clone(), workers.clone(), None)
         .map_err(|error| ServeError::Store(error.to_string()))?;
     let ready = tokio::time::timeout(timeouts::STORE_START, store.ready()).await;
     // If only one shard is unreachable, its lane reports it.
@@ -217,28 +213,20 @@ async fn open_store(
     Ok(Store::Redis(store))
 }
 
-/// A bound address that does not listen yet.
-struct Bound {
-    address: SocketAddr,
-    socket: TcpSocket,
+/// Binds an address, which does not listen yet.
+fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpSocket), ServeError> {
+    let open = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // Binding also works while connections of the previous node still close.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok((address, socket))
+    };
+    open().map_err(|error| ServeError::Listen { address, error })
 }
 
-impl Bound {
-    fn to(address: SocketAddr) -> Result<Self, ServeError> {
-        let open = || {
-            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // Binding also works while connections of the previous node still close.
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            Ok(Self { address, socket })
-        };
-        open().map_err(|error| ServeError::Listen { address, error })
-    }
-
-    fn listen(self) -> Result<TcpListener, ServeError> {
-        let Self { address, socket } = self;
-        socket.listen(ACCEPT_QUEUE).map_err(|error| ServeError::Listen { address, error })
-    }
+fn listen((address, socket): (SocketAddr, TcpSocket)) -> Result<TcpListener, ServeError> {
+    socket.listen(ACCEPT_QUEUE).map_err(|error| ServeError::Listen { address, error })
 }
 
 /// Accepts without end. Without a listener it waits without end.

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use scopeguard::guard;
 use tokio::runtime::{Builder, Handle};
 
 mod yield_policy;
@@ -55,11 +56,17 @@ impl Workers {
             tokio::spawn(task);
             return;
         };
-        let guard = TaskGuard::new(self.clone(), at, kind);
+        let counted = self.count(at, kind);
         self.0[at].runtime.spawn(async move {
             task.await;
-            drop(guard);
+            drop(counted);
         });
+    }
+
+    /// Counts a task of a thread until the return value drops, however the task ends.
+    fn count(&self, at: usize, kind: Kind) -> impl Send + use<> {
+        self.0[at].tasks[kind as usize].fetch_add(1, Ordering::Relaxed);
+        guard(self.clone(), move |workers| _ = workers.0[at].tasks[kind as usize].fetch_sub(1, Ordering::Relaxed))
     }
 }
 
@@ -88,31 +95,6 @@ impl Worker {
 
     fn all(&self) -> usize {
         self.tasks.iter().map(|tasks| tasks.load(Ordering::Relaxed)).sum()
-    }
-}
-
-/// Counts a task of a thread until this drops, however the task ends.
-struct TaskGuard {
-    workers: Workers,
-    at: usize,
-    kind: Kind,
-}
-
-impl TaskGuard {
-    fn new(workers: Workers, at: usize, kind: Kind) -> Self {
-        let guard = Self { workers, at, kind };
-        guard.tasks().fetch_add(1, Ordering::Relaxed);
-        guard
-    }
-
-    fn tasks(&self) -> &AtomicUsize {
-        &self.workers.0[self.at].tasks[self.kind as usize]
-    }
-}
-
-impl Drop for TaskGuard {
-    fn drop(&mut self) {
-        self.tasks().fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -162,9 +144,7 @@ mod tests {
     #[tokio::test]
     async fn tasks_of_each_kind_are_shared_out_by_themselves() {
         let workers = Workers((0..2).map(Worker::start).collect::<io::Result<_>>().unwrap());
-        let idle: Vec<_> = (0..20)
-            .map(|number| TaskGuard::new(workers.clone(), usize::from(number > 2), Kind::Connection))
-            .collect();
+        let idle: Vec<_> = (0..20).map(|number| workers.count(usize::from(number > 2), Kind::Connection)).collect();
         for _ in 0..6 {
             workers.spawn(Kind::Stream, std::future::pending());
             workers.spawn(Kind::Lane, std::future::pending());

@@ -6,8 +6,6 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use super::fail;
-
 const PROGRAM: &str = "tollgate-bench";
 
 #[derive(Debug, clap::Args)]
@@ -19,17 +17,17 @@ pub(super) struct Args {
 }
 
 /// Replaces this process with the program, which lies beside this one or on PATH.
-pub(super) fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let beside = std::env::current_exe().ok().map(|this| this.with_file_name(PROGRAM)).filter(|path| path.is_file());
     let program = beside.unwrap_or_else(|| PathBuf::from(PROGRAM));
     // Returns only when it fails.
     let error = Command::new(program).args(&args.arguments).exec();
-    match error.kind() {
-        io::ErrorKind::NotFound => fail(
+    Err(match error.kind() {
+        io::ErrorKind::NotFound => {
             "the load generator is the program tollgate-bench, which is neither beside tollgate nor on PATH: \
-             `cargo build --release -p tollgate-bench` builds it",
-            2,
-        ),
-        _ => fail(&format!("{PROGRAM}: {error}"), 2),
-    }
+             `cargo build --release -p tollgate-bench` builds it"
+                .to_owned()
+        }
+        _ => format!("{PROGRAM}: {error}"),
+    })
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::client::Node;
-use super::{fail, print};
+use super::print;
 use crate::config::visible;
 
 #[derive(Debug, clap::Args)]
@@ -27,15 +27,7 @@ pub(super) struct Args {
     node: Node,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    match ask(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(reason) => fail(&reason, 2),
-    }
-}
-
-fn ask(args: &Args) -> Result<bool, String> {
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let mut body = json!({"policy": args.policy, "key": args.key, "cost": args.cost});
     if let Some(id) = &args.id {
         body["id"] = json!(id);
@@ -49,7 +41,7 @@ fn ask(args: &Args) -> Result<bool, String> {
     if !args.json {
         print(&format!("{}\n", visible(&sentence(&decision))))?;
     }
-    Ok(allowed)
+    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A sentence such as `denied: over_limit, 0 of 5 left of quota 1m, retry after 312 ms (by store)`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{fail, load, shown, tell};
+use super::{load, print, shown};
 use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::check_length;
@@ -30,12 +30,10 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    let told = explain(args).map(|told| if args.json { shown::json(&format!("{told}\n")) } else { text(&told) });
-    match told {
-        Ok(told) => tell(&told, ExitCode::SUCCESS, 1),
-        Err(reason) => fail(&reason, 1),
-    }
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
+    let told = explain(args)?;
+    print(&if args.json { shown::json(&format!("{told}\n")) } else { text(&told) })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn explain(args: &Args) -> Result<Value, String> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use hyper::StatusCode;
 
 use super::client::Node;
-use super::{fail, print};
+use super::print;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -13,19 +13,11 @@ pub(super) struct Args {
     node: Node,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    match is_ready(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(reason) => fail(&reason, 1),
-    }
-}
-
 /// Any other answer is not from a node, even with status 200.
-fn is_ready(args: &Args) -> Result<bool, String> {
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let answer = args.node.get("/health/ready")?;
     let body = answer.json();
     let Some(status @ ("ok" | "degraded" | "draining")) = body["status"].as_str() else { return Err(answer.failure()) };
     print(&format!("{status}\n"))?;
-    Ok(answer.status == StatusCode::OK)
+    Ok(if answer.status == StatusCode::OK { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -36,8 +36,6 @@ mod shown;
 
 pub mod target;
 
-mod tls;
-
 mod load;
 
 mod log;
@@ -116,19 +114,20 @@ fn with_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_variables)
 }
 
-/// Runs the command.
+/// Runs the command. Each has its own exit code for a failure.
 pub fn run(cli: Cli) -> ExitCode {
-    match cli.command {
-        Command::Serve(args) => serve::run(args),
-        Command::Check(args) => check::run(&args),
-        Command::Validate(args) => validate::run(&args),
-        Command::Explain(args) => explain::run(&args),
-        Command::Policies(args) => policies::run(&args),
-        Command::Health(args) => health::run(&args),
-        Command::Token(args) => token::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Replay(args) => replay::run(&args),
-    }
+    let (result, failed) = match cli.command {
+        Command::Serve(args) => return serve::run(args),
+        Command::Replay(args) => return replay::run(&args),
+        Command::Check(args) => (check::run(&args), 2),
+        Command::Validate(args) => (validate::run(&args), 1),
+        Command::Explain(args) => (explain::run(&args), 1),
+        Command::Policies(args) => (policies::run(&args), 1),
+        Command::Health(args) => (health::run(&args), 1),
+        Command::Token(args) => (token::run(&args), 1),
+        Command::Bench(args) => (bench::run(&args), 2),
+    };
+    result.unwrap_or_else(|reason| fail(&reason, failed))
 }
 
 /// Prints the result of a command and returns `code`, or `failed` if the write fails.

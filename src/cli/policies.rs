@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::Value;
 
 use super::client::Node;
-use super::{complain, fail, tell};
+use super::{complain, tell};
 use crate::config::visible;
 
 #[derive(Debug, clap::Args)]
@@ -18,27 +18,20 @@ pub(super) struct Args {
     node: Node,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    match args.node.get("/v1/policies") {
-        Ok(answer) => {
-            let body = answer.json();
-            if answer.status != StatusCode::OK || !body["policies"].is_array() {
-                return fail(&answer.failure(), 1);
-            }
-            let document = answer.document().filter(|_| args.json);
-            let told = document.unwrap_or_else(|| table(&body));
-            let code = tell(&told, ExitCode::SUCCESS, 1);
-            let last = &body["last_reload"];
-            if last["successful"] == false {
-                complain(&faults_of(last));
-            }
-            if let Some(waiting) = waiting(last) {
-                complain(&waiting);
-            }
-            code
-        }
-        Err(reason) => fail(&reason, 1),
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
+    let answer = args.node.get("/v1/policies")?;
+    let body = answer.json();
+    if answer.status != StatusCode::OK || !body["policies"].is_array() {
+        return Err(answer.failure());
     }
+    let document = answer.document().filter(|_| args.json);
+    let code = tell(&document.unwrap_or_else(|| table(&body)), ExitCode::SUCCESS, 1);
+    let last = &body["last_reload"];
+    if last["successful"] == false {
+        complain(&faults_of(last));
+    }
+    waiting(last).iter().for_each(|waiting| complain(waiting));
+    Ok(code)
 }
 
 /// Explains that the node still uses the previous policies, and lists the faults.

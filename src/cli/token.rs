@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use super::bearer::shown;
-use super::bounded;
-use super::{fail, tell};
+use super::{bounded, print};
 use crate::access::{TokenHash, new_token};
 
 /// Longest token, bytes: a bound for input named by mistake.
@@ -28,17 +27,16 @@ enum Command {
     Hash,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let text = match args.command {
-        Command::New => new_token()
-            .map(|token| format!("{token}\n{}\n", TokenHash::of(&token)))
-            .ok_or_else(|| "this machine gives no random numbers".to_owned()),
-        Command::Hash => hashed(),
+        Command::New => {
+            let token = new_token().ok_or("this machine gives no random numbers")?;
+            format!("{token}\n{}\n", TokenHash::of(&token))
+        }
+        Command::Hash => hashed()?,
     };
-    match text {
-        Ok(text) => tell(&text, ExitCode::SUCCESS, 1),
-        Err(reason) => fail(&reason, 1),
-    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The hash line of the one token on standard input, without the blanks around it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::{load, say, tell};
+use super::{load, print, say};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -12,22 +12,21 @@ pub(super) struct Args {
     file: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    match load::config(&args.file) {
-        Ok(config) => {
-            let policies = match config.policies.by_name.len() {
-                1 => "1 policy".to_owned(),
-                number => format!("{number} policies"),
-            };
-            config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
-            config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
-            let told = format!("{}: valid, {policies}\n", config.policies.origin);
-            tell(&told, ExitCode::SUCCESS, 1)
-        }
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
+    let config = match load::config(&args.file) {
+        Ok(config) => config,
         Err(faults) => {
             // Editors and CI parse each line, so the first line has no prefix.
             say(&faults.to_string());
-            ExitCode::FAILURE
+            return Ok(ExitCode::FAILURE);
         }
-    }
+    };
+    config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
+    let policies = match config.policies.by_name.len() {
+        1 => "1 policy".to_owned(),
+        number => format!("{number} policies"),
+    };
+    print(&format!("{}: valid, {policies}\n", config.policies.origin))?;
+    Ok(ExitCode::SUCCESS)
 }

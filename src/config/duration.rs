@@ -1,14 +1,11 @@
 //! Durations as written: `100ms`, `10s`, `1m`, `36h`, `1d`.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use crate::limit::calendar::Unit;
 use crate::limit::quota::{MAX_WINDOW, MIN_WINDOW};
 use crate::limit::time::{Micros, UNITS, span_text};
 
-use super::fault::Faults;
-use super::raw::Node;
 use super::scalar::{digits, excerpt};
 
 /// The duration in `text`, in us, saturated if it is too long. Otherwise the reason why it is
@@ -37,7 +34,7 @@ pub(super) fn parse_by_clock(text: &str) -> Result<(Micros, Option<Unit>), Strin
     match (digits(count), calendar_unit(unit)) {
         (Some(1), Some(unit)) => Ok((unit.nominal(), Some(unit))),
         (Some(count), Some(unit)) => {
-            let (one, days) = (unit.symbol(), span_text(count.max(1).saturating_mul(unit.nominal())));
+            let (one, days) = (unit.name(), span_text(count.max(1).saturating_mul(unit.nominal())));
             Err(format!(
                 "`{}`: by the clock only one day, week, month or year has a beginning, write `1{one}`, or `anchor: \
                  first-hit` and `{days}`",
@@ -54,7 +51,7 @@ fn parts(text: &str) -> (&str, &str) {
 }
 
 fn calendar_unit(symbol: &str) -> Option<Unit> {
-    [Unit::Day, Unit::Week, Unit::Month, Unit::Year].into_iter().find(|unit| unit.symbol() == symbol)
+    Unit::ALL.into_iter().find(|unit| unit.name() == symbol)
 }
 
 /// The duration in `text` if it is in the range, otherwise the reason why it is wrong.
@@ -63,15 +60,6 @@ pub(super) fn parse_within(text: &str, range: &RangeInclusive<Micros>) -> Result
     let (shortest, longest) = (span_text(*range.start()), span_text(*range.end()));
     let fits = range.contains(&span).then_some(span);
     fits.ok_or_else(|| format!("`{text}` is out of range: it must be from {shortest} to {longest}"))
-}
-
-impl Node {
-    /// Reads a duration within the range.
-    pub(super) fn duration(&self, range: RangeInclusive<Micros>, faults: &mut Faults) -> Option<Duration> {
-        let text = self.text("a duration such as `100ms`", faults)?;
-        let refuse = |message| faults.note(self.place, format!("{}: {message}", self.name));
-        parse_within(text, &range).map_err(refuse).ok().map(Duration::from_micros)
-    }
 }
 
 #[cfg(test)]

@@ -18,12 +18,8 @@ const CHECKS_BEYOND_LOOPBACK: &str = "name `auth: {check_token_files: [FILE]}` (
 const OPERATORS_BEYOND_LOOPBACK: &str =
     "or name `auth: {admin_token_files: [FILE]}` (`tollgate token new` makes a token)";
 
-/// An address and its place in the source.
-#[derive(Debug, Clone, Copy)]
-struct AddressSpec {
-    address: SocketAddr,
-    place: Place,
-}
+/// An address, and its place in the source.
+type AddressSpec = (SocketAddr, Place);
 
 /// The address for checks, and the one for operators if it differs. `access` is none after a fault
 /// in it.
@@ -45,8 +41,7 @@ pub(super) fn listen(
             refuse_beyond_loopback(written, CHECKS_BEYOND_LOOPBACK, faults);
         }
         // `allow_anonymous` covers checks only: a separate public operator address needs tokens.
-        let is_apart =
-            |written: &AddressSpec| checks.flatten().is_none_or(|checks| apart(written.address, checks.address));
+        let is_apart = |written: &AddressSpec| checks.flatten().is_none_or(|checks| apart(written.0, checks.0));
         if let Some(Some(written)) = admin
             && access.admin.is_empty()
             && (!access.allow_anonymous || is_apart(&written))
@@ -54,8 +49,8 @@ pub(super) fn listen(
             refuse_beyond_loopback(written, OPERATORS_BEYOND_LOOPBACK, faults);
         }
     }
-    let checks = checks?.map_or(LISTEN.kind.0, |written| written.address);
-    let admin = admin?.map(|written| written.address);
+    let checks = checks?.map_or(LISTEN.kind.0, |(address, _)| address);
+    let admin = admin?.map(|(address, _)| address);
     Some((checks, admin.filter(|admin| apart(*admin, checks))))
 }
 
@@ -80,7 +75,7 @@ fn address(
 }
 
 fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<AddressSpec> {
-    let address = text.parse().ok().map(|address| AddressSpec { address, place });
+    let address = text.parse().ok().map(|address| (address, place));
     if address.is_none() {
         faults.note(place, format!("the address to listen on must be {ADDRESS}, not `{}`", excerpt(text)));
     }
@@ -94,7 +89,7 @@ pub(super) fn is_beyond_loopback(address: SocketAddr) -> bool {
 
 /// Without tokens every client that reaches the port may call, so only loopback is allowed. `or` is
 /// the alternative correction.
-fn refuse_beyond_loopback(AddressSpec { address, place }: AddressSpec, or: &str, faults: &mut Faults) {
+fn refuse_beyond_loopback((address, place): AddressSpec, or: &str, faults: &mut Faults) {
     if is_beyond_loopback(address) {
         let sentence = format!(
             "{address} can be reached from other machines and nobody is asked for a token: \

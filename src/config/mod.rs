@@ -11,8 +11,6 @@ mod watched;
 
 mod source;
 
-mod setup;
-
 mod reader;
 
 mod anchors;
@@ -26,8 +24,6 @@ mod listen;
 mod auth;
 
 mod tls;
-
-mod limits;
 
 mod store;
 
@@ -66,15 +62,11 @@ mod scalar;
 
 mod duration;
 
-mod suggest;
-
 mod fault;
 
 mod version;
 
 mod restart;
-
-mod running;
 
 #[cfg(test)]
 mod tests;
@@ -92,10 +84,9 @@ pub use credentials::{ClientTls, Credentials};
 pub use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use login::{Login, Password};
-pub use resolve::{built_in, load};
-pub use running::Running;
+pub use resolve::{Setup, built_in, load};
+pub use restart::Running;
 pub use scalar::visible;
-pub use setup::Setup;
 pub use source::{Overrides, Source, is_standard_input, origin};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;

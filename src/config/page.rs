@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
+use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Time};
 use super::settings::{self, rows};
 use super::{Config, Overrides, Source, load};
 use crate::limit::time::span_text;
@@ -188,11 +188,7 @@ fn a_restart_is_needed_where_the_table_says_so() {
 }
 
 #[test]
-fn words_of_choices_are_their_names() {
-    fn assert_names<T: Copy>(setting: &Setting<Choice<T>>, name: fn(T) -> &'static str) {
-        assert!(setting.kind.0.iter().all(|(word, value)| *word == name(*value)), "{}", setting.name);
-    }
-    assert_names(&settings::policy::ALGORITHM, |algorithm| algorithm.name());
-    assert_names(&settings::policy::ON_STORE_FAILURE, |mode| mode.name());
-    assert_names(&settings::policy::DURABILITY, |durability| durability.name());
+fn words_of_algorithms_are_their_names() {
+    let words = settings::policy::ALGORITHM.kind.0;
+    assert!(words.iter().all(|(word, algorithm)| *word == algorithm.name()), "{words:?}");
 }

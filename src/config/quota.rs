@@ -67,9 +67,7 @@ impl Draft<'_> {
         };
         Some(Quota { name, limit, window, rule: Rule::TokenBucket(rule) })
     }
-}
 
-impl Draft<'_> {
     /// The rate of a token bucket, in lowest terms.
     fn terms(&self) -> Option<Terms> {
         let (units, (per, _)) = (self.units?, self.window?);
@@ -232,7 +230,7 @@ fn refuse_duplicates(drafts: &[&Draft<'_>], form: Form, faults: &mut Faults) {
             _ => counted(before.window) == counted(*window) && before.units == *units,
         };
         if let Some((span, unit)) = window.filter(|_| before().any(is_alike)) {
-            let length = unit.map_or_else(|| span_text(span), |unit| format!("1{}", unit.symbol()));
+            let length = unit.map_or_else(|| span_text(span), |unit| format!("1{}", unit.name()));
             let what =
                 units.map_or_else(|| format!("window of {length}"), |units| format!("rate of {units} per {length}"));
             faults.note(*place, format!("a second quota for a {what}: keep the lower one"));

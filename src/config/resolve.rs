@@ -1,7 +1,8 @@
-//! Resolves the tree as written into the configuration, and notes every fault.
+//! Loads a configuration: resolves the tree as written, and notes every fault.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +15,58 @@ use super::files::Files;
 use super::policy::policy;
 use super::raw::{Node, Value};
 use super::section::Section;
-use super::source::{Overrides, Source};
+use super::setting::Kind;
+use super::settings::limits::{IDLE_TIMEOUT, MAX_CONNECTIONS, REQUEST_TIMEOUT};
+use super::source::{Overrides, Source, is_standard_input};
 use super::store::{Stores, store};
-use super::{Config, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, settings, version};
-use super::{auth::auth, limits::limits, listen::listen, tls::tls};
+use super::watched::{Watched, is_other};
+use super::{Config, Limits, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, settings, version};
+use super::{auth::auth, listen::listen, tls::tls};
+use crate::timeouts::least_request_timeout;
+
+/// The file and the command line's overrides.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// None: the built-in example.
+    pub file: Option<PathBuf>,
+    pub overrides: Overrides,
+}
+
+impl Setup {
+    /// Loads the configuration; `now` is in us since the Unix epoch.
+    ///
+    /// # Errors
+    /// Every fault at once.
+    pub fn load(&self, now: Micros) -> Result<Config, Faults> {
+        match &self.file {
+            Some(file) => load(&Source::read(file)?, &self.overrides, now),
+            None => built_in(&self.overrides, now),
+        }
+    }
+
+    /// Like [`Setup::load`], for a running node: it never waits for a writer of a pipe.
+    ///
+    /// # Errors
+    /// As [`Setup::load`].
+    pub fn load_again(&self, now: Micros) -> Result<Config, Faults> {
+        match self.file.as_deref().filter(|path| !is_lasting(path)) {
+            None => self.load(now),
+            Some(path) => {
+                let faults = Faults::of_source(&path.display().to_string(), "it is no file");
+                Err(faults.read_from(vec![Watched::look(path)]))
+            }
+        }
+    }
+
+    /// Whether the file can be read again: a pipe, such as `/dev/stdin`, is read only once.
+    pub fn is_lasting(&self) -> bool {
+        self.file.as_deref().is_some_and(is_lasting)
+    }
+}
+
+fn is_lasting(path: &Path) -> bool {
+    !is_standard_input(path) && !is_other(path)
+}
 
 /// Loads the configuration from `source` and `overrides`; `now` is in us since the Unix epoch.
 ///
@@ -105,6 +154,37 @@ fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig>
     let section = root.section("telemetry", &SHAPE, faults)?;
     let (record_keys, keep_denials) = (section.read(&RECORD_KEYS, faults), section.read(&KEEP_DENIALS, faults));
     Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials? })
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: MAX_CONNECTIONS.kind.default(),
+            request_timeout: REQUEST_TIMEOUT.kind.default(),
+            idle_timeout: IDLE_TIMEOUT.kind.default(),
+        }
+    }
+}
+
+/// The default `request_timeout`: long enough for the policies.
+pub(super) fn default_request_timeout(policies: &Policies) -> Duration {
+    REQUEST_TIMEOUT.kind.default().max(least_request_timeout(policies.longest_timeout()))
+}
+
+fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
+    let section = root.section("limits", &settings::limits::SHAPE, faults)?;
+    let (max_connections, idle) = (section.read(&MAX_CONNECTIONS, faults), section.read(&IDLE_TIMEOUT, faults));
+    let default = policies.map_or(REQUEST_TIMEOUT.kind.default(), default_request_timeout);
+    let request = section.read_or(&REQUEST_TIMEOUT, default, faults);
+    let least = policies.map_or(Duration::ZERO, |policies| least_request_timeout(policies.longest_timeout()));
+    if let (Some(node), Some(request)) = (section.member("request_timeout"), request)
+        && request < least
+    {
+        let sentence = "`request_timeout` must be at least six times the longest `timeout` of a policy, or calls that wait \
+                        for the store are cut off";
+        faults.note(node.place, sentence);
+    }
+    Some(Limits { max_connections: max_connections?, request_timeout: request?, idle_timeout: idle? })
 }
 
 /// The policies, still without their origin and time.

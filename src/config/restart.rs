@@ -1,11 +1,62 @@
-//! The settings that only a restart changes.
+//! The settings that a reload changes, all at once, and those that only a restart changes.
+
+use std::sync::Arc;
 
 use super::fault::Faults;
-use super::limits::default_request_timeout;
 use super::listen::is_beyond_loopback;
+use super::resolve::default_request_timeout;
 use super::settings::root;
-use super::{Config, Limits, ServerTls};
+use super::{Config, Limits, Policies, ServerTls};
+use crate::access::Access;
 use crate::timeouts::least_request_timeout;
+
+/// The configuration in force. Every reader sees the parts of one reload.
+#[derive(Debug, Clone)]
+pub struct Running {
+    pub policies: Arc<Policies>,
+    pub access: Access,
+    /// The TLS settings of new connections, or `None` for plain text.
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+impl From<&Config> for Running {
+    fn from(config: &Config) -> Self {
+        Self {
+            policies: Arc::new(config.policies.clone()),
+            access: config.access.clone(),
+            tls: config.tls.clone().map(Arc::new),
+        }
+    }
+}
+
+impl From<Policies> for Running {
+    /// These policies, for callers without tokens and TLS.
+    fn from(policies: Policies) -> Self {
+        Self { policies: Arc::new(policies), access: Access::default(), tls: None }
+    }
+}
+
+impl Running {
+    /// The parts of `config`, which leaves those that wait for a restart as they are here.
+    #[must_use]
+    pub fn reloaded(&self, config: Config, restart_needed: &[&str]) -> Self {
+        let waits = |setting| restart_needed.contains(&setting);
+        Self {
+            policies: Arc::new(config.policies),
+            access: if waits(root::AUTH.name) { self.access.clone() } else { config.access },
+            tls: match config.tls {
+                Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),
+                _ => self.tls.clone(),
+            },
+        }
+    }
+
+    /// The settings besides the policies that differ from `before`.
+    pub fn changed_settings(&self, before: &Self) -> Vec<&'static str> {
+        let changed = [(root::AUTH.name, before.access != self.access), (root::TLS.name, before.tls != self.tls)];
+        changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
+    }
+}
 
 impl Config {
     /// Returns the configuration if a node that runs with `running` can apply it.
@@ -43,11 +94,13 @@ impl Config {
             files: _,
             warnings: _,
         } = self;
+        let asks = |tls: &Option<ServerTls>| tls.as_ref().map(ServerTls::asks_clients);
         let settings = [
             (root::LISTEN.name, *listen != running.listen),
             (root::ADMIN_LISTEN.name, *admin_listen != running.admin_listen),
             (root::AUTH.name, self.locks_out(running)),
-            (root::TLS.name, kind(tls.as_ref()) != kind(running.tls.as_ref())),
+            // No mistake in a file may turn off TLS, or client certificates, on a running node.
+            (root::TLS.name, asks(tls) != asks(&running.tls)),
             (root::STORE.name, *store != running.store || *max_keys != running.max_keys),
             (root::PREFILTER.name, *prefilter != running.prefilter),
             (root::FALLBACK.name, *expected_nodes != running.expected_nodes),
@@ -57,9 +110,7 @@ impl Config {
         ];
         settings.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
-}
 
-impl Config {
     /// Whether the limits differ only by defaults that the policies imply.
     fn limits_follow(&self, running: &Self) -> bool {
         let follows = |config: &Self| config.limits.request_timeout == default_request_timeout(&config.policies);
@@ -79,10 +130,4 @@ impl Config {
         is_beyond_loopback(running.listen) && access.check.is_empty() && !access.allow_anonymous
             || running.admin_listen.is_some_and(is_beyond_loopback) && access.admin.is_empty()
     }
-}
-
-/// Whether there is TLS, and whether clients need certificates. No mistake in a file may turn off
-/// either on a running node.
-fn kind(tls: Option<&ServerTls>) -> Option<bool> {
-    tls.map(ServerTls::asks_clients)
 }

@@ -1,11 +1,10 @@
-//! Reads a node as the expected type, or notes a fault.
+//! Reads a node as the expected type, or notes a fault, with a suggestion for a misspelt word.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
-use super::suggest::{listed, nearest};
 use crate::access::TOKEN;
 
 /// Longest name of a policy or a quota, in bytes.
@@ -87,38 +86,6 @@ impl Node {
         }
     }
 
-    /// A ratio, 0 to 1.
-    pub(super) fn ratio(&self, faults: &mut Faults) -> Option<f64> {
-        let what = "a number from 0 to 1, such as `0.1`";
-        match &self.value {
-            Value::Text { text, quoted: false } if text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) => {
-                text.parse().ok().filter(|ratio| *ratio <= 1.0).or_else(|| self.refuse(what, faults))
-            }
-            _ => self.refuse(what, faults),
-        }
-    }
-
-    pub(super) fn boolean(&self, faults: &mut Faults) -> Option<bool> {
-        match &self.value {
-            Value::Text { text, quoted: false } if text == "true" => Some(true),
-            Value::Text { text, quoted: false } if text == "false" => Some(false),
-            _ => self.refuse("`true` or `false`", faults),
-        }
-    }
-
-    /// One of the given words.
-    pub(super) fn word(&self, words: &[&'static str], faults: &mut Faults) -> Option<&'static str> {
-        let text = self.text(&listed(words), faults)?;
-        let known = words.iter().copied().find(|word| *word == text);
-        if known.is_none() {
-            match nearest(text, words.iter().copied()) {
-                Some(meant) => faults.note(self.place, did_you_mean(&self.name, text, meant)),
-                None => self.must_be(&listed(words), faults),
-            }
-        }
-        known
-    }
-
     /// A name that is valid in header fields, metrics and Redis keys.
     pub(super) fn identifier(&self, faults: &mut Faults) -> Option<&str> {
         let what = "1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`";
@@ -145,10 +112,6 @@ pub(super) fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let octal = text.len() > 1 && text.starts_with('0');
     (plain && !octal).then(|| text.parse().unwrap_or(u64::MAX))
-}
-
-fn did_you_mean(name: &str, text: &str, meant: &str) -> String {
-    format!("{name} cannot be `{}`: did you mean `{meant}`?", excerpt(text))
 }
 
 /// Whether the text is of `[A-Za-z0-9_.-]` and 1 to 64 bytes long.
@@ -192,6 +155,38 @@ fn masked(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Longer words get no suggestion, bytes.
+const LONGEST: usize = 64;
+
+/// The candidate nearest to `word`, if it is near enough.
+///
+/// Uses the optimal string alignment distance. An inserted, missing or wrong letter, or two swapped
+/// letters, count 1. Case, and `-` instead of `_`, count nothing. One mistake in three letters is
+/// near enough.
+pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > LONGEST {
+        return None;
+    }
+    let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
+    let word = plain(word);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::osa_distance(&word, &plain(candidate)), candidate))
+        .filter(|(distance, candidate)| distance * 3 <= candidate.len().max(3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// The words as a sentence lists them: `a`, `b` or `c`.
+pub(super) fn listed(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [only] => only.clone(),
+        [before @ .., last] => format!("{} or {last}", before.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,5 +218,31 @@ mod tests {
         ] {
             assert_eq!(excerpt(text), shown);
         }
+    }
+
+    #[test]
+    fn misspelled_names_get_suggestions() {
+        let members = ["algorithm", "quotas", "key", "on_store_failure", "timeout"];
+        let cases = [
+            ("algoritm", Some("algorithm")),
+            ("quota", Some("quotas")),
+            ("qoutas", Some("quotas")),
+            ("kye", Some("key")),
+            ("Timeout", Some("timeout")),
+            ("on-store-failure", Some("on_store_failure")),
+            ("on_store_faliures", Some("on_store_failure")),
+            ("colour", None),
+            ("k", None),
+            ("", None),
+        ];
+        for (word, meant) in cases {
+            assert_eq!(nearest(word, members), meant, "{word}");
+        }
+    }
+
+    #[test]
+    fn words_are_listed_as_in_a_sentence() {
+        assert_eq!(listed(&["a"]), "`a`");
+        assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` or `c`");
     }
 }

@@ -2,9 +2,8 @@
 
 use super::fault::{Faults, Place};
 use super::raw::{Member, Node, Value};
-use super::scalar::excerpt;
+use super::scalar::{excerpt, listed, nearest};
 use super::setting::{Kind, Setting};
-use super::suggest::{listed, nearest};
 
 /// The members that a mapping may have.
 #[derive(Debug, Clone, Copy)]

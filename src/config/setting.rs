@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::duration::parse_within;
 use super::fault::Faults;
-use super::raw::Node;
+use super::raw::{Node, Value};
+use super::scalar::{excerpt, listed, nearest};
 use crate::limit::time::Micros;
 
 /// A setting with its values and its default.
@@ -78,7 +80,9 @@ impl Kind for Time {
     }
 
     fn read(&self, node: &Node, faults: &mut Faults) -> Option<Duration> {
-        node.duration(self.0.clone(), faults)
+        let text = node.text("a duration such as `100ms`", faults)?;
+        let refuse = |message| faults.note(node.place, format!("{}: {message}", node.name));
+        parse_within(text, &self.0).map_err(refuse).ok().map(Duration::from_micros)
     }
 }
 
@@ -90,7 +94,11 @@ impl Kind for Flag {
     }
 
     fn read(&self, node: &Node, faults: &mut Faults) -> Option<bool> {
-        node.boolean(faults)
+        match &node.value {
+            Value::Text { text, quoted: false } if text == "true" => Some(true),
+            Value::Text { text, quoted: false } if text == "false" => Some(false),
+            _ => node.refuse("`true` or `false`", faults),
+        }
     }
 }
 
@@ -102,7 +110,13 @@ impl Kind for Ratio {
     }
 
     fn read(&self, node: &Node, faults: &mut Faults) -> Option<f64> {
-        node.ratio(faults)
+        let what = "a number from 0 to 1, such as `0.1`";
+        match &node.value {
+            Value::Text { text, quoted: false } if text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) => {
+                text.parse().ok().filter(|ratio| *ratio <= 1.0).or_else(|| node.refuse(what, faults))
+            }
+            _ => node.refuse(what, faults),
+        }
     }
 }
 
@@ -114,8 +128,18 @@ impl<T: Copy> Kind for Choice<T> {
     }
 
     fn read(&self, node: &Node, faults: &mut Faults) -> Option<T> {
-        let words: Vec<_> = self.0.iter().map(|(word, _)| *word).collect();
-        let word = node.word(&words, faults)?;
-        self.0.iter().find(|(known, _)| *known == word).map(|(_, value)| *value)
+        let words: Vec<&str> = self.0.iter().map(|(word, _)| *word).collect();
+        let text = node.text(&listed(&words), faults)?;
+        let known = self.0.iter().find(|(word, _)| *word == text);
+        if known.is_none() {
+            match nearest(text, words.iter().copied()) {
+                Some(meant) => {
+                    let sentence = format!("{} cannot be `{}`: did you mean `{meant}`?", node.name, excerpt(text));
+                    faults.note(node.place, sentence);
+                }
+                None => node.must_be(&listed(&words), faults),
+            }
+        }
+        known.map(|(_, value)| *value)
     }
 }

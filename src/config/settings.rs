@@ -207,12 +207,7 @@ settings! {
         KEY = "key": Own("`{type: text}`, or `{type: ip, ipv6_prefix: 64}` for addresses", "`{type: text}`");
         /// The answer without the store. `local`: each node's share; `error`: status 503. With
         /// `durability: replica` only `deny` (then the default) and `error` are possible.
-        ON_STORE_FAILURE = "on_store_failure": Choice<OnStoreFailure>(&[
-            ("local", OnStoreFailure::Local),
-            ("allow", OnStoreFailure::Allow),
-            ("deny", OnStoreFailure::Deny),
-            ("error", OnStoreFailure::Error),
-        ], OnStoreFailure::Local);
+        ON_STORE_FAILURE = "on_store_failure": Choice<OnStoreFailure>(OnStoreFailure::WORDS, OnStoreFailure::Local);
         /// Longest wait of a check for the store. A reload accepts up to a sixth of the running
         /// `limits.request_timeout`.
         TIMEOUT = "timeout": Own("as `store.timeout`", "that of `store.timeout`");
@@ -229,10 +224,7 @@ settings! {
         OVERRIDES = "overrides": Own("list of `{match: {key: ...}, quotas: [...]}`", "none");
         /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
         /// Redis no replica exists: the node warns at the start, and allows without one.
-        DURABILITY = "durability": Choice<Durability>(&[
-            ("primary", Durability::Primary),
-            ("replica", Durability::Replica),
-        ], Durability::Primary);
+        DURABILITY = "durability": Choice<Durability>(Durability::WORDS, Durability::Primary);
     }
 
     window("", " of a quota", "{name: burst, limit: 20, per: 1s}") rejects bucket::RATE, bucket::BURST {

@@ -7,33 +7,15 @@ use crate::limit::quota::{Anchor, Quota, Rule};
 use super::fault::Faults;
 use super::form::Form;
 use super::raw::{Member, Node};
-use super::scalar::excerpt;
-use super::suggest::nearest;
+use super::scalar::{excerpt, nearest};
 
 /// Aliases of UTC, and zones that have equalled it since 1970.
-const LIKE_UTC: [&str; 17] = [
-    "Etc/UTC",
-    "Etc/UCT",
-    "Etc/Universal",
-    "Etc/Zulu",
-    "UCT",
-    "Universal",
-    "Zulu",
-    "Etc/GMT",
-    "Etc/GMT0",
-    "Etc/GMT+0",
-    "Etc/GMT-0",
-    "Etc/Greenwich",
-    "GMT",
-    "GMT0",
-    "GMT+0",
-    "GMT-0",
-    "Greenwich",
-];
+const LIKE_UTC: &str = "Etc/UTC Etc/UCT Etc/Universal Etc/Zulu UCT Universal Zulu Etc/GMT Etc/GMT0 Etc/GMT+0 \
+    Etc/GMT-0 Etc/Greenwich GMT GMT0 GMT+0 GMT-0 Greenwich";
 
 /// Whether the days of `zone` are the days of UTC.
 pub(super) fn is_utc(zone: &str) -> bool {
-    zone == UTC || LIKE_UTC.contains(&zone)
+    zone == UTC || LIKE_UTC.split(' ').any(|alias| alias == zone)
 }
 
 /// The form with the time zone that `node` names, if it can have one.

@@ -1,14 +1,14 @@
-//! The answer to a check: a decision, or the reason why there is none.
+//! The answer to a check: a decision, or the reason why there is none. Traces show it.
 
 use smallvec::SmallVec;
 
-use super::decision::Decision;
-use super::reason::{Cause, Fallback};
+use super::decision::{Cause, Decision, Fallback, Reason, Source};
 use crate::config::inline::QuotaFault;
 use crate::limit::decision::Verdict;
 use crate::limit::key::NotAnAddress;
 use crate::limit::policy::OnStoreFailure;
-use crate::store::{Done, StoreError, Taken};
+use crate::store::{Done, StoreError, Subject, Taken};
+use crate::telemetry::traces::Answered;
 
 /// The result of a check.
 pub type Answer = Result<Decision, CheckError>;
@@ -71,4 +71,25 @@ pub(super) fn missing_answer() -> CheckError {
 /// The answer to one check. The callee guarantees one answer per check.
 pub(super) fn only(mut answers: Answers) -> Answer {
     answers.pop().unwrap_or_else(|| Err(missing_answer()))
+}
+
+/// The trace attributes of an answer.
+pub(super) fn attributes<'a>(subject: &'a Subject, cost: u64, answer: Result<&Decision, &CheckError>) -> Answered<'a> {
+    let (policy, key) = (&*subject.policy.name, &*subject.key);
+    let names = |Fallback { mode, cause }: Fallback| (mode.name(), cause.name());
+    match answer {
+        Ok(decision) => Answered {
+            policy,
+            key,
+            cost,
+            allowed: Some(decision.allowed),
+            answer: Some((decision.source.name(), decision.reason.name())),
+            fallback: decision.fallback.map(names),
+        },
+        Err(error) => {
+            let fallback = error.fallback();
+            let answer = fallback.map(|_| (Source::Fallback.name(), Reason::StoreUnavailable.name()));
+            Answered { policy, key, cost, allowed: None, answer, fallback: fallback.map(names) }
+        }
+    }
 }

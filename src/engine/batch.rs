@@ -11,48 +11,47 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use smallvec::{SmallVec, smallvec};
 
-use super::answer::{Answer, Answers, missing_answer, only};
-use super::request::{Resolved, metas};
-use super::trace::attributes;
+use super::answer::{Answer, Answers, attributes, missing_answer, only};
+use super::check::{Resolved, metas};
 use super::{Check, CheckError, Engine};
 use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::time::Micros;
 use crate::prefilter::Question;
-use crate::store::{StoreError, Wanted};
+use crate::store::{CheckRequest, StoreError};
 use crate::telemetry::traces::{self, Answered};
 
-/// The places of a key's checks in the batch, in order.
-type Places = SmallVec<[usize; 2]>;
-
-/// The only check of its key, at a place in the batch.
-struct Single<'a> {
+/// A valid check, and its place in the batch.
+#[derive(Clone, Copy)]
+struct Placed<'a> {
     place: usize,
     resolved: &'a Resolved,
     check: &'a Check,
 }
+
+/// The checks of one key, in order.
+type OfKey<'a> = SmallVec<[Placed<'a>; 1]>;
 
 impl Engine {
     /// Decides each check separately, and the checks of one key in order. Answers are in the order
     /// of the checks.
     pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
         let resolved: Vec<_> = checks.iter().map(|check| self.resolve(check)).collect();
+        let undecided = |resolved: &Result<Resolved, CheckError>| resolved.as_ref().err().cloned();
+        let mut answers: Vec<Answer> =
+            resolved.iter().map(|resolved| Err(undecided(resolved).unwrap_or_else(missing_answer))).collect();
         // A traced check needs its own span, so it is not sent with others.
         let is_recorded = traces::is_recorded();
         let (mut singles, mut others) = (Vec::with_capacity(checks.len()), Vec::new());
-        for places in by_key(&resolved) {
-            let (first, check) = (&resolved[places[0]], &checks[places[0]]);
-            match (first, &places[..]) {
-                (Ok(resolved), [place]) if !is_recorded && check.id.is_none() => {
-                    singles.push(Single { place: *place, resolved, check });
-                }
-                _ => others.push(places),
+        for of_key in by_key(&resolved, checks) {
+            match of_key[..] {
+                [single] if !is_recorded && single.check.id.is_none() => singles.push(single),
+                _ => others.push(of_key),
             }
         }
-        let mut answers: Vec<Option<Answer>> = vec![None; checks.len()];
-        let others = others.into_iter().map(async |places| {
-            let answers = self.check_key(&resolved, checks, &places).await;
-            (places, answers)
+        let others = others.into_iter().map(async |of_key| {
+            let answers = self.check_key(&of_key).await;
+            (of_key, answers)
         });
         // The embedded store never waits, so sequential calls cost less than joined futures.
         let decided = if self.store.waits() {
@@ -65,45 +64,37 @@ impl Engine {
             }
             decided
         };
-        for (places, of_key) in decided {
-            places.into_iter().zip(of_key).for_each(|(place, answer)| answers[place] = Some(answer));
+        for (of_key, decided) in decided {
+            of_key.into_iter().zip(decided).for_each(|(check, answer)| answers[check.place] = answer);
         }
-        let undecided = |resolved: &Result<Resolved, CheckError>| match resolved {
-            Ok(_) => Err(missing_answer()),
-            Err(error) => Err(error.clone()),
-        };
         answers
-            .into_iter()
-            .zip(&resolved)
-            .map(|(answer, resolved)| answer.unwrap_or_else(|| undecided(resolved)))
-            .collect()
     }
 
     /// Decides checks of different keys, each within its policy's timeout.
-    async fn check_singles(&self, singles: Vec<Single<'_>>, answers: &mut [Option<Answer>]) {
+    async fn check_singles(&self, singles: Vec<Placed<'_>>, answers: &mut [Answer]) {
         let now = self.clock.now();
         let mut open = Vec::with_capacity(singles.len());
         for single in singles {
             match self.decide_locally(single.resolved, single.check.cost, now) {
-                Some(decision) => answers[single.place] = Some(self.finish_single(&single, Ok(decision), now)),
+                Some(decision) => answers[single.place] = self.finish_single(&single, Ok(decision), now),
                 None => open.push(single),
             }
         }
-        open.sort_by_key(Single::timeout);
+        open.sort_by_key(Placed::timeout);
         let alike = open.chunk_by(|one, next| one.timeout() == next.timeout());
         for (place, answer) in
             join_all(alike.map(|singles| self.call_store_each(singles, now))).await.into_iter().flatten()
         {
-            answers[place] = Some(answer);
+            answers[place] = answer;
         }
     }
 
     /// Sends checks with the same timeout to the store.
-    async fn call_store_each(&self, singles: &[Single<'_>], now: Micros) -> Vec<(usize, Answer)> {
+    async fn call_store_each(&self, singles: &[Placed<'_>], now: Micros) -> Vec<(usize, Answer)> {
         let timeout = singles[0].timeout();
-        let question = |single: &Single<'_>| self.prefilter.question(self.store.slot(&single.resolved.subject), now);
+        let question = |single: &Placed<'_>| self.prefilter.question(self.store.slot(&single.resolved.subject), now);
         let questions: Vec<Question> = singles.iter().map(question).collect();
-        let wanted: Vec<Wanted<'_>> = singles.iter().map(Single::wanted).collect();
+        let checks: Vec<CheckRequest<'_>> = singles.iter().map(Placed::request).collect();
         let decide = |place: usize, taken| {
             let (single, question) = (&singles[place], questions[place]);
             let (subject, costs) = (&single.resolved.subject, [single.check.cost]);
@@ -111,35 +102,27 @@ impl Engine {
             self.finish_single(single, answer, now)
         };
         let mut answers: Vec<Option<Answer>> = vec![None; singles.len()];
-        let deciding = self.store.take_each(&wanted, |place, taken| answers[place] = Some(decide(place, taken)));
+        let deciding = self.store.charge_each(&checks, |place, taken| answers[place] = Some(decide(place, taken)));
         within(&self.clock, timeout, deciding).await;
         let in_time = answers.into_iter().enumerate();
         let answers = in_time.map(|(place, answer)| answer.unwrap_or_else(|| decide(place, Err(StoreError::Timeout))));
         singles.iter().map(|single| single.place).zip(answers).collect()
     }
 
-    fn finish_single(&self, single: &Single<'_>, answer: Answer, since: Micros) -> Answer {
+    fn finish_single(&self, single: &Placed<'_>, answer: Answer, since: Micros) -> Answer {
         let subject = &single.resolved.subject;
         let answer = self.finish(subject, answer, since);
         traces::answered(|| attributes(subject, single.check.cost, answer.as_ref()));
         answer
     }
 
-    /// Decides a batch's checks of one key, at `places`, in order. They share one timeout.
-    async fn check_key(
-        &self,
-        resolved: &[Result<Resolved, CheckError>],
-        checks: &[Check],
-        places: &[usize],
-    ) -> Answers {
+    /// Decides a batch's checks of one key in order. They share one timeout.
+    async fn check_key(&self, of_key: &[Placed<'_>]) -> Answers {
         let (mut answers, since) = (Answers::new(), self.clock.now());
         // Policies that differ only in quota names share a counter, but not their answers.
-        for part in places.chunk_by(|a, b| agree(&resolved[*a], &resolved[*b])) {
-            let checks: Vec<&Check> = part.iter().map(|place| &checks[*place]).collect();
-            match &resolved[part[0]] {
-                Ok(resolved) => answers.extend(self.check_part(resolved, &checks, since).await),
-                Err(error) => answers.extend(checks.iter().map(|_| Err(error.clone()))),
-            }
+        for part in of_key.chunk_by(|one, next| one.resolved.agrees(next.resolved)) {
+            let checks: Vec<&Check> = part.iter().map(|placed| placed.check).collect();
+            answers.extend(self.check_part(part[0].resolved, &checks, since).await);
         }
         answers
     }
@@ -158,32 +141,29 @@ impl Engine {
     }
 }
 
-impl Single<'_> {
+impl Placed<'_> {
     fn timeout(&self) -> Duration {
         self.resolved.subject.policy.timeout
     }
 
-    fn wanted(&self) -> Wanted<'_> {
+    fn request(&self) -> CheckRequest<'_> {
         let subject = &self.resolved.subject;
-        Wanted { subject, cost: self.check.cost, metas: metas(subject, std::iter::once(self.check)) }
+        CheckRequest { subject, cost: self.check.cost, metas: metas(subject, std::iter::once(self.check)) }
     }
 }
 
-/// The places of valid checks, grouped by key.
-fn by_key(resolved: &[Result<Resolved, CheckError>]) -> Vec<Places> {
-    let mut keys: Vec<Places> = Vec::with_capacity(resolved.len());
+/// The valid checks, grouped by key.
+fn by_key<'a>(resolved: &'a [Result<Resolved, CheckError>], checks: &'a [Check]) -> Vec<OfKey<'a>> {
+    let mut keys: Vec<OfKey<'a>> = Vec::with_capacity(resolved.len());
     let mut known: HashMap<Fingerprint, usize, FingerprintState> = HashMap::default();
-    for (place, resolved) in resolved.iter().enumerate() {
-        let Ok(Resolved { subject, .. }) = resolved else { continue };
-        let key = *known.entry(subject.fingerprint).or_insert(keys.len());
+    for (place, (resolved, check)) in resolved.iter().zip(checks).enumerate() {
+        let Ok(resolved) = resolved else { continue };
+        let placed = Placed { place, resolved, check };
+        let key = *known.entry(resolved.subject.fingerprint).or_insert(keys.len());
         match keys.get_mut(key) {
-            Some(places) => places.push(place),
-            None => keys.push(smallvec![place]),
+            Some(of_key) => of_key.push(placed),
+            None => keys.push(smallvec![placed]),
         }
     }
     keys
-}
-
-fn agree(one: &Result<Resolved, CheckError>, other: &Result<Resolved, CheckError>) -> bool {
-    matches!((one, other), (Ok(one), Ok(other)) if one.agrees(other))
 }

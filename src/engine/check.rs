@@ -1,14 +1,60 @@
-//! One check: a list or a known denial decides it locally, or else the store. If the store fails,
-//! the fallback answers. Checks of many keys take the same steps.
+//! One check: the engine resolves its policy and key. A list or a known denial decides it locally,
+//! or else the store. If the store fails, the fallback answers. Checks of many keys take the same
+//! steps.
 
-use super::answer::{Answer, only};
-use super::request::{Resolved, metas};
-use super::store_call::StoreCall;
-use super::trace::attributes;
-use super::{Check, Decision, Engine};
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::answer::{Answer, Answers, CheckError, attributes, only};
+use super::fallback::FallbackAnswer;
+use super::{Decision, Engine};
+use crate::config::Policies;
+use crate::config::inline::QuotaSpec;
+use crate::deadline::within;
+use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::time::{Micros, micros};
-use crate::store::Subject;
+use crate::prefilter::Question;
+use crate::store::{Done, Meta, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
+
+/// One question: may `key` spend `cost` more under `policy`, now?
+#[derive(Debug, Clone)]
+pub struct Check {
+    pub policy: String,
+    /// 1 to 1024 bytes, as the caller wrote it.
+    pub key: String,
+    /// 0 to 10^15 units; 0 only peeks.
+    pub cost: u64,
+    /// The cause of the charge, 1 to 256 bytes. Sliding logs store it.
+    pub meta: Meta,
+    /// Makes a retry safe, 1 to 64 bytes. After a charge, later checks with the same id get the
+    /// same answer. A check with another cost, 0 included, is rejected.
+    pub id: Option<Arc<str>>,
+    /// The check's own quotas, for policies that accept them.
+    pub quotas: Option<Vec<QuotaSpec>>,
+}
+
+/// The policy and the key of a check.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) subject: Subject,
+    /// The verdict of a list. Nothing is counted then.
+    pub(super) listed: Option<Listed>,
+}
+
+impl Resolved {
+    /// The decision of a list, if one decides.
+    pub(super) fn decide_by_list(&self, cost: u64) -> Option<Decision> {
+        self.listed.map(|listed| Decision::by_list(self.subject.policy.clone(), listed, cost))
+    }
+
+    /// Whether both have the same policy and list verdict. Equal keys imply equal subjects then.
+    pub(super) fn agrees(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.subject.policy, &other.subject.policy) && self.listed == other.listed
+    }
+}
 
 impl Engine {
     /// Decides one check, within the policy's timeout whatever the store does.
@@ -62,5 +108,151 @@ impl Engine {
     /// Counts answers to checks that began at `since` (us).
     pub(super) fn note_answers(&self, subject: &Subject, answers: &[Answer], since: Micros) {
         self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
+    }
+}
+
+impl Engine {
+    pub(super) fn resolve(&self, check: &Check) -> Result<Resolved, CheckError> {
+        let running = self.running.load();
+        let policy = configured(&running.policies, &check.policy)?;
+        let key = policy.key_type.normalise(&check.key)?;
+        let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
+        let (policy, listed) = match policy.applied(&key, &check.key) {
+            Applied::Listed(listed) => (policy, Some(listed)),
+            // A check's own quotas beat an override.
+            Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
+        };
+        Ok(Resolved { subject: self.subject(policy, &key), listed })
+    }
+
+    /// Resolves a key to the policy that counts it, even if a list decides for it.
+    pub(super) fn resolve_counted(&self, policy: &str, key: &str) -> Result<Resolved, CheckError> {
+        let running = self.running.load();
+        let policy = configured(&running.policies, policy)?;
+        let normalised = policy.key_type.normalise(key)?;
+        let (counting, listed) = match policy.applied(&normalised, key) {
+            Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
+            Applied::Counted(counting) => (counting, None),
+        };
+        Ok(Resolved { subject: self.subject(counting, &normalised), listed })
+    }
+
+    /// The subject for a normalised key under a policy.
+    fn subject(&self, policy: &Arc<Policy>, key: &str) -> Subject {
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), key);
+        Subject { policy: policy.clone(), key: key.into(), fingerprint }
+    }
+}
+
+/// The configured policy of that name.
+fn configured<'a>(policies: &'a Policies, name: &str) -> Result<&'a Arc<Policy>, CheckError> {
+    policies.by_name.get(name).ok_or_else(|| CheckError::UnknownPolicy(name.to_owned()))
+}
+
+pub(super) fn costs(checks: &[&Check]) -> SmallVec<[u64; 1]> {
+    checks.iter().map(|check| check.cost).collect()
+}
+
+/// The metas of one subject's checks, one each, if its policy stores them.
+pub(super) fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
+    if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
+}
+
+/// The costs that the store decides for one subject.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StoreCall<'a> {
+    pub(super) subject: &'a Subject,
+    /// Units, in order.
+    pub(super) costs: &'a [u64],
+    /// As for [`crate::store::Store::charge`].
+    pub(super) metas: &'a [Meta],
+    /// The deadline for answers, us.
+    pub(super) until: Micros,
+}
+
+impl StoreCall<'_> {
+    /// The first `costs` costs, and the rest.
+    fn split_at(self, costs: usize) -> (Self, Self) {
+        let (first, rest) = self.costs.split_at(costs);
+        let (noted, not_yet) = self.metas.split_at(costs.min(self.metas.len()));
+        (Self { costs: first, metas: noted, ..self }, Self { costs: rest, metas: not_yet, ..self })
+    }
+
+    /// The time left at `now` (us).
+    fn left(&self, now: Micros) -> Duration {
+        Duration::from_micros(self.until.saturating_sub(now))
+    }
+}
+
+impl Engine {
+    /// Splits the costs into several calls if one would occupy the store too long. All calls share
+    /// the deadline, and each has its own answer.
+    pub(super) async fn call_store_in_parts(&self, call: StoreCall<'_>, now: Micros) -> Answers {
+        let (mut answers, mut rest, mut sent) = (Answers::new(), call, now);
+        while !rest.costs.is_empty() {
+            let (part, later) = rest.split_at(self.store.first_part(&rest.subject.policy, rest.costs));
+            answers.extend(self.call_store(part, sent).await);
+            (rest, sent) = (later, self.clock.now());
+        }
+        answers
+    }
+
+    /// Calls the store at the instant `sent`, us.
+    pub(super) async fn call_store(&self, call: StoreCall<'_>, sent: Micros) -> Answers {
+        let StoreCall { subject, costs, metas, .. } = call;
+        let question = self.prefilter.question(self.store.slot(subject), sent);
+        let taken = within(&self.clock, call.left(sent), self.store.charge(subject, costs, metas)).await;
+        self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
+    }
+
+    /// Turns a store reply that has just arrived into answers.
+    pub(super) fn learn_or_fall_back(
+        &self,
+        subject: &Subject,
+        costs: &[u64],
+        question: Question,
+        taken: Result<Taken, StoreError>,
+    ) -> Answers {
+        match taken {
+            Ok(taken) => {
+                self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
+                let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
+                taken.ruling.verdicts.into_iter().map(decision).collect()
+            }
+            Err(error) => match self.fall_back(subject, &Work::Take(costs.into()), &error) {
+                Ok((decisions, _)) => decisions.into_iter().map(Ok).collect(),
+                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
+            },
+        }
+    }
+
+    /// Runs `work` in the store within the time `left`.
+    pub(super) async fn run_within(
+        &self,
+        subject: &Subject,
+        work: Work,
+        metas: &[Meta],
+        left: Duration,
+    ) -> Result<Done, StoreError> {
+        let done = within(&self.clock, left, self.store.run(subject, work, metas)).await;
+        done.unwrap_or(Err(StoreError::Timeout))
+    }
+
+    /// Returns the fallback's answer, and logs the error.
+    ///
+    /// # Errors
+    /// As [`super::fallback::FallbackStore::answer`].
+    pub(super) fn fall_back(
+        &self,
+        subject: &Subject,
+        work: &Work,
+        error: &StoreError,
+    ) -> Result<FallbackAnswer, CheckError> {
+        let (policy, mode) = (&subject.policy.name, subject.policy.on_store_failure);
+        if let Some(suppressed) = self.tally.complain(mode, error, self.clock.now()) {
+            let mode = mode.name();
+            tracing::warn!(policy, mode, %error, suppressed, "the store gave no decision; `on_store_failure` answers");
+        }
+        self.fallback.answer(subject, work, error)
     }
 }

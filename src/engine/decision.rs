@@ -1,8 +1,7 @@
-//! The answer to a check, from any source.
+//! The answer to a check, from any source. Answers, metrics and spans name its source and reason.
 
 use std::sync::Arc;
 
-use super::{Fallback, Reason, Source};
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
@@ -175,4 +174,47 @@ fn binding(quotas: &QuotaStates, quota: usize) -> Option<Binding> {
 fn place_of(quota: &Quota, quotas: &[Quota]) -> Option<usize> {
     let counted = |quota: &Quota| (quota.limit, quota.window, quota.rule);
     quotas.iter().position(|other| counted(other) == counted(quota))
+}
+
+named! {
+    /// The source of a decision.
+    pub enum Source {
+        Store = "store",
+        Prefilter = "prefilter",
+        Fallback = "fallback",
+        List = "list",
+    }
+}
+
+named! {
+    /// The reason of a decision.
+    pub enum Reason {
+        Ok = "ok",
+        OverLimit = "over_limit",
+        CostExceedsLimit = "cost_exceeds_limit",
+        StoreUnavailable = "store_unavailable",
+        /// The check would have been denied; it was not charged.
+        Shadow = "shadow",
+        AllowListed = "allow_listed",
+        DenyListed = "deny_listed",
+    }
+}
+
+/// How a check was answered without the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fallback {
+    pub mode: OnStoreFailure,
+    pub cause: Cause,
+}
+
+named! {
+    /// Why the store did not answer.
+    pub enum Cause {
+        Timeout = "timeout",
+        BreakerOpen = "breaker_open",
+        QueueFull = "queue_full",
+        Refused = "refused",
+        /// The charge was made, but a failover may still lose it.
+        NoReplicaAck = "no_replica_ack",
+    }
 }

@@ -25,7 +25,8 @@ pub type FallbackAnswer = (SmallVec<[Decision; 1]>, Option<Receipt>);
 /// all nodes.
 #[derive(Debug)]
 pub struct FallbackStore {
-    memory: MemoryStore,
+    /// The store of this node's shares.
+    pub(super) memory: MemoryStore,
     expected_nodes: NonZeroU64,
 }
 
@@ -89,26 +90,6 @@ impl FallbackStore {
             decision.bind(after.binding);
         }
         decision
-    }
-
-    /// See [`MemoryStore::set_policies`].
-    pub fn set_policies<'a>(&self, names: impl Iterator<Item = &'a str>) {
-        self.memory.set_policies(names);
-    }
-
-    /// The store of this node's shares.
-    pub fn memory(&self) -> &MemoryStore {
-        &self.memory
-    }
-
-    /// Lets its clock follow the wall clock. Returns true if the clock moved forward.
-    pub fn follow(&self) -> bool {
-        self.memory.follow()
-    }
-
-    /// Drops expired state.
-    pub fn sweep(&self) {
-        self.memory.sweep();
     }
 
     fn share(&self, subject: &Subject) -> Subject {

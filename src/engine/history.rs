@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 use super::{Check, CheckError, Decision, Engine, History, Source, TickCounts};
 use crate::deadline::within;
@@ -79,11 +78,6 @@ impl Engine {
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || runtime.block_on(telling)).await.ok()?
     }
-}
-
-/// Turns for all concurrent readers.
-pub(super) fn turns() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(AT_ONCE))
 }
 
 #[cfg(test)]

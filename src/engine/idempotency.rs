@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer::{Answer, missing_answer, only_verdict, unexpected_reply};
-use super::request::{Resolved, metas};
+use super::check::{Resolved, metas};
 use super::{Check, CheckError, Decision, Engine};
 use crate::limit::time::Micros;
-use crate::store::{Charged, Done, Meta, Work};
+use crate::store::{Charged, Done, Work};
 
 impl Engine {
     /// Decides one check with an id until `until` (us). It skips the pre-filter, since the id may
@@ -23,25 +23,17 @@ impl Engine {
         let answer = match resolved.decide_by_list(check.cost) {
             Some(decision) => Ok(decision),
             None => {
-                let metas = metas(&resolved.subject, std::iter::once(check));
                 let left = Duration::from_micros(until.saturating_sub(since));
-                self.charge_once(resolved, id, check.cost, &metas, left).await
+                self.charge_once(resolved, check, id, left).await
             }
         };
         self.finish(&resolved.subject, answer, since)
     }
 
-    async fn charge_once(
-        &self,
-        resolved: &Resolved,
-        id: &Arc<str>,
-        cost: u64,
-        metas: &[Meta],
-        left: Duration,
-    ) -> Answer {
-        let subject = &resolved.subject;
-        let work = Work::Once { id: id.clone(), cost };
-        match self.run_within(subject, work.clone(), metas, left).await {
+    async fn charge_once(&self, resolved: &Resolved, check: &Check, id: &Arc<str>, left: Duration) -> Answer {
+        let (subject, cost) = (&resolved.subject, check.cost);
+        let (work, metas) = (Work::Once { id: id.clone(), cost }, metas(subject, std::iter::once(check)));
+        match self.run_within(subject, work.clone(), &metas, left).await {
             Ok(Done::Charged(charged)) => {
                 let Charged { policy, verdict, replayed, refunded } = *charged;
                 // The store charged, so this known denial is wrong. Another node took a charge

@@ -1,19 +1,20 @@
 //! Metrics of an engine and its store, computed on request. Absent parts have no series.
 
+#![expect(clippy::cast_precision_loss, reason = "sizes, ages and offsets in us are far below 2^53")]
+
 use super::Engine;
 use crate::store::{MemoryStore, ShardReading};
 use crate::telemetry::instrument::MICROS;
-use crate::telemetry::metrics::{Labels, Metrics};
+use crate::telemetry::metrics::{Labels, Metrics, single};
 
 impl Engine {
     /// All counters and current gauges.
-    #[expect(clippy::cast_precision_loss, reason = "sizes and instants in us are far below 2^53")]
     pub fn metrics(&self) -> Metrics {
         let tally = &self.tally;
         let mut metrics = Metrics {
-            prefilter_entries: (self.prefilter.len() as f64).into(),
-            prefilter_denials: tally.prefilter_denials.total().into(),
-            prefilter_evictions: self.prefilter.evictions().into(),
+            prefilter_entries: single(self.prefilter.len() as f64),
+            prefilter_denials: single(tally.prefilter_denials.total()),
+            prefilter_evictions: single(self.prefilter.evictions()),
             ..Metrics::default()
         };
         self.read_checks(&mut metrics);
@@ -23,17 +24,16 @@ impl Engine {
     }
 
     /// Reads the embedded store: the store itself, or the `local` fallback beside Redis.
-    #[expect(clippy::cast_precision_loss, reason = "keys are far fewer than 2^53")]
     fn read_embedded(&self, metrics: &mut Metrics) {
         let embedded = self.embedded();
-        metrics.store_capacity = (embedded.max_keys() as f64).into();
+        metrics.store_capacity = single(embedded.max_keys() as f64);
         let policies = self.policies();
         let keys = policies.by_name.keys().map(|name| (labels("policy", name), embedded.keys_of(name) as f64));
         metrics.store_keys = keys.collect();
     }
 
     fn embedded(&self) -> &MemoryStore {
-        self.store.embedded().unwrap_or(self.fallback.memory())
+        self.store.embedded().unwrap_or(&self.fallback.memory)
     }
 
     /// Maximum number of keys and ids in the embedded store.
@@ -62,17 +62,16 @@ impl Engine {
             .collect();
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "an age and a number of slots are far below 2^53")]
     fn read_store(&self, metrics: &mut Metrics) {
         let health = self.health();
         let up = |up| f64::from(u8::from(up));
         metrics.shard_up = health.shards.iter().map(|shard| (labels("shard", &shard.address), up(shard.up))).collect();
         if let Some(age) = health.topology_age {
-            metrics.topology_age = (age as f64 / MICROS).into();
-            metrics.slots_without_owner = (health.slots_without_owner as f64).into();
+            metrics.topology_age = single(age as f64 / MICROS);
+            metrics.slots_without_owner = single(health.slots_without_owner as f64);
         }
         if let Some(checks) = self.store.checks_per_call() {
-            metrics.store_checks_per_call = checks.into();
+            metrics.store_checks_per_call = single(checks);
         }
         for shard in self.store.readings() {
             read_shard(shard, metrics);
@@ -80,7 +79,6 @@ impl Engine {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a queue's length and a clock's offset are far below 2^53")]
 fn read_shard(shard: ShardReading, metrics: &mut Metrics) {
     let ShardReading { address, queued, clock_offset, counts } = shard;
     let own = || labels("shard", &address);

@@ -6,10 +6,10 @@
 //! check_same_key     many of one key    same_key.rs, idempotency.rs
 //! check_all_or_none  many keys at once  multi_check.rs
 //!
-//! resolve            policy and key     request.rs
+//! resolve            policy and key     check.rs
 //! decide_locally     list, pre-filter   check.rs
-//! call_store         and learn          store_call.rs
-//! fall_back          on_store_failure   store_call.rs, fallback.rs
+//! call_store         and learn          check.rs
+//! fall_back          on_store_failure   check.rs, fallback.rs
 //! ```
 
 use std::sync::Arc;
@@ -23,11 +23,7 @@ use crate::limit::key::Fingerprinter;
 use crate::prefilter::Prefilter;
 use crate::store::Store;
 
-mod request;
-
 mod check;
-
-mod store_call;
 
 mod same_key;
 
@@ -47,8 +43,6 @@ pub mod fallback;
 
 mod decision;
 
-mod reason;
-
 mod answer;
 
 mod inline;
@@ -59,18 +53,15 @@ pub mod tally;
 
 mod metrics;
 
-mod trace;
-
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use answer::{Answer, CheckError};
-pub use decision::{Binding, Decision};
+pub use check::Check;
+pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
 pub use history::Usage;
 pub use multi_check::{MultiCheck, RejectedCheck};
-pub use reason::{Cause, Fallback, Reason, Source};
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
-pub use request::Check;
 pub use ticks::TickCounts;
 
 use fallback::FallbackStore;
@@ -111,7 +102,7 @@ impl Engine {
             prefilter,
             store,
             fallback,
-            histories: history::turns(),
+            histories: Arc::new(Semaphore::new(history::AT_ONCE)),
             inflight_multi_key: watch::Sender::default(),
             tally,
             clock,
@@ -139,11 +130,11 @@ impl Engine {
     /// periodically.
     pub fn sweep(&self) {
         // Both stores share one clock, and the first call moves it.
-        if self.store.follow() | self.fallback.follow() {
+        if self.store.follow() | self.fallback.memory.follow() {
             self.prefilter.forget_all();
         }
         self.store.sweep();
         self.prefilter.sweep(self.clock.now());
-        self.fallback.sweep();
+        self.fallback.memory.sweep();
     }
 }

@@ -14,22 +14,47 @@
 //! give back a reservation whose fate is unknown, since the store may never have made it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::answer::missing_answer;
-use super::request::metas;
-use super::{Check, Engine};
-use crate::store::Subject;
+use futures_util::future::{join, join_all};
+use tokio::sync::watch;
+
+use super::answer::{Answer, CheckError, missing_answer, only, only_verdict, unexpected_reply};
+use super::check::{StoreCall, metas};
+use super::{Check, Decision, Engine};
+use crate::limit::decision::Wait;
+use crate::limit::refunds::Receipt;
+use crate::limit::time::{Micros, micros};
+use crate::store::{Done, Meta, Subject, Work};
 use crate::telemetry::traces;
-
-mod answer;
-
-mod call;
 
 mod part;
 
-pub use answer::{MultiCheck, RejectedCheck};
-use call::Call;
 use part::{Part, Place};
+
+/// The decisions of a multi-key call.
+#[derive(Debug, Clone)]
+pub struct MultiCheck {
+    /// One decision per check, in order. All checks are charged if all are allowed; otherwise none
+    /// is.
+    pub decisions: Vec<Decision>,
+}
+
+impl MultiCheck {
+    /// Whether no check is denied.
+    pub fn allowed(&self) -> bool {
+        self.decisions.iter().all(|decision| decision.allowed)
+    }
+
+    /// The longest wait of the denied checks; [`Wait::NONE`] if none is denied.
+    pub fn retry_after(&self) -> Wait {
+        let denied = self.decisions.iter().filter(|decision| !decision.allowed);
+        denied.map(|decision| decision.retry_after).max().unwrap_or(Wait::NONE)
+    }
+}
+
+/// The check that rejects the whole call, and the error.
+pub type RejectedCheck = (usize, CheckError);
 
 impl Engine {
     /// Charges all of `checks` or none, within twice the longest timeout of their policies. A call
@@ -78,4 +103,170 @@ impl Engine {
 /// The order in which every node reserves.
 fn order(subject: &Subject) -> (&str, &str) {
     (subject.policy.counters(), &subject.key)
+}
+
+/// A decision, and the receipt of a reservation if one was made.
+type Reserved = (Decision, Option<Receipt>);
+
+/// The part without a decision, and the error.
+type Failure<'a> = (&'a Part, CheckError);
+
+/// A running call, which outlives its caller.
+struct Call {
+    engine: Arc<Engine>,
+    parts: Vec<Part>,
+    /// Shutdown waits until this receiver is dropped.
+    _inflight: watch::Receiver<()>,
+}
+
+impl Call {
+    /// Returns each check's own decision, counted from `since` (us). A part without a decision
+    /// fails the whole call.
+    async fn answer(self, since: Micros) -> Result<MultiCheck, Vec<RejectedCheck>> {
+        match self.decide().await {
+            Ok(decisions) => Ok(self.answer_each(&decisions, since)),
+            Err((part, error)) => {
+                let none = vec![Err(error.clone()); part.places.len()];
+                self.engine.note_answers(part.subject(), &none, since);
+                Err(vec![(part.places[0].number, error)])
+            }
+        }
+    }
+
+    /// Turns the decisions on the parts into one decision per check.
+    fn answer_each(&self, decisions: &[Decision], since: Micros) -> MultiCheck {
+        let mut answers = Vec::new();
+        for (part, decision) in self.parts.iter().zip(decisions) {
+            let own: Vec<Answer> = part.places.iter().map(|place| Ok(part.decision_for(place, decision))).collect();
+            self.engine.note_answers(part.subject(), &own, since);
+            answers.extend(part.places.iter().map(|place| place.number).zip(own.into_iter().flatten()));
+        }
+        answers.sort_by_key(|(number, _)| *number);
+        MultiCheck { decisions: answers.into_iter().map(|(_, decision)| decision).collect() }
+    }
+
+    /// Returns a decision on each part, in order.
+    async fn decide(&self) -> Result<Vec<Decision>, Failure<'_>> {
+        if let [part] = self.parts.as_slice() {
+            return each(&self.parts, vec![self.check_alone(part).await]);
+        }
+        let known: Vec<_> = self.parts.iter().map(|part| self.decide_locally(part)).collect();
+        if known.iter().flatten().any(|decision| !decision.allowed) {
+            let decided = known.into_iter().zip(&self.parts).map(async |(known, part)| match known {
+                Some(decision) => part.traced(async { Ok(decision) }, |decision| decision).await,
+                None => part.traced(self.peek(part), |decision| decision).await,
+            });
+            return each(&self.parts, join_all(decided).await);
+        }
+        let (reserved, denial) = self.reserve().await;
+        match denial {
+            None => Ok(reserved.into_iter().map(|(decision, _)| decision).collect()),
+            Some(denial) => self.unwind(reserved, denial).await,
+        }
+    }
+
+    async fn check_alone(&self, part: &Part) -> Answer {
+        let (subject, Part { cost, metas, .. }) = (part.subject(), part);
+        let deciding = async {
+            if let Some(known) = self.decide_locally(part) {
+                return Ok(known);
+            }
+            let now = self.engine.clock.now();
+            let until = now + micros(subject.policy.timeout);
+            let call = StoreCall { subject, costs: std::slice::from_ref(cost), metas, until };
+            only(self.engine.call_store(call, now).await).map(Decision::shadowed)
+        };
+        part.traced(deciding, |decision| decision).await
+    }
+
+    /// Answers without the store: by a list, or by a known denial. A known denial covers only one
+    /// quota. A peek needs the state of all quotas, so the store answers a part with a peek.
+    fn decide_locally(&self, part: &Part) -> Option<Decision> {
+        let Part { resolved, cost, .. } = part;
+        let decision = match part.peeks() {
+            true => resolved.decide_by_list(*cost),
+            false => self.engine.decide_locally(resolved, *cost, self.engine.clock.now()),
+        };
+        decision.map(Decision::shadowed)
+    }
+
+    /// Reserves in order, up to the first denial or error.
+    async fn reserve(&self) -> (Vec<Reserved>, Option<Answer>) {
+        let longest = self.parts.iter().map(|part| part.subject().policy.timeout).max().unwrap_or_default();
+        let hold = Work::hold(longest);
+        let until = self.engine.clock.now() + hold / 2;
+        let mut reserved = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let left = Duration::from_micros(until.saturating_sub(self.engine.clock.now()));
+            match part.traced(self.reserve_one(part, hold, left), |(decision, _)| decision).await {
+                Ok((decision, receipt)) if decision.allowed => reserved.push((decision, receipt)),
+                Ok((denied, _)) => return (reserved, Some(Ok(denied))),
+                Err(error) => return (reserved, Some(Err(error))),
+            }
+        }
+        (reserved, None)
+    }
+
+    async fn reserve_one(&self, part: &Part, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
+        let Part { cost, metas, .. } = part;
+        let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
+        self.run(part, work, metas, left).await
+    }
+
+    async fn peek(&self, part: &Part) -> Answer {
+        let (decision, _) = self.run(part, Work::Look(part.cost), &[], part.subject().policy.timeout).await?;
+        Ok(Decision { charged: 0, ..decision })
+    }
+
+    /// Answers a part without the store, or by `work` in the store.
+    async fn run(&self, part: &Part, work: Work, metas: &[Meta], left: Duration) -> Result<Reserved, CheckError> {
+        if let Some(known) = self.decide_locally(part) {
+            return Ok((known, None));
+        }
+        let subject = part.subject();
+        let by_store =
+            |taken| only_verdict(taken).map(|verdict| Decision::by_store(subject.policy.clone(), verdict).shadowed());
+        match self.engine.run_within(subject, work.clone(), metas, left).await {
+            Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
+            Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),
+            Ok(other) => Err(unexpected_reply(&other)),
+            Err(error) => {
+                let (mut decisions, receipt) = self.engine.fall_back(subject, &work, &error)?;
+                Ok((decisions.pop().ok_or_else(missing_answer)?.shadowed(), receipt))
+            }
+        }
+    }
+
+    /// Gives back the reservations before the denial, and peeks at the parts after it. An error
+    /// fails the call in any case, so it skips the peeks.
+    async fn unwind(&self, reserved: Vec<Reserved>, denial: Answer) -> Result<Vec<Decision>, Failure<'_>> {
+        let (before, from) = self.parts.split_at(reserved.len());
+        let giving = before
+            .iter()
+            .zip(reserved)
+            .map(async |(part, (decision, receipt))| self.give_back(part, decision, receipt).await);
+        let after = if denial.is_ok() { &from[1..] } else { &[] };
+        let looking = after.iter().map(async |part| part.traced(self.peek(part), |decision| decision).await);
+        let (given, looked) = join(join_all(giving), join_all(looking)).await;
+        let rest = each(from, std::iter::once(denial).chain(looked).collect())?;
+        Ok(given.into_iter().chain(rest).collect())
+    }
+
+    /// Refunds the charge and keeps the verdict.
+    async fn give_back(&self, part: &Part, decision: Decision, receipt: Option<Receipt>) -> Decision {
+        let (subject, Part { cost, .. }) = (part.subject(), part);
+        match receipt {
+            Some(receipt) if decision.fallback.is_some() => self.engine.fallback.give_back(subject, decision, receipt),
+            Some(receipt) => match self.engine.give_back(subject, &receipt).await {
+                Ok(after) => Decision { cost: *cost, charged: 0, ..after.decision },
+                Err(_) => Decision { charged: 0, ..decision },
+            },
+            None => Decision { charged: 0, ..decision },
+        }
+    }
+}
+
+/// The decisions on the parts, or the first failure among them.
+fn each(parts: &[Part], answers: Vec<Answer>) -> Result<Vec<Decision>, Failure<'_>> {
+    parts.iter().zip(answers).map(|(part, answer)| answer.map_err(|error| (part, error))).collect()
 }

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{only_verdict, unexpected_reply};
-use super::request::Resolved;
-use super::trace::attributes;
+use scopeguard::guard;
+
+use super::answer::{attributes, only_verdict, unexpected_reply};
+use super::check::Resolved;
 use super::{CheckError, Decision, Engine};
 use crate::limit::refunds::Receipt;
 use crate::limit::time::micros;
-use crate::prefilter::Prefilter;
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
 
@@ -64,12 +64,15 @@ impl Engine {
     async fn refund_and_report(&self, policy: &str, key: &str, work: Work) -> Result<RefundResult, CheckError> {
         let resolved = self.resolve_counted(policy, key)?;
         let (Resolved { subject, .. }, since) = (&resolved, self.clock.now());
-        let mut result = self.refund_or_log(subject, work).await;
-        if let Ok(RefundResult { decision, .. }) = &mut result {
-            if let Some(listed) = resolved.decide_by_list(0) {
-                *decision = listed;
+        let mut result = self.refund_within(subject, work, subject.policy.timeout).await;
+        match &mut result {
+            Ok(RefundResult { decision, .. }) => {
+                if let Some(listed) = resolved.decide_by_list(0) {
+                    *decision = listed;
+                }
+                decision.shadow();
             }
-            decision.shadow();
+            Err(error) => self.log_not_refunded(subject, error),
         }
         let answer = result.as_ref().map(|result| &result.decision);
         traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
@@ -108,25 +111,18 @@ impl Engine {
         }
     }
 
-    /// Runs a refund or reset of a counted key in the store.
-    async fn refund_or_log(&self, subject: &Subject, work: Work) -> Result<RefundResult, CheckError> {
-        let result = self.refund_within(subject, work, subject.policy.timeout).await;
-        if let Err(CheckError::StoreUnavailable(error)) = &result {
-            self.log_not_refunded(subject, error);
-        }
-        result
-    }
-
-    fn log_not_refunded(&self, subject: &Subject, error: &StoreError) {
+    fn log_not_refunded(&self, subject: &Subject, error: &CheckError) {
         let policy = &subject.policy.name;
-        if let Some(suppressed) = self.tally.not_refunded.pass(self.clock.now()) {
+        if let CheckError::StoreUnavailable(error) = error
+            && let Some(suppressed) = self.tally.not_refunded.pass(self.clock.now())
+        {
             tracing::warn!(policy, %error, suppressed, "the store did not do a refund or a reset: it is answered by 503");
         }
     }
 
     async fn refund_within(&self, subject: &Subject, work: Work, left: Duration) -> Result<RefundResult, CheckError> {
         // Also ends the knowledge if the caller leaves before the answer.
-        let forgetting = Forgetting { prefilter: &self.prefilter, slot: self.store.slot(subject) };
+        let forgetting = guard(self.store.slot(subject), |slot| self.prefilter.forget(slot));
         let done = self.run_within(subject, work, &[], left).await;
         drop(forgetting);
         match done {
@@ -137,17 +133,5 @@ impl Engine {
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => Err(CheckError::StoreUnavailable(error)),
         }
-    }
-}
-
-/// Ends the pre-filter's knowledge of a slot on drop.
-struct Forgetting<'a> {
-    prefilter: &'a Prefilter,
-    slot: u16,
-}
-
-impl Drop for Forgetting<'_> {
-    fn drop(&mut self) {
-        self.prefilter.forget(self.slot);
     }
 }

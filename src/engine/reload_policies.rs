@@ -41,7 +41,7 @@ impl Engine {
         if let Some(embedded) = self.store.embedded() {
             embedded.set_policies(names());
         }
-        self.fallback.set_policies(names());
+        self.fallback.memory.set_policies(names());
     }
 }
 

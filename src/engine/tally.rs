@@ -12,35 +12,24 @@ use super::{Answer, Cause, Fallback, Reason, Source};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::store::StoreError;
-use crate::telemetry::instrument::{Count, Histogram, SPANS};
+use crate::telemetry::instrument::{Count, Histogram};
 use crate::telemetry::limiter::Limiter;
 
 /// Maximum number of removed policies whose counts stay, about 13 MB.
 const GONE: usize = 20_000;
 
-/// The outcome of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    Allowed,
-    Denied,
-    /// No decision: the store failed under mode `error`.
-    Error,
-}
-
-impl Outcome {
-    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Error];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Error => "error",
-        }
+named! {
+    /// The outcome of a check.
+    pub enum Outcome {
+        Allowed = "allowed",
+        Denied = "denied",
+        /// No decision: the store failed under mode `error`.
+        Error = "error",
     }
 }
 
 /// The counters of an engine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
     /// By name. All configured policies are added at once, since each addition copies the map.
     /// Counts of a removed policy stay in case it returns, up to [`GONE`] policies.
@@ -60,20 +49,6 @@ pub struct Tally {
 /// Checks of one policy by outcome, source and reason.
 #[derive(Debug, Default)]
 pub struct PolicyTally([[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()]);
-
-impl Default for Tally {
-    fn default() -> Self {
-        Self {
-            policies: ArcSwap::default(),
-            durations: Source::ALL.map(|_| Histogram::new(SPANS)),
-            fallbacks: Default::default(),
-            complaints: Default::default(),
-            not_given_back: Limiter::default(),
-            not_refunded: Limiter::default(),
-            prefilter_denials: Count::default(),
-        }
-    }
-}
 
 impl Tally {
     /// Counts the answers to checks of one key, which took `took` us.

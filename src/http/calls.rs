@@ -6,16 +6,47 @@ use std::sync::LazyLock;
 use axum::Router;
 use axum::http::{HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, on};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use serde_json::{Value, json};
 
-use super::call::{Answer, Call, Listener, Operation, Surface};
 use super::node::Node;
 use super::problem::Problem;
-use super::{check, health, metrics, openapi, policies, problem, refund, reload, usage};
+use super::{check, health, metrics, policies, problem, shed, usage};
 use crate::access::Need;
 
+/// One call of the API.
+pub(super) struct Call {
+    pub(super) method: Method,
+    pub(super) path: &'static str,
+    /// The right that the caller needs.
+    pub(super) need: Need,
+    listener: Listener,
+    /// The name of the call's span. Health and metrics are frequent, so they have none.
+    pub(super) span: Option<&'static str>,
+    route: fn() -> MethodRouter<Node>,
+}
+
+/// The calls that a listener answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surface {
+    /// All calls, on the only listener.
+    Whole,
+    /// Checks, if operators have their own listener.
+    Checks,
+    /// Operator calls, if checks have their own listener.
+    Admin,
+}
+
+/// The listeners that answer a call, if operators have their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listener {
+    Both,
+    Checks,
+    Admin,
+}
+
 macro_rules! calls {
-    ($($method:ident $path:literal $need:ident $listener:ident $traced:literal $handler:path, $operation:path;)*) => {
+    ($($method:ident $path:literal $need:ident $listener:ident $traced:literal $handler:path;)*) => {
         &[$(Call {
             method: Method::$method,
             path: $path,
@@ -23,42 +54,57 @@ macro_rules! calls {
             listener: Listener::$listener,
             span: if $traced { Some(concat!(stringify!($method), " ", $path)) } else { None },
             route: || on(MethodFilter::$method, $handler),
-            operation: $operation,
         }),*]
     };
 }
 
-/// All calls, the most frequent one first. The first call of a path decides the right that unknown
-/// methods need.
+/// All calls, the check first. The first call of a path decides the right that unknown methods
+/// need.
 static CALLS: &[Call] = calls! {
-    // method path           need     listener traced handler           description
-    POST   "/v1/check"       Check    Checks   true   check::one,       check::ONE;
-    POST   "/v1/check/batch" Check    Checks   true   check::batch,     check::BATCH;
-    POST   "/v1/check/all"   Check    Checks   true   check::all,       check::ALL;
-    POST   "/v1/refund"      Check    Checks   true   refund::refund,   refund::REFUND;
-    GET    "/v1/usage"       Check    Checks   true   usage::usage,     usage::USAGE;
-    DELETE "/v1/usage"       Admin    Admin    true   usage::reset,     usage::RESET;
-    GET    "/v1/policies"    Policies Admin    false  policies::policies, policies::POLICIES;
-    POST   "/v1/reload"      Admin    Admin    false  reload::reload,   reload::RELOAD;
-    GET    "/metrics"        Metrics  Admin    false  metrics::metrics, metrics::METRICS;
-    GET    "/health/live"    Nothing  Both     false  health::live,     health::LIVE;
-    GET    "/health/ready"   Nothing  Both     false  health::ready,    health::READY;
-    GET    "/openapi.json"   Nothing  Both     false  openapi,          OPENAPI;
+    // method path           need     listener traced handler
+    POST   "/v1/check"       Check    Checks   true   check::one;
+    POST   "/v1/check/batch" Check    Checks   true   check::batch;
+    POST   "/v1/check/all"   Check    Checks   true   check::all;
+    POST   "/v1/refund"      Check    Checks   true   check::refund;
+    GET    "/v1/usage"       Check    Checks   true   usage::usage;
+    DELETE "/v1/usage"       Admin    Admin    true   usage::reset;
+    GET    "/v1/policies"    Policies Admin    false  policies::policies;
+    POST   "/v1/reload"      Admin    Admin    false  policies::reload;
+    GET    "/metrics"        Metrics  Admin    false  metrics::metrics;
+    GET    "/health/live"    Nothing  Both     false  health::live;
+    GET    "/health/ready"   Nothing  Both     false  health::ready;
+    GET    "/openapi.json"   Nothing  Both     false  openapi;
 };
 
-/// The call of this method and path, else the first call of the path.
-pub(super) fn find(method: &Method, path: &str) -> Option<&'static Call> {
-    let mut of_path = CALLS.iter().filter(|call| call.path == path);
-    let first = of_path.next()?;
-    if first.method == *method {
-        return Some(first);
+impl Call {
+    /// The call of this method and path, else the first call of the path.
+    pub(super) fn find(method: &Method, path: &str) -> Option<&'static Self> {
+        let mut of_path = CALLS.iter().filter(|call| call.path == path);
+        let first = of_path.next()?;
+        if first.method == *method {
+            return Some(first);
+        }
+        Some(of_path.find(|call| call.method == *method).unwrap_or(first))
     }
-    Some(of_path.find(|call| call.method == *method).unwrap_or(first))
+
+    /// Whether it is `POST /v1/check`.
+    pub(super) fn is_check(&self) -> bool {
+        std::ptr::eq(self, &CALLS[0])
+    }
+
+    /// Whether a listener of this surface answers it.
+    pub(super) fn is_on(&self, surface: Surface) -> bool {
+        match self.listener {
+            Listener::Both => true,
+            Listener::Checks => surface != Surface::Admin,
+            Listener::Admin => surface != Surface::Checks,
+        }
+    }
 }
 
 /// The routes of one listener.
 pub(super) fn router(node: Node, surface: Surface) -> Router {
-    let served = CALLS.iter().filter(|call| call.listener.has(surface));
+    let served = CALLS.iter().filter(|call| call.is_on(surface));
     served
         .fold(Router::new(), |routes, call| routes.route(call.path, (call.route)()))
         .fallback(move |uri: Uri| async move { not_found(&uri, surface) })
@@ -68,34 +114,84 @@ pub(super) fn router(node: Node, surface: Surface) -> Router {
 
 /// 404, with the path of this listener that may be meant.
 pub(super) fn not_found(uri: &Uri, surface: Surface) -> Problem {
-    Problem::not_found(uri, CALLS.iter().filter(|call| call.listener.has(surface)).map(|call| call.path))
+    Problem::not_found(uri, CALLS.iter().filter(|call| call.is_on(surface)).map(|call| call.path))
 }
-
-/// The description of the API for programs: OpenAPI 3.1.
-pub fn description() -> &'static str {
-    static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document(CALLS));
-    &DOCUMENT
-}
-
-const OPENAPI: Operation = Operation {
-    id: "openapi",
-    summary: "This description",
-    answer: Answer::json("OpenAPI 3.1.", "OpenApi"),
-    ..Operation::NONE
-};
 
 /// `GET /openapi.json`.
 async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], description()).into_response()
 }
 
+/// The description of the API for programs, OpenAPI 3.1: the calls, and the schemas.
+pub fn description() -> &'static str {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| SCHEMAS.replacen(NO_PATHS, &paths(), 1));
+    &DOCUMENT
+}
+
+/// The document without its paths.
+const SCHEMAS: &str = include_str!("openapi.json");
+
+/// The member of [`SCHEMAS`] that the paths replace.
+const NO_PATHS: &str = r#""paths": {}"#;
+
+/// The paths without what the rows of the table imply.
+const OPERATIONS: &str = include_str!("operations.json");
+
+fn paths() -> String {
+    let mut paths: Value = serde_json::from_str(OPERATIONS).unwrap_or_default();
+    for call in CALLS {
+        call.complete(&mut paths[call.path][call.method.as_str().to_ascii_lowercase()]);
+    }
+    format!(r#""paths": {paths}"#)
+}
+
+impl Call {
+    /// Adds what the row of the table implies to the call's description.
+    fn complete(&self, operation: &mut Value) {
+        let reference = |kind: &str, name: &str| json!({"$ref": format!("#/components/{kind}/{name}")});
+        let mut parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+        let (has_body, is_open) = (!operation["requestBody"].is_null(), self.need == Need::Nothing);
+        let responses = [
+            (has_body, "400", "MalformedJson"),
+            (has_body, "408", "RequestTimeout"),
+            (has_body, "413", "TooLarge"),
+            (has_body, "415", "UnsupportedMediaType"),
+            (has_body || !parameters.is_empty(), "422", "InvalidRequest"),
+            (!is_open, "401", "Unauthorized"),
+            (!is_open, "403", "Forbidden"),
+            (shed::is_counted(self.path), "503", "Unavailable"),
+            (true, "default", "Other"),
+        ];
+        for (_, status, name) in responses.into_iter().filter(|(is_implied, ..)| *is_implied) {
+            let response = &mut operation["responses"][status];
+            if response.is_null() {
+                *response = reference("responses", name);
+            }
+        }
+        let fields = ["RequestId"].into_iter().chain(self.span.map(|_| "Traceparent"));
+        parameters.extend(fields.map(|name| reference("parameters", name)));
+        operation["parameters"] = parameters.into();
+        operation["tags"] = json!([if self.listener == Listener::Checks { "checks" } else { "operators" }]);
+        operation["security"] = match self.need {
+            Need::Nothing => json!([{}]),
+            Need::Admin => json!([{}, {"adminToken": []}]),
+            Need::Metrics | Need::Check | Need::Policies => json!([{}, {"token": []}, {"adminToken": []}]),
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::request::fields::{MAX_ALL, MAX_BATCH, MAX_ID_BYTES, MAX_META_BYTES};
     use super::*;
+    use crate::engine::{Cause, Reason, Source};
+    use crate::limit::key::MAX_KEY_BYTES;
+    use crate::limit::policy::OnStoreFailure;
+    use crate::limit::quota::{MAX_QUOTAS, MAX_UNITS};
 
     #[test]
     fn unknown_methods_need_the_right_of_the_path() {
-        let need = |method, path| find(&method, path).map(|call| call.need);
+        let need = |method, path| Call::find(&method, path).map(|call| call.need);
         for (method, path, expected) in [
             (Method::POST, "/v1/check", Some(Need::Check)),
             (Method::GET, "/v1/check", Some(Need::Check)),
@@ -116,5 +212,55 @@ mod tests {
         let expected = ["POST /v1/check", "POST /v1/check/batch", "POST /v1/check/all", "POST /v1/refund"];
         assert_eq!(names[..4], expected);
         assert_eq!(names[4..], ["GET /v1/usage", "DELETE /v1/usage"]);
+    }
+
+    #[test]
+    fn the_check_is_the_first_row() {
+        let check = Call::find(&Method::POST, "/v1/check").unwrap();
+        assert!(check.is_check());
+        assert_eq!(CALLS.iter().filter(|call| call.is_check()).count(), 1);
+    }
+
+    #[test]
+    fn every_call_is_described_and_nothing_else() {
+        let operations: Value = serde_json::from_str(OPERATIONS).unwrap();
+        let described = operations.as_object().unwrap().values().map(|methods| methods.as_object().unwrap().len());
+        assert_eq!(described.sum::<usize>(), CALLS.len());
+        for call in CALLS {
+            let method = call.method.as_str().to_ascii_lowercase();
+            assert!(operations[call.path][method]["operationId"].is_string(), "{} {}", call.method, call.path);
+        }
+    }
+
+    fn at(pointer: &str) -> Value {
+        let frame: Value = serde_json::from_str(SCHEMAS).unwrap();
+        frame.pointer(&format!("/components/schemas/{pointer}")).unwrap_or(&Value::Null).clone()
+    }
+
+    #[test]
+    fn schemas_have_the_bounds_of_the_readers() {
+        for (pointer, bound) in [
+            ("Key/maxLength", MAX_KEY_BYTES),
+            ("Check/properties/meta/maxLength", MAX_META_BYTES),
+            ("Check/properties/id/maxLength", MAX_ID_BYTES),
+            ("Quotas/maxItems", MAX_QUOTAS),
+            ("Batch/properties/checks/maxItems", MAX_BATCH),
+            ("Together/properties/checks/maxItems", MAX_ALL),
+        ] {
+            assert_eq!(at(pointer), bound, "{pointer}");
+        }
+        assert_eq!(at("Check/properties/cost/maximum"), MAX_UNITS);
+    }
+
+    #[test]
+    fn schemas_have_the_words_of_the_engine() {
+        for (pointer, words) in [
+            ("Decision/properties/source", Source::ALL.map(Source::name).to_vec()),
+            ("Decision/properties/reason", Reason::ALL.map(Reason::name).to_vec()),
+            ("Fallback/properties/mode", OnStoreFailure::ALL.map(OnStoreFailure::name).to_vec()),
+            ("Fallback/properties/cause", Cause::ALL.map(Cause::name).to_vec()),
+        ] {
+            assert_eq!(at(&format!("{pointer}/x-extensible-enum")), json!(words), "{pointer}");
+        }
     }
 }

@@ -42,10 +42,6 @@ pub(super) fn insert_retry_after(wait: Wait, headers: &mut HeaderMap) {
 }
 
 /// Seconds until a denied cost fits.
-fn retry_after(decision: &Decision) -> Option<u64> {
-    whole_seconds(decision.retry_after).filter(|_| !decision.allowed)
-}
-
 fn whole_seconds(wait: Wait) -> Option<u64> {
     match wait {
         Wait::For(wait) => Some(seconds_up(wait).max(1)),
@@ -67,7 +63,7 @@ fn policy_items(policy: &Policy) -> Vec<u8> {
 fn state_items(decision: &Decision) -> Vec<u8> {
     let quotas = &decision.policy.quotas;
     let mut items = Vec::with_capacity(ITEM_BYTES * quotas.len());
-    let latest = retry_after(decision).unwrap_or(u64::MAX);
+    let latest = whole_seconds(decision.retry_after).filter(|_| !decision.allowed).unwrap_or(u64::MAX);
     let mut state = |quota: &Quota, remaining: u64, reset_after: Micros| {
         let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after).min(latest));
         push(&mut items, &quota.name, [("r", remaining), ("t", reset)]);

@@ -4,21 +4,11 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::call::{Answer, Operation};
 use super::node::Node;
 use super::problem::panicked;
 use crate::limit::time::Micros;
-use crate::reload::LastReload;
 use crate::telemetry::instrument::MICROS;
-use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, text};
-
-pub(super) const METRICS: Operation = Operation {
-    id: "metrics",
-    summary: "Metrics for Prometheus",
-    description: "On loopback the call needs no token.",
-    answer: Answer { media: "text/plain", ..Answer::json("In Prometheus' text format.", "Metrics") },
-    ..Operation::NONE
-};
+use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, single, text};
 
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
@@ -31,20 +21,17 @@ pub(super) async fn metrics(State(node): State<Node>) -> Response {
 
 fn read(node: &Node) -> Metrics {
     let mut metrics = node.engine.metrics();
-    metrics.shed = node.load.shed_total().into();
+    metrics.shed = single(node.load.shed_total());
     metrics.refused_calls = node.refusals.calls();
-    metrics.tls_handshakes_failed = node.refusals.handshakes().into();
-    metrics.connections_refused = node.load.connections_refused_total().into();
-    read_reload(&node.reloader.last(), &mut metrics);
+    metrics.tls_handshakes_failed = single(node.refusals.handshakes());
+    metrics.connections_refused = single(node.load.connections_refused_total());
+    let last = node.reloader.last();
+    metrics.config_last_reload_successful = single(f64::from(u8::from(last.successful())));
+    metrics.config_last_reload_success = single(seconds(last.succeeded_at));
     if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at()) {
-        metrics.tls_certificate_end = seconds(end).into();
+        metrics.tls_certificate_end = single(seconds(end));
     }
     metrics
-}
-
-fn read_reload(last: &LastReload, metrics: &mut Metrics) {
-    metrics.config_last_reload_successful = f64::from(u8::from(last.successful())).into();
-    metrics.config_last_reload_success = seconds(last.succeeded_at).into();
 }
 
 #[expect(

@@ -1,8 +1,8 @@
-//! The state that all handlers share.
+//! The state that all handlers share, and the phase of the node.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::lifecycle::Lifecycle;
 use super::problem::Problem;
 use super::refusals::Refusals;
 use super::shed::Load;
@@ -26,5 +26,33 @@ impl Node {
     /// The problem of the only check of a call.
     pub(super) fn refused(&self, error: &CheckError) -> Problem {
         Problem::no_decision(error, &self.engine.policies(), "")
+    }
+}
+
+/// The phases of a node, in order. A node never returns to an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// The node answers and is ready for more.
+    Serving,
+    /// The node answers, but readiness returns 503, so that load balancers use other nodes.
+    Draining,
+    /// The node accepts no connections. Each answer is the last one of its connection.
+    Closing,
+}
+
+/// The phase of one node, shared by its writers and readers.
+#[derive(Debug, Clone, Default)]
+pub struct Lifecycle(Arc<AtomicU8>);
+
+impl Lifecycle {
+    /// Advances to `phase`, unless the node has reached it.
+    pub fn advance(&self, phase: Phase) {
+        self.0.fetch_max(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Whether the node has reached `phase`.
+    pub fn reached(&self, phase: Phase) -> bool {
+        self.0.load(Ordering::Relaxed) >= phase as u8
     }
 }

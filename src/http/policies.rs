@@ -1,21 +1,17 @@
-//! `GET /v1/policies`: the policies in force, as resolved.
+//! `GET /v1/policies` returns the policies in force, as resolved. `POST /v1/reload` reloads them.
 
-use std::sync::Arc;
-
-use axum::extract::State;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::extract::{RawQuery, State};
+use axum::response::Response;
 use jiff::Timestamp;
-use serde::Serialize;
 use tokio::task::spawn_blocking;
 
-use super::call::{Answer, Operation};
+use super::answer::{self, Object};
 use super::node::Node;
-use super::problem::{FaultBody, panicked};
+use super::problem::{Problem, panicked, write_fault};
+use super::request::query;
 use crate::config::Policies;
 use crate::limit::counter::Ticks;
 use crate::limit::key::KeyType;
-use crate::limit::lists::Lists;
 use crate::limit::log::max_entries;
 use crate::limit::matches::Counts;
 use crate::limit::policy::{Durability, Policy};
@@ -23,196 +19,107 @@ use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 use crate::limit::time::{Micros, millis_up};
 use crate::reload::LastReload;
 
-pub(super) const POLICIES: Operation = Operation {
-    id: "policies",
-    summary: "The policies in force",
-    description: "Without a token only on loopback, if checks need none.",
-    answer: Answer::json("The policies as resolved, with their origin.", "Policies"),
-    ..Operation::NONE
-};
-
 pub(super) async fn policies(State(node): State<Node>) -> Response {
     let (policies, last) = (node.engine.policies(), node.reloader.last());
     // Thousands of policies take tens of milliseconds, so a blocking thread writes them.
-    let written = spawn_blocking(move || serde_json::to_vec(&PoliciesBody::new(&policies, &last)).unwrap_or_default());
-    match written.await {
-        Ok(body) => ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response(),
-        Err(error) => panicked(Box::new(error)),
+    let written = spawn_blocking(move || answer::object(|object| write(object, &policies, &last)));
+    written.await.unwrap_or_else(|error| panicked(Box::new(error)))
+}
+
+fn write(object: &mut Object<'_>, policies: &Policies, last: &LastReload) {
+    write_origin(object, policies);
+    // The start counts as the first reload.
+    object.object("last_reload", |object| {
+        object.word("at", &rfc3339(last.tried_at));
+        object.bool("successful", last.successful());
+        object.list("faults", last.faults.iter(), write_fault);
+        object.value("restart_needed", &last.restart_needed);
+    });
+    object.list("policies", policies.by_name.values(), |policy, object| write_policy(object, policy));
+}
+
+fn write_origin(object: &mut Object<'_>, policies: &Policies) {
+    object.word("version", &policies.version);
+    object.word("loaded_at", &rfc3339(policies.loaded_at));
+    object.value("origin", &policies.origin);
+}
+
+fn write_policy(object: &mut Object<'_>, policy: &Policy) {
+    let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
+    object.word("name", &policy.name);
+    object.word("algorithm", policy.algorithm.name());
+    object.given("anchor", anchors().next().map(Anchor::name));
+    object.given("timezone", anchors().find_map(Anchor::zone));
+    object.list("quotas", policy.quotas.iter(), |quota, object| write_quota(object, quota));
+    object.given("max_entries", policy.quotas.first().filter(|_| policy.keeps_metas()).map(max_entries));
+    if let Some(ticks) = Ticks::of(policy) {
+        object.number("tick_ms", millis_up(ticks.length()));
+        object.bool("shared", ticks.shared);
+        object.bool("strict", ticks.strict);
     }
-}
-
-#[derive(Serialize)]
-struct PoliciesBody<'a> {
-    version: &'a str,
-    loaded_at: String,
-    origin: &'a str,
-    last_reload: LastReloadBody<'a>,
-    policies: Vec<PolicyBody<'a>>,
-}
-
-/// The result of the last reload, where the start counts as the first.
-#[derive(Serialize)]
-struct LastReloadBody<'a> {
-    at: String,
-    successful: bool,
-    faults: Vec<FaultBody<'a>>,
-    /// Changed settings that wait for a restart.
-    restart_needed: &'a [&'static str],
-}
-
-#[derive(Serialize)]
-struct PolicyBody<'a> {
-    name: &'a str,
-    algorithm: &'static str,
-    /// For fixed windows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    anchor: Option<&'static str>,
-    /// The zone of calendar days, weeks, months and years.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timezone: Option<&'static str>,
-    quotas: Vec<QuotaBody<'a>>,
-    /// For a sliding log.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_entries: Option<u64>,
-    /// The length of a tick of sliding counters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tick_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shared: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    strict: Option<bool>,
-    key: KeyBody,
-    on_store_failure: &'static str,
-    #[serde(skip_serializing_if = "is_default")]
-    durability: &'static str,
-    timeout_ms: u128,
-    shadow: bool,
-    inline: bool,
-    deny: CountsBody,
-    allow: CountsBody,
-    overrides: CountsBody,
-}
-
-/// The number of entries of each kind.
-#[derive(Serialize)]
-struct CountsBody {
-    keys: usize,
-    prefixes: usize,
-    cidrs: usize,
-    /// Left out unless the list has all keys.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    all: bool,
-}
-
-#[derive(Serialize)]
-struct QuotaBody<'a> {
-    name: &'a str,
-    limit: u64,
-    window_ms: u64,
-    /// A text for people: `5 per 1mo`, or for a token bucket `10 per 1s, burst 20`.
-    says: String,
-    /// For a token bucket.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rate: Option<RateBody>,
-}
-
-/// The refill rate of a token bucket.
-#[derive(Serialize)]
-struct RateBody {
-    units: u64,
-    per_ms: u64,
-}
-
-impl RateBody {
-    fn of(quota: &Quota) -> Option<Self> {
-        let Rule::TokenBucket(Rate { units, per }) = quota.rule else { return None };
-        Some(Self { units: units.get(), per_ms: millis_up(per) })
-    }
-}
-
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum KeyBody {
-    Text,
-    Ip { ipv6_prefix: u8 },
-}
-
-impl<'a> PoliciesBody<'a> {
-    fn new(policies: &'a Policies, last: &'a LastReload) -> Self {
-        Self {
-            version: &policies.version,
-            loaded_at: rfc3339(policies.loaded_at),
-            origin: &policies.origin,
-            last_reload: LastReloadBody::new(last),
-            policies: policies.by_name.values().map(|policy| PolicyBody::new(policy)).collect(),
+    object.object("key", |object| match policy.key_type {
+        KeyType::Text => object.word("type", "text"),
+        KeyType::Ip { ipv6_prefix } => {
+            object.word("type", "ip");
+            object.number("ipv6_prefix", ipv6_prefix.into());
         }
+    });
+    object.word("on_store_failure", policy.on_store_failure.name());
+    let durability = Some(policy.options.durability).filter(|durability| *durability != Durability::default());
+    object.given("durability", durability.map(Durability::name));
+    object.value("timeout_ms", &policy.timeout.as_millis());
+    object.bool("shadow", policy.options.shadow);
+    object.bool("inline", policy.options.inline);
+    let lists = policy.options.lists.as_deref();
+    write_counts(object, "deny", lists.map(|lists| lists.deny.counts()));
+    write_counts(object, "allow", lists.map(|lists| lists.allow.counts()));
+    write_counts(object, "overrides", lists.map(|lists| lists.overrides.counts()));
+}
+
+fn write_quota(object: &mut Object<'_>, quota: &Quota) {
+    object.word("name", &quota.name);
+    object.number("limit", quota.limit.get());
+    object.number("window_ms", millis_up(quota.window));
+    // A text for people: `5 per 1mo`, or for a token bucket `10 per 1s, burst 20`.
+    object.word("says", &quota.to_string());
+    if let Rule::TokenBucket(Rate { units, per }) = quota.rule {
+        object.object("rate", |object| {
+            object.number("units", units.get());
+            object.number("per_ms", millis_up(per));
+        });
     }
 }
 
-impl<'a> LastReloadBody<'a> {
-    fn new(last: &'a LastReload) -> Self {
-        Self {
-            at: rfc3339(last.tried_at),
-            successful: last.successful(),
-            faults: last.faults.iter().map(FaultBody::from).collect(),
-            restart_needed: &last.restart_needed,
+/// The number of entries of each kind in a list.
+fn write_counts(object: &mut Object<'_>, list: &str, counts: Option<Counts>) {
+    let Counts { keys, prefixes, networks, all } = counts.unwrap_or_default();
+    object.object(list, |object| {
+        object.value("keys", &keys);
+        object.value("prefixes", &prefixes);
+        object.value("cidrs", &networks);
+        if all {
+            object.bool("all", true);
         }
-    }
+    });
 }
 
-impl<'a> PolicyBody<'a> {
-    fn new(policy: &'a Policy) -> Self {
-        let (quotas, ticks) = (policy.quotas.iter(), Ticks::of(policy));
-        let lists = policy.options.lists.as_deref();
-        let counts = |of: fn(&Lists<Arc<Policy>>) -> Counts| lists.map(of).into();
-        let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
-        Self {
-            name: &policy.name,
-            algorithm: policy.algorithm.name(),
-            anchor: anchors().next().map(Anchor::name),
-            timezone: anchors().find_map(Anchor::zone),
-            quotas: quotas
-                .map(|quota| QuotaBody {
-                    name: &quota.name,
-                    limit: quota.limit.get(),
-                    window_ms: millis_up(quota.window),
-                    says: quota.to_string(),
-                    rate: RateBody::of(quota),
-                })
-                .collect(),
-            max_entries: policy.keeps_metas().then(|| max_entries(&policy.quotas[0])),
-            tick_ms: ticks.map(|ticks| millis_up(ticks.length())),
-            shared: ticks.map(|ticks| ticks.shared),
-            strict: ticks.map(|ticks| ticks.strict),
-            key: match policy.key_type {
-                KeyType::Text => KeyBody::Text,
-                KeyType::Ip { ipv6_prefix } => KeyBody::Ip { ipv6_prefix },
-            },
-            on_store_failure: policy.on_store_failure.name(),
-            durability: policy.options.durability.name(),
-            timeout_ms: policy.timeout.as_millis(),
-            shadow: policy.options.shadow,
-            inline: policy.options.inline,
-            deny: counts(|lists| lists.deny.counts()),
-            allow: counts(|lists| lists.allow.counts()),
-            overrides: counts(|lists| lists.overrides.counts()),
-        }
-    }
-}
-
-fn is_default(durability: &str) -> bool {
-    durability == Durability::default().name()
-}
-
-impl From<Option<Counts>> for CountsBody {
-    fn from(counts: Option<Counts>) -> Self {
-        let Counts { keys, prefixes, networks, all } = counts.unwrap_or_default();
-        Self { keys, prefixes, cidrs: networks, all }
-    }
+pub(super) async fn reload(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    query::none(query.as_deref()).map_err(Problem::invalid)?;
+    let reloaded = node.reloader.reload("asked to").await.map_err(|error| Problem::not_reloaded(&error))?;
+    let policies = node.engine.policies();
+    Ok(answer::object(|object| {
+        write_origin(object, &policies);
+        object.value("added", &reloaded.changes.added);
+        object.value("changed", &reloaded.changes.changed);
+        object.value("removed", &reloaded.changes.removed);
+        // Besides the policies.
+        object.value("settings", &reloaded.settings);
+        object.value("restart_needed", &reloaded.restart_needed);
+    }))
 }
 
 /// An instant in UTC by RFC 3339, to the second.
-pub(super) fn rfc3339(instant: Micros) -> String {
+fn rfc3339(instant: Micros) -> String {
     let seconds = i64::try_from(instant / 1_000_000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }

@@ -9,23 +9,23 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Method, Request, StatusCode, Version, header};
+use axum::http::header::{self, GetAll};
+use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use tower_service::Service;
 
-use super::call::{Call, Surface};
-use super::caller::Caller;
-use super::lifecycle::Phase;
-use super::node::Node;
+use super::calls::{Call, Surface};
+use super::head::{CHALLENGE, Denied, REQUEST_ID, framing_fault, permit, request_id};
+use super::node::{Node, Phase};
 use super::problem::{Problem, panicked};
-use super::refusals::Reason;
+use super::refusals::Caller;
 use super::request::body::DrainOnDrop;
 use super::shed::Admitted;
-use super::tokens::Denied;
-use super::{calls, check, framing, request_id, tokens, trace};
+use super::{calls, check};
 use crate::access::Reach;
+use crate::telemetry::traces::{self, Tracing};
 
 /// The calls of one listener.
 #[derive(Debug, Clone)]
@@ -56,21 +56,21 @@ impl CheckService {
     /// Answers every request, even if a handler panics. Without `has_room` a counted call gets 503:
     /// the client has left too many answers unread.
     pub async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
-        let id = request_id::of(request.headers());
+        let id = request_id(request.headers());
         let version = request.version();
         let node = &self.inner.node;
-        let call = calls::find(request.method(), request.uri().path());
+        let call = Call::find(request.method(), request.uri().path());
         let tracing = node.tracing.as_ref().zip(call);
-        let traced = tracing.and_then(|(tracing, call)| trace::begin(tracing, call, &request, self.caller, &id));
+        let traced = tracing.and_then(|(tracing, call)| begin_trace(tracing, call, &request, self.caller, &id));
         let answering = AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
         let answered = match &traced {
             None => answering.await,
             Some(traced) => Box::pin(traced.within(answering)).await,
         };
         let mut response = answered.unwrap_or_else(panicked);
-        response.headers_mut().insert(request_id::NAME, id);
+        response.headers_mut().insert(REQUEST_ID, id);
         if response.status() == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, tokens::CHALLENGE);
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
         }
         if version < Version::HTTP_2 && node.lifecycle.reached(Phase::Closing) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -92,24 +92,20 @@ impl Inner {
         if !has_room && admitted.is_counted() {
             return self.node.load.refuse_unread().into_response();
         }
-        if let Some(fault) = framing::fault(&head) {
-            self.node.refusals.call(Reason::MalformedHttp, caller);
+        if let Some(fault) = framing_fault(&head) {
+            self.node.refusals.malformed(caller);
             return Problem::malformed_http(fault).into_response();
         }
-        match tokens::permit(
-            &self.node.reloader.running().access,
-            self.reach,
-            call.map(|call| call.need),
-            &head.headers,
-        ) {
+        let need = call.map(|call| call.need);
+        match permit(&self.node.reloader.running().access, self.reach, need, &head.headers) {
             Ok(()) => {}
             Err(Denied::NotFound) => return calls::not_found(&head.uri, self.surface).into_response(),
             Err(Denied::Refused(refused)) => {
-                self.node.refusals.call(refused.into(), caller);
+                self.node.refusals.refused(refused, caller);
                 return Problem::refused(refused).into_response();
             }
         }
-        if call.is_some_and(|call| self.is_check(call, &head.method)) {
+        if call.is_some_and(|call| call.is_check() && call.method == head.method && call.is_on(self.surface)) {
             return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let request = Request::from_parts(head, Body::new(body));
@@ -119,8 +115,45 @@ impl Inner {
             Err(never) => match never {},
         }
     }
+}
 
-    fn is_check(&self, call: &Call, method: &Method) -> bool {
-        call.operation.id == check::ONE.id && call.method == *method && call.listener.has(self.surface)
-    }
+/// W3C trace context. The names are constants: nearly all requests have neither field, and most are
+/// not recorded.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// Begins to record a request of `call`, if it is to be recorded.
+fn begin_trace(
+    tracing: &Arc<Tracing>,
+    call: &'static Call,
+    request: &Request<Incoming>,
+    caller: Caller,
+    id: &HeaderValue,
+) -> Option<traces::Request> {
+    let name = call.span.filter(|_| call.method == *request.method())?;
+    let traceparent = only(request.headers().get_all(TRACEPARENT));
+    let tracestate = traceparent.and_then(|_| joined(request.headers().get_all(TRACESTATE)));
+    tracing.begin(&traces::Incoming {
+        method: call.method.as_str(),
+        route: call.path,
+        name,
+        traceparent,
+        tracestate: tracestate.as_deref(),
+        scheme: if caller.encrypted { "https" } else { "http" },
+        client: caller.address,
+        request_id: id.to_str().unwrap_or_default(),
+    })
+}
+
+/// The only line of a field. Repeated lines are ambiguous, so none counts (W3C trace context, 3.2).
+fn only(lines: GetAll<'_, HeaderValue>) -> Option<&str> {
+    let mut lines = lines.iter();
+    let (line, None) = (lines.next()?, lines.next()) else { return None };
+    line.to_str().ok()
+}
+
+/// The lines of a list field, joined (RFC 9110, 5.3).
+fn joined(lines: GetAll<'_, HeaderValue>) -> Option<String> {
+    let lines: Option<Vec<&str>> = lines.iter().map(|line| line.to_str().ok()).collect();
+    lines.filter(|lines| !lines.is_empty()).map(|lines| lines.join(","))
 }

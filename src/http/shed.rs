@@ -16,10 +16,11 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Body;
+use scopeguard::guard;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::head::REQUEST_ID;
 use super::problem::Problem;
-use super::request_id;
 use crate::workers::cores;
 
 /// Longer bodies than this many bytes are heavy: batches of some hundred checks.
@@ -139,8 +140,8 @@ impl Load {
     /// The 503 that replaces an answer without room, with the answer's request id.
     pub fn refuse_answer(&self, answer: &Response) -> Response {
         let mut refusal = self.refuse_unread().into_response();
-        if let Some(id) = answer.headers().get(request_id::NAME) {
-            refusal.headers_mut().insert(request_id::NAME, HeaderValue::clone(id));
+        if let Some(id) = answer.headers().get(REQUEST_ID) {
+            refusal.headers_mut().insert(REQUEST_ID, HeaderValue::clone(id));
         }
         refusal
     }
@@ -177,7 +178,8 @@ impl Load {
             return Ok(permit);
         }
         let waiting = self.0.waiting.fetch_add(1, Ordering::Relaxed);
-        let _leave = Leave(&self.0.waiting);
+        // Also if the connection ends during the wait.
+        let _leave = guard(&self.0.waiting, |waiting| _ = waiting.fetch_sub(1, Ordering::Relaxed));
         // More calls than that would wait in vain, and each keeps its body.
         let permit = if waiting < MAX_WAITING {
             tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await.ok().and_then(Result::ok)
@@ -192,15 +194,6 @@ impl Load {
 
     fn count_shed(&self) {
         self.0.shed.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Ends the wait of a call, also where its connection ends first.
-struct Leave<'a>(&'a AtomicUsize);
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -6,8 +6,10 @@
 //!
 //! One unit refills in per / units us, which is seldom an integer. So the debt counts fractions of
 //! 1 / units us. A microsecond is `units` fractions, and a unit is `per` fractions. Both are
-//! divided by their greatest common divisor. No step rounds, so the bucket never drifts.
+//! divided by their greatest common divisor. No step rounds, so the bucket never drifts. A changed
+//! rate has other fractions, to which `carried.rs` converts the debt.
 
+use super::carried::Carried;
 use super::ledger::Ledger;
 use super::quota::Quota;
 pub use super::rate::{MAX_DEBT, Terms};
@@ -22,6 +24,8 @@ pub struct TokenBucket {
     pub debt: u64,
     /// Record of refundable charges. Most buckets have none.
     pub ledger: Option<Box<Ledger>>,
+    /// Present while no charge or refund has converted the debt of another rate for good.
+    pub carried: Option<Box<Carried>>,
 }
 
 impl TokenBucket {
@@ -46,7 +50,14 @@ impl TokenBucket {
         let terms = Terms::of_quota(quota);
         let owed = self.debt_at(terms, now);
         self.ledger = self.kept_ledger(owed, now);
+        self.settle();
         (self.at, self.debt) = (now, owed + cost * terms.price);
+    }
+
+    /// Converts a carried debt for good. A bucket at instant 0 was never written.
+    pub fn settle(&mut self) {
+        self.carried = None;
+        self.at = self.at.max(1);
     }
 
     /// Drops the ledger of a full bucket, since no charge owes anything then. It stays if its
@@ -70,7 +81,7 @@ impl TokenBucket {
         // back.
         let mut ledger = ledger.clone();
         ledger.pass(terms, now);
-        let since = Self { at, debt: entry.debt, ledger: None };
+        let since = Self { at, debt: entry.debt, ..Self::default() };
         let (distance, charge) =
             (ledger.distance(entry.number, since.debt_at(terms, ledger.at)), cost.saturating_mul(terms.price));
         self.take_back(terms, now, distance.min(charge), |ledger, given| {
@@ -104,8 +115,9 @@ impl TokenBucket {
 
     /// Whether the debt may contain an open reservation.
     pub fn is_marked(&self, quota: &Quota, now: Micros) -> bool {
-        let marked = self.ledger.as_ref().is_some_and(|ledger| ledger.mark > now);
-        marked && self.debt_at(Terms::of_quota(quota), now) > 0
+        let ledger = self.ledger.as_ref().map(|ledger| ledger.mark);
+        let mark = ledger.or(self.carried.as_ref().map(|carried| carried.mark));
+        mark.is_some_and(|mark| mark > now) && self.debt_at(Terms::of_quota(quota), now) > 0
     }
 
     /// Whether it equals the state of a key without charges.
@@ -121,18 +133,23 @@ impl TokenBucket {
         }
         let terms = Terms::of_quota(quota);
         let (owed, bearable) = (self.debt_at(terms, now), (limit - cost) * terms.price);
-        Wait::For(owed.saturating_sub(bearable).div_ceil(terms.repaid))
+        Wait::For(self.at_most_until_end(now, owed.saturating_sub(bearable).div_ceil(terms.repaid)))
     }
 
     /// Time from `now` until the bucket is full, us.
     pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
         let terms = Terms::of_quota(quota);
-        self.debt_at(terms, now).div_ceil(terms.repaid)
+        self.at_most_until_end(now, self.debt_at(terms, now).div_ceil(terms.repaid))
     }
 
-    /// The instant from which the bucket is full.
-    pub fn expires_at(&self, quota: &Quota) -> Micros {
-        self.at + self.debt.div_ceil(Terms::of_quota(quota).repaid)
+    /// A carried debt ends when the rate that wrote it has repaid it.
+    fn at_most_until_end(&self, now: Micros, span: Micros) -> Micros {
+        self.carried.as_ref().map_or(span, |carried| span.min(carried.until.saturating_sub(now)))
+    }
+
+    /// The instant from which the bucket is full, in the terms of its writer.
+    pub fn expires_at(&self, terms: Terms) -> Micros {
+        self.at.saturating_add(self.debt.div_ceil(terms.repaid))
     }
 }
 

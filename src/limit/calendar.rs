@@ -22,26 +22,17 @@ use super::time::{MICROS_PER_SECOND, Micros};
 /// The default zone.
 pub const UTC: &str = "UTC";
 
-/// A unit of the calendar. Weeks start on Monday.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    Day,
-    Week,
-    Month,
-    Year,
+named! {
+    /// A unit of the calendar, named as in durations. Weeks start on Monday.
+    pub enum Unit {
+        Day = "d",
+        Week = "w",
+        Month = "mo",
+        Year = "y",
+    }
 }
 
 impl Unit {
-    /// The suffix in durations: `d`, `w`, `mo`, `y`.
-    pub fn symbol(self) -> &'static str {
-        match self {
-            Self::Day => "d",
-            Self::Week => "w",
-            Self::Month => "mo",
-            Self::Year => "y",
-        }
-    }
-
     /// The nominal length for places that show one number, us: 1, 7, 30 or 365 days of 24 hours.
     pub fn nominal(self) -> Micros {
         let days = match self {
@@ -237,6 +228,6 @@ impl fmt::Debug for Calendar {
 impl fmt::Display for Calendar {
     /// Formats as `1d-Europe/Berlin`: unique for the unit and the zone, without a blank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "1{}-{}", self.unit().symbol(), self.zone())
+        write!(f, "1{}-{}", self.unit().name(), self.zone())
     }
 }

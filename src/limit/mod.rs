@@ -31,6 +31,8 @@ pub mod ledger;
 
 pub mod bucket;
 
+pub mod carried;
+
 pub mod log;
 
 pub mod digest;

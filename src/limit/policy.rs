@@ -8,75 +8,42 @@ use super::key::KeyType;
 use super::lists::{List, Lists};
 use super::quota::Quota;
 
-/// How a policy counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
-    /// [`super::quota::Rule`] describes each of these.
-    SlidingWindow,
-    FixedWindow,
-    TokenBucket,
-    SlidingLog,
-    SlidingCounter,
-}
-
-impl Algorithm {
-    /// The name in the configuration and in `GET /v1/policies`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::SlidingWindow => "sliding-window",
-            Self::FixedWindow => "fixed-window",
-            Self::TokenBucket => "token-bucket",
-            Self::SlidingLog => "sliding-log",
-            Self::SlidingCounter => "sliding-counter",
-        }
+named! {
+    /// How a policy counts. [`super::quota::Rule`] describes each of these.
+    pub enum Algorithm {
+        SlidingWindow = "sliding-window",
+        FixedWindow = "fixed-window",
+        TokenBucket = "token-bucket",
+        SlidingLog = "sliding-log",
+        SlidingCounter = "sliding-counter",
     }
 }
 
-/// The answer to a check when the store fails or is too late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnStoreFailure {
-    /// This node's embedded store decides, with its share of each limit.
-    #[default]
-    Local,
-    /// The check is allowed and not charged.
-    Allow,
-    /// The check is denied, with a retry_after of one second.
-    Deny,
-    /// The request fails with status 503.
-    Error,
-}
-
-impl OnStoreFailure {
-    pub const ALL: [Self; 4] = [Self::Local, Self::Allow, Self::Deny, Self::Error];
-
-    /// The name in the configuration and in `fallback.mode`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Error => "error",
-        }
+named! {
+    /// The answer to a check when the store fails or is too late.
+    #[derive(Default)]
+    pub enum OnStoreFailure {
+        /// This node's embedded store decides, with its share of each limit.
+        #[default]
+        Local = "local",
+        /// The check is allowed and not charged.
+        Allow = "allow",
+        /// The check is denied, with a retry_after of one second.
+        Deny = "deny",
+        /// The request fails with status 503.
+        Error = "error",
     }
 }
 
-/// Where a charge must be stored before its check is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Durability {
-    /// On the primary. A failover may lose the charge.
-    #[default]
-    Primary,
-    /// On a replica as well. An allowed check waits for the acknowledgement.
-    Replica,
-}
-
-impl Durability {
-    /// The name in the configuration and in `GET /v1/policies`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Primary => "primary",
-            Self::Replica => "replica",
-        }
+named! {
+    /// Where a charge must be stored before its check is answered.
+    #[derive(Default)]
+    pub enum Durability {
+        /// On the primary. A failover may lose the charge.
+        #[default]
+        Primary = "primary",
+        /// On a replica as well. An allowed check waits for the acknowledgement.
+        Replica = "replica",
     }
 }
 

@@ -125,7 +125,7 @@ impl Terms {
     /// over its window.
     pub fn of_quota(quota: &Quota) -> Self {
         match quota.rule {
-            Rule::TokenBucket(rate) => Self::of(rate),
+            Rule::TokenBucket(rate) => Self::of_bucket(rate, quota.limit),
             _ => Self::of(Rate { units: quota.limit, per: quota.window }),
         }
     }
@@ -160,7 +160,7 @@ impl fmt::Display for Quota {
                 write!(out, "{units} per {}, burst {}", span_text(per), self.limit)
             }
             Rule::FixedWindow(Anchor::Calendar(calendar)) => {
-                write!(out, "{} per 1{}", self.limit, calendar.unit().symbol())
+                write!(out, "{} per 1{}", self.limit, calendar.unit().name())
             }
             Rule::FixedWindow(Anchor::Clock) if self.window > DAY && self.window.is_multiple_of(DAY) => {
                 write!(out, "{} per {}h", self.limit, self.window / HOUR)

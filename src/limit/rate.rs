@@ -7,6 +7,10 @@ use super::time::Micros;
 /// The largest debt, in fractions. It is below 2^53, so Lua's doubles represent it exactly.
 pub const MAX_DEBT: u64 = 1 << 52;
 
+/// A unit has at least this many fractions where the counts stay exact. So the rounding of a debt
+/// that another rate wrote stays small.
+const FINE: u64 = 128;
+
 /// The refill rate of a token bucket: `units` in each `per` us, evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
@@ -16,7 +20,8 @@ pub struct Rate {
     pub per: Micros,
 }
 
-/// A rate in lowest terms: each us repays `repaid` fractions, and a unit costs `price` fractions.
+/// A rate in fractions: each us repays `repaid` fractions, and a unit costs `price` fractions. They
+/// have no common divisor, or [`FINE`] as the greatest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     pub repaid: u64,
@@ -28,6 +33,14 @@ impl Terms {
     pub fn of(rate: Rate) -> Self {
         let shared = gcd(rate.units.get(), rate.per);
         Self { repaid: rate.units.get() / shared, price: rate.per / shared }
+    }
+
+    /// The terms in which a bucket of `burst` counts: finer than the lowest ones if these are coarse.
+    pub fn of_bucket(rate: Rate, burst: NonZeroU64) -> Self {
+        let terms = Self::of(rate);
+        let is_coarse = terms.price < FINE && terms.repaid <= MAX_DEBT / FINE;
+        let finer = || Self { repaid: terms.repaid * FINE, price: terms.price * FINE };
+        is_coarse.then(finer).filter(|finer| finer.capacity(burst).is_some()).unwrap_or(terms)
     }
 
     /// The debt of an empty bucket that holds `burst`. Returns none if it cannot be exact.

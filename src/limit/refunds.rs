@@ -36,14 +36,24 @@ pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &R
         let entry = (*entry)?;
         Some(state.give_back(quota, now, receipt.at, receipt.cost, entry))
     });
-    given.max().unwrap_or(0)
+    let most = given.max().unwrap_or(0);
+    settled(states, most)
 }
 
 /// Takes back `cost` units from each quota, the oldest charge first. Returns the largest amount of
 /// any quota, units.
 pub fn refund(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> u64 {
     let quotas = states.iter_mut().zip(&policy.quotas);
-    quotas.map(|(state, quota)| state.refund(quota, now, cost)).max().unwrap_or(0)
+    let most = quotas.map(|(state, quota)| state.refund(quota, now, cost)).max().unwrap_or(0);
+    settled(states, most)
+}
+
+/// A refund writes the states of all quotas.
+fn settled(states: &mut [State], given: u64) -> u64 {
+    if given > 0 {
+        states.iter_mut().for_each(State::settle);
+    }
+    given
 }
 
 /// Whether any state may contain an open reservation at `now`.

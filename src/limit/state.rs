@@ -1,6 +1,6 @@
 //! The use of one quota by one key: one variant per algorithm, all with the same methods.
 
-use super::bucket::TokenBucket;
+use super::bucket::{Terms, TokenBucket};
 use super::counter::SlidingCounter;
 use super::digest::LogDigest;
 use super::fixed::FixedWindow;
@@ -147,6 +147,18 @@ impl State {
         }
     }
 
+    /// Whether it is the debt of a token bucket under another rate, which nothing has changed yet.
+    pub fn is_carried(&self) -> bool {
+        matches!(self, Self::TokenBucket(bucket) if bucket.carried.is_some())
+    }
+
+    /// Makes a carried debt the state of its quota.
+    pub fn settle(&mut self) {
+        if let Self::TokenBucket(bucket) = self {
+            bucket.settle();
+        }
+    }
+
     /// Whether it equals the state of a key without charges.
     pub fn is_new(&self) -> bool {
         match self {
@@ -164,7 +176,7 @@ impl State {
         match self {
             Self::SlidingWindow(window) => window.expires_at(Grid::new(quota.window)),
             Self::FixedWindow(window) => window.expires_at(quota),
-            Self::TokenBucket(bucket) => bucket.expires_at(quota),
+            Self::TokenBucket(bucket) => bucket.expires_at(Terms::of_quota(quota)),
             Self::SlidingLog(log) => log.expires_at(quota),
             Self::LogDigest(log) => log.expires_at(quota),
             Self::SlidingCounter(counter) => counter.expires_at(quota),

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use scopeguard::guard;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::http::{Load, MAX_UNREAD_BYTES};
@@ -62,6 +63,13 @@ impl Backlog {
     /// Notes that the client has sent the preface of HTTP/2.
     pub(super) fn begin_http2(&self) {
         self.is_http2.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts an HTTP/2 request until the return value drops, with the request's answer.
+    pub(super) fn begin_request(self: &Arc<Self>) -> impl Sized + use<> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.active.store(true, Ordering::Relaxed);
+        guard(self.clone(), |backlog| _ = backlog.open.fetch_sub(1, Ordering::Relaxed))
     }
 
     /// The load of the node.
@@ -163,22 +171,4 @@ fn ticks(time: Duration) -> Interval {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.reset();
     ticks
-}
-
-/// An HTTP/2 request that has no answer yet.
-#[derive(Debug)]
-pub(super) struct OpenRequest(Arc<Backlog>);
-
-impl OpenRequest {
-    pub(super) fn new(backlog: Arc<Backlog>) -> Self {
-        backlog.open.fetch_add(1, Ordering::Relaxed);
-        backlog.active.store(true, Ordering::Relaxed);
-        Self(backlog)
-    }
-}
-
-impl Drop for OpenRequest {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
 }

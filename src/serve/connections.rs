@@ -20,13 +20,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use super::ACCEPT_QUEUE;
-use super::backlog::{Backlog, OpenRequest};
+use super::backlog::Backlog;
 use super::metered_body::{is_long, metered};
 use super::timeout_io::TimeoutIo;
-use super::tls::handshake;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
 use crate::http::{Caller, CheckService, Load, Node, Refusals, suppress_spurious_wakes};
@@ -223,9 +223,10 @@ impl Connection {
             let _ = end.changed().await;
             sleep(timeouts::CLOSE_HANDSHAKE).await;
         };
+        let accepting = timeout(timeouts::HANDSHAKE, TlsAcceptor::from(tls.server.clone()).accept(stream));
         tokio::select! {
             biased;
-            stream = handshake(tls.server.clone(), stream) => match stream {
+            accepted = accepting => match accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => self.serve(stream).await,
                 Err(error) => refused.handshake(caller, &error),
             },
@@ -240,7 +241,7 @@ impl Connection {
         let shared = backlog.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());
-            let open = (version == Version::HTTP_2).then(|| OpenRequest::new(backlog.clone()));
+            let open = (version == Version::HTTP_2).then(|| backlog.begin_request());
             let answering = service.clone().answer(request, backlog.has_room());
             async move {
                 let answer = answering.await;

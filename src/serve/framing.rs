@@ -17,7 +17,7 @@ const LENGTH: &[u8] = b"content-length";
 const CODINGS: &[u8] = b"transfer-encoding";
 
 /// The position in the requests of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FramingGuard {
     part: Part,
     /// The beginning of the line, and its length so far.
@@ -26,13 +26,14 @@ pub(super) struct FramingGuard {
     /// The fields of this head so far.
     content_length: Option<u64>,
     has_codings: bool,
-    /// Whether this is the first line of the connection.
-    is_first: bool,
+    /// Whether the first line of the connection has ended.
+    has_begun: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Part {
     /// The request line, or blank lines before it.
+    #[default]
     Request,
     /// A field of the head.
     Field,
@@ -50,19 +51,6 @@ enum Part {
     Trailer,
     /// The rest stays unread: it is HTTP/2, or malformed.
     Unread,
-}
-
-impl Default for FramingGuard {
-    fn default() -> Self {
-        Self {
-            part: Part::Request,
-            start: [0; CODINGS.len() + 1],
-            length: 0,
-            content_length: None,
-            has_codings: false,
-            is_first: true,
-        }
-    }
 }
 
 impl FramingGuard {
@@ -162,7 +150,7 @@ impl FramingGuard {
         let is_blank = line.is_empty();
         self.part = match self.part {
             Part::Request if is_blank => Part::Request,
-            Part::Request if self.is_first && line.starts_with(HTTP_2) => Part::Unread,
+            Part::Request if !self.has_begun && line.starts_with(HTTP_2) => Part::Unread,
             Part::Request => Part::Field,
             Part::Field if is_blank => {
                 let (length, codings) = (self.content_length.take(), std::mem::take(&mut self.has_codings));
@@ -179,7 +167,7 @@ impl FramingGuard {
             Part::Trailer => Part::Trailer,
             part @ (Part::Body(_) | Part::Chunk(_) | Part::Unread) => part,
         };
-        self.is_first = false;
+        self.has_begun = true;
         self.length = 0;
     }
 }

@@ -183,7 +183,7 @@ impl AsRef<[u8]> for Piece {
 mod tests {
     use std::future::poll_fn;
 
-    use super::super::backlog::{MAX_CONNECTION_BYTES, MIN_CONNECTION_BYTES, OpenRequest};
+    use super::super::backlog::{MAX_CONNECTION_BYTES, MIN_CONNECTION_BYTES};
     use super::*;
     use crate::http::{Load, MAX_UNREAD_BYTES};
 
@@ -298,14 +298,14 @@ mod tests {
     fn http2_is_idle_when_no_request_was_open_since_the_last_look() {
         let backlog = backlog_of(&Load::default());
         assert!(backlog.was_idle());
-        let open = OpenRequest::new(backlog.clone());
+        let open = backlog.begin_request();
         assert_eq!([backlog.was_idle(), backlog.was_idle()], [false; 2]);
         let answer = metered(&backlog, answer(1));
         drop(open);
         assert_eq!([backlog.was_idle(), backlog.was_idle()], [false; 2]);
         drop(answer);
         assert!(backlog.was_idle());
-        drop(OpenRequest::new(backlog.clone()));
+        drop(backlog.begin_request());
         assert_eq!([backlog.was_idle(), backlog.was_idle()], [false, true]);
     }
 }

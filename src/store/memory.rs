@@ -22,6 +22,8 @@ use crate::limit::time::MICROS_PER_SECOND;
 
 mod capacity;
 
+mod counter;
+
 mod ids;
 
 mod key;
@@ -95,11 +97,11 @@ impl MemoryStore {
         self.capacity.divide(names);
     }
 
-    /// See [`super::Store::take`].
+    /// See [`super::Store::charge`].
     ///
     /// # Errors
     /// [`StoreError::Refused`] when the key is new and its policy has no place left.
-    pub fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+    pub fn charge(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         let take = |state: &mut KeyState, _: &Account| state.take(&subject.policy, costs, metas, self.clock.now());
         self.step_or_reclaim(subject, None, take).map_err(|full| self.refuse(subject, full))
     }
@@ -120,7 +122,7 @@ impl MemoryStore {
     /// See [`super::Store::run`].
     ///
     /// # Errors
-    /// As [`MemoryStore::take`]; the record of an id needs a place as well. A reset needs none.
+    /// As [`MemoryStore::charge`]; the record of an id needs a place as well. A reset needs none.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
         let print = match work {
             // Policies that share a key have ids of their own.

@@ -61,11 +61,11 @@ pub use work::{Charged, Done, LogPage, Taken, Work};
 
 /// One of several checks sent at once.
 #[derive(Debug)]
-pub struct Wanted<'a> {
+pub struct CheckRequest<'a> {
     pub subject: &'a Subject,
     /// 0 to 10^15 units.
     pub cost: u64,
-    /// As for [`Store::take`].
+    /// As for [`Store::charge`].
     pub metas: SmallVec<[Meta; 1]>,
 }
 
@@ -133,12 +133,12 @@ impl Store {
     ///
     /// # Errors
     /// If there is no verdict; [`StoreError`] states for each error whether a charge is possible.
-    pub async fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+    pub async fn charge(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
-            Self::Memory(memory) => memory.take(subject, costs, metas),
+            Self::Memory(memory) => memory.charge(subject, costs, metas),
             // Boxed, since it is most of a waiting check's state, and each function that awaits it
             // copies it.
-            Self::Redis(redis) => Box::pin(redis.take(subject, costs, metas)).await,
+            Self::Redis(redis) => Box::pin(redis.charge(subject, costs, metas)).await,
         }
     }
 
@@ -154,18 +154,18 @@ impl Store {
     /// Decides each check separately; the subjects must differ. `tell` receives each check's place
     /// and its answer when that arrives. If the caller drops the future, it keeps the answers
     /// received so far.
-    pub async fn take_each(
+    pub async fn charge_each(
         &self,
-        wanted: &[Wanted<'_>],
+        checks: &[CheckRequest<'_>],
         mut tell: impl FnMut(usize, Result<Taken, StoreError>) + Send,
     ) {
         match self {
             Self::Memory(memory) => {
-                for (place, Wanted { subject, cost, metas }) in wanted.iter().enumerate() {
-                    tell(place, memory.take(subject, &[*cost], metas));
+                for (place, CheckRequest { subject, cost, metas }) in checks.iter().enumerate() {
+                    tell(place, memory.charge(subject, &[*cost], metas));
                 }
             }
-            Self::Redis(redis) => redis.take_each(wanted, tell).await,
+            Self::Redis(redis) => redis.charge_each(checks, tell).await,
         }
     }
 
@@ -175,7 +175,7 @@ impl Store {
     /// [`History::is_cut_short`] reports.
     ///
     /// # Errors
-    /// As [`Store::take`].
+    /// As [`Store::charge`].
     pub async fn history(&self, subject: &Subject, most: Duration) -> Result<History, StoreError> {
         match self {
             Self::Memory(memory) => Ok(memory.history(subject)),
@@ -187,7 +187,7 @@ impl Store {
     /// [`Done::Ticks`].
     ///
     /// # Errors
-    /// As [`Store::take`].
+    /// As [`Store::charge`].
     pub async fn ticks(&self, subject: &Subject) -> Result<Done, StoreError> {
         match self {
             Self::Memory(memory) => memory.run(subject, &Work::ReadTicks(0), &[]),
@@ -195,12 +195,12 @@ impl Store {
         }
     }
 
-    /// Runs one operation as one atomic step; see [`Work`]. `metas` are as for [`Store::take`]. It
-    /// charges, gives back or resets all of the policy's quotas, or none. A give-back or refund
+    /// Runs one operation as one atomic step; see [`Work`]. `metas` are as for [`Store::charge`].
+    /// It charges, gives back or resets all of the policy's quotas, or none. A give-back or refund
     /// never makes a count negative, creates a key, or extends a key's life.
     ///
     /// # Errors
-    /// As [`Store::take`].
+    /// As [`Store::charge`].
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
         match self {
             Self::Memory(memory) => memory.run(subject, &work, metas),

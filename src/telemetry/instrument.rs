@@ -38,6 +38,13 @@ pub struct Histogram {
     sum: AtomicU64,
 }
 
+impl Default for Histogram {
+    /// For durations of a check.
+    fn default() -> Self {
+        Self::new(SPANS)
+    }
+}
+
 impl Histogram {
     /// A histogram with these upper bounds, in rising order.
     pub fn new(bounds: &'static [u64]) -> Self {

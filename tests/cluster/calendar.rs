@@ -29,8 +29,8 @@ fn both_stores_change_windows_at_the_same_instant() {
             for _ in 0..12 {
                 let window = calendar.window(now);
                 for (instant, allowed) in [(window.start, 2), (window.end - 200_000, 0), (window.end - 1, 0)] {
-                    let here = memory.at(instant).take(&subject, &[1, 1, 1], &[]).unwrap();
-                    let there = runtime.block_on(redis.at(instant).take(&subject, &[1, 1, 1], &[])).unwrap();
+                    let here = memory.at(instant).charge(&subject, &[1, 1, 1], &[]).unwrap();
+                    let there = runtime.block_on(redis.at(instant).charge(&subject, &[1, 1, 1], &[])).unwrap();
                     assert_eq!(here, there, "{unit:?} in {zone} at {instant}");
                     let verdicts = &here.ruling.verdicts;
                     assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), allowed);
@@ -52,8 +52,8 @@ fn charge_of_next_window_counts_after_clock_step_back() {
         let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
         let edge = micros("2026-03-28T23:00:00Z");
         for (now, allowed) in [(edge + 10, true), (edge - back, false), (edge + 22 * 3_600_000_000, false)] {
-            let here = memory.at(now).take(&subject, &[1], &[]).unwrap();
-            let there = runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap();
+            let here = memory.at(now).charge(&subject, &[1], &[]).unwrap();
+            let there = runtime.block_on(redis.at(now).charge(&subject, &[1], &[])).unwrap();
             assert_eq!(here, there);
             assert_eq!(here.ruling.verdicts[0].allowed, allowed, "{back} us back");
         }
@@ -75,7 +75,7 @@ fn node_with_wrong_clock_counts_in_window_of_shard() {
     for (charged, jump) in (0..).zip([0, 86_400, -86_400, 40 * 86_400, -400 * 86_400, 3 * 366 * 86_400, 0]) {
         hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(jump * 1_000_000), Ordering::SeqCst);
         for subject in &subjects {
-            let taken = runtime.block_on(redis.at(now + charged).take(subject, &[1], &[])).unwrap();
+            let taken = runtime.block_on(redis.at(now + charged).charge(subject, &[1], &[])).unwrap();
             assert_eq!(taken.at, now + charged);
             let (verdict, left) = (&taken.ruling.verdicts[0], 3u64.saturating_sub(charged));
             assert_eq!((verdict.allowed, verdict.quotas[0].remaining), (left > 0, left.saturating_sub(1)), "{jump} s");

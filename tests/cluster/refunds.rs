@@ -62,12 +62,12 @@ fn full_store_accepts_reset_of_unknown_key() {
     let memory = Timed::new(1);
     let known = subject(policy(&[(5, 1_000_000)]), "known");
     let unknown = subject(policy(&[(5, 1_000_000)]), "unknown");
-    assert!(memory.at(START).take(&known, &[1], &[]).is_ok());
+    assert!(memory.at(START).charge(&known, &[1], &[]).is_ok());
     for key in [&unknown, &known] {
         let forgotten = memory.at(START).run(key, &Work::Reset, &[]);
         assert!(matches!(forgotten, Ok(Done::Refunded(..))), "{forgotten:?}");
     }
-    assert!(memory.at(START).take(&unknown, &[1], &[]).is_err(), "what was forgotten is noted");
+    assert!(memory.at(START).charge(&unknown, &[1], &[]).is_err(), "what was forgotten is noted");
 }
 
 /// A refund has no fallback. The caller gets the failure, and the log gives the reason.

@@ -82,9 +82,9 @@ async fn as_alone(redis: &TimedRedis, policies: &[Policy], steps: &[Step]) -> Re
         });
         let asked: Vec<_> = asked.collect();
         let answered =
-            join_all(asked.iter().map(|(subject, costs)| redis.at(step.now).take(subject, costs, &[]))).await;
+            join_all(asked.iter().map(|(subject, costs)| redis.at(step.now).charge(subject, costs, &[]))).await;
         for ((subject, costs), answered) in asked.iter().zip(answered) {
-            let expected = memory.at(step.now).take(subject, costs, &[]);
+            let expected = memory.at(step.now).charge(subject, costs, &[]);
             prop_assert_eq!(answered, expected, "{} in step {} of {:?}", subject.key, number, steps);
         }
     }

@@ -195,7 +195,7 @@ fn embedded_store_counts_calendar_windows_and_expires_them() {
     let hand = Arc::new(AtomicU64::new(micros("2026-03-29T21:59:59Z")));
     let store = MemoryStore::new(Clock::manual(hand.clone()), 10);
     let subject = subject(&by_calendar(1, Unit::Day, "Europe/Berlin"));
-    let allowed = || store.take(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed;
+    let allowed = || store.charge(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed;
     assert!(allowed());
     assert!(!allowed());
     store.sweep();
@@ -213,7 +213,7 @@ fn fallback_share_keeps_calendar_windows() {
     let share = by_calendar(10, Unit::Day, "Europe/Berlin").share(2.try_into().unwrap());
     let store = Timed::new(10);
     let (subject, now) = (subject(&share), micros("2026-10-25T12:00:00Z"));
-    let taken = store.at(now).take(&subject, &[5, 1], &[]).unwrap();
+    let taken = store.at(now).charge(&subject, &[5, 1], &[]).unwrap();
     assert_eq!(taken.ruling.verdicts[1].retry_after, Wait::For(11 * 3_600_000_000));
-    assert!(store.at(now + 11 * 3_600_000_000).take(&subject, &[5], &[]).unwrap().ruling.verdicts[0].allowed);
+    assert!(store.at(now + 11 * 3_600_000_000).charge(&subject, &[5], &[]).unwrap().ruling.verdicts[0].allowed);
 }

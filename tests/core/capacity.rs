@@ -15,7 +15,7 @@ const START: Micros = 1_700_000_000 * SECOND;
 fn expired_keys_free_capacity_for_next_check() {
     let store = Timed::new(100);
     let keys: Vec<Subject> = (0..200).map(|_| subject("p", 5)).collect();
-    let fill = |now, keys: &[Subject]| keys.iter().filter(|key| store.at(now).take(key, &[1], &[]).is_ok()).count();
+    let fill = |now, keys: &[Subject]| keys.iter().filter(|key| store.at(now).charge(key, &[1], &[]).is_ok()).count();
     assert_eq!(fill(START, &keys), 100);
     assert_eq!(fill(START + SECOND / 2, &keys[100..]), 0);
     assert_eq!(fill(START + 3 * SECOND, &keys[100..]), 100);
@@ -29,7 +29,7 @@ fn refund_that_empties_a_key_frees_capacity() {
     for _ in 0..3 {
         let keys: Vec<Subject> = (0..10).map(|_| subject("p", 5)).collect();
         for key in &keys {
-            assert!(store.at(START).take(key, &[1], &[]).is_ok());
+            assert!(store.at(START).charge(key, &[1], &[]).is_ok());
             assert!(store.at(START).run(key, &Work::Refund(1), &[]).is_ok());
         }
         store.at(START).sweep();
@@ -45,11 +45,11 @@ fn known_key_is_denied_when_no_capacity_is_left_for_its_id() {
     let charged =
         |id: &str, replayed: bool| matches!(once(id), Ok(Done::Charged(charged)) if charged.replayed == replayed);
     assert!(charged("one", false));
-    assert!(store.at(START).take(&subject("p", 2), &[1], &[]).is_ok());
+    assert!(store.at(START).charge(&subject("p", 2), &[1], &[]).is_ok());
     // The check would be allowed, and a retry would charge it again.
     assert!(once("two").is_err());
     assert!(charged("one", true));
-    assert!(store.at(START).take(&key, &[1], &[]).is_ok());
+    assert!(store.at(START).charge(&key, &[1], &[]).is_ok());
     let denied = once("three").unwrap();
     assert!(matches!(&denied, Done::Taken(taken) if !taken.ruling.verdicts[0].allowed), "{denied:?}");
     assert_eq!(store.at(START).len(), 3);
@@ -64,7 +64,7 @@ fn ids_of_one_key_leave_capacity_for_other_keys() {
     };
     assert_eq!((0..5000).filter(|number| once(*number, START)).count(), 4000);
     assert!(once(3999, START), "a known id is answered as before");
-    assert!(store.at(START).take(&subject("p", 1), &[1], &[]).is_ok());
+    assert!(store.at(START).charge(&subject("p", 1), &[1], &[]).is_ok());
     // Records live for five minutes.
     assert!(once(5000, START + 301 * SECOND));
     store.at(START + 700 * SECOND).sweep();

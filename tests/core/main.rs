@@ -9,6 +9,7 @@ mod support;
 mod algorithms;
 mod calendar;
 mod capacity;
+mod changed_rates;
 mod config_fixtures;
 mod fuzz_replies;
 mod fuzz_text;

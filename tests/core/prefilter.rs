@@ -109,7 +109,7 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
                 let Node { prefilter, ahead } = &nodes[node];
                 if let Some(denial) = prefilter.denial(fingerprint, &policy, cost, now + ahead) {
                     denials += 1;
-                    let beside = store.at(now).take(&subject, &[cost], &[]).unwrap().ruling.verdicts.remove(0);
+                    let beside = store.at(now).charge(&subject, &[cost], &[]).unwrap().ruling.verdicts.remove(0);
                     let Wait::For(wait @ 1..) = beside.retry_after else {
                         return Err(TestCaseError::fail(format!("the store says {beside:?} to {cost}")));
                     };
@@ -135,7 +135,7 @@ fn simulate(policy: &Policy, askings: &[Asking]) -> Result<u64, TestCaseError> {
             }
             Event::Decide(number) => {
                 let Asking { cost, back, .. } = askings[number];
-                answers[number] = Some(store.at(now).take(&subject, &[cost], &[]).unwrap());
+                answers[number] = Some(store.at(now).charge(&subject, &[cost], &[]).unwrap());
                 events.push(Reverse((now + back, Event::Answer(number))));
             }
             Event::Answer(number) => {
@@ -177,7 +177,7 @@ impl Scene {
     }
 
     fn take(&self, cost: u64, now: Micros) -> Taken {
-        self.store.at(now).take(&self.subject, &[cost], &[]).unwrap()
+        self.store.at(now).charge(&self.subject, &[cost], &[]).unwrap()
     }
 
     fn run(&self, work: Work, now: Micros) -> Done {

@@ -403,7 +403,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             (Expected::Given(1..), _) => seen.given += 1,
             _ => {}
         }
-        let left: Vec<u64> = store.at(now).take(&subject, &[0], &[]).unwrap().ruling.verdicts[0]
+        let left: Vec<u64> = store.at(now).charge(&subject, &[0], &[]).unwrap().ruling.verdicts[0]
             .quotas
             .iter()
             .map(|quota| quota.remaining)

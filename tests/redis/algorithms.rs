@@ -22,14 +22,14 @@ fn hits_and_denials_never_extend_a_window() {
         let start = START / 10_000_000 * 10_000_000;
         for second in 0..10 {
             let now = start + second * 1_000_000;
-            let here = memory.at(now).take(&subject, &[1], &[]).unwrap();
-            let there = runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap();
+            let here = memory.at(now).charge(&subject, &[1], &[]).unwrap();
+            let there = runtime.block_on(redis.at(now).charge(&subject, &[1], &[])).unwrap();
             assert_eq!(here, there);
             let verdict = &here.ruling.verdicts[0];
             assert_eq!(verdict.allowed, second < 3);
             assert_eq!(verdict.quotas[0].reset_after, start + 10_000_000 - now, "{anchor:?}");
         }
-        assert!(memory.at(start + 10_000_000).take(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed);
+        assert!(memory.at(start + 10_000_000).charge(&subject, &[1], &[]).unwrap().ruling.verdicts[0].allowed);
     }
 }
 

@@ -28,7 +28,7 @@ const WINDOWS: [Micros; 5] = [100_000, 1_000_000, 60_000_000, 3_600_000_000, 86_
 fn store(hand: &Arc<AtomicU64>, generations: Arc<Generations>) -> RedisStore {
     let config = RedisConfig { seeds: vec![shared().url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
     let clock = Clock::manual(hand.clone());
-    RedisStore::open(&config, clock, Duration::from_secs(5), generations, Workers::default()).unwrap()
+    RedisStore::open(&config, clock, Duration::from_secs(5), generations, Workers::default(), None).unwrap()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn nodes_with_jumping_clocks_admit_the_same_as_one_right_clock() {
                 now += gap;
                 let hand = hands[node].load(Ordering::SeqCst).saturating_add_signed(jump);
                 hands[node].store(hand, Ordering::SeqCst);
-                let taken = runtime.block_on(stores[node].at(now).take(&subject, &[1], &[]));
+                let taken = runtime.block_on(stores[node].at(now).charge(&subject, &[1], &[]));
                 let taken = taken.map_err(|error| TestCaseError::fail(format!("stuck: {error}")))?;
                 prop_assert_eq!(taken.at, now);
                 let recent = |span: Micros| admitted.iter().filter(|at| **at + span > now).count();
@@ -85,13 +85,13 @@ fn shard_clock_step_clears_known_denials() {
     let [known, other] = [(); 2].map(|()| subject(policy.clone(), &unique("stepped")));
     let slot = store.slot(&known);
     // The first call establishes where the shard's clock is.
-    runtime.block_on(store.take(&other, &[1], &[])).unwrap();
+    runtime.block_on(store.charge(&other, &[1], &[])).unwrap();
     // For this node a step of the shard's clock equals an opposite step of its own clock.
     for step in [10_800_000_000, -10_800_000_000] {
         generations.allowed(slot, START);
         let before = generations.current(slot);
         hand.store(hand.load(Ordering::SeqCst).saturating_add_signed(step), Ordering::SeqCst);
-        runtime.block_on(store.take(&other, &[1], &[])).unwrap();
+        runtime.block_on(store.charge(&other, &[1], &[])).unwrap();
         assert_ne!(generations.current(slot), before, "{step} us");
         assert_eq!(generations.allowed_at(slot), 0, "{step} us");
     }

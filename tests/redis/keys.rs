@@ -16,7 +16,7 @@ use crate::support::timed::TimedRedis;
 use crate::support::unique;
 
 async fn take(redis: &TimedRedis, subject: &Subject, cost: u64, now: Micros) -> bool {
-    redis.at(now).take(subject, &[cost], &[]).await.unwrap().ruling.verdicts[0].allowed
+    redis.at(now).charge(subject, &[cost], &[]).await.unwrap().ruling.verdicts[0].allowed
 }
 
 /// The matching keys, and the remaining lifetime of each, ms (-1: for ever).
@@ -156,7 +156,7 @@ async fn database_is_empty_after_all_windows() {
     for (number, policy) in (0..200).zip(policies.into_iter().map(Arc::new).cycle()) {
         let subject = subject(policy, &format!("gone-{number}"));
         for cost in [1, 1, 1, 0] {
-            store.take(&subject, &[cost], &[Some("who".into())]).await.unwrap();
+            store.charge(&subject, &[cost], &[Some("who".into())]).await.unwrap();
         }
     }
     let all = lives(&server, "*");

@@ -160,9 +160,8 @@ fn listed_keys_make_no_store_calls() {
         assert_eq!(check(&node, "login", key)["source"], "list");
     }
     // A breaker that opened on a busy machine leaves the key of its probe.
-    let counted = || -> Vec<String> {
-        redis::cmd("KEYS").arg("*:}login*").query(&mut server.connection().unwrap()).unwrap()
-    };
+    let counted =
+        || -> Vec<String> { redis::cmd("KEYS").arg("*:}login*").query(&mut server.connection().unwrap()).unwrap() };
     assert_eq!(counted(), [""; 0]);
     assert_eq!(check(&node, "login", "nobody")["source"], "store");
     assert_eq!(counted().len(), 1, "this test sees what is counted");

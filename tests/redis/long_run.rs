@@ -204,7 +204,7 @@ fn redis_store_ends_empty() {
     let mut connection = server.connection().unwrap();
     // Leaves out the calendar's day, which would remain until midnight.
     let run = Run::of(Store::Redis(store), policies().into_iter().take(5).collect(), None);
-    runtime.block_on(run.store.take(&run.subjects[0], &[1], &[])).unwrap();
+    runtime.block_on(run.store.charge(&run.subjects[0], &[1], &[])).unwrap();
     let mut memory = || {
         let info: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut connection).unwrap();
         info.get::<u64>("used_memory").unwrap()

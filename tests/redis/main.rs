@@ -8,6 +8,7 @@ mod support;
 
 mod algorithms;
 mod auth;
+mod changed_rates;
 mod clocks;
 mod corrupt_keys;
 mod explain;

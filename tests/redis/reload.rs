@@ -38,3 +38,24 @@ fn changed_limit_ends_known_denial() {
     let raised = second.check("p", &key, 1);
     assert_eq!((&raised["allowed"], &raised["remaining"]), (&json!(true), &json!(98)), "{raised}");
 }
+
+/// A bucket keeps its debt under another rate, on both stores.
+#[test]
+fn reload_with_other_rate_keeps_debt() {
+    let redis = format!("store: {{redis: [{}], timeout: 10s}}\n", redis::shared().url());
+    for store in [redis.as_str(), ""] {
+        let bucket = |units: u64| {
+            let quota = format!("{{rate: {units} per 1h, burst: {units}}}");
+            format!("{store}policies:\n  p: {{algorithm: token-bucket, quotas: [{quota}]}}\n")
+        };
+        let file = file_with(&bucket(10));
+        let (node, key) = (Node::with_config(&file), unique("rate"));
+        assert_eq!(node.check("p", &key, 10)["allowed"], true);
+        assert_eq!(reload(&node, &file, &bucket(5)), 200);
+        let denied = node.check("p", &key, 1);
+        assert_eq!((&denied["allowed"], &denied["remaining"]), (&json!(false), &json!(0)), "{denied}");
+        assert_eq!(reload(&node, &file, &bucket(12)), 200);
+        let allowed = node.check("p", &key, 1);
+        assert_eq!((&allowed["allowed"], &allowed["remaining"]), (&json!(true), &json!(1)), "{allowed}");
+    }
+}

@@ -56,7 +56,7 @@ fn sum(key: &str, seconds: u64) -> u64 {
 }
 
 async fn take(redis: &TimedRedis, subject: &Subject, cost: u64) -> Result<Taken, StoreError> {
-    redis.at(START).take(subject, &[cost], &[]).await
+    redis.at(START).charge(subject, &[cost], &[]).await
 }
 
 async fn is_allowed(redis: &TimedRedis, subject: &Subject, cost: u64) -> bool {
@@ -313,7 +313,7 @@ fn unexpected_time_charges_nothing_and_is_learned() {
     let key = unique("bounds");
     let subject = subject(classic(&[(5, 3)]), &key);
     for (step, now) in [START, START + 3600 * SECOND, START - 3600 * SECOND, START].into_iter().enumerate() {
-        let taken = runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap();
+        let taken = runtime.block_on(redis.at(now).charge(&subject, &[1], &[])).unwrap();
         assert_eq!(taken.at, now, "step {step}");
     }
     let names: Vec<String> = command(&["KEYS", &format!("*{key}*")]);
@@ -330,7 +330,7 @@ fn clock_behind_counts_the_tick_that_the_old_one_began() {
         let subject = subject(policy, &unique("behind"));
         let edge = START / length * length;
         let allowed =
-            |now| runtime.block_on(redis.at(now).take(&subject, &[1], &[])).unwrap().ruling.verdicts[0].allowed;
+            |now| runtime.block_on(redis.at(now).charge(&subject, &[1], &[])).unwrap().ruling.verdicts[0].allowed;
         assert_eq!((0..5).filter(|step| allowed(edge + step)).count(), 5);
         assert!(!allowed(edge - 200_000) && !allowed(edge - 1) && !allowed(edge + 5 * length - 1));
         assert_eq!(allowed(edge + 5 * length), !strict);

@@ -41,8 +41,8 @@ impl Both {
     }
 
     fn take_noted(&self, subject: &Subject, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
-        let here = self.memory.at(now).take(subject, costs, metas).unwrap();
-        let there = self.runtime.block_on(self.redis.at(now).take(subject, costs, metas)).unwrap();
+        let here = self.memory.at(now).charge(subject, costs, metas).unwrap();
+        let there = self.runtime.block_on(self.redis.at(now).charge(subject, costs, metas)).unwrap();
         assert_eq!(here, there);
         here
     }
@@ -75,7 +75,7 @@ fn no_interval_exceeds_the_limit() {
         let subject = subject(policy);
         let mut admitted: Vec<(Micros, u64)> = Vec::new();
         for step in &steps {
-            let verdicts = store.at(step.now).take(&subject, &step.costs, &[]).unwrap().ruling.verdicts;
+            let verdicts = store.at(step.now).charge(&subject, &step.costs, &[]).unwrap().ruling.verdicts;
             let allowed = verdicts.iter().filter(|verdict| verdict.allowed && verdict.cost > 0);
             admitted.extend(allowed.map(|verdict| (step.now, verdict.cost)));
         }
@@ -167,7 +167,7 @@ fn policies_have_separate_logs() {
     let fingerprint = Fingerprinter::default().fingerprint(own.counters(), &plain.key);
     let own = Subject { policy: Arc::new(own), key: plain.key.clone(), fingerprint };
     let take = |subject: &Subject, name: &str| {
-        let taken = runtime.block_on(redis.at(START).take(subject, &[4], &[meta(name)])).unwrap();
+        let taken = runtime.block_on(redis.at(START).charge(subject, &[4], &[meta(name)])).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     assert!(take(&plain, "here") && take(&own, "there"));
@@ -195,7 +195,7 @@ fn denial_leaves_redis_unchanged() {
     let (runtime, redis) = timed_store();
     let subject = subject(logs(&[(5, WINDOW), (8, 6 * WINDOW)], 10));
     let take = |cost: u64, now: Micros| {
-        let taken = runtime.block_on(redis.at(now).take(&subject, &[cost], &[meta("user")])).unwrap();
+        let taken = runtime.block_on(redis.at(now).charge(&subject, &[cost], &[meta("user")])).unwrap();
         taken.ruling.verdicts[0].allowed
     };
     let held = || {
@@ -295,7 +295,7 @@ fn checks_sharing_a_call_keep_their_meta() {
     let metas: Vec<[Meta; 1]> =
         (0..2000).map(|number| [(number % 4 > 0).then(|| format!("user-{}", number % 4).into())]).collect();
     let history = runtime.block_on(async {
-        let asked = metas.iter().map(|meta| redis.take(&subject, &[1], meta));
+        let asked = metas.iter().map(|meta| redis.charge(&subject, &[1], meta));
         for taken in futures_util::future::join_all(asked).await {
             assert!(taken.unwrap().ruling.verdicts[0].allowed);
         }
@@ -405,10 +405,10 @@ fn different_costs_share_several_calls() {
     for (quotas, least) in [(1, 4), (2, 7), (3, 10)] {
         let quotas: Vec<_> = (1..=quotas).map(|number| (3000, number * WINDOW)).collect();
         let subject = subject(logs(&quotas, 1000));
-        assert!(runtime.block_on(redis.at(START).take(&subject, &[3000], &[])).unwrap().ruling.verdicts[0].allowed);
+        assert!(runtime.block_on(redis.at(START).charge(&subject, &[3000], &[])).unwrap().ruling.verdicts[0].allowed);
         let before = script_calls(&server);
         runtime.block_on(async {
-            let asked = costs.iter().map(|cost| redis.at(START + 4).take(&subject, std::slice::from_ref(cost), &[]));
+            let asked = costs.iter().map(|cost| redis.at(START + 4).charge(&subject, std::slice::from_ref(cost), &[]));
             for taken in futures_util::future::join_all(asked).await {
                 assert!(!taken.unwrap().ruling.verdicts[0].allowed);
             }
@@ -465,7 +465,7 @@ fn call_on_log_of_100_000_reads_and_writes_little() {
     let key = Tag::new("ratelimit", &subject.key).log("p", &subject.policy.quotas[0]);
     let take = |costs: &[u64], meta: Meta, now: Micros| {
         let metas = vec![meta; costs.len()];
-        runtime.block_on(redis.at(now).take(&subject, costs, &metas)).unwrap().ruling.verdicts
+        runtime.block_on(redis.at(now).charge(&subject, costs, &metas)).unwrap().ruling.verdicts
     };
     // One charge a ms, 1000 in a call, for three windows and a half. The log is then full, and
     // entries expire while others arrive.
@@ -511,7 +511,7 @@ fn refund_from_log_of_100_000_writes_little() {
             once("early", START + call * 1_000_000);
         }
         let metas = vec![meta(&format!("user-{}", call % 10)); 1000];
-        runtime.block_on(redis.at(START + call * 1_000_000).take(&subject, &[2; 1000], &metas)).unwrap();
+        runtime.block_on(redis.at(START + call * 1_000_000).charge(&subject, &[2; 1000], &metas)).unwrap();
     }
     let now = START + 98_000_001;
     let taken_back = |work: Work| match runtime.block_on(redis.at(now).run(&subject, work, &[])).unwrap() {

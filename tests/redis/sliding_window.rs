@@ -24,10 +24,10 @@ fn both_stores_are_never_over_and_barely_under() {
         for step in steps {
             let policy = Arc::new(with_limits(policy, step.quarters));
             let subject = Subject { policy: policy.clone(), key: key.clone(), fingerprint };
-            let taken = memory.at(step.now).take(&subject, &step.costs, &[]).unwrap();
+            let taken = memory.at(step.now).charge(&subject, &step.costs, &[]).unwrap();
             let seen = taken.ruling.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
             judge(&policy, &mut of_memory, step.now, seen)?;
-            let taken = runtime.block_on(redis.at(step.now).take(&subject, &step.costs, &[])).unwrap();
+            let taken = runtime.block_on(redis.at(step.now).charge(&subject, &step.costs, &[])).unwrap();
             let seen = taken.ruling.verdicts.iter().map(|verdict| (verdict.cost, verdict.allowed));
             judge(&policy, &mut of_redis, step.now, seen)?;
         }

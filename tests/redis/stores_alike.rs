@@ -4,15 +4,18 @@
 use proptest::prelude::*;
 use std::sync::Arc;
 
+use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
-use tollgate::limit::quota::Rule;
+use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::window::{BUCKETS, Grid};
 use tollgate::store::{Done, Subject, Work};
 
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::redis::{shared, timed_store};
-use crate::support::steps::{START, Step, any_policies, histories, runner, with_limits};
+use crate::support::steps::{
+    START, Step, any_policies, fixed, histories, logs, policy, policy_of, quota, runner, subject, with_limits,
+};
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::unique;
 
@@ -38,8 +41,8 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
     for (number, step) in steps.iter().enumerate() {
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
-        let expected = memory.at(step.now).take(&subject, &step.costs, &[]);
-        let answered = redis.at(step.now).take(&subject, &step.costs, &[]).await;
+        let expected = memory.at(step.now).charge(&subject, &step.costs, &[]);
+        let answered = redis.at(step.now).charge(&subject, &step.costs, &[]).await;
         prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
     }
     each_key_ends(policy, &key)
@@ -118,6 +121,38 @@ fn be_as_careful(expected: &mut Done, answered: &Done) {
 fn be_final(done: &mut Done) {
     if let Done::Taken(taken) | Done::Reserved(taken, _) | Done::Refunded(taken, _) = done {
         taken.tentative = false;
+    }
+}
+
+/// Except for token buckets, only a changed limit keeps the counts. A window of another length
+/// begins anew, and finds its counts again when the former length returns.
+#[tokio::test]
+async fn changed_limit_keeps_counts_and_changed_window_begins_anew() {
+    let (redis, hour) = (shared().timed_store(), 3_600_000_000);
+    redis.store.ready().await;
+    let first_hit = |limit, window| quota(limit, window, Rule::FixedWindow(Anchor::FirstHit));
+    let daily = |limit, unit: Unit| {
+        quota(limit, unit.nominal(), Rule::FixedWindow(Anchor::Calendar(Calendar::new(unit, "UTC").unwrap())))
+    };
+    let of_windows = |quota: Quota| policy_of(Algorithm::FixedWindow, vec![quota]);
+    let rows = [
+        [policy(&[(100, hour)]), policy(&[(100, 2 * hour)]), policy(&[(70, hour)])],
+        [policy(&[(100, hour)]), policy(&[(100, 2 * hour)]), policy(&[(1 << 40, hour)])],
+        [logs(&[(100, hour)], 10), logs(&[(100, 2 * hour)], 10), logs(&[(70, hour)], 20)],
+        [fixed(100, hour), fixed(100, 2 * hour), fixed(70, hour)].map(of_windows),
+        [first_hit(100, hour), first_hit(100, 2 * hour), first_hit(70, hour)].map(of_windows),
+        [daily(100, Unit::Day), daily(100, Unit::Week), daily(70, Unit::Day)].map(of_windows),
+    ];
+    for [before, longer, other_limit] in rows {
+        let (memory, subject) = (Timed::new(10), subject(before.clone(), &unique("changed")));
+        let limit = other_limit.quotas[0].limit.get();
+        let steps = [(&before, 60, 40), (&longer, 60, 40), (&other_limit, 5, limit - 65), (&before, 1, 34)];
+        for (policy, cost, left) in steps {
+            let subject = Subject { policy: policy.clone().into(), ..subject.clone() };
+            let taken = redis.at(START).charge(&subject, &[cost], &[]).await.unwrap();
+            assert_eq!(memory.at(START).charge(&subject, &[cost], &[]), Ok(taken.clone()), "{policy:?}");
+            assert_eq!(taken.ruling.verdicts[0].quotas[0].remaining, left, "{policy:?}");
+        }
     }
 }
 

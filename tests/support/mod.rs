@@ -43,6 +43,8 @@ pub(crate) mod promtool;
 
 pub(crate) mod proxy;
 
+pub(crate) mod rates;
+
 pub(crate) mod redis;
 
 pub(crate) mod serving;

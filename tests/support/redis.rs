@@ -95,7 +95,8 @@ impl Server {
     /// A separate store on this server. Needs a tokio runtime around it.
     pub fn store(&self) -> RedisStore {
         let config = RedisConfig { seeds: vec![self.url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
-        RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::default(), Workers::default()).unwrap()
+        RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::default(), Workers::default(), None)
+            .unwrap()
     }
 
     /// The same with a given instant for each call.

@@ -61,8 +61,7 @@ pub fn bucket(burst: u64, units: u64, per: Micros) -> Quota {
     Quota { name: span_text(per), limit, window: terms.fill_time(limit).unwrap(), rule: Rule::TokenBucket(rate) }
 }
 
-/// The policy with its limits changed, as by a reload. The change never crosses 2^32, where another
-/// column of a sliding window begins.
+/// The policy with its limits changed, as by a reload.
 pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
     let mut changed = policy.clone();
     for quota in &mut changed.quotas {
@@ -76,8 +75,7 @@ pub fn with_limits(policy: &Policy, quarters: u64) -> Policy {
             *quota = bucket(wanted, rate.units.get(), rate.per);
             continue;
         }
-        let kept = if limit < 1 << 32 { wanted.min((1 << 32) - 1) } else { wanted.max(1 << 32) };
-        quota.limit = NonZeroU64::new(kept).unwrap();
+        quota.limit = NonZeroU64::new(wanted).unwrap();
     }
     changed
 }

@@ -57,7 +57,7 @@ impl TimedRedis {
         let (hand, generations) = (Arc::new(AtomicU64::new(0)), Arc::new(Generations::default()));
         let timeout = Duration::from_secs(5);
         let store =
-            RedisStore::open_by(&config, clock, timeout, generations, Workers::default(), Some(hand.clone())).unwrap();
+            RedisStore::open(&config, clock, timeout, generations, Workers::default(), Some(hand.clone())).unwrap();
         Self { store, hand }
     }
 

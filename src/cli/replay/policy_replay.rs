@@ -77,7 +77,7 @@ impl PolicyReplay {
                 let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
                 let subject = Subject { policy: policy.clone(), key: (&*key).into(), fingerprint };
                 self.time.store(now, Ordering::Relaxed);
-                let taken = self.store.take(&subject, &[cost], &[]);
+                let taken = self.store.charge(&subject, &[cost], &[]);
                 self.make_room(now);
                 let Ok(taken) = taken else {
                     self.counts.undecided += 1;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::engine::request::Resolved;
-use crate::engine::trace::attributes;
+use crate::engine::answer::attributes;
+use crate::engine::check::Resolved;
 use crate::engine::{Check, CheckError, Decision};
 use crate::limit::policy::Policy;
 use crate::limit::quota::MAX_UNITS;

@@ -1,28 +1,49 @@
-//! The problem document of a failure.
+//! The problem documents of failures. The engine's are in `engine.rs`.
 
 use std::any::Any;
 
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Serialize, Serializer};
 
-use super::faults::FaultBody;
-use super::kind::Kind;
-use super::violations::{MAX_EXPLAINED, Violation, Violations};
+use super::violations::{MAX_EXPLAINED, Violations, did_you_mean};
+use crate::access::Refused;
+use crate::config::{Fault, Place};
+use crate::http::answer::{self, Object};
+use crate::reload::ReloadError;
 
 /// The reason why a call, or one check of a batch, has no decision.
 #[derive(Debug)]
 pub(in crate::http) struct Problem {
-    pub(super) kind: Kind,
+    pub(super) kind: &'static Kind,
     pub(super) detail: String,
     pub(super) violations: Violations,
     pub(super) known: Option<Vec<String>>,
-    pub(super) faults: Vec<FaultBody<'static>>,
+    pub(super) faults: Vec<Fault>,
 }
 
 impl Problem {
-    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
+    pub(super) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), violations: Violations::default(), known: None, faults: Vec::new() }
+    }
+
+    /// Writes the members of the document.
+    pub(in crate::http) fn write(&self, object: &mut Object<'_>) {
+        let Kind(status, name, title) = self.kind;
+        match *name {
+            "" => object.word("type", "about:blank"),
+            name => object.word("type", &format!("urn:tollgate:problem:{name}")),
+        }
+        object.word("title", title);
+        object.number("status", (*status).into());
+        object.value("detail", &self.detail);
+        let Violations { listed, omitted, .. } = &self.violations;
+        if !listed.is_empty() {
+            object.value("violations", listed);
+        } else if !self.faults.is_empty() {
+            object.list("violations", self.faults.iter(), write_fault);
+        }
+        object.given("omitted_violations", Some(omitted).filter(|omitted| **omitted > 0));
+        object.given("known", self.known.as_ref());
     }
 
     /// 422, with every violation.
@@ -37,7 +58,7 @@ impl Problem {
                 format!("{omitted} violations: an answer lists those of the first {MAX_EXPLAINED} invalid checks")
             }
         };
-        Self { violations, ..Self::new(Kind::InvalidRequest, detail) }
+        Self { violations, ..Self::new(Kind::INVALID_REQUEST, detail) }
     }
 
     /// 422: the answer counts `omitted` violations and lists none.
@@ -49,27 +70,26 @@ impl Problem {
 
     /// The violations of an invalid request, so that they merge with others.
     pub(in crate::http) fn into_violations(self) -> Result<Violations, Self> {
-        if self.kind == Kind::InvalidRequest { Ok(self.violations) } else { Err(self) }
+        if self.kind == Kind::INVALID_REQUEST { Ok(self.violations) } else { Err(self) }
     }
 }
 
 /// A handler panicked, which is a bug. The panic hook has logged it.
 pub(in crate::http) fn panicked(_: Box<dyn Any + Send>) -> Response {
-    Problem::new(Kind::Internal, "the call was given up; what it charged is not known").into_response()
+    Problem::new(Kind::INTERNAL, "the call was given up; what it charged is not known").into_response()
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let (status, ..) = self.kind.parts();
-        let body = serde_json::to_vec(&self).unwrap_or_default();
-        let mut response = (status, body).into_response();
+        let status = StatusCode::from_u16(self.kind.0).unwrap_or_default();
+        let mut response = (status, answer::bytes(|object| self.write(object))).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.kind {
-            Kind::StoreUnavailable | Kind::Overloaded => {
+            Kind::STORE_UNAVAILABLE | Kind::OVERLOADED => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
-            Kind::RequestTimeout | Kind::BadRequest => {
+            Kind::REQUEST_TIMEOUT | Kind::BAD_REQUEST => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -78,52 +98,150 @@ impl IntoResponse for Problem {
     }
 }
 
-impl Serialize for Problem {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (status, name, title) = self.kind.parts();
-        let kind = if name.is_empty() { "about:blank" } else { "urn:tollgate:problem:" };
-        ProblemBody {
-            kind: format_args!("{kind}{name}"),
-            title,
-            status: status.as_u16(),
-            detail: &self.detail,
-            violations: ViolationsBody::of(self),
-            omitted_violations: Some(self.violations.omitted).filter(|omitted| *omitted > 0),
-            known: self.known.as_ref(),
+/// Writes a fault of a configuration: line and column in its file from 1, and its correction. A
+/// fault of the command line begins with its flag.
+pub(in crate::http) fn write_fault(fault: &Fault, object: &mut Object<'_>) {
+    match fault.place {
+        Place::At { line, column } => {
+            object.value("line", &line);
+            object.value("column", &column);
+            object.value("detail", &fault.message);
         }
-        .serialize(serializer)
+        // The text of any other fault has its place, if it has one.
+        _ => object.value("detail", &fault.to_string()),
     }
 }
 
-#[derive(Serialize)]
-struct ProblemBody<'a> {
-    #[serde(rename = "type")]
-    kind: std::fmt::Arguments<'a>,
-    title: &'static str,
-    status: u16,
-    detail: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    violations: Option<ViolationsBody<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    omitted_violations: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    known: Option<&'a Vec<String>>,
-}
+impl Problem {
+    /// 400, and the connection closes: the request is malformed HTTP.
+    pub(in crate::http) fn malformed_http(detail: &'static str) -> Self {
+        Self::new(Kind::BAD_REQUEST, detail)
+    }
 
-/// Violations of a request, or faults of a configuration.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum ViolationsBody<'a> {
-    Request(&'a [Violation]),
-    Configuration(&'a [FaultBody<'static>]),
-}
+    /// 400: `detail` says where the JSON is malformed.
+    pub(in crate::http) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(Kind::MALFORMED_JSON, detail)
+    }
 
-impl<'a> ViolationsBody<'a> {
-    fn of(problem: &'a Problem) -> Option<Self> {
-        match (problem.violations.listed.as_slice(), problem.faults.as_slice()) {
-            ([], []) => None,
-            ([], faults) => Some(Self::Configuration(faults)),
-            (violations, _) => Some(Self::Request(violations)),
+    /// 401 or 403.
+    pub(in crate::http) fn refused(refused: Refused) -> Self {
+        let (kind, detail) = match refused {
+            Refused::NoToken => (Kind::UNAUTHORIZED, "send a token: Authorization: Bearer ..."),
+            Refused::UnknownToken => (Kind::UNAUTHORIZED, "the token is not known"),
+            Refused::NeedsAdmin => (Kind::FORBIDDEN, "this call needs an admin token, and this one is for checks"),
+            Refused::NoAdminTokens => (
+                Kind::FORBIDDEN,
+                "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
+                 operators on loopback (admin_listen) without tokens",
+            ),
+            Refused::Page => (
+                Kind::FORBIDDEN,
+                "a page in a browser may not make this call without a token: make it without Origin and Sec-Fetch-Site, \
+                 or name auth.admin_token_files and send a token",
+            ),
+        };
+        Self::new(kind, detail)
+    }
+
+    /// 404: no call has this path. `known` are the paths that a wrong one may mean.
+    pub(in crate::http) fn not_found(uri: &Uri, known: impl Iterator<Item = &'static str>) -> Self {
+        let path: String = uri.path().chars().take(200).collect();
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        let meant: String = parts.flat_map(|part| ["/", part]).collect();
+        Self::new(Kind::NOT_FOUND, format!("no call has the path {path}{}", did_you_mean(&meant, known)))
+    }
+
+    /// 408: the body was incomplete when its time was over.
+    pub(in crate::http) fn slow_body() -> Self {
+        Self::new(Kind::REQUEST_TIMEOUT, "send the whole body within 10 seconds")
+    }
+
+    /// 413: the body, or its declared length, exceeds `limit` bytes.
+    pub(in crate::http) fn too_large(limit: usize) -> Self {
+        Self::new(Kind::TOO_LARGE, format!("the body of this call may have up to {limit} bytes"))
+    }
+
+    /// 415: `detail` says what to send.
+    pub(in crate::http) fn unsupported_media_type(detail: impl Into<String>) -> Self {
+        Self::new(Kind::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
+    /// 503: the node is overloaded and decided nothing.
+    pub(in crate::http) fn overloaded() -> Self {
+        Self::new(Kind::OVERLOADED, "this node has as many calls in flight as it takes; ask again in a second")
+    }
+
+    /// 503: clients do not read their answers. The node has not decided the call, or has no room
+    /// for its long answer.
+    pub(in crate::http) fn unread() -> Self {
+        Self::new(
+            Kind::OVERLOADED,
+            "the clients of this node leave too many answers unread: read those of this connection first",
+        )
+    }
+
+    /// 422 with every fault of the file, or 409 if there is no file to reload.
+    pub(in crate::http) fn not_reloaded(error: &ReloadError) -> Self {
+        match error {
+            ReloadError::NoFile(_) => Self::new(Kind::NOTHING_TO_RELOAD, error.to_string()),
+            ReloadError::Faults(faults) => {
+                let faults: Vec<_> = faults.iter().cloned().collect();
+                let number = match faults.len() {
+                    1 => "1 fault".to_owned(),
+                    number => format!("{number} faults"),
+                };
+                let detail = format!("the running policies stay in force: {number}, see violations");
+                Self { faults, ..Self::new(Kind::INVALID_CONFIGURATION, detail) }
+            }
         }
     }
+}
+
+/// The router adds `Allow`.
+pub(in crate::http) async fn method_not_allowed(method: Method) -> Problem {
+    Problem::new(Kind::METHOD_NOT_ALLOWED, format!("{method} is not one of the methods in the Allow field"))
+}
+
+/// Both parts of a request, or the faults of both.
+pub(in crate::http) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Violations>) -> Result<(A, B), Problem> {
+    match (body, query) {
+        (Ok(body), Ok(query)) => Ok((body, query)),
+        (Ok(_), Err(violations)) => Err(Problem::invalid(violations)),
+        (Err(problem), Ok(_)) => Err(problem),
+        (Err(problem), Err(more)) => {
+            let mut violations = problem.into_violations()?;
+            violations.extend(more);
+            Err(Problem::invalid(violations))
+        }
+    }
+}
+
+/// A kind of failure: status, the last part of `type`, and title. Problems without a name say no
+/// more than their status (RFC 9457, 4.2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind(u16, &'static str, &'static str);
+
+impl Kind {
+    pub(super) const BAD_REQUEST: &'static Self = &Self(400, "", "Bad Request");
+    pub(super) const MALFORMED_JSON: &'static Self = &Self(400, "malformed-json", "The body is not JSON");
+    pub(super) const INVALID_REQUEST: &'static Self =
+        &Self(422, "invalid-request", "The request says something it may not say");
+    pub(super) const INVALID_CONFIGURATION: &'static Self =
+        &Self(422, "invalid-configuration", "The configuration has faults");
+    pub(super) const NOTHING_TO_RELOAD: &'static Self =
+        &Self(409, "nothing-to-reload", "There is no file to load again");
+    pub(super) const UNKNOWN_POLICY: &'static Self = &Self(404, "unknown-policy", "There is no policy of that name");
+    pub(super) const UNAUTHORIZED: &'static Self = &Self(401, "unauthorized", "The caller is not known");
+    pub(super) const FORBIDDEN: &'static Self = &Self(403, "forbidden", "The caller may not make this call");
+    pub(super) const NOT_FOUND: &'static Self = &Self(404, "not-found", "There is nothing at this path");
+    pub(super) const METHOD_NOT_ALLOWED: &'static Self =
+        &Self(405, "method-not-allowed", "This path does not take that method");
+    pub(super) const ID_REUSED: &'static Self = &Self(409, "id-reused", "The id stands for another cost");
+    pub(super) const REQUEST_TIMEOUT: &'static Self = &Self(408, "request-timeout", "The body did not arrive in time");
+    pub(super) const TOO_LARGE: &'static Self = &Self(413, "too-large", "The body is too large");
+    pub(super) const UNSUPPORTED_MEDIA_TYPE: &'static Self =
+        &Self(415, "unsupported-media-type", "The body is not application/json");
+    pub(super) const STORE_UNAVAILABLE: &'static Self = &Self(503, "store-unavailable", "The store gave no decision");
+    pub(super) const OVERLOADED: &'static Self = &Self(503, "overloaded", "Too many calls are in flight");
+    pub(super) const INTERNAL: &'static Self = &Self(500, "internal", "Tollgate has a bug");
 }

@@ -1,9 +1,7 @@
 //! The problems of checks that the engine rejects.
 
-use super::document::Problem;
-use super::kind::Kind;
-use super::suggest::did_you_mean;
-use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, member};
+use super::document::{Kind, Problem};
+use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, did_you_mean, member};
 use crate::config::Policies;
 use crate::engine::{CheckError, QuotaFault};
 
@@ -20,7 +18,7 @@ impl Problem {
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
-            CheckError::IdReused => Self::new(Kind::IdReused, error.to_string()),
+            CheckError::IdReused => Self::new(Kind::ID_REUSED, error.to_string()),
             CheckError::UnwantedQuotas => {
                 let detail =
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
@@ -31,7 +29,7 @@ impl Problem {
                 misfits.iter().for_each(|it| violations.note(|| quota_violation(it, at)));
                 Self::invalid(violations)
             }
-            CheckError::StoreUnavailable(_) => Self::new(Kind::StoreUnavailable, error.to_string()),
+            CheckError::StoreUnavailable(_) => Self::new(Kind::STORE_UNAVAILABLE, error.to_string()),
         }
     }
 
@@ -40,7 +38,7 @@ impl Problem {
         let mut problems = Problems::new(policies, 0);
         let problem = |(place, error): &(usize, CheckError)| {
             let mut problem = problems.of(*place, error);
-            if problem.kind == Kind::UnknownPolicy {
+            if problem.kind == Kind::UNKNOWN_POLICY {
                 let violation = Violation::new(format!("/checks/{place}/policy"), problem.detail.clone());
                 problem.violations.note(|| violation);
             }
@@ -49,7 +47,7 @@ impl Problem {
         let mut problems: Vec<Self> = refusals.iter().map(problem).collect();
         let mut violations = Violations::default();
         problems.iter_mut().for_each(|problem| violations.extend(std::mem::take(&mut problem.violations)));
-        if problems.iter().any(|problem| problem.kind == Kind::InvalidRequest) {
+        if problems.iter().any(|problem| problem.kind == Kind::INVALID_REQUEST) {
             return Self::invalid(violations);
         }
         // The other problems share one kind: unknown policies, or one check without a decision.
@@ -62,7 +60,7 @@ impl Problem {
         let hint = did_you_mean(name, names.clone().map(String::as_str));
         let known = Some(names.take(MAX_KNOWN).cloned().collect());
         let name: String = name.chars().take(MAX_NAME).collect();
-        Self { known, ..Self::new(Kind::UnknownPolicy, format!("the policy {name:?} is not configured{hint}")) }
+        Self { known, ..Self::new(Kind::UNKNOWN_POLICY, format!("the policy {name:?} is not configured{hint}")) }
     }
 }
 
@@ -83,7 +81,7 @@ impl<'a> Problems<'a> {
     pub(in crate::http) fn of(&mut self, place: usize, error: &CheckError) -> Problem {
         let short = match error {
             CheckError::IdReused | CheckError::StoreUnavailable(_) => None,
-            CheckError::UnknownPolicy(_) => Some(Problem::new(Kind::UnknownPolicy, "the policy is not configured")),
+            CheckError::UnknownPolicy(_) => Some(Problem::new(Kind::UNKNOWN_POLICY, "the policy is not configured")),
             CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
             CheckError::InvalidKey(_) | CheckError::UnwantedQuotas => Some(Problem::unlisted(1)),
         };

@@ -1,18 +1,17 @@
 //! The embedded store's data of one key: its quotas' states, its ids' records, and its last reset.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
-use crate::limit::bucket::Terms;
 use crate::limit::counter::Ticks;
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::{Quota, Rule};
+use crate::limit::quota::Quota;
 use crate::limit::refunds::{self, Receipt, is_tentative};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
@@ -29,14 +28,6 @@ const PORTION: usize = 2000;
 pub(super) struct KeyState {
     held: SmallVec<[Held; 1]>,
     notes: Option<Box<Notes>>,
-}
-
-/// A state, and the properties that identify its counter.
-#[derive(Debug)]
-struct Held {
-    rule: Rule,
-    window: Micros,
-    state: State,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +91,8 @@ impl KeyState {
     /// Copies the next portion of the log of `quota`. Returns false at the end, or if the quota has
     /// no log.
     pub(super) fn tell(&self, quota: &Quota, told: &mut Counting) -> bool {
-        let held = self.held.iter().find(|held| same_counter(quota, held.rule, held.window));
+        let counter = Counter::of(quota);
+        let held = self.held.iter().find(|held| held.counter == counter);
         match held.map(|held| &held.state) {
             Some(State::SlidingLog(log)) => log.tell(quota, told, PORTION),
             _ => false,
@@ -117,8 +109,8 @@ impl KeyState {
     /// The ticks of a policy that count at `now`, newest first.
     fn ticks(&self, policy: &Policy, now: Micros) -> Vec<(u64, u64)> {
         let Some(ticks) = Ticks::of(policy) else { return Vec::new() };
-        let own = |held: &&Held| same_counter(&policy.quotas[0], held.rule, held.window);
-        match self.held.iter().find(own).map(|held| &held.state) {
+        let counter = Counter::of(&policy.quotas[0]);
+        match self.held.iter().find(|held| held.counter == counter).map(|held| &held.state) {
             Some(State::SlidingCounter(counter)) => counter.listed(ticks, now),
             _ => Vec::new(),
         }
@@ -145,7 +137,9 @@ impl KeyState {
 
     /// Drops expired state.
     pub(super) fn sweep(&mut self, now: Micros) {
-        self.held.retain(|held| held.expires_at() > now);
+        // Buckets of one key expire together, as in Redis: a changed rate may match any of them.
+        let owes = self.held.iter().any(|held| held.is_bucket() && held.expires_at() > now);
+        self.held.retain(|held| held.expires_at() > now || owes && held.is_bucket());
         if let Some(notes) = &mut self.notes {
             notes.records.sweep(now);
             notes.reset = notes.reset.filter(|(_, until)| *until > now);
@@ -204,7 +198,7 @@ impl KeyState {
             return None;
         }
         let charged = &record.charged;
-        let place = |quota: &Quota| charged.iter().position(|held| same_counter(quota, held.rule, held.window));
+        let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
         let receipt = record.receipt(&policy.quotas, place);
         (!self.is_forgotten(receipt.at)).then_some(receipt)
     }
@@ -215,9 +209,8 @@ impl KeyState {
     }
 
     fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
-        for quota in &policy.quotas {
-            self.remove(quota);
-        }
+        let own: SmallVec<[Counter; 3]> = policy.quotas.iter().map(Counter::of).collect();
+        self.held.retain(|held| !own.iter().any(|own| own.is_reset_with(held.counter)));
         self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
         self.amended(policy, now, |_| 0)
     }
@@ -239,25 +232,51 @@ impl KeyState {
     /// counter. A reload may reorder, add or drop quotas, or change a limit. Counts that still have
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
+        if policy.algorithm == Algorithm::SlidingCounter {
+            return self.with_one(policy, now, rule);
+        }
         let quotas = &policy.quotas;
-        let is_counter = policy.algorithm == Algorithm::SlidingCounter;
-        // The quotas of a counter share its state.
-        let mut states: States = match is_counter {
-            true => smallvec![self.remove(&quotas[0]); quotas.len()],
-            false => quotas.iter().map(|quota| self.remove(quota)).collect(),
+        let mut missing = 0u8;
+        let found_or_new = |(place, quota): (usize, &Quota)| {
+            self.remove(quota).unwrap_or_else(|| {
+                missing |= 1 << place;
+                State::new(quota)
+            })
         };
+        let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
+        let lent = carry_over(&mut self.held, quotas, missing);
+        lent.iter().for_each(|(quota, held)| states[*quota] = held.carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
-        let held = |(quota, state): (&Quota, State)| Held { rule: quota.rule, window: quota.window, state };
-        let stored = if is_counter { 1 } else { quotas.len() };
-        let charged = quotas.iter().zip(states).take(stored).filter(|(_, state)| !state.is_new());
-        self.held.extend(charged.map(held));
+        let unchanged = lent.into_iter().filter(|(quota, _)| states[*quota].is_carried());
+        self.held.extend(unchanged.map(|(_, held)| held));
+        self.store(quotas, states);
         Taken { ruling, at: now, tentative }
     }
 
-    fn remove(&mut self, quota: &Quota) -> State {
-        let at = self.held.iter().position(|held| same_counter(quota, held.rule, held.window));
-        at.map_or_else(|| State::new(quota), |at| self.held.swap_remove(at).state)
+    /// The same for quotas that share one state.
+    fn with_one(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
+        let quotas = &policy.quotas;
+        let state = self.remove(&quotas[0]).unwrap_or_else(|| State::new(&quotas[0]));
+        let mut states: States = smallvec![state; quotas.len()];
+        let tentative = is_tentative(policy, &states, now);
+        let ruling = rule(&mut states);
+        states.truncate(1);
+        self.store(&quotas[..1], states);
+        Taken { ruling, at: now, tentative }
+    }
+
+    /// Stores the states that differ from new ones, and paid buckets beside others that owe.
+    fn store(&mut self, quotas: &[Quota], states: States) {
+        let owes = self.held.iter().any(Held::is_bucket) || states.iter().any(|state| !state.is_new());
+        let held = |(quota, state): (&Quota, State)| Held { counter: Counter::of(quota), state };
+        self.held.extend(quotas.iter().zip(states).map(held).filter(|held| held.is_kept(owes)));
+    }
+
+    fn remove(&mut self, quota: &Quota) -> Option<State> {
+        let counter = Counter::of(quota);
+        let at = self.held.iter().position(|held| held.counter == counter);
+        at.map(|at| self.held.swap_remove(at).state)
     }
 }
 
@@ -267,18 +286,6 @@ fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Me
         let charged = ruling.verdicts.iter().map(|verdict| verdict.allowed && verdict.cost > 0);
         let metas = metas.iter().zip(charged).filter(|(_, charged)| *charged).map(|(meta, _)| meta.as_ref());
         log.note(&metas.collect::<Vec<_>>());
-    }
-}
-
-/// A token bucket's window follows from its burst, which is a limit. So is a log's number of
-/// entries. A changed limit keeps its counter.
-fn same_counter(quota: &Quota, rule: Rule, window: Micros) -> bool {
-    match (rule, quota.rule) {
-        (Rule::TokenBucket(rate), Rule::TokenBucket(of)) => Terms::of(rate) == Terms::of(of),
-        (Rule::SlidingLog(_), Rule::SlidingLog(_)) => window == quota.window,
-        // All quotas share one counter.
-        (Rule::SlidingCounter(ticks), Rule::SlidingCounter(of)) => ticks.length() == of.length(),
-        _ => rule == quota.rule && window == quota.window,
     }
 }
 
@@ -292,19 +299,14 @@ fn decided_by(present: &Arc<Policy>, then: &[Quota]) -> Arc<Policy> {
     Arc::new(Policy { quotas: then.iter().map(told).collect(), ..Policy::clone(present) })
 }
 
-impl Held {
-    fn expires_at(&self) -> Micros {
-        let quota = Quota { name: String::new(), limit: NonZeroU64::MIN, window: self.window, rule: self.rule };
-        self.state.expires_at(&quota)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
     use std::time::Duration;
 
     use super::*;
     use crate::limit::key::Fingerprinter;
+    use crate::limit::quota::Rule;
 
     #[test]
     fn a_record_keeps_no_policy_with_its_lists() {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use super::{Done, Health, History, Meta, ShardReading, StoreError, Subject, Taken, Wanted, Work};
+use super::{Health, Meta, ShardReading, StoreError, Subject, Taken, Work};
 use crate::clock::Clock;
 use crate::config::RedisConfig;
 use crate::store::Generations;
@@ -39,22 +39,18 @@ mod router;
 
 mod topology;
 
-pub use lane::call::costs::first_part;
+pub use lane::call::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use protocol::address::Address;
-use router::Router;
+use protocol::keys;
+pub use router::RedisStore;
 use topology::Kind;
-
-/// The store on one or more Redis servers.
-#[derive(Debug, Clone)]
-pub struct RedisStore {
-    router: Router,
-}
 
 impl RedisStore {
     /// Starts to connect. Checks fail as unreachable until a connection exists. A server loses its
-    /// connection if it does not answer within `timeout`. The `workers` drive the lanes.
+    /// connection if it does not answer within `timeout`. The `workers` drive the lanes. In tests
+    /// `hand`, us, replaces the TIME of the servers.
     ///
     /// # Errors
     /// When a seed is no `redis://host:port`.
@@ -64,111 +60,66 @@ impl RedisStore {
         timeout: Duration,
         generations: Arc<Generations>,
         workers: Workers,
-    ) -> redis::RedisResult<Self> {
-        Self::open_by(config, clock, timeout, generations, workers, None)
-    }
-
-    /// The same for tests. If present, `hand` (us) replaces the TIME of the servers.
-    ///
-    /// # Errors
-    /// As [`RedisStore::open`].
-    pub fn open_by(
-        config: &RedisConfig,
-        clock: Clock,
-        timeout: Duration,
-        generations: Arc<Generations>,
-        workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
-        let shared =
-            Shared::new(config.credentials.clone(), &config.key_prefix, clock, timeout, generations, workers, hand);
-        Ok(Self { router: Router::new(topology::open(seeds, Arc::new(shared)), config.key_prefix.clone()) })
+        let (credentials, key_prefix) = (config.credentials.clone(), config.key_prefix.clone());
+        let shared = Shared::new(credentials, &key_prefix, clock, timeout, generations, workers, hand);
+        Ok(Self { topology: topology::open(seeds, Arc::new(shared)), key_prefix, moving: Arc::default() })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
     pub fn set_response_timeout(&self, response_timeout: Duration) {
-        self.router.topology.shared().set_response_timeout(response_timeout);
+        self.topology.shared().set_response_timeout(response_timeout);
     }
 
     /// Waits until the topology is known.
     pub async fn known(&self) {
-        self.router.topology.known().await;
+        self.topology.known().await;
     }
 
     /// Waits until all primaries are known and connected, so the first check of any key leaves at
     /// once. Policies with `durability: replica` have connections of their own, which their first
     /// check opens.
     pub async fn ready(&self) {
-        self.router.topology.ready().await;
+        self.topology.ready().await;
     }
 
     /// Returns the slot of a subject's key.
     pub fn slot(&self, subject: &Subject) -> u16 {
-        self.router.slot(subject)
+        keys::slot(&self.key_prefix, &subject.key)
     }
 
-    /// See [`super::Store::take`].
+    /// See [`super::Store::charge`].
     ///
     /// # Errors
     /// As there.
-    pub async fn take(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+    pub async fn charge(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         self.run(subject, Work::Take(costs.into()), metas).await?.taken()
-    }
-
-    /// See [`super::Store::run`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        self.router.run(subject, work, metas).await
-    }
-
-    /// See [`super::Store::history`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn history(&self, subject: &Subject, most: Duration) -> Result<History, StoreError> {
-        self.router.history(subject, most).await
-    }
-
-    /// See [`super::Store::ticks`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn ticks(&self, subject: &Subject) -> Result<Done, StoreError> {
-        self.router.ticks(subject).await
-    }
-
-    /// See [`super::Store::take_each`].
-    pub async fn take_each(&self, wanted: &[Wanted<'_>], tell: impl FnMut(usize, Result<Taken, StoreError>) + Send) {
-        self.router.take_each(wanted, tell).await;
     }
 
     /// See [`super::Store::health`]. The seeds represent the shards until the topology is known.
     pub fn health(&self) -> Health {
-        match self.router.topology.kind() {
+        match self.topology.kind() {
             Kind::Cluster => Health {
                 kind: "redis-cluster",
-                shards: self.router.topology.shards(),
-                slots_without_owner: self.router.topology.slots_without_owner(),
-                topology_age: self.router.topology.age(),
+                shards: self.topology.shards(),
+                slots_without_owner: self.topology.slots_without_owner(),
+                topology_age: self.topology.age(),
                 is_full: false,
             },
-            Kind::Single => Health { kind: "redis", shards: self.router.topology.shards(), ..Health::default() },
-            Kind::Unknown => {
-                Health { kind: "redis", shards: self.router.topology.unknown_shards(), ..Health::default() }
-            }
+            Kind::Single => Health { kind: "redis", shards: self.topology.shards(), ..Health::default() },
+            Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards(), ..Health::default() },
         }
     }
 
     /// Returns the readings of each shard; none until the topology is known.
     pub fn readings(&self) -> Vec<ShardReading> {
-        self.router.topology.readings()
+        self.topology.readings()
     }
 
     /// Returns how many checks each script call carried.
     pub fn checks_per_call(&self) -> Distribution {
-        self.router.topology.checks_per_call()
+        self.topology.checks_per_call()
     }
 }

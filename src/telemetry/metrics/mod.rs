@@ -28,7 +28,7 @@ macro_rules! metrics {
 
         impl Collector for $name {
             fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-                $(self.$field.encode(&mut encoder, $full, concat!($($help),+).trim())?;)*
+                $(encode(&self.$field, &mut encoder, $full, concat!($($help),+).trim())?;)*
                 Ok(())
             }
         }
@@ -106,46 +106,23 @@ metrics! {
 }
 
 /// The series of a metric.
-#[derive(Debug)]
-pub struct Family<V>(Vec<(Labels, V)>);
+pub type Family<V> = Vec<(Labels, V)>;
 
 /// Names and values, in order.
 pub type Labels = Vec<(&'static str, String)>;
 
-impl<V> Default for Family<V> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
+/// A metric without labels.
+pub fn single<V>(value: V) -> Family<V> {
+    vec![(Labels::new(), value)]
 }
 
-impl<V> From<V> for Family<V> {
-    /// A metric without labels.
-    fn from(value: V) -> Self {
-        Self(vec![(Labels::new(), value)])
-    }
-}
-
-impl<V> FromIterator<(Labels, V)> for Family<V> {
-    fn from_iter<I: IntoIterator<Item = (Labels, V)>>(series: I) -> Self {
-        Self(series.into_iter().collect())
-    }
-}
-
-impl<V> Extend<(Labels, V)> for Family<V> {
-    fn extend<I: IntoIterator<Item = (Labels, V)>>(&mut self, series: I) {
-        self.0.extend(series);
-    }
-}
-
-impl<V: Value> Family<V> {
-    fn encode(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, V::TYPE)?;
-        self.0.iter().try_for_each(|(labels, value)| match labels.is_empty() {
-            // A family would write empty braces here.
-            true => value.encode(&mut family),
-            false => value.encode(&mut family.encode_family(labels)?),
-        })
-    }
+fn encode<V: Value>(family: &Family<V>, encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str) -> fmt::Result {
+    let mut encoder = encoder.encode_descriptor(name, help, None, V::TYPE)?;
+    family.iter().try_for_each(|(labels, value)| match labels.is_empty() {
+        // A family would write empty braces here.
+        true => value.encode(&mut encoder),
+        false => value.encode(&mut encoder.encode_family(labels)?),
+    })
 }
 
 /// The value of a series.

@@ -2,30 +2,29 @@
 
 use std::fs;
 
-use super::{Metrics, Seconds};
+use super::{Metrics, Seconds, single};
 
 /// Ticks of /proc in a second, on every machine.
 const TICKS: f64 = 100.0;
 
 /// Adds the process metrics. Unreadable ones have no series.
 pub fn read(metrics: &mut Metrics) {
-    if let Some(stat) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
-        metrics.process_cpu = Seconds(stat.cpu / TICKS).into();
-        if let Some(boot) = fs::read_to_string("/proc/stat").ok().as_deref().and_then(boot_time) {
-            metrics.process_start_time = (boot + stat.started / TICKS).into();
+    let text = |path| fs::read_to_string(path).ok();
+    if let Some(stat) = text("/proc/self/stat").as_deref().and_then(Stat::parse) {
+        metrics.process_cpu = single(Seconds(stat.cpu / TICKS));
+        if let Some(boot) = text("/proc/stat").as_deref().and_then(boot_time) {
+            metrics.process_start_time = single(boot + stat.started / TICKS);
         }
     }
-    if let Some(resident) = fs::read_to_string("/proc/self/status").ok().as_deref().and_then(resident) {
-        metrics.process_resident_memory = resident.into();
+    if let Some(resident) = text("/proc/self/status").as_deref().and_then(resident) {
+        metrics.process_resident_memory = single(resident);
     }
-    if let Some(open) =
-        fs::read_dir("/proc/self/fd").ok().map(Iterator::count).and_then(|open| u32::try_from(open).ok())
-    {
+    if let Some(open) = fs::read_dir("/proc/self/fd").ok().and_then(|open| u32::try_from(open.count()).ok()) {
         // The listing itself has one descriptor open.
-        metrics.process_open_fds = f64::from(open.saturating_sub(1)).into();
+        metrics.process_open_fds = single(f64::from(open.saturating_sub(1)));
     }
-    if let Some(most) = fs::read_to_string("/proc/self/limits").ok().as_deref().and_then(max_fds) {
-        metrics.process_max_fds = most.into();
+    if let Some(most) = text("/proc/self/limits").as_deref().and_then(max_fds) {
+        metrics.process_max_fds = single(most);
     }
 }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use prometheus_client::registry::Registry;
 
-use super::{Labels, Metrics, process};
+use super::{Labels, Metrics, process, single};
 use crate::telemetry::log_queue::LOG;
 
 /// The content type of `GET /metrics`.
@@ -16,8 +16,8 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// All metrics, with those of the program and its process, one series per line.
 pub fn text(mut metrics: Metrics) -> String {
-    metrics.build_info = [(build_labels(), 1.0)].into_iter().collect();
-    metrics.log_lines_dropped = LOG.dropped().into();
+    metrics.build_info = vec![(build_labels(), 1.0)];
+    metrics.log_lines_dropped = single(LOG.dropped());
     process::read(&mut metrics);
     let mut registry = Registry::default();
     registry.register_collector(Box::new(metrics));

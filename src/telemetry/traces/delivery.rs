@@ -5,19 +5,17 @@
 //! down or slow costs only traces. The log reports it once, and reports its return once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use opentelemetry::Context;
 use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor};
 use tokio::runtime::Handle;
-use tokio::task::JoinError;
 
-use super::backlog::{Backlog, CountingProcessor};
-use super::settings::Settings;
-use super::{InvalidVariable, settings::Protocol};
+use super::settings::{InvalidVariable, Protocol, Settings};
 
 /// A processor that delivers to the endpoint of `settings`.
 ///
@@ -65,7 +63,10 @@ impl SpanExporter for Delivery {
         }
         let exporter = self.exporter.clone();
         let exported = self.runtime.spawn(async move { exporter.export(batch).await }).await;
-        let exported = exported.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(lost(&error))));
+        let exported = exported.unwrap_or_else(|error| {
+            let ended = "the node ended before it was answered".to_owned();
+            Err(OTelSdkError::InternalFailure(if error.is_cancelled() { ended } else { error.to_string() }))
+        });
         let failed = exported.is_err();
         match (&exported, self.failing.swap(failed, Ordering::Relaxed)) {
             (Err(error), false) => tracing::warn!(
@@ -94,7 +95,83 @@ impl SpanExporter for Delivery {
     }
 }
 
-/// The reason why an export has no answer.
-fn lost(error: &JoinError) -> String {
-    if error.is_cancelled() { "the node ended before it was answered".to_owned() } else { error.to_string() }
+/// Spans between their end and their delivery.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    /// The most spans that wait.
+    room: u64,
+    ended: AtomicU64,
+    taken: AtomicU64,
+    dropping: AtomicBool,
+}
+
+impl Backlog {
+    pub fn new(room: u64) -> Self {
+        Self { room, ended: AtomicU64::new(0), taken: AtomicU64::new(0), dropping: AtomicBool::new(false) }
+    }
+
+    /// Notes that this many spans are about to be delivered. Returns whether spans were dropped for
+    /// the first time since the queue last had room.
+    pub fn take(&self, spans: usize) -> bool {
+        let spans = spans as u64;
+        let taken = self.taken.fetch_add(spans, Ordering::Relaxed) + spans;
+        let waiting = self.ended.load(Ordering::Relaxed).saturating_sub(taken);
+        let dropped = waiting.saturating_sub(self.room);
+        self.taken.fetch_add(dropped, Ordering::Relaxed);
+        if dropped > 0 {
+            return !self.dropping.swap(true, Ordering::Relaxed);
+        }
+        if waiting < self.room / 2 {
+            self.dropping.store(false, Ordering::Relaxed);
+        }
+        false
+    }
+}
+
+/// The SDK's queue with a count of its spans. The SDK drops spans silently, so the count detects
+/// drops.
+#[derive(Debug)]
+pub(super) struct CountingProcessor {
+    pub queue: BatchSpanProcessor,
+    pub backlog: Arc<Backlog>,
+}
+
+impl SpanProcessor for CountingProcessor {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        self.queue.on_start(span, context);
+    }
+
+    fn on_end(&self, span: SpanData) {
+        self.backlog.ended.fetch_add(1, Ordering::Relaxed);
+        self.queue.on_end(span);
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.queue.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.queue.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.queue.set_resource(resource);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropping_is_told_when_it_begins() {
+        let backlog = Backlog::new(10);
+        let told = |ended: u64, taken| {
+            backlog.ended.fetch_add(ended, Ordering::Relaxed);
+            backlog.take(taken)
+        };
+        assert_eq!([told(14, 4), told(4, 4)], [false, false], "as many wait as there is room for");
+        assert_eq!([told(15, 4), told(15, 4)], [true, false], "it is told once");
+        assert_eq!([told(0, 4), told(0, 4), told(20, 4)], [false, false, true], "and again when it was over");
+    }
 }

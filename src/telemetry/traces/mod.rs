@@ -27,13 +27,7 @@ mod pairs;
 
 mod sampling;
 
-mod backlog;
-
 mod delivery;
-
-mod wall_time;
-
-mod keys;
 
 mod root;
 
@@ -51,7 +45,7 @@ pub use request::{Incoming, Request};
 pub use settings::{InvalidVariable, Settings};
 pub use store::{Call, StoreSpan, Waiting, called};
 
-use keys::KeyNames;
+use check_result::KeyNames;
 
 /// Longest time to deliver the last spans at the end.
 const LAST_DELIVERY: Duration = Duration::from_secs(2);
@@ -81,7 +75,7 @@ impl Tracing {
         let (keys, keep_denials) = (KeyNames::new(&settings), settings.keep_denials);
         let processor = delivery::processor(&settings)?;
         let provider = SdkTracerProvider::builder()
-            .with_sampler(sampling::Sampling::new(settings.sampler))
+            .with_sampler(sampling::Sampling(settings.sampler))
             .with_resource(settings.resource)
             .with_span_processor(processor)
             .build();

@@ -1,6 +1,7 @@
 //! The parts of a request: tasks, and the checks of a batch for one key.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use opentelemetry::context::FutureExt;
@@ -15,7 +16,7 @@ const PARTS: u32 = 64;
 
 /// Whether the current request is recorded.
 pub fn is_recorded() -> bool {
-    Context::map_current(|context| context.get::<Root>().is_some() && context.span().is_recording())
+    Context::map_current(|context| context.get::<Arc<Root>>().is_some() && context.span().is_recording())
 }
 
 /// Attaches `task`, which another task runs, to the current request.
@@ -30,7 +31,7 @@ pub struct Part(Option<Context>);
 /// Begins a part. The first 64 parts of a recorded request have spans of their own.
 pub fn part(checks: usize) -> Part {
     let context = Context::map_current(|context| {
-        let Root(root) = context.get::<Root>().filter(|_| context.span().is_recording())?;
+        let root = context.get::<Arc<Root>>().filter(|_| context.span().is_recording())?;
         if root.parts.fetch_add(1, Ordering::Relaxed) >= PARTS {
             return Some(Context::new());
         }

@@ -1,19 +1,19 @@
 //! The span of a request.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::context::FutureExt;
-use opentelemetry::propagation::{Extractor, TextMapPropagator};
-use opentelemetry::trace::{SpanKind, Status, TraceContextExt, Tracer};
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Instrument;
 
 use super::Tracing;
-use super::root::{Root, TailSample, status_attributes};
+use super::root::{Root, TailSample, WallTime, end, status_attributes};
 use super::sampling::{AlwaysRecord, fraction};
-use super::wall_time::WallTime;
 
 /// A request as it arrives.
 #[derive(Debug)]
@@ -92,7 +92,9 @@ impl Tracing {
 impl Incoming<'_> {
     /// The parent in the caller's header fields: W3C trace context.
     fn parent(&self) -> Context {
-        TraceContextPropagator::new().extract_with_context(&Context::new(), self)
+        let fields = [("traceparent", self.traceparent), ("tracestate", self.tracestate)];
+        let given = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+        TraceContextPropagator::new().extract_with_context(&Context::new(), &given.collect::<HashMap<_, _>>())
     }
 
     fn attributes(&self) -> Vec<KeyValue> {
@@ -112,20 +114,6 @@ impl Incoming<'_> {
     }
 }
 
-impl Extractor for Incoming<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        match key {
-            "traceparent" => self.traceparent,
-            "tracestate" => self.tracestate,
-            _ => None,
-        }
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        vec!["traceparent", "tracestate"]
-    }
-}
-
 impl Request {
     /// Runs the handler, and attaches its log lines and results to this request.
     pub async fn within<T>(&self, answering: impl Future<Output = T>) -> T {
@@ -134,14 +122,11 @@ impl Request {
 
     /// Ends with the HTTP status of the answer.
     pub fn end(self, status: u16) {
-        let Some(Root(root)) = self.context.get::<Root>() else { return };
+        let Some(root) = self.context.get::<Arc<Root>>() else { return };
         match &root.tail {
             None => self.context.span().set_attributes(status_attributes(status)),
             Some(tail) => root.tracing.keep(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), status),
         }
-        if status >= 500 {
-            self.context.span().set_status(Status::error(""));
-        }
-        self.context.span().end();
+        end(&self.context, status);
     }
 }

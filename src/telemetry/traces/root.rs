@@ -1,4 +1,5 @@
-//! The state of a request, in its context and in those of its parts.
+//! The state of a request, in its context and in those of its parts, and the wall clock of its
+//! spans.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
@@ -9,14 +10,12 @@ use opentelemetry::{Context, KeyValue};
 
 use super::Tracing;
 use super::sampling::{AlwaysRecord, fraction};
-use super::wall_time::WallTime;
+use crate::clock::{self, Clock, unix_micros};
+use crate::limit::time::Micros;
 
-/// The state of the whole request, in its context and in those of its parts.
-#[derive(Debug, Clone)]
-pub(super) struct Root(pub Arc<Inner>);
-
+/// The state of the whole request. Its context and those of its parts share it.
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct Root {
     pub tracing: Arc<Tracing>,
     pub wall_time: WallTime,
     pub parts: AtomicU32,
@@ -36,8 +35,8 @@ pub(super) struct TailSample {
 }
 
 impl Root {
-    pub(super) fn new(tracing: &Arc<Tracing>, wall_time: WallTime, tail: Option<Mutex<TailSample>>) -> Self {
-        Self(Arc::new(Inner { tracing: tracing.clone(), wall_time, parts: AtomicU32::new(0), tail }))
+    pub(super) fn new(tracing: &Arc<Tracing>, wall_time: WallTime, tail: Option<Mutex<TailSample>>) -> Arc<Self> {
+        Arc::new(Self { tracing: tracing.clone(), wall_time, parts: AtomicU32::new(0), tail })
     }
 }
 
@@ -48,6 +47,14 @@ pub(super) fn status_attributes(status: u16) -> Vec<KeyValue> {
         attributes.push(KeyValue::new("error.type", status.to_string()));
     }
     attributes
+}
+
+/// Ends the span of a request with its HTTP status.
+pub(super) fn end(context: &Context, status: u16) {
+    if status >= 500 {
+        context.span().set_status(Status::error(""));
+    }
+    context.span().end();
 }
 
 impl Tracing {
@@ -63,9 +70,21 @@ impl Tracing {
         let builder = builder.with_start_time(tail.started).with_attributes(attributes);
         let context = std::mem::take(&mut tail.parent).with_value(AlwaysRecord);
         let context = context.with_span(builder.start_with_context(&self.tracer, &context));
-        if status >= 500 {
-            context.span().set_status(Status::error(""));
-        }
-        context.span().end();
+        end(&context, status);
+    }
+}
+
+/// The wall clock minus the node's clock at the start of the request, us. The node's clock times
+/// checks and never steps. Traces of several machines align by the wall clock, which may be set.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WallTime(i64);
+
+impl WallTime {
+    pub(super) fn new(clock: &Clock) -> Self {
+        Self(unix_micros().cast_signed() - clock.now().cast_signed())
+    }
+
+    pub(super) fn at(self, instant: Micros) -> SystemTime {
+        clock::wall(instant.saturating_add_signed(self.0))
     }
 }

@@ -10,13 +10,7 @@ use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SamplingResult, Should
 pub(super) struct AlwaysRecord;
 
 #[derive(Debug, Clone)]
-pub(super) struct Sampling(Sampler);
-
-impl Sampling {
-    pub(super) fn new(sampler: Sampler) -> Self {
-        Self(sampler)
-    }
-}
+pub(super) struct Sampling(pub Sampler);
 
 impl ShouldSample for Sampling {
     fn should_sample(

@@ -1,5 +1,7 @@
 //! The spans of a check at the store: its wait in a lane, and the call that carried it.
 
+use std::sync::Arc;
+
 use opentelemetry::trace::{Link, SpanContext, SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 
@@ -41,8 +43,8 @@ impl StoreSpan {
     /// Begins a span `name`, if the current check is recorded.
     pub fn start(name: &'static str) -> Self {
         Self(Context::map_current(|context| {
-            let root = context.get::<Root>().filter(|_| context.span().is_recording())?;
-            let tracer = &root.0.tracing.tracer;
+            let root = context.get::<Arc<Root>>().filter(|_| context.span().is_recording())?;
+            let tracer = &root.tracing.tracer;
             let builder = tracer.span_builder(name);
             Some(context.with_span(builder.start_with_context(tracer, context)))
         }))
@@ -99,31 +101,31 @@ pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &Call<'_>
 impl Waiting {
     /// Records the time of the wait.
     fn sent(&mut self, call: &Call<'_>) {
-        let (Some(queued), Some(root)) = (self.queued.take(), self.context.get::<Root>()) else { return };
-        let tracer = &root.0.tracing.tracer;
-        let builder = tracer.span_builder("lane.wait").with_start_time(root.0.wall_time.at(queued));
+        let (Some(queued), Some(root)) = (self.queued.take(), self.context.get::<Arc<Root>>()) else { return };
+        let tracer = &root.tracing.tracer;
+        let builder = tracer.span_builder("lane.wait").with_start_time(root.wall_time.at(queued));
         let context = self.context.with_span(builder.start_with_context(tracer, &self.context));
-        context.span().end_with_timestamp(root.0.wall_time.at(call.sent));
+        context.span().end_with_timestamp(root.wall_time.at(call.sent));
     }
 }
 
 impl Call<'_> {
     fn record(&self, parent: &Context, checks: &[SpanContext]) -> Option<SpanContext> {
-        let root = parent.get::<Root>()?;
-        let tracer = &root.0.tracing.tracer;
+        let root = parent.get::<Arc<Root>>()?;
+        let tracer = &root.tracing.tracer;
         // A single check is the parent already, so it needs no link.
         let links = if checks.len() > 1 { checks } else { &[] };
         let builder = tracer
             .span_builder(format!("{} {}", self.operation, self.script))
             .with_kind(SpanKind::Client)
-            .with_start_time(root.0.wall_time.at(self.sent))
+            .with_start_time(root.wall_time.at(self.sent))
             .with_links(links.iter().cloned().map(|check| Link::new(check, Vec::new(), 0)).collect())
             .with_attributes(self.attributes());
         let context = parent.with_span(builder.start_with_context(tracer, parent));
         if self.error.is_some() {
             context.span().set_status(Status::error(""));
         }
-        context.span().end_with_timestamp(root.0.wall_time.at(self.ended));
+        context.span().end_with_timestamp(root.wall_time.at(self.ended));
         Some(context.span().span_context().clone())
     }
 

@@ -17,13 +17,13 @@ use crate::store::redis::connect::attempt::Attempt;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::preflight::prepare;
 use crate::store::redis::connect::questions::{self, bounded};
-use crate::store::redis::lane::channel::{LaneReceiver, LaneSender, Piece, channel};
-use crate::store::redis::lane::probe::probe;
+use crate::store::redis::lane::call::pipeline::End;
 use crate::store::redis::lane::queue::{QUEUE, Queue};
-use crate::store::redis::lane::session::{End, Session};
+use crate::store::redis::lane::session::{Session, probe};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::cluster_slots;
 use crate::store::redis::protocol::failure::Failure;
+use crate::store::redis::request::{LaneReceiver, LaneSender, Piece, channel};
 use crate::workers::Kind;
 
 /// The time limit of a connect and its first questions: at first, and after several failures. The
@@ -73,7 +73,7 @@ impl Driver {
                     (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
                     self.shard.set_connected(true);
                     let (receiver, queue) = (&mut self.receiver, &mut self.queue);
-                    let end = Session::new(connection, receiver, queue, &self.shard).run().await;
+                    let end = Session { connection, receiver, queue, shard: &self.shard }.run().await;
                     self.shard.set_connected(false);
                     match end {
                         End::Unwanted => return,

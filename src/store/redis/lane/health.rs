@@ -17,11 +17,8 @@ use crate::store::redis::protocol::keys;
 /// How long a server makes no charge before it is not up, us. Most failovers take less.
 pub const REFUSES: Micros = MICROS_PER_SECOND;
 
-/// Marks a shard without a known slot.
-const NO_SLOT: u32 = u32::MAX;
-
 /// The state of one shard, for all of its connections.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Charging {
     /// Since when it has made no charge that callers requested, us by this node's clock. 0 means
     /// that it makes charges.
@@ -32,23 +29,10 @@ pub struct Charging {
     refused: AtomicBool,
     /// Whether the log reports that it is down.
     is_logged: AtomicBool,
-    /// One of its slots.
+    /// One of its slots plus 1; 0 while none is known.
     slot: AtomicU32,
     /// The key of its probes, and the slot of that key.
     probe: Mutex<Option<(u16, Arc<str>)>>,
-}
-
-impl Default for Charging {
-    fn default() -> Self {
-        Self {
-            since: AtomicU64::new(0),
-            why: ArcSwapOption::empty(),
-            refused: AtomicBool::new(false),
-            is_logged: AtomicBool::new(false),
-            slot: AtomicU32::new(NO_SLOT),
-            probe: Mutex::default(),
-        }
-    }
 }
 
 impl Charging {
@@ -110,12 +94,13 @@ impl Charging {
 
     /// Notes one of its slots.
     pub fn own(&self, slot: u16) {
-        self.slot.store(u32::from(slot), Ordering::Relaxed);
+        self.slot.store(u32::from(slot) + 1, Ordering::Relaxed);
     }
 
     /// Returns the key that its probes write; none while no slot of the shard is known.
     pub fn probe(&self, prefix: &str) -> Option<Arc<str>> {
-        let slot = u16::try_from(self.slot.load(Ordering::Relaxed)).ok().filter(|slot| *slot < SLOTS)?;
+        let slot =
+            u16::try_from(self.slot.load(Ordering::Relaxed).checked_sub(1)?).ok().filter(|slot| *slot < SLOTS)?;
         let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, key)) = probe.as_ref().filter(|(of, _)| *of == slot) {
             return Some(key.clone());

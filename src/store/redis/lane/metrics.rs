@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::limit::time::Micros;
 use crate::store::StoreError;
-use crate::telemetry::instrument::{Count, Histogram, MICROS, SIZES, SPANS};
+use crate::telemetry::instrument::{Count, Histogram, MICROS, SPANS};
 use crate::telemetry::metrics::Distribution;
 
 /// Why a call was retried.
@@ -24,22 +24,8 @@ pub enum Retry {
     Alone,
 }
 
-impl Retry {
-    const ALL: [Self; 7] =
-        [Self::Moved, Self::Ask, Self::TryAgain, Self::NotNow, Self::NoScript, Self::Clock, Self::Alone];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Moved => "moved",
-            Self::Ask => "ask",
-            Self::TryAgain => "try_again",
-            Self::NotNow => "not_now",
-            Self::NoScript => "no_script",
-            Self::Clock => "clock",
-            Self::Alone => "alone",
-        }
-    }
-}
+/// The reasons in the order of [`Retry`], as named in the metrics.
+const RETRIES: [&str; 7] = ["moved", "ask", "try_again", "not_now", "no_script", "clock", "alone"];
 
 /// The metrics of one shard, which end with its lane.
 #[derive(Debug)]
@@ -49,7 +35,7 @@ pub struct ShardMetrics {
     /// All lanes share it.
     checks_per_call: Arc<Histogram>,
     errors: [Count; StoreError::KINDS.len()],
-    retries: [Count; Retry::ALL.len()],
+    retries: [Count; RETRIES.len()],
     /// Requests that the drivers have received and not sent yet.
     held: AtomicUsize,
 }
@@ -93,14 +79,9 @@ impl ShardMetrics {
 
     pub fn read(&self) -> ShardCounts {
         let errors = StoreError::KINDS.iter().zip(&self.errors).map(|(kind, count)| (*kind, count.total()));
-        let retries = Retry::ALL.iter().zip(&self.retries).map(|(why, count)| (why.name(), count.total()));
+        let retries = RETRIES.iter().zip(&self.retries).map(|(why, count)| (*why, count.total()));
         ShardCounts { calls: self.calls.read(MICROS), errors: errors.collect(), retries: retries.collect() }
     }
-}
-
-/// Creates the histogram that all lanes of a store share.
-pub fn checks_per_call() -> Arc<Histogram> {
-    Arc::new(Histogram::new(SIZES))
 }
 
 /// The counts of one shard.

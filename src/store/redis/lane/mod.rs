@@ -16,12 +16,11 @@ use smallvec::smallvec;
 use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::ShardReading;
-use crate::store::redis::lane::channel::{LaneSender, Piece};
 use crate::store::redis::lane::driver::Driver;
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
-use crate::store::redis::request::KeyRequest;
+use crate::store::redis::request::{KeyRequest, LaneSender, Piece};
 
 pub mod call;
 
@@ -29,13 +28,9 @@ pub mod metrics;
 
 pub mod shared;
 
-pub mod channel;
-
 pub mod health;
 
 mod driver;
-
-mod probe;
 
 mod queue;
 
@@ -154,7 +149,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config::Credentials;
-    use crate::store::redis::lane::channel::channel;
+    use crate::store::redis::request::channel;
     use crate::workers::Workers;
 
     #[test]

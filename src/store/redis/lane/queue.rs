@@ -12,7 +12,7 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
 use crate::store::redis::lane::call::key_batch::KeyBatch;
 use crate::store::redis::lane::metrics::ShardMetrics;
-use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::request::KeyRequest;
 
 /// The most requests that wait in a lane's channel, and the most in its queue. Further requests are
@@ -73,7 +73,7 @@ impl Queue {
 
     /// Dequeues the first batches with waiting callers, `most` at most. Marks their keys as in
     /// flight.
-    pub fn take(&mut self, most: usize) -> Vec<KeyBatch> {
+    pub fn dequeue(&mut self, most: usize) -> Vec<KeyBatch> {
         let (mut taken, mut weight) = (Vec::with_capacity(self.ready.len().min(most)), 0);
         while taken.len() < most
             && weight < WEIGHT
@@ -203,16 +203,16 @@ mod tests {
     fn requests_of_one_key_leave_together() {
         let (mut queue, _verdicts) = asked(&["a", "b", "a", "c", "b", "a"]);
         assert_eq!((queue.len(), queue.ready()), (6, 3));
-        assert_eq!(sizes(&queue.take(2)), [3, 2]);
+        assert_eq!(sizes(&queue.dequeue(2)), [3, 2]);
         assert_eq!((queue.len(), queue.ready()), (1, 1));
-        assert_eq!(sizes(&queue.take(2)), [1]);
+        assert_eq!(sizes(&queue.dequeue(2)), [1]);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
     }
 
     #[test]
     fn checks_wait_for_the_inflight_call_of_their_key() {
         let (mut queue, mut verdicts) = asked(&["a"]);
-        let first = queue.take(9);
+        let first = queue.dequeue(9);
         for _ in 0..3 {
             let (may_go, verdict) = put(&mut queue, "a");
             assert!(!may_go);
@@ -225,7 +225,7 @@ mod tests {
         queue.release(first[0].key());
         assert_eq!((queue.len(), queue.ready()), (4, 2));
         // No caller waits for the answer of b.
-        assert_eq!(sizes(&queue.take(9)), [3]);
+        assert_eq!(sizes(&queue.dequeue(9)), [3]);
         assert_eq!((queue.len(), queue.ready(), queue.keys.len()), (0, 0, 1));
         queue.release_all();
         assert!(queue.keys.is_empty());
@@ -239,12 +239,12 @@ mod tests {
             queue.add(KeyRequest { work, ..request });
             verdicts.push(verdict);
         }
-        let (first, waits) = (queue.take(2), queue.take(2));
+        let (first, waits) = (queue.dequeue(2), queue.dequeue(2));
         assert_eq!((sizes(&first), sizes(&waits)), (vec![2, 1], vec![]), "no more of a key goes out than may");
         assert_eq!((queue.len(), queue.ready()), (1, 0));
         assert!(!put(&mut queue, "a").0);
         queue.release(first[0].key());
-        assert_eq!(sizes(&queue.take(9)), [1]);
+        assert_eq!(sizes(&queue.dequeue(9)), [1]);
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
             queue.add(KeyRequest { work, ..request });
             verdicts.push(verdict);
         }
-        let order = queue.take(9);
+        let order = queue.dequeue(9);
         assert_eq!(sizes(&order), [1, 1, 3, 1, 1]);
         let is_once = |batch: &KeyBatch| matches!(batch.requests[0].work, Work::Once { .. });
         assert!([1, 4].iter().all(|place: &usize| is_once(&order[*place])));
@@ -271,11 +271,11 @@ mod tests {
             queue.add(KeyRequest { work, ..request });
             verdicts.push(verdict);
         }
-        let first = queue.take(1);
+        let first = queue.dequeue(1);
         assert!(matches!(first[0].requests[0].work, Work::Look(0)));
         verdicts.push(put(&mut queue, "a").1);
         queue.release(first[0].key());
-        assert_eq!(sizes(&queue.take(9)), [2]);
+        assert_eq!(sizes(&queue.dequeue(9)), [2]);
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
             queue.add(KeyRequest { work: look(), ..request });
             verdicts.push(verdict);
         }
-        assert_eq!(sizes(&queue.take(512)), [1; 100]);
+        assert_eq!(sizes(&queue.dequeue(512)), [1; 100]);
     }
 
     #[test]
@@ -298,12 +298,12 @@ mod tests {
         }
         queue.add(kept);
         assert_eq!(queue.len(), 5);
-        assert_eq!(sizes(&queue.take(1)), [1]);
-        assert_eq!(sizes(&queue.take(2)), [1], "the first two of a are wanted by nobody");
+        assert_eq!(sizes(&queue.dequeue(1)), [1]);
+        assert_eq!(sizes(&queue.dequeue(2)), [1], "the first two of a are wanted by nobody");
         assert_eq!((queue.len(), queue.ready()), (0, 0));
         let (mut queue, mut verdicts) = asked(&["a", "a", "a"]);
         verdicts.remove(1);
-        let taken = queue.take(9);
+        let taken = queue.dequeue(9);
         assert_eq!((taken[0].requests.len(), taken[0].costs.len(), queue.len()), (2, 2, 0));
     }
 
@@ -311,8 +311,8 @@ mod tests {
     fn pipelines_bound_the_server_time() {
         let keys: Vec<String> = (0..6).flat_map(|key| std::iter::repeat_n(key.to_string(), 1500)).collect();
         let (mut queue, _verdicts) = asked(&keys.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
-        assert_eq!(sizes(&queue.take(512)), [1000, 500, 1000, 500, 1000, 500]);
+        assert_eq!(sizes(&queue.dequeue(512)), [1000, 500, 1000, 500, 1000, 500]);
+        assert_eq!(sizes(&queue.dequeue(512)), [1000, 500, 1000, 500, 1000, 500]);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
     }
 
@@ -331,7 +331,7 @@ mod tests {
                 queue.add(KeyRequest { work: work.clone(), policy: policy.clone(), ..request });
                 verdicts.push(verdict);
             }
-            queue.take(512).len()
+            queue.dequeue(512).len()
         };
         // A portion of a log has at most 1000 metas. Each may be 280 bytes.
         assert_eq!(together(Work::ReadLog(0), 1_000_000), 5);
@@ -351,13 +351,13 @@ mod tests {
     #[test]
     fn requests_behind_lost_calls_are_released() {
         let (mut queue, mut verdicts) = asked(&["a", "b"]);
-        let lost = queue.take(9);
+        let lost = queue.dequeue(9);
         verdicts.push(put(&mut queue, "a").1);
         verdicts.push(put(&mut queue, "c").1);
         drop(lost);
         queue.release_all();
         assert_eq!((queue.len(), queue.ready(), queue.keys.len()), (2, 2, 2));
-        assert_eq!(sizes(&queue.take(9)), [1, 1]);
+        assert_eq!(sizes(&queue.dequeue(9)), [1, 1]);
     }
 
     #[test]
@@ -368,6 +368,6 @@ mod tests {
         let told: Vec<_> = verdicts.iter_mut().map(oneshot::Receiver::try_recv).collect();
         assert!(told.iter().all(|told| matches!(told, Ok(Err(NotExecuted::TryAgain)))), "{told:?}");
         verdicts.push(put(&mut queue, "a").1);
-        assert_eq!(sizes(&queue.take(9)), [1]);
+        assert_eq!(sizes(&queue.dequeue(9)), [1]);
     }
 }

@@ -32,10 +32,6 @@ impl Unconfirmed {
         Self { request, answer, until }
     }
 
-    fn confirm(self) {
-        self.request.reply_to.send(Ok(self.answer));
-    }
-
     fn give_up(self) {
         self.request.reply_to.send(Err(StoreError::NoReplicaAck.into()));
     }
@@ -110,7 +106,7 @@ pub async fn confirm<F: Future<Output = AckStatus>>(
             None => {}
             Some(AckStatus::Replicas(0)) => wait_for_ack.set(again(last)),
             Some(AckStatus::Replicas(_)) => {
-                charged.into_iter().for_each(Unconfirmed::confirm);
+                charged.into_iter().for_each(|charge| charge.request.reply_to.send(Ok(charge.answer)));
                 return false;
             }
             Some(failed) => {

@@ -8,6 +8,9 @@
 //!
 //! A key with a call in flight waits for it, even when another pipeline may leave. A hot key thus
 //! costs its primary one call per round trip, however many callers ask.
+//!
+//! Beside its calls, a lane asks whether a refusing shard writes again, and whether the server
+//! evicts keys.
 
 use std::time::Duration;
 
@@ -15,18 +18,19 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use crate::deadline::within;
-use crate::limit::key::Fingerprint;
+use crate::limit::policy::Durability;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::connect::questions;
-use crate::store::redis::lane::call::pipeline::{Ended, Pipeline};
-use crate::store::redis::lane::channel::{LaneReceiver, Piece};
-use crate::store::redis::lane::probe::{probe_while_down, watch_eviction};
+use crate::store::redis::connect::preflight::check_eviction;
+use crate::store::redis::connect::questions::{self, bounded};
+use crate::store::redis::lane::call::pipeline::{End, Pipeline};
 use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::shard::Shard;
+use crate::store::redis::protocol::failure::{Failure, Kind};
+use crate::store::redis::request::{LaneReceiver, Piece};
 
 /// The most requests accepted at once, not counting the rest of the last piece.
-const TAKEN_IN: usize = 4096;
+const ENQUEUED: usize = 4096;
 
 /// The most batches in one pipeline.
 const KEY_BATCHES: usize = 512;
@@ -48,6 +52,12 @@ const FRESH: Micros = MICROS_PER_MILLI;
 
 /// How long a lane may be idle before its server must prove that it answers.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// The interval of probes to a shard that is down.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// How many probes apart a connection checks whether its server evicts keys.
+const EVICTION: u64 = 60;
 
 /// Decides whether a pipeline waits for more requests.
 #[derive(Debug, Default)]
@@ -71,44 +81,24 @@ impl Coalescer {
 
 /// The send loop over one connection.
 pub struct Session<'a> {
-    connection: Connection,
-    receiver: &'a mut LaneReceiver,
-    queue: &'a mut Queue,
-    shard: &'a Shard,
+    pub connection: Connection,
+    pub receiver: &'a mut LaneReceiver,
+    pub queue: &'a mut Queue,
+    pub shard: &'a Shard,
 }
 
-/// Why the session ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// All senders are gone.
-    Unwanted,
-    /// The connection broke.
-    Broken,
-    /// The server is a replica now. Its address may lead to the new primary.
-    Demoted,
-    /// The connection exists, but the server does not answer.
-    Silent,
-    /// The connection broke before its first answer.
-    Useless,
-}
-
-impl<'a> Session<'a> {
-    pub fn new(connection: Connection, receiver: &'a mut LaneReceiver, queue: &'a mut Queue, shard: &'a Shard) -> Self {
-        Self { connection, receiver, queue, shard }
-    }
-
+impl Session<'_> {
     /// Sends requests to the server. Calls in flight at its end are dropped, and their outcome is
     /// unknown.
     pub async fn run(mut self) -> End {
         let (shard, connected) = (self.shard, self.shard.now());
         let (mut in_flight, at_once) = (FuturesUnordered::new(), IN_FLIGHT[shard.durability as usize]);
         let mut coalescer = Coalescer::default();
-        let mut looking = Box::pin(watch_eviction(self.connection.clone(), shard));
-        let mut probing = Box::pin(probe_while_down(self.connection.clone(), shard));
+        let mut watching = Box::pin(watch(self.connection.clone(), shard));
         // Keys waited for calls of the previous connection, which are no longer in flight.
         self.queue.release_all();
         loop {
-            let (idle, room) = (in_flight.is_empty(), TAKEN_IN.min(QUEUE.saturating_sub(self.queue.len())));
+            let (idle, room) = (in_flight.is_empty(), ENQUEUED.min(QUEUE.saturating_sub(self.queue.len())));
             let is_due = in_flight.len() < at_once && self.queue.ready() > 0;
             if is_due && (room == 0 || self.queue.ready() >= KEY_BATCHES || coalescer.is_over(shard.now())) {
                 // A call in flight would reveal a broken connection.
@@ -116,7 +106,8 @@ impl<'a> Session<'a> {
                     return broken(shard, connected);
                 }
                 if let Some(pipeline) = self.next_pipeline(room) {
-                    in_flight.push(carry(pipeline, self.connection.clone(), shard));
+                    let (connection, keys) = (self.connection.clone(), pipeline.keys());
+                    in_flight.push(async move { (pipeline.exchange(connection, shard).await, keys) });
                 }
                 coalescer = Coalescer::default();
                 continue;
@@ -124,21 +115,21 @@ impl<'a> Session<'a> {
             self.queue.note(&shard.metrics);
             tokio::select! {
                 biased;
-                Some(Carried { ended, keys: answered }) = in_flight.next(), if !idle => match ended {
-                    Ended::Sound => answered.into_iter().for_each(|key| self.queue.release(key)),
-                    Ended::Broken => return broken(shard, connected),
-                    Ended::Demoted => {
+                Some((end, answered)) = in_flight.next(), if !idle => match end {
+                    None => answered.into_iter().for_each(|key| self.queue.release(key)),
+                    Some(End::Broken) => return broken(shard, connected),
+                    Some(End::Demoted) => {
                         while in_flight.next().await.is_some() {}
                         return End::Demoted;
                     }
-                    Ended::Silent => return End::Silent,
+                    Some(end) => return end,
                 },
                 requests = self.receiver.recv(), if in_flight.len() < at_once && room > 0 => {
                     let Some(requests) = requests else {
                         while in_flight.next().await.is_some() {}
                         return End::Unwanted;
                     };
-                    if self.take_in(Some(requests), room) {
+                    if self.enqueue(Some(requests), room) {
                         coalescer.more(shard.now());
                     }
                 }
@@ -148,8 +139,7 @@ impl<'a> Session<'a> {
                         return end;
                     }
                 }
-                () = &mut looking => {}
-                () = &mut probing => {}
+                () = &mut watching => {}
             }
         }
     }
@@ -157,14 +147,14 @@ impl<'a> Session<'a> {
     /// Returns the next pipeline, unless no caller waits for it. Up to `room` newly arrived
     /// requests merge with queued ones for the same keys.
     fn next_pipeline(&mut self, room: usize) -> Option<Pipeline> {
-        self.take_in(None, room);
-        let batches = self.queue.take(KEY_BATCHES);
+        self.enqueue(None, room);
+        let batches = self.queue.dequeue(KEY_BATCHES);
         (!batches.is_empty()).then(|| Pipeline::of(batches, self.shard))
     }
 
     /// Queues `first` and later requests until `room` more are queued. Returns whether any may be
     /// sent.
-    fn take_in(&mut self, first: Option<Piece>, room: usize) -> bool {
+    fn enqueue(&mut self, first: Option<Piece>, room: usize) -> bool {
         let (full, mut may_go) = (self.queue.len() + room, false);
         let mut next = first;
         while self.queue.len() < full
@@ -196,13 +186,35 @@ fn broken(shard: &Shard, connected: Micros) -> End {
     if shard.heard_since(connected) { End::Broken } else { End::Useless }
 }
 
-/// How a pipeline ended, and its keys.
-struct Carried {
-    ended: Ended,
-    keys: Vec<Fingerprint>,
+/// Probes the shard while it is connected and makes no charges, and warns when the server starts to
+/// evict keys. The loop never ends. Only one lane of a shard probes.
+async fn watch(mut connection: Connection, shard: &Shard) {
+    for turn in 1_u64.. {
+        tokio::time::sleep(PROBE).await;
+        // Other code detects a server that does not answer.
+        if shard.durability == Durability::Primary && shard.is_refusing() {
+            shard.log_down();
+            let _ = bounded(shard.silence_limit(), probe(&mut connection, shard)).await;
+        }
+        if turn.is_multiple_of(EVICTION) {
+            let asked = check_eviction(&mut connection, &shard.address, &shard.preflight);
+            let _ = bounded(shard.silence_limit(), asked).await;
+        }
+    }
 }
 
-async fn carry(pipeline: Pipeline, connection: Connection, shard: &Shard) -> Carried {
-    let keys = pipeline.keys();
-    Carried { ended: pipeline.exchange(connection, shard).await, keys }
+/// Asks the server to write, and notes whether it does.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Failure> {
+    let key = shard.charging.probe(&shard.shared.prefix);
+    match questions::probe(connection, key.as_deref()).await {
+        Ok(()) if key.is_some() => shard.accept_probe(),
+        Ok(()) => {}
+        Err(failure) if failure.kind == Kind::Moved => shard.shared.request_refresh(),
+        Err(failure) if failure.is_told() => shard.charging.explain(&failure),
+        Err(failure) => return Err(failure),
+    }
+    Ok(())
 }

@@ -16,9 +16,8 @@ use crate::store::redis::lane::health::Charging;
 use crate::store::redis::lane::metrics::ShardMetrics;
 use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
-use crate::store::redis::protocol::check::Declared;
+use crate::store::redis::protocol::check::{Declared, TOLERANCE};
 use crate::store::redis::protocol::failure::Failure;
-use crate::store::redis::protocol::quota_args::TOLERANCE;
 use crate::telemetry::limiter::Limiter;
 
 /// How long each key has a call of its own after a shared call failed, us. Most slots have moved by
@@ -131,20 +130,18 @@ impl Shard {
 
     /// Notes that it has made a charge.
     pub fn accept(&self) {
-        if self.charging.accept() {
-            self.log_up();
-        }
+        self.log_up(self.charging.accept());
     }
 
     /// Notes that a probe has written.
     pub fn accept_probe(&self) {
-        if self.charging.accept_probe() {
-            self.log_up();
-        }
+        self.log_up(self.charging.accept_probe());
     }
 
-    fn log_up(&self) {
-        tracing::info!(shard = %self.address, "the shard is up: it makes charges again");
+    fn log_up(&self, was_down: bool) {
+        if was_down {
+            tracing::info!(shard = %self.address, "the shard is up: it makes charges again");
+        }
     }
 
     /// Logs, once, that it is down.
@@ -154,11 +151,6 @@ impl Shard {
             let reason = why.as_ref().map(|why| why.for_log()).unwrap_or_default();
             tracing::warn!(shard = %self.address, %reason, "the shard is down: it makes no charges");
         }
-    }
-
-    /// Returns the key that its probes write.
-    pub fn probe(&self) -> Option<Arc<str>> {
-        self.charging.probe(&self.shared.prefix)
     }
 
     pub fn set_cluster(&self, cluster: bool) {

@@ -12,8 +12,7 @@ use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::time::{Micros, micros};
 use crate::store::Generations;
-use crate::store::redis::lane::metrics::checks_per_call;
-use crate::telemetry::instrument::Histogram;
+use crate::telemetry::instrument::{Histogram, SIZES};
 use crate::workers::Workers;
 
 #[derive(Debug)]
@@ -49,22 +48,18 @@ impl Shared {
         workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> Self {
-        let (checks_per_call, refresh, none) = (checks_per_call(), Notify::new(), AtomicU64::new(0));
-        let (ids, prefix) = (ArcSwap::default(), prefix.into());
-        let shared = Self {
+        Self {
             clock,
             workers,
             credentials,
-            prefix,
-            response_timeout: none,
+            prefix: prefix.into(),
+            response_timeout: AtomicU64::new(micros(response_timeout)),
             generations,
-            checks_per_call,
-            ids,
-            refresh,
+            checks_per_call: Arc::new(Histogram::new(SIZES)),
+            ids: ArcSwap::default(),
+            refresh: Notify::new(),
             hand,
-        };
-        shared.set_response_timeout(response_timeout);
-        shared
+        }
     }
 
     /// Requests a new topology soon.

@@ -13,14 +13,24 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::call::{By, Call, runs};
-use super::quota_args::{QuotaArgs, Quotas, common};
-use super::reply::{Reply, is_corrupt, opened};
+use super::pairs::{self, pair_kind};
+use super::reply::{EXACT, Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
-use super::windows::window_kind;
+use super::windows::{self, window_kind};
+use super::{counters, log, operations};
+use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::time::Micros;
+use crate::limit::quota::{Anchor, Quota, Rule};
+use crate::limit::refunds::{Entry, Receipt, charge, is_tentative};
+use crate::limit::state::State;
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::limit::window::Grid;
-use crate::store::Done;
+use crate::store::{Done, Taken, Work};
+
+/// How far the shard's clock may differ from the caller's estimate, us. TIME decides, and the
+/// caller knows it only roughly. A call therefore carries every calendar window that TIME may
+/// choose. Outside these bounds, the script decides nothing.
+pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// Whether a call declares its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,26 +40,31 @@ pub enum Declared {
     No,
 }
 
-/// Builds the command for one or more checks by the same script. `now` is the expected TIME of the
-/// shard, us. Tests replace TIME by `time`.
+/// Builds the command for one or more checks by the same script, or for one other operation. `now`
+/// is the expected TIME of the shard, us. Tests replace TIME by `time`.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-    let told: SmallVec<[QuotaArgs; 1]> = calls.iter().map(|call| QuotaArgs::of(call.policy, now)).collect();
-    let (from, to) = common(told.iter().map(|told| told.bounds));
+    let mut numbers = Numbers { bytes: SmallVec::new(), from: 0, to: EXACT };
+    numbers.push([0, EXACT, time.unwrap_or(0), calls.len() as u64]);
+    calls.iter().for_each(|call| numbers.push_check(call, now));
+    numbers.set(0, numbers.from);
+    numbers.set(8, numbers.to);
     let mut cmd = begin(by, ScriptId::of(calls[0].policy, calls[0].work));
-    let mut numbers = Numbers::default();
-    numbers.push([from as f64, to as f64, time.unwrap_or(0) as f64, calls.len() as f64]);
-    for (call, told) in calls.iter().zip(&told) {
-        numbers.push_check(call, told);
-    }
     let name_all = |cmd: &mut Cmd| calls.iter().for_each(|call| _ = cmd.arg(call.tag.counts(call.policy)));
-    match declared {
-        Declared::Yes => {
+    match (calls, declared) {
+        ([call], _) => {
+            let more = operations::keys(call);
+            cmd.arg(1 + more.len());
+            name_all(&mut cmd);
+            cmd.arg(&more[..]).arg(&numbers.bytes[..]);
+            operations::arguments(call, &mut cmd);
+        }
+        (_, Declared::Yes) => {
             cmd.arg(calls.len());
             name_all(&mut cmd);
-            cmd.arg(&numbers.0[..]);
+            cmd.arg(&numbers.bytes[..]);
         }
-        Declared::No => {
-            cmd.arg(0).arg(&numbers.0[..]);
+        (_, Declared::No) => {
+            cmd.arg(0).arg(&numbers.bytes[..]);
             name_all(&mut cmd);
         }
     }
@@ -68,59 +83,108 @@ pub fn replies(calls: &[Call<'_>], value: &Value) -> SmallVec<[Reply; 1]> {
 
 /// Reads the result of the next check and removes it from `rest`.
 fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
-    let said = match rest.first()? {
-        Value::Nil => {
-            rest.split_off_first();
-            return Some(Reply::Undecided);
-        }
-        said if is_corrupt(said) => {
-            rest.split_off_first();
-            return Some(Reply::corrupt_state());
-        }
-        Value::Array(told) => {
-            rest.split_off_first();
-            told
-        }
-        _ => rest.split_off(..values_told(call.policy))?,
+    let count = match (rest.first()?, call.policy.algorithm) {
+        (Value::Nil | Value::Array(_), _) => 1,
+        (value, _) if is_corrupt(value) => 1,
+        // Windows with room return one count each.
+        (_, Algorithm::SlidingWindow) => call.policy.quotas.len(),
+        (_, Algorithm::FixedWindow | Algorithm::TokenBucket) => 1,
+        (_, Algorithm::SlidingLog | Algorithm::SlidingCounter) => rest.len(),
     };
-    Some(Reply::Done(Done::Taken(call.taken(time, said)?.0)))
+    let said = match rest.split_off(..count)? {
+        [Value::Nil] => return Some(Reply::Undecided),
+        [value] if is_corrupt(value) => return Some(Reply::corrupt_state()),
+        [Value::Array(told)] => told,
+        said => said,
+    };
+    let (taken, receipt) = taken(call, time, said)?;
+    Some(Reply::Done(match call.work {
+        Work::Reserve { .. } => Done::Reserved(taken, receipt),
+        _ => Done::Taken(taken),
+    }))
 }
 
-/// Returns the number of values for a check that is not a list. Windows with room return one count
-/// each; pairs return one state.
-fn values_told(policy: &Policy) -> usize {
-    if policy.algorithm == Algorithm::SlidingWindow { policy.quotas.len() } else { 1 }
+/// Returns the verdicts on the costs, and the receipt of a reservation that was made.
+fn taken(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<(Taken, Option<Receipt>)> {
+    let quotas = &call.policy.quotas;
+    let mut rest = values;
+    if call.policy.algorithm == Algorithm::SlidingWindow {
+        let (counted, state) = values.split_at_checked(quotas.len())?;
+        if state.is_empty() {
+            let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
+            let ruling = decide_roomy(call.policy, &counted, time, call.costs)?;
+            // Every cost was charged, and sliding windows identify a charge by its instant.
+            let entries = || quotas.iter().map(|_| Some(Entry::default())).collect();
+            let receipt = match call.work {
+                Work::Reserve { cost, .. } => Some(Receipt { at: time, cost: *cost, entries: entries() }),
+                _ => None,
+            };
+            return Some((Taken { ruling, at: time, tentative: false }, receipt));
+        }
+        rest = state;
+    }
+    let mut states = states(call.policy, time, rest)?;
+    let tentative = is_tentative(call.policy, &states, time);
+    let (ruling, receipt) = match call.work {
+        Work::Look(cost) => (look(call.policy, &states, time, *cost), None),
+        Work::Reserve { cost, hold } => charge(call.policy, &mut states, time, *cost, time + hold),
+        _ => (decide(call.policy, &mut states, time, call.costs), None),
+    };
+    Some((Taken { ruling, at: time, tentative }, receipt))
+}
+
+/// Reads the states from the reply to a call that was decided at `time`, us. Each quota of `policy`
+/// has one.
+pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
+    match policy.algorithm {
+        Algorithm::SlidingWindow => windows::states(policy, time, values),
+        Algorithm::FixedWindow | Algorithm::TokenBucket => pairs::states(policy, time, values),
+        Algorithm::SlidingLog => log::digests(policy, values),
+        Algorithm::SlidingCounter => counters::states(policy, time, values),
+    }
 }
 
 /// Numbers as scripts unpack them: doubles, which are exact below 2^53.
-#[derive(Default)]
-struct Numbers(SmallVec<[u8; 160]>);
+struct Numbers {
+    bytes: SmallVec<[u8; 160]>,
+    /// The bounds of TIME within which the numbers suffice, us.
+    from: Micros,
+    to: Micros,
+}
 
 impl Numbers {
-    fn push<const COUNT: usize>(&mut self, numbers: [f64; COUNT]) {
-        numbers.map(f64::to_le_bytes).iter().for_each(|bytes| self.0.extend_from_slice(bytes));
+    fn push<const COUNT: usize>(&mut self, numbers: [u64; COUNT]) {
+        let doubles = numbers.map(|number| (number as f64).to_le_bytes());
+        doubles.iter().for_each(|bytes| self.bytes.extend_from_slice(bytes));
     }
 
-    /// Appends the numbers of one check.
-    fn push_check(&mut self, call: &Call<'_>, told: &QuotaArgs) {
-        let start = self.0.len();
-        self.push([0.0]);
-        match &told.quotas {
-            Quotas::Windows => self.push_windows(call),
-            Quotas::Pairs(pairs) => pairs.iter().for_each(|pair| self.push(pair.map(|number| number as f64))),
-        }
-        for (cost, times) in runs(call.costs) {
-            self.push([cost as f64, times as f64]);
-        }
+    /// Replaces the number at a place.
+    fn set(&mut self, place: usize, number: u64) {
+        self.bytes[place..place + 8].copy_from_slice(&(number as f64).to_le_bytes());
+    }
+
+    /// Appends the numbers of one call.
+    fn push_check(&mut self, call: &Call<'_>, now: Micros) {
+        let start = self.bytes.len();
+        self.push([0]);
+        call.policy.quotas.iter().for_each(|quota| self.push_quota(quota, now));
+        runs(call.costs).for_each(|(cost, times)| self.push([cost, times as u64]));
         // The first number is the place where the script reads on, counted from 1.
-        let ends = (self.0.len() + 1) as f64;
-        self.0[start..start + 8].copy_from_slice(&ends.to_le_bytes());
+        self.set(start, self.bytes.len() as u64 + 1);
     }
 
-    fn push_windows(&mut self, call: &Call<'_>) {
-        for quota in &call.policy.quotas {
-            let bucket = Grid::new(quota.window).bucket();
-            self.push([bucket as f64, quota.limit.get() as f64, window_kind(quota) as f64]);
+    fn push_quota(&mut self, quota: &Quota, now: Micros) {
+        let limit = quota.limit.get();
+        if quota.rule == Rule::SlidingWindow {
+            return self.push([Grid::new(quota.window).bucket(), limit, window_kind(quota)]);
         }
+        let [a, b] = pair_kind(quota);
+        let Rule::FixedWindow(Anchor::Calendar(calendar)) = quota.rule else {
+            return self.push([a, b, limit, 0, 0, 0]);
+        };
+        let window = calendar.window(now.saturating_sub(TOLERANCE));
+        let next = calendar.window(window.end);
+        (self.from, self.to) = (self.from.max(window.start), self.to.min(next.end - 1));
+        self.push([a, b, limit, window.start, window.end, next.end]);
     }
 }

@@ -11,11 +11,11 @@ use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::call::{By, Call, runs};
+use super::check::TOLERANCE;
 use super::keys::Tag;
-use super::quota_args::TOLERANCE;
+use super::operations;
 use super::reply::{EXACT, Reply, text, unsigned};
 use super::sources::{ScriptId, begin};
-use super::{idempotency, refunds};
 use crate::limit::counter::{Count, DEFAULT_TICK, SlidingCounter, Ticks};
 use crate::limit::decision::decide;
 use crate::limit::policy::Policy;
@@ -35,7 +35,7 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     let window = if *call.work == Work::Reset { ticks.life() } else { ticks.longest() };
     let (early, late) = (ticks.at(now.saturating_sub(TOLERANCE)), ticks.at(now + TOLERANCE));
     let named = early.saturating_sub(ticks.before(window))..=late + ticks.ahead();
-    let more_keys: SmallVec<[String; 2]> = idempotency::key(call).into_iter().chain(refunds::key(call)).collect();
+    let more_keys = operations::keys(call);
     let mut cmd = begin(by, ScriptId::of(call.policy, call.work));
     cmd.arg(2 + (named.end() - named.start() + 1) as usize + more_keys.len())
         .arg(hold(call.tag, call.policy))
@@ -51,8 +51,7 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     }
     runs(call.costs).for_each(|(cost, times)| numbers.push([cost, times as u64]));
     cmd.arg(&numbers.0[..]);
-    idempotency::arguments(call, &mut cmd);
-    refunds::arguments(call, &mut cmd);
+    operations::arguments(call, &mut cmd);
     cmd
 }
 

@@ -13,13 +13,10 @@ use crate::limit::bucket::Terms;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::slot::SLOTS;
-use crate::limit::time::{Micros, span_in_units, span_text};
+use crate::limit::time::{span_in_units, span_text};
 
 /// The longest key that appears unhashed, in bytes.
 const WRITTEN_OUT: usize = 128;
-
-/// The usual bytes of a quota and its suffix in a name.
-const COUNTER_BYTES: usize = 40;
 
 /// The format in the name of a log.
 const LOG: &str = "l16-";
@@ -65,25 +62,17 @@ impl Tag {
 
     /// Returns the name of a quota's log.
     pub fn log(&self, policy: &str, quota: &Quota) -> String {
-        self.of_quota(policy, quota) + "log"
+        self.of_quota(policy, quota, "log")
     }
 
     /// Returns the name of the metas of a log, which record the causes of its charges.
     pub fn metas(&self, policy: &str, quota: &Quota) -> String {
-        self.of_quota(policy, quota) + "metas"
+        self.of_quota(policy, quota, "metas")
     }
 
-    /// Returns the beginning of the names of a log and its metas. Each check builds it, so no
-    /// formatter is involved.
-    fn of_quota(&self, policy: &str, quota: &Quota) -> String {
-        let mut name = String::with_capacity(self.0.len() + policy.len() + COUNTER_BYTES);
-        name.push_str(&self.0);
-        name.push_str(policy);
-        name.push(':');
-        name.push_str(LOG);
-        push_span(&mut name, quota.window);
-        name.push(':');
-        name
+    fn of_quota(&self, policy: &str, quota: &Quota, what: &str) -> String {
+        let ((count, unit), mut number) = (span_in_units(quota.window), itoa::Buffer::new());
+        [&self.0, policy, ":", LOG, number.format(count), unit, ":", what].concat()
     }
 
     /// Returns the name of the record of a check with an id. No quota has the part `id`, so the
@@ -130,27 +119,17 @@ impl Write for Checksum {
 pub fn recorded(quota: &Quota) -> String {
     let window = || span_text(quota.window);
     match quota.rule {
-        Rule::SlidingWindow => format!("s{}-{}", counter_width(quota.limit.get()), window()),
+        Rule::SlidingWindow => format!("s4-{}", window()),
         Rule::FixedWindow(Anchor::FirstHit) => format!("f8-{}:first", window()),
         Rule::FixedWindow(Anchor::Clock) => format!("f8-{}", window()),
         Rule::FixedWindow(Anchor::Calendar(calendar)) => format!("f8-{calendar}"),
-        Rule::TokenBucket(rate) => {
-            let Terms { repaid, price } = Terms::of(rate);
+        Rule::TokenBucket(_) => {
+            let Terms { repaid, price } = Terms::of_quota(quota);
             format!("b8-{repaid}-{price}")
         }
         Rule::SlidingLog(_) => format!("{LOG}{}", window()),
         Rule::SlidingCounter(ticks) => super::counters::recorded(ticks),
     }
-}
-
-fn push_span(name: &mut String, span: Micros) {
-    let (count, unit) = span_in_units(span);
-    push_number(name, count);
-    name.push_str(unit);
-}
-
-fn push_number(name: &mut String, number: u64) {
-    name.push_str(itoa::Buffer::new().format(number));
 }
 
 /// Returns the width of a sliding window's sums in bytes, which is part of its column's kind.
@@ -230,7 +209,7 @@ mod tests {
         };
         let kept = [Algorithm::SlidingWindow, Algorithm::FixedWindow, Algorithm::TokenBucket].map(counts);
         assert_eq!(kept, [":windows", ":fixed", ":buckets"]);
-        assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s8-10s"]);
+        assert_eq!([5, 1 << 32].map(|limit| recorded(&quota(limit))), ["s4-10s", "s4-10s"]);
         assert_eq!(tag.record("per-ip", "a:{b}\n"), "{ratelimit:203.0.113.7:}per-ip:id:a:%7Bb%7D%0A");
         let log = Quota { rule: Rule::SlidingLog(NonZeroU32::MIN), ..quota(5) };
         assert_eq!(tag.log("per-ip", &log), "{ratelimit:203.0.113.7:}per-ip:l16-10s:log");

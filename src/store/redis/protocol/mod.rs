@@ -20,24 +20,14 @@ pub(super) mod failure;
 
 pub(super) mod info;
 
-pub(super) mod not_executed;
-
-pub(super) mod quota_args;
-
 pub(super) mod server_error;
 
 pub(super) mod sources;
 
 mod counters;
 
-mod idempotency;
+mod operations;
 
 mod pairs;
-
-mod refunds;
-
-mod states;
-
-mod verdicts;
 
 mod windows;

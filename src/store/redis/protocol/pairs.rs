@@ -6,28 +6,55 @@ use smallvec::SmallVec;
 
 use super::reply::EXACT;
 use crate::limit::bucket::{Terms, TokenBucket};
+use crate::limit::carried::matched;
 use crate::limit::fixed::FixedWindow;
 use crate::limit::ledger::{Hole, Ledger};
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
+use crate::limit::time::Micros;
 
 /// The bytes of a column without its tail.
 const COLUMN: usize = 34;
 
-/// Reads the state of each quota.
-pub fn states(policy: &Policy, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
+/// Reads the state of each quota at `time`, us.
+pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
     let pairs = match values {
         [Value::Int(0)] => Pairs::new(),
         [Value::BulkString(bytes)] => Pair::read(bytes, policy.quotas.len())?,
         _ => return None,
     };
-    let state = |quota: &Quota| {
+    let place = |quota: &Quota| {
         let kind = pair_kind(quota);
-        let pair = pairs.iter().find(|pair| pair.kind == kind);
-        pair.map_or_else(|| State::new(quota), |pair| pair.state(quota))
+        pairs.iter().position(|pair| pair.kind == kind)
     };
-    Some(policy.quotas.iter().map(state).collect())
+    let places: Own = policy.quotas.iter().map(place).collect();
+    let state = |(quota, place): (&Quota, &Option<usize>)| match place.and_then(|place| pairs.get(place)) {
+        Some(pair) => pair.state(quota),
+        None => State::new(quota),
+    };
+    let mut states: SmallVec<[State; 3]> = policy.quotas.iter().zip(&places).map(state).collect();
+    if policy.algorithm == Algorithm::TokenBucket && !pairs.is_empty() && places.contains(&None) {
+        carry_over(policy, time, &pairs, &places, &mut states);
+    }
+    Some(states)
+}
+
+/// The place of each quota's pair.
+type Own = SmallVec<[Option<usize>; 3]>;
+
+/// Converts debts of other rates, as `bucket_pairs.lua` does.
+fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {
+    let quotas = policy.quotas.iter().enumerate().filter(|(quota, _)| own[*quota].is_none());
+    let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && pair.kind[1] > 0);
+    let found = matched(
+        quotas.map(|(place, quota)| (place, Terms::of_quota(quota))).collect(),
+        left_over.map(|(place, pair)| (place, pair.terms())).collect(),
+    );
+    for (quota, place) in found {
+        let (pair, terms) = (&pairs[place], Terms::of_quota(&policy.quotas[quota]));
+        states[quota] = State::TokenBucket(pair.bucket().carried(pair.terms(), terms, time));
+    }
 }
 
 /// Identifies the column of a quota among pairs of one algorithm. It covers all that a pair depends
@@ -35,8 +62,8 @@ pub fn states(policy: &Policy, values: &[Value]) -> Option<SmallVec<[State; 3]>>
 /// the numbers.
 pub fn pair_kind(quota: &Quota) -> [u64; 2] {
     match quota.rule {
-        Rule::TokenBucket(rate) => {
-            let Terms { repaid, price } = Terms::of(rate);
+        Rule::TokenBucket(_) => {
+            let Terms { repaid, price } = Terms::of_quota(quota);
             [repaid, price]
         }
         Rule::FixedWindow(Anchor::Calendar(calendar)) => [quota.window, 2 + digest(&calendar.to_string())],
@@ -91,20 +118,33 @@ impl<'a> Pair<'a> {
     /// Scripts check only the length of a tail. The tail describes possible refunds, so an unsound
     /// tail is ignored.
     fn state(&self, quota: &Quota) -> State {
-        let [first, second] = self.numbers;
-        let (numbers, _) = self.tail.as_chunks::<8>();
-        let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
-        let is_sound = numbers.iter().all(|number| *number <= EXACT);
+        let [start, count] = self.numbers;
         match quota.rule {
-            Rule::TokenBucket(_) => {
-                let ledger = if is_sound { ledger(&numbers).map(Box::new) } else { None };
-                State::TokenBucket(TokenBucket { at: first, debt: second, ledger })
-            }
+            Rule::TokenBucket(_) => State::TokenBucket(self.bucket()),
             _ => {
-                let mark = numbers.first().copied().filter(|_| is_sound).unwrap_or(0);
-                State::FixedWindow(FixedWindow { start: first, count: second, mark })
+                let mark = self.notes().and_then(|numbers| numbers.first().copied()).unwrap_or(0);
+                State::FixedWindow(FixedWindow { start, count, mark })
             }
         }
+    }
+
+    fn bucket(&self) -> TokenBucket {
+        let [at, debt] = self.numbers;
+        let ledger = self.notes().and_then(|numbers| ledger(&numbers)).map(Box::new);
+        TokenBucket { at, debt, ledger, carried: None }
+    }
+
+    /// The terms of a token bucket's pair.
+    fn terms(&self) -> Terms {
+        let [repaid, price] = self.kind;
+        Terms { repaid, price }
+    }
+
+    /// The numbers of the tail, if they are sound.
+    fn notes(&self) -> Option<SmallVec<[u64; 8]>> {
+        let (numbers, _) = self.tail.as_chunks::<8>();
+        let numbers: SmallVec<[u64; 8]> = numbers.iter().map(|bytes| u64::from_be_bytes(*bytes)).collect();
+        numbers.iter().all(|number| *number <= EXACT).then_some(numbers)
     }
 }
 

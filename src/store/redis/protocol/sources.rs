@@ -1,169 +1,145 @@
 //! The scripts. Each consists of parts, and servers know it by the SHA-1 of the whole.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::Cmd;
 
-use super::call::{By, is_check};
+use super::call::By;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
 use crate::store::Work;
 
 /// A part of a script.
 macro_rules! lua {
-    ($path:literal) => {
-        include_str!(concat!("../scripts/", $path))
+    ($($path:literal),+) => {
+        concat!($(include_str!(concat!("../scripts/", $path))),+)
     };
 }
 
-/// Joins the parts of one algorithm's scripts: reserve, charge once, take back, check, and for logs
-/// read.
-macro_rules! scripts {
-    (take: [$($take:literal),*], noted: [$($noted:literal),*], back: [$($back:literal),*], check: [$($check:literal),*]
-     $(, read: $read:literal)?) => {
-        [
-            concat!(lua!("reserve/hold_head.lua"), $(lua!($take),)* $(lua!($noted),)* lua!("reserve/hold.lua")),
-            concat!(lua!("shared/record.lua"), lua!("once/once_head.lua"), $(lua!($take),)* $(lua!($noted),)* lua!("once/once.lua")),
-            concat!(lua!("shared/record.lua"), lua!("refund/back_head.lua"), $(lua!($back),)* lua!("refund/back.lua")),
-            concat!($(lua!($check),)* "return reply\n"),
-            $(lua!($read))?
-        ]
-    };
+/// The parts of an algorithm's scripts, apart from those of their tasks.
+#[derive(Clone, Copy)]
+struct Parts {
+    /// Begins each script, and defines the state of a key.
+    state: &'static str,
+    /// The results of a charge, for reservations and ids.
+    noted: &'static str,
+    check: &'static str,
+    back: &'static str,
 }
 
-/// The scripts by [`Algorithm`], in its order, then by [`Task`].
-const SOURCES: [&[&str]; 5] = [
-    &scripts!(
-        take: ["shared/state.lua", "window/window_state.lua", "window/window_head.lua", "window/window.lua"],
-        noted: ["window/window_noted.lua"],
-        back: ["shared/state.lua", "window/window_state.lua", "window/window_head.lua", "window/window_back.lua"],
-        check: ["shared/check_head.lua", "shared/state.lua", "window/window_state.lua", "window/window_check.lua"]
-    ),
-    &scripts!(
-        take: ["shared/state.lua", "pair/pair_head.lua", "fixed/fixed.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair.lua"],
-        noted: ["fixed/fixed_noted.lua"],
-        back: ["shared/state.lua", "pair/pair_head.lua", "fixed/fixed.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair_back.lua", "fixed/fixed_back.lua"],
-        check: ["shared/check_head.lua", "shared/state.lua", "fixed/fixed.lua", "pair/pair_state.lua", "pair/pair_check.lua"]
-    ),
-    &scripts!(
-        take: ["shared/state.lua", "pair/pair_head.lua", "bucket/bucket.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair.lua"],
-        noted: ["bucket/bucket_noted.lua"],
-        back: ["shared/state.lua", "pair/pair_head.lua", "bucket/bucket.lua", "pair/pair_state.lua", "pair/pair_read.lua", "pair/pair_back.lua", "bucket/bucket_back.lua"],
-        check: ["shared/check_head.lua", "shared/state.lua", "bucket/bucket.lua", "pair/pair_state.lua", "pair/pair_check.lua"]
-    ),
-    &scripts!(
-        take: ["log/log_head.lua", "log/log.lua"],
-        noted: ["log/log_noted.lua"],
-        back: ["log/log_head.lua", "log/log_back.lua"],
-        check: ["log/log_head.lua", "log/log.lua"],
-        read: "log/log_read.lua"
-    ),
-    &scripts!(
-        take: ["counter/counter_head.lua", "counter/counter.lua"],
-        noted: ["counter/counter_noted.lua"],
-        back: ["counter/counter_head.lua", "counter/counter_back.lua"],
-        check: ["counter/counter_head.lua", "counter/counter.lua", "counter/counter_check.lua"]
-    ),
+/// The parts by [`Algorithm`], in its order.
+const PARTS: [Parts; 5] = [
+    Parts {
+        state: lua!("shared/head.lua", "shared/state.lua", "window/window_state.lua"),
+        noted: lua!("window/window_noted.lua"),
+        check: lua!("window/window_check.lua"),
+        back: lua!("window/window_back.lua"),
+    },
+    Parts {
+        state: lua!(
+            "shared/head.lua",
+            "shared/state.lua",
+            "fixed/fixed.lua",
+            "pair/pair_state.lua",
+            "fixed/fixed_pairs.lua"
+        ),
+        noted: lua!("pair/pair_noted.lua", "fixed/fixed_noted.lua"),
+        check: lua!("pair/pair_check.lua"),
+        back: lua!("pair/pair_back.lua", "fixed/fixed_back.lua"),
+    },
+    Parts {
+        state: lua!(
+            "shared/head.lua",
+            "shared/state.lua",
+            "bucket/bucket.lua",
+            "pair/pair_state.lua",
+            "bucket/bucket_pairs.lua"
+        ),
+        noted: lua!("pair/pair_noted.lua", "bucket/bucket_noted.lua"),
+        check: lua!("pair/pair_check.lua"),
+        back: lua!("pair/pair_back.lua", "bucket/bucket_back.lua"),
+    },
+    Parts {
+        state: lua!("log/log_head.lua"),
+        noted: lua!("log/log_noted.lua"),
+        check: lua!("log/log.lua"),
+        back: lua!("log/log_back.lua"),
+    },
+    Parts {
+        state: lua!("counter/counter_head.lua"),
+        noted: lua!("counter/counter_noted.lua"),
+        check: lua!("counter/counter.lua"),
+        back: lua!("counter/counter_back.lua"),
+    },
 ];
-
-/// The index of the check among the scripts of an algorithm.
-const CHECK: usize = 3;
-
-/// The algorithms whose checks share calls, with one script for each number of quotas. They come
-/// first.
-const SHARING: usize = 3;
-
-/// The scripts with their SHA-1.
-static SCRIPTS: LazyLock<Vec<Vec<Loaded>>> = LazyLock::new(|| {
-    let mut sources = SOURCES.map(|scripts| scripts.iter().map(|source| (*source).to_owned()).collect::<Vec<_>>());
-    for scripts in &mut sources[..SHARING] {
-        let check = scripts.split_off(CHECK).concat();
-        scripts.extend((1..=MAX_QUOTAS).map(|quotas| written_out(&check, quotas)));
-    }
-    let loaded = |(place, source)| Loaded::new(source, place < CHECK + USUAL_QUOTAS);
-    sources.into_iter().map(|scripts| scripts.into_iter().enumerate().map(loaded).collect()).collect()
-});
-
-/// Most policies have at most this many quotas.
-const USUAL_QUOTAS: usize = 3;
-
-/// A source and its SHA-1, in hex.
-#[derive(Debug)]
-struct Loaded {
-    source: String,
-    hash: String,
-    /// Whether a new process is likely to call it.
-    is_usual: bool,
-    /// Whether this process has called it.
-    used: AtomicBool,
-}
-
-impl Loaded {
-    fn new(source: String, is_usual: bool) -> Self {
-        let hash = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, hash, is_usual, used: AtomicBool::new(false) }
-    }
-}
-
-/// Writes a check out for this number of quotas.
-fn written_out(check: &str, quotas: usize) -> String {
-    let (mut source, mut rest) = (String::new(), check);
-    while let Some((before, (each, after))) = parts(rest) {
-        source.push_str(before);
-        for quota in 1..=quotas {
-            let number = quota.to_string();
-            source.push_str(&each.replace("[_q", &format!("[{number}")).replace("_q", &format!("_{number}")));
-        }
-        rest = after;
-    }
-    source + rest
-}
-
-/// Returns the text before the next part that repeats for each quota, that part, and the text
-/// after.
-fn parts(source: &str) -> Option<(&str, (&str, &str))> {
-    let (before, rest) = source.split_once("-- each\n")?;
-    Some((before, rest.split_once("-- end each\n")?))
-}
 
 /// The script for one task under one algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScriptId {
     algorithm: Algorithm,
     task: Task,
+    /// The number of quotas that it is written out for, from 1.
+    quotas: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
+    Check,
     Reserve,
     Once,
     TakeBack,
-    /// Shared checks have one script for each number of quotas.
-    Check {
-        quotas: usize,
-    },
     ReadLog,
 }
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::SlidingWindow,
+    Algorithm::FixedWindow,
+    Algorithm::TokenBucket,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
+
+const TASKS: [Task; 5] = [Task::Check, Task::Reserve, Task::Once, Task::TakeBack, Task::ReadLog];
 
 impl ScriptId {
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let task = match work {
+            Work::Take(_) | Work::Look(_) => Task::Check,
             Work::Reserve { .. } => Task::Reserve,
             Work::Once { .. } => Task::Once,
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
-            Work::Take(_) | Work::Look(_) if is_check(policy, work) => {
-                Task::Check { quotas: policy.quotas.len().clamp(1, MAX_QUOTAS) }
-            }
-            Work::Take(_) | Work::Look(_) => Task::Check { quotas: 1 },
             // A plain read of ticks has no script.
-            Work::ReadLog(_) | Work::ReadTicks(_) => {
-                return Self { algorithm: Algorithm::SlidingLog, task: Task::ReadLog };
-            }
+            Work::ReadLog(_) | Work::ReadTicks(_) => Task::ReadLog,
         };
-        Self { algorithm: policy.algorithm, task }
+        let is_written_out = !matches!(policy.algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter)
+            && matches!(task, Task::Check | Task::Reserve | Task::Once);
+        let quotas = if is_written_out { policy.quotas.len().clamp(1, MAX_QUOTAS) } else { 1 };
+        Self { algorithm: policy.algorithm, task, quotas }
     }
 
+    /// Joins the parts of the script.
+    fn parts(self) -> String {
+        let Parts { state, noted, check, back } = PARTS[self.algorithm as usize];
+        let check = &*check.replace("-- decide\n", lua!("shared/decide.lua"));
+        match self.task {
+            Task::Check => [state, &replaced(check, "noted", |_| String::new()), "return reply\n"].concat(),
+            Task::Reserve => {
+                [lua!("reserve/hold_head.lua"), state, noted, lua!("reserve/hold.lua"), check, "return reply\n"]
+                    .concat()
+            }
+            Task::Once => {
+                let head = lua!("shared/record.lua", "once/once_head.lua");
+                [head, state, noted, lua!("once/once_note.lua"), check, lua!("once/once.lua")].concat()
+            }
+            Task::TakeBack => {
+                [lua!("shared/record.lua", "refund/back_head.lua"), state, back, lua!("refund/back.lua")].concat()
+            }
+            Task::ReadLog => lua!("log/log_read.lua").to_owned(),
+        }
+    }
+
+    /// Returns the source, which repeats some parts for each quota.
     pub fn source(self) -> &'static str {
         &self.loaded().source
     }
@@ -178,28 +154,66 @@ impl ScriptId {
     }
 
     fn loaded(self) -> &'static Loaded {
-        let place = match self.task {
-            Task::Reserve => 0,
-            Task::Once => 1,
-            Task::TakeBack => 2,
-            Task::Check { quotas } => CHECK + quotas - 1,
-            Task::ReadLog => CHECK + 1,
-        };
-        &SCRIPTS[self.algorithm as usize][place]
+        SCRIPTS[self.algorithm as usize][self.task as usize][self.quotas - 1].get_or_init(|| {
+            let source = replaced(&self.parts(), "each", |each| {
+                let of = |quota: usize| each.replace("[_q", &format!("[{quota}")).replace("_q", &format!("_{quota}"));
+                (1..=self.quotas).map(of).collect()
+            });
+            let hash = redis::Script::new(&source).get_hash().to_owned();
+            Loaded { source, hash, used: AtomicBool::new(false) }
+        })
     }
 }
+
+/// Replaces each section of a source that lies between `-- <name>` and `-- end <name>`.
+fn replaced(source: &str, name: &str, by: impl Fn(&str) -> String) -> String {
+    let (begin, end) = (format!("-- {name}\n"), format!("-- end {name}\n"));
+    let mut pieces = source.split(&begin);
+    let before = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(before, |before, piece| {
+        let (section, after) = piece.split_once(&end).unwrap_or((piece, ""));
+        before + &by(section) + after
+    })
+}
+
+/// A source and its SHA-1, in hex.
+#[derive(Debug)]
+struct Loaded {
+    source: String,
+    hash: String,
+    /// Whether this process has called it.
+    used: AtomicBool,
+}
+
+/// The scripts by algorithm, task and number of quotas.
+static SCRIPTS: [[[OnceLock<Loaded>; MAX_QUOTAS]; TASKS.len()]; PARTS.len()] =
+    [const { [const { [const { OnceLock::new() }; MAX_QUOTAS] }; TASKS.len()] }; PARTS.len()];
+
+/// Most policies have at most this many quotas.
+const USUAL_QUOTAS: usize = 3;
 
 /// Returns the scripts that a connection loads. These are the scripts that this process has called,
 /// or at first the usual ones. Each costs the server 0.4 ms while checks wait. A call by EVAL later
 /// brings a missing script.
-pub fn wanted() -> impl Iterator<Item = &'static str> {
-    let used = |script: &&Loaded| script.used.load(Ordering::Relaxed);
-    let is_new = !SCRIPTS.iter().flatten().any(|script| used(&script));
-    SCRIPTS
-        .iter()
-        .flatten()
-        .filter(move |script| used(script) || is_new && script.is_usual)
-        .map(|script| script.source.as_str())
+pub fn wanted() -> Vec<&'static str> {
+    let known = SCRIPTS.iter().flatten().flatten().filter_map(OnceLock::get);
+    let used = known.filter(|script| script.used.load(Ordering::Relaxed));
+    let used: Vec<&str> = used.map(|script| script.source.as_str()).collect();
+    if used.is_empty() { usual().map(ScriptId::source).collect() } else { used }
+}
+
+/// Returns the scripts that a new process is likely to call.
+fn usual() -> impl Iterator<Item = ScriptId> {
+    let is_usual = |ScriptId { algorithm, task, quotas }: &ScriptId| match (algorithm, task) {
+        (Algorithm::SlidingLog, _) => *quotas == 1,
+        (Algorithm::SlidingCounter, task) => *quotas == 1 && *task != Task::ReadLog,
+        (_, Task::Check) => *quotas <= USUAL_QUOTAS,
+        (_, task) => *quotas == 1 && *task != Task::ReadLog,
+    };
+    let tasks = ALGORITHMS.into_iter().flat_map(|algorithm| TASKS.map(|task| (algorithm, task)));
+    tasks
+        .flat_map(|(algorithm, task)| (1..=USUAL_QUOTAS).map(move |quotas| ScriptId { algorithm, task, quotas }))
+        .filter(is_usual)
 }
 
 /// The room that most calls need, so that they are written without growing.

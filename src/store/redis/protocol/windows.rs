@@ -75,7 +75,9 @@ impl<'a> WindowState<'a> {
     /// count: a clock that has since been set wrote them.
     fn of(&self, quota: &Quota, time: Micros) -> SlidingWindow {
         let grid = Grid::new(quota.window);
-        let column = self.columns.iter().find(|column| column.kind == window_kind(quota));
+        let of_kind = |kind| self.columns.iter().find(|column| column.kind == kind);
+        // After a limit crossed 2^32, the counts are still in the column with the other width.
+        let column = of_kind(window_kind(quota)).or_else(|| of_kind(window_kind(quota) ^ 1));
         let is_seen = |bucket: &Bucket| bucket.count > 0 && bucket.index <= grid.bucket_at(time) + BUCKETS;
         let mut history = column.map_or_else(SlidingWindow::default, |column| {
             SlidingWindow::from_buckets(column.buckets().filter(is_seen))

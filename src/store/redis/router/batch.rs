@@ -11,30 +11,26 @@ use tokio::sync::mpsc;
 
 use crate::limit::time::Micros;
 use crate::store::redis::lane::Lane;
-use crate::store::redis::lane::channel::Piece;
-use crate::store::redis::protocol::not_executed::NotExecuted;
-use crate::store::redis::request::{ReplyTo, given_up};
-use crate::store::redis::router::Router;
-use crate::store::redis::router::retry::RetryBudget;
-use crate::store::redis::router::unanswered::Unanswered;
-use crate::store::{Done, StoreError, Taken, Wanted, Work};
+use crate::store::redis::protocol::reply::NotExecuted;
+use crate::store::redis::request::{Piece, ReplyTo, given_up};
+use crate::store::redis::router::{RedisStore, Unanswered};
+use crate::store::{CheckRequest, Done, StoreError, Taken, Work};
 use crate::telemetry::traces::StoreSpan;
 
-impl Router {
-    /// See [`crate::store::Store::take_each`].
-    pub async fn take_each(
+impl RedisStore {
+    /// See [`crate::store::Store::charge_each`].
+    pub async fn charge_each(
         &self,
-        wanted: &[Wanted<'_>],
+        checks: &[CheckRequest<'_>],
         mut tell: impl FnMut(usize, Result<Taken, StoreError>) + Send,
     ) {
-        let since = self.topology.clock().now();
+        let (since, span) = (self.topology.clock().now(), StoreSpan::none());
         let (caller, mut answers) = mpsc::unbounded_channel();
-        let mut waiting: Vec<Option<Unanswered>> = Vec::with_capacity(wanted.len());
+        let mut waiting: Vec<Option<Unanswered>> = Vec::with_capacity(checks.len());
         let mut retries = FuturesUnordered::new();
         let mut pieces: Vec<(Lane, Piece)> = Vec::new();
-        for (place, wanted) in wanted.iter().enumerate() {
-            let span = StoreSpan::none();
-            let target = self.target(wanted.subject, &span);
+        for (place, check) in checks.iter().enumerate() {
+            let target = self.target(check.subject, check.work(), &check.metas, &span, since);
             let lane = match self.owner(target.slot) {
                 Ok(lane) => lane,
                 Err(error) => {
@@ -43,24 +39,20 @@ impl Router {
                     continue;
                 }
             };
-            let deadline = RetryBudget::new(self.topology.clock(), since, wanted.subject.policy.timeout).deadline();
-            let reply_to = ReplyTo::Batch(caller.clone(), place);
-            let work = wanted.work();
-            let metas = self.kept_metas(&target, &work, &wanted.metas);
-            let request = target.request(work, metas, &lane, deadline, reply_to);
+            let request = self.request(&target, &lane, ReplyTo::Batch(caller.clone(), place));
             match pieces.iter_mut().find(|(known, _)| known.is(&lane)) {
                 Some((_, piece)) => piece.push(request),
                 None => pieces.push((lane.clone(), smallvec![request])),
             }
-            waiting.push(Some(Unanswered::new(lane, 1)));
+            waiting.push(Some(Unanswered { lane, checks: 1 }));
         }
         pieces.into_iter().for_each(|(lane, piece)| lane.send_together(piece));
         drop(caller);
-        let (mut some, mut is_open) = (Vec::with_capacity(wanted.len()), true);
+        let (mut some, mut is_open) = (Vec::with_capacity(checks.len()), true);
         loop {
             tokio::select! {
                 biased;
-                count = answers.recv_many(&mut some, wanted.len().max(1)), if is_open => {
+                count = answers.recv_many(&mut some, checks.len().max(1)), if is_open => {
                     is_open = count > 0;
                     for (place, answer) in some.drain(..) {
                         let Some(waiting) = waiting[place].take() else { continue };
@@ -69,7 +61,7 @@ impl Router {
                                 waiting.answered();
                                 tell(place, done.taken());
                             }
-                            Err(reason) => retries.push(self.retry(place, &wanted[place], since, (waiting, reason))),
+                            Err(reason) => retries.push(self.retry(place, &checks[place], since, (waiting, reason))),
                         }
                     }
                 }
@@ -89,19 +81,17 @@ impl Router {
     async fn retry(
         &self,
         place: usize,
-        wanted: &Wanted<'_>,
+        check: &CheckRequest<'_>,
         since: Micros,
         sent: (Unanswered, NotExecuted),
     ) -> (usize, Result<Taken, StoreError>) {
-        let mut budget = RetryBudget::new(self.topology.clock(), since, wanted.subject.policy.timeout);
-        let (span, work) = (StoreSpan::none(), wanted.work());
-        let target = self.target(wanted.subject, &span);
-        let answer = self.route(&target, (&work, &wanted.metas), &mut budget, Some(sent)).await;
-        (place, answer.and_then(Done::taken))
+        let span = StoreSpan::none();
+        let target = self.target(check.subject, check.work(), &check.metas, &span, since);
+        (place, self.route(target, Some(sent)).await.and_then(Done::taken))
     }
 }
 
-impl Wanted<'_> {
+impl CheckRequest<'_> {
     fn work(&self) -> Work {
         Work::Take(smallvec![self.cost])
     }

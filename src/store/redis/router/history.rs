@@ -7,14 +7,14 @@ use tokio::task::spawn_blocking;
 use crate::deadline::within;
 use crate::limit::time::Micros;
 use crate::store::redis::protocol::log::PORTION;
-use crate::store::redis::router::Router;
+use crate::store::redis::router::RedisStore;
 use crate::store::{Done, History, LogPage, StoreError, Subject, Work};
 
 /// The most portions of a log's metas. They cover the longest log and the entries that are added
 /// meanwhile.
 const PORTIONS: usize = 256;
 
-impl Router {
+impl RedisStore {
     /// See [`crate::store::Store::history`].
     ///
     /// # Errors

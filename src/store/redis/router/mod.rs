@@ -1,4 +1,4 @@
-//! Routes a request to the primary of its key, and retries it if the server did not execute it.
+//! Routes an operation to the primary of its key, and retries it if the server did not execute it.
 
 use std::sync::Arc;
 
@@ -10,13 +10,11 @@ use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::health::REFUSES;
 use crate::store::redis::lane::metrics::Retry;
 use crate::store::redis::protocol::address::Address;
-use crate::store::redis::protocol::keys::{self, Tag};
-use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::protocol::keys::Tag;
+use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::request::{KeyRequest, ReplyTo, given_up};
-use crate::store::redis::router::moving::{Moving, can_do_without_metas};
-use crate::store::redis::router::retry::RetryBudget;
-use crate::store::redis::router::unanswered::Unanswered;
-use crate::store::redis::topology::Topology;
+use crate::store::redis::router::retry::{RetryBudget, can_do_without_metas};
+use crate::store::redis::topology::{Moving, Topology};
 use crate::store::{Done, Meta, StoreError, Subject, Work};
 use crate::telemetry::traces::StoreSpan;
 
@@ -24,86 +22,64 @@ mod batch;
 
 mod history;
 
-mod moving;
-
 mod retry;
 
 mod ticks;
 
-mod unanswered;
-
-/// The most tries of one check. Its deadline usually comes first.
+/// The most tries of one operation. Its deadline usually comes first.
 const TRIES: usize = 1000;
 
-/// A subject, the slot of its key, and its span if it is traced.
-pub struct Target<'a> {
-    pub subject: &'a Subject,
-    pub tag: Arc<Tag>,
-    pub slot: u16,
-    pub span: &'a StoreSpan,
-}
-
-impl Target<'_> {
-    /// Builds a request for `lane` from a caller that gives up at `deadline`, us.
-    pub fn request(&self, work: Work, metas: &[Meta], lane: &Lane, deadline: Micros, reply_to: ReplyTo) -> KeyRequest {
-        KeyRequest {
-            tag: self.tag.clone(),
-            policy: self.subject.policy.clone(),
-            fingerprint: self.subject.fingerprint,
-            work,
-            metas: metas.into(),
-            asking: false,
-            deadline,
-            trace: self.span.waiting(|| lane.shard().now()).map(Box::new),
-            reply_to,
-        }
-    }
-}
-
-/// Sends each request to the lane of its key.
+/// The store on one or more Redis servers.
 #[derive(Debug, Clone)]
-pub struct Router {
-    pub topology: Arc<Topology>,
-    key_prefix: String,
-    moving: Arc<Moving>,
+pub struct RedisStore {
+    pub(super) topology: Arc<Topology>,
+    pub(super) key_prefix: String,
+    pub(super) moving: Arc<Moving>,
 }
 
-impl Router {
-    pub fn new(topology: Arc<Topology>, key_prefix: String) -> Self {
-        Self { topology, key_prefix, moving: Arc::default() }
-    }
+/// An operation on its way: its key, its span if it is traced, and the time that it may use.
+struct Target<'a> {
+    subject: &'a Subject,
+    tag: Arc<Tag>,
+    slot: u16,
+    work: Work,
+    metas: &'a [Meta],
+    span: &'a StoreSpan,
+    budget: RetryBudget<'a>,
+}
 
-    /// Returns the slot of a subject's key.
-    pub fn slot(&self, subject: &Subject) -> u16 {
-        keys::slot(&self.key_prefix, &subject.key)
-    }
-
-    /// Runs one operation; see [`crate::store::Store::run`].
+impl RedisStore {
+    /// See [`crate::store::Store::run`].
     ///
     /// # Errors
     /// As there.
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
         let span = StoreSpan::start(if work.takes_back() { "store.give_back" } else { "store.take" });
-        let clock = self.topology.clock();
-        let mut budget = RetryBudget::new(clock, clock.now(), subject.policy.timeout);
-        let answer = self.route(&self.target(subject, &span), (&work, metas), &mut budget, None).await;
+        let since = self.topology.clock().now();
+        let answer = self.route(self.target(subject, work, metas, &span, since), None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
     }
 
-    pub fn target<'a>(&self, subject: &'a Subject, span: &'a StoreSpan) -> Target<'a> {
+    /// Creates the target of an operation that waits since `since`, us.
+    fn target<'a>(
+        &'a self,
+        subject: &'a Subject,
+        work: Work,
+        metas: &'a [Meta],
+        span: &'a StoreSpan,
+        since: Micros,
+    ) -> Target<'a> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
-        let slot = tag.slot();
-        Target { subject, tag, slot, span }
+        let (slot, budget) = (tag.slot(), RetryBudget::new(self.topology.clock(), since, subject.policy.timeout));
+        Target { subject, tag, slot, work, metas, span, budget }
     }
 
     /// Sends the work to the owner of the slot. Retries while servers do not execute the call. A
     /// caller that has sent it once passes the reason of the failure.
-    pub async fn route(
+    async fn route(
         &self,
-        target: &Target<'_>,
-        (work, metas): (&Work, &[Meta]),
-        budget: &mut RetryBudget<'_>,
+        mut target: Target<'_>,
         mut sent: Option<(Unanswered, NotExecuted)>,
     ) -> Result<Done, StoreError> {
         let mut asking = None;
@@ -116,35 +92,44 @@ impl Router {
                         None => self.owner(target.slot)?,
                     };
                     let (reply_to, answer) = oneshot::channel();
-                    let (kept, reply_to) = (self.kept_metas(target, work, metas), ReplyTo::One(reply_to));
-                    let mut request = target.request(work.clone(), kept, &lane, budget.deadline(), reply_to);
+                    let mut request = self.request(&target, &lane, ReplyTo::One(reply_to));
                     request.asking = asking.take().is_some();
-                    let waiting = Unanswered::new(lane, work.costs().len().max(1));
+                    let waiting = Unanswered { lane, checks: target.work.costs().len().max(1) };
                     waiting.lane.send(request);
                     (waiting, answer.await.unwrap_or_else(|_| Err(given_up().into())))
                 }
             };
-            let reason = match answer {
+            match answer {
                 Ok(done) => {
                     waiting.answered();
                     return Ok(done);
                 }
-                Err(reason) => reason,
-            };
-            match Box::pin(self.prepare_retry(reason, target, (work, metas), &waiting.lane, budget)).await {
-                Ok(node) => asking = node,
-                Err(error) => return Err(waiting.failed(error)),
+                Err(reason) => match Box::pin(self.prepare_retry(reason, &mut target, &waiting.lane)).await {
+                    Ok(node) => asking = node,
+                    Err(error) => return Err(waiting.failed(error)),
+                },
             }
             waiting.answered();
         }
         Err(StoreError::Refused("it was asked too often".into()))
     }
 
-    /// Returns the metas to send. On a moving slot these are none, if one key then remains.
-    pub fn kept_metas<'m>(&self, target: &Target<'_>, work: &Work, metas: &'m [Meta]) -> &'m [Meta] {
-        let is_bare = can_do_without_metas(&target.subject.policy, work, metas)
-            && self.moving.holds(target.slot, self.topology.clock().now());
-        if is_bare { &[] } else { metas }
+    /// Builds a request for `lane`. On a moving slot it has no metas, if one key then remains.
+    fn request(&self, target: &Target<'_>, lane: &Lane, reply_to: ReplyTo) -> KeyRequest {
+        let Target { subject, tag, slot, work, metas, span, budget } = target;
+        let is_bare =
+            can_do_without_metas(&subject.policy, work, metas) && self.moving.holds(*slot, self.topology.clock().now());
+        KeyRequest {
+            tag: tag.clone(),
+            policy: subject.policy.clone(),
+            fingerprint: subject.fingerprint,
+            work: work.clone(),
+            metas: if is_bare { [][..].into() } else { (*metas).into() },
+            asking: false,
+            deadline: budget.deadline,
+            trace: span.waiting(|| lane.shard().now()).map(Box::new),
+            reply_to,
+        }
     }
 
     /// Waits as the reason demands. Returns the node to send to behind ASKING, or none for the
@@ -155,28 +140,26 @@ impl Router {
     async fn prepare_retry(
         &self,
         reason: NotExecuted,
-        target: &Target<'_>,
-        (work, metas): (&Work, &[Meta]),
+        Target { subject, slot, work, metas, budget, .. }: &mut Target<'_>,
         lane: &Lane,
-        budget: &mut RetryBudget<'_>,
     ) -> Result<Option<Address>, StoreError> {
-        let slot = target.slot;
+        let (slot, metrics) = (*slot, &lane.shard().metrics);
         match reason {
             NotExecuted::Moved(address) => {
-                lane.shard().metrics.retried(Retry::Moved);
+                metrics.retried(Retry::Moved);
                 self.topology.moved(slot, &address);
                 budget.redirected().await?;
             }
             NotExecuted::Ask(address) => {
-                lane.shard().metrics.retried(Retry::Ask);
+                metrics.retried(Retry::Ask);
                 budget.redirected().await?;
                 return Ok(Some(address));
             }
             NotExecuted::TryAgain => {
-                lane.shard().metrics.retried(Retry::TryAgain);
-                if can_do_without_metas(&target.subject.policy, work, metas) {
+                metrics.retried(Retry::TryAgain);
+                if can_do_without_metas(&subject.policy, work, metas) {
                     self.moving.note(slot, self.topology.clock().now());
-                } else if waits_in_vain(&target.subject.policy, budget) {
+                } else if waits_in_vain(&subject.policy, budget) {
                     return Err(StoreError::Refused(
                         "TRYAGAIN: the slot of the key is moving to another server".into(),
                     ));
@@ -190,7 +173,7 @@ impl Router {
                 if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && budget.left() <= REFUSES {
                     return Err(StoreError::Refused(why));
                 }
-                lane.shard().metrics.retried(Retry::NotNow);
+                metrics.retried(Retry::NotNow);
                 budget.pause(why).await?;
             }
             // The call was not sent, and another node may own the slot by now.
@@ -206,12 +189,11 @@ impl Router {
         self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
     }
 
-    pub fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
-        let unknown = || {
+    fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
+        self.topology.owner(slot).ok_or_else(|| {
             self.topology.request_refresh();
             StoreError::Unreachable(self.topology.nobody(slot))
-        };
-        self.topology.owner(slot).ok_or_else(unknown)
+        })
     }
 }
 
@@ -223,4 +205,32 @@ fn waits_in_vain(policy: &Policy, budget: &RetryBudget<'_>) -> bool {
 
 fn too_many_nodes() -> StoreError {
     StoreError::Refused("the servers name more nodes than a cluster has".into())
+}
+
+/// Checks that wait for a lane's answer. A caller gives up by dropping the call, and the checks
+/// then count as timed out.
+struct Unanswered {
+    lane: Lane,
+    checks: usize,
+}
+
+impl Unanswered {
+    /// Ends the wait without a failure.
+    fn answered(mut self) {
+        self.checks = 0;
+    }
+
+    /// Ends the wait, and counts the failure.
+    fn failed(mut self, error: StoreError) -> StoreError {
+        self.lane.shard().metrics.failed(&error, std::mem::take(&mut self.checks));
+        error
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if self.checks > 0 {
+            self.lane.shard().metrics.failed(&StoreError::Timeout, self.checks);
+        }
+    }
 }

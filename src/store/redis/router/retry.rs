@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::limit::policy::Policy;
 use crate::limit::time::{Micros, micros};
-use crate::store::StoreError;
+use crate::store::{Meta, StoreError, Work};
 
 /// The pause before a retry: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(25));
@@ -17,7 +18,7 @@ const AT_ONCE: u32 = 4;
 pub struct RetryBudget<'a> {
     clock: &'a Clock,
     /// When the caller gives up, us.
-    deadline: Micros,
+    pub deadline: Micros,
     pause: Duration,
     redirections: u32,
 }
@@ -26,11 +27,6 @@ impl<'a> RetryBudget<'a> {
     /// Starts the time of a check that waits for `timeout` after `since`, us of that clock.
     pub fn new(clock: &'a Clock, since: Micros, timeout: Duration) -> Self {
         Self { clock, deadline: since + micros(timeout), pause: PAUSE.0, redirections: 0 }
-    }
-
-    /// Returns when the check's caller gives up, us.
-    pub fn deadline(&self) -> Micros {
-        self.deadline
     }
 
     /// Returns the time that is left, us.
@@ -65,4 +61,9 @@ impl<'a> RetryBudget<'a> {
         self.redirections += 1;
         if self.redirections <= AT_ONCE { Ok(()) } else { self.wait("redirected to and fro".into()).await }
     }
+}
+
+/// Whether the call has only one key without its metas.
+pub fn can_do_without_metas(policy: &Policy, work: &Work, metas: &[Meta]) -> bool {
+    policy.quotas.len() == 1 && matches!(work, Work::Take(_)) && !metas.is_empty()
 }

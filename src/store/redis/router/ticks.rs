@@ -1,9 +1,9 @@
 //! Reads the ticks of a sliding counter.
 
-use crate::store::redis::router::Router;
+use crate::store::redis::router::RedisStore;
 use crate::store::{Done, StoreError, Subject, Work};
 
-impl Router {
+impl RedisStore {
     /// See [`crate::store::Store::ticks`]. The call is no script, so the node's estimate of the
     /// shard's clock chooses the ticks.
     ///

@@ -10,9 +10,12 @@ mod current;
 
 mod discovery;
 
+mod moving;
+
 mod table;
 
 pub use current::Topology;
+pub use moving::Moving;
 pub use table::Kind;
 
 /// Starts to learn the topology from `seeds`.

@@ -5,15 +5,22 @@ use std::sync::Arc;
 use crate::limit::decision::Ruling;
 use crate::limit::key::Fingerprint;
 use crate::limit::log::max_entries;
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Rule;
-use crate::store::redis::lane::call::costs::{COSTS, Different};
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::log::PORTION;
-use crate::store::redis::protocol::not_executed::NotExecuted;
+use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::store::redis::request::KeyRequest;
 use crate::store::{Done, Meta, Taken, Work};
+
+/// The most costs in one call. The server does nothing else meanwhile.
+pub const COSTS: usize = 1000;
+
+/// The most different costs in one call for a sliding log with one quota. For several quotas this
+/// is divided by their number. For each cost, the server searches each quota's log for the instant
+/// at which it fits. A search lasts up to 0.1 ms.
+const SEARCHES: usize = 64;
 
 /// The weight of each search after the first cost's, in costs of a check.
 const SEARCH: usize = 16;
@@ -70,11 +77,6 @@ impl KeyBatch {
     }
 
     pub fn push(&mut self, request: KeyRequest) {
-        self.add(&request);
-        self.requests.push(request);
-    }
-
-    fn add(&mut self, request: &KeyRequest) {
         let (costs, metas) = (request.work.costs(), &request.metas[..]);
         if !metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
@@ -85,17 +87,17 @@ impl KeyBatch {
         if !self.metas.is_empty() {
             self.metas.resize(self.costs.len(), None);
         }
+        self.requests.push(request);
     }
 
     /// Drops the requests of callers that gave up. Returns whether any are left.
     pub fn is_wanted(&mut self) -> bool {
         if self.requests.iter().any(|request| request.reply_to.is_closed()) {
-            self.requests.retain(|request| !request.reply_to.is_closed());
             self.costs.clear();
             self.metas.clear();
             self.different.known.clear();
-            let requests = std::mem::take(&mut self.requests);
-            requests.into_iter().for_each(|request| self.push(request));
+            let requests = std::mem::take(&mut self.requests).into_iter();
+            requests.filter(|request| !request.reply_to.is_closed()).for_each(|request| self.push(request));
         }
         !self.requests.is_empty()
     }
@@ -138,11 +140,6 @@ impl KeyBatch {
     pub fn call(&self) -> Call<'_> {
         let KeyRequest { tag, policy, work, .. } = &self.requests[0];
         Call { tag, policy, work, costs: &self.costs, metas: &self.metas }
-    }
-
-    /// Returns the number of checks in the batch. A refund, for example, is no check.
-    pub fn checks(&self) -> usize {
-        self.costs.len()
     }
 
     /// Returns the load of its call on the server and the connection, in costs of a check.
@@ -198,6 +195,49 @@ impl KeyBatch {
     pub fn reject(self, reason: &NotExecuted) {
         for request in self.requests {
             request.reply_to.send(Err(reason.clone()));
+        }
+    }
+}
+
+/// Returns how many of the costs, from the first on, one call may carry.
+pub fn first_part(policy: &Policy, costs: &[u64]) -> usize {
+    let mut different = Different::of(policy);
+    if costs.len() <= different.most {
+        return costs.len();
+    }
+    let fits = |cost: &&[u64]| {
+        let has_room = different.has_room(cost);
+        different.add(cost);
+        has_room
+    };
+    costs.chunks(1).take_while(fits).count()
+}
+
+/// The distinct costs of a call, as far as a limit applies to them.
+struct Different {
+    known: Vec<u64>,
+    most: usize,
+}
+
+impl Different {
+    fn of(policy: &Policy) -> Self {
+        let most = match policy.algorithm {
+            Algorithm::SlidingLog => (SEARCHES / policy.quotas.len().max(1)).max(1),
+            _ => usize::MAX,
+        };
+        Self { known: Vec::new(), most }
+    }
+
+    fn has_room(&self, costs: &[u64]) -> bool {
+        self.known.len() + costs.len() <= self.most
+            || self.known.len() + costs.iter().filter(|cost| !self.known.contains(cost)).count() <= self.most
+    }
+
+    fn add(&mut self, costs: &[u64]) {
+        for cost in costs.iter().filter(|_| self.most < usize::MAX) {
+            if !self.known.contains(cost) {
+                self.known.push(*cost);
+            }
         }
     }
 }

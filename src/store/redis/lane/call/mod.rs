@@ -1,8 +1,6 @@
 //! The calls of a lane: the requests of one key, the script call that carries them, and the
 //! pipeline of several calls.
 
-pub mod costs;
-
 pub mod key_batch;
 
 pub mod pipeline;

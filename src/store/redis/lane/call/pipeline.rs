@@ -18,8 +18,7 @@ use crate::store::redis::lane::replica_ack::{Unconfirmed, ack_deadline, acknowle
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::call::By;
 use crate::store::redis::protocol::failure::{Failure, Kind};
-use crate::store::redis::protocol::not_executed::{self, NotExecuted, executes_nothing};
-use crate::store::redis::protocol::reply::Reply;
+use crate::store::redis::protocol::reply::{self, NotExecuted, Reply, executes_nothing};
 use crate::store::redis::protocol::server_error::code;
 use crate::store::redis::request::given_up;
 use crate::store::{Done, StoreError};
@@ -28,15 +27,19 @@ use crate::store::{Done, StoreError};
 /// one key, or the right calendar windows. A clock that jumps may need the windows again.
 const ROUNDS: usize = 5;
 
-/// The state of the connection after an exchange.
+/// Why the use of a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    Sound,
+pub enum End {
+    /// All senders of requests are gone.
+    Unwanted,
+    /// The connection broke.
     Broken,
-    /// The server is a replica now.
+    /// The server is a replica now. Its address may lead to the new primary.
     Demoted,
-    /// The server answered neither this pipeline nor anything else.
+    /// The connection exists, but the server does not answer.
     Silent,
+    /// The connection broke before its first answer.
+    Useless,
 }
 
 /// The calls of one pipeline.
@@ -55,13 +58,13 @@ impl Pipeline {
 
     /// Sends the calls and delivers the answers. A call is retried at once if the server lacked the
     /// script or TIME was outside the bounds. A key that a shared call did not decide is retried as
-    /// well.
-    pub async fn exchange(mut self, mut connection: Connection, shard: &Shard) -> Ended {
+    /// well. Returns none if the connection is sound.
+    pub async fn exchange(mut self, mut connection: Connection, shard: &Shard) -> Option<End> {
         let waiting = connection.clone();
         for _ in 0..ROUNDS {
             self.0.retain_mut(ScriptCall::is_wanted);
             if self.0.is_empty() {
-                return Ended::Sound;
+                return None;
             }
             let pipeline = self.commands(shard);
             let sent = shard.now();
@@ -81,21 +84,21 @@ impl Pipeline {
                     let charged = self.settle(replies, shard, sent, until.is_some());
                     if confirm(charged, ack, wait_for_ack, |until| wait(Some(until)), shard).await {
                         self.fail(&StoreError::Timeout.into());
-                        return Ended::Silent;
+                        return Some(End::Silent);
                     }
                     if is_demoted {
                         self.fail(&NotExecuted::NotNow("the server is a replica now".into()));
-                        return Ended::Demoted;
+                        return Some(End::Demoted);
                     }
                     continue;
                 }
                 Some(Err(failure)) => {
                     self.blame(&failure, shard);
-                    (StoreError::Unknown(failure.to_string()), Ended::Broken)
+                    (StoreError::Unknown(failure.to_string()), End::Broken)
                 }
                 None => {
                     self.blame(&Failure::late(), shard);
-                    (StoreError::Timeout, Ended::Silent)
+                    (StoreError::Timeout, End::Silent)
                 }
             };
             let (calls, when) = (self.0.len(), (sent, shard.now()));
@@ -103,10 +106,10 @@ impl Pipeline {
                 .iter_mut()
                 .for_each(|script_call| script_call.called(shard, calls, when, Some(failed.kind())));
             self.fail(&failed.into());
-            return ended;
+            return Some(ended);
         }
         self.fail(&NotExecuted::NotNow("the shard's clock could not be followed".into()));
-        Ended::Sound
+        None
     }
 
     /// Builds the commands of one round.
@@ -227,7 +230,7 @@ impl Drop for Pipeline {
 }
 
 fn is_read_only(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if not_executed::is_read_only(error))
+    matches!(reply, Value::ServerError(error) if reply::is_read_only(error))
 }
 
 /// Whether the shard refuses, rather than one key or a redirection.

@@ -5,14 +5,12 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limit::key::Fingerprint;
 use crate::limit::time::Micros;
-use crate::store::redis::lane::call::costs::COSTS;
-use crate::store::redis::lane::call::key_batch::KeyBatch;
+use crate::store::redis::lane::call::key_batch::{COSTS, KeyBatch};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::check;
-use crate::store::redis::protocol::not_executed::{NotExecuted, is_from_inside, refused};
-use crate::store::redis::protocol::reply::Reply;
+use crate::store::redis::protocol::reply::{NotExecuted, Reply, is_from_inside, refused};
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::telemetry::traces;
 
@@ -98,8 +96,7 @@ impl ScriptCall {
     /// Whether one more batch by the same script has room.
     fn accepts(&self, batch: &KeyBatch) -> bool {
         let quotas = self.batches[0].requests[0].policy.quotas.len();
-        let costs: usize = self.batches.iter().map(|batch| batch.costs.len()).sum();
-        (self.batches.len() + 1) * quotas <= QUOTAS && costs + batch.costs.len() <= COSTS
+        (self.batches.len() + 1) * quotas <= QUOTAS && self.checks() + batch.costs.len() <= COSTS
     }
 
     /// Drops the requests of callers that gave up. Returns whether any are left.
@@ -144,7 +141,7 @@ impl ScriptCall {
 
     /// Returns the number of checks in the call. A refund, for example, is no check.
     pub fn checks(&self) -> usize {
-        self.batches.iter().map(KeyBatch::checks).sum()
+        self.batches.iter().map(|batch| batch.costs.len()).sum()
     }
 
     /// Records the call in the traces of its checks, if any.

@@ -13,7 +13,7 @@ if marked > now then
   reply[3] = marked
 end
 
-local behind, limit, counted, room = {}, {}, {}, math.huge
+local room = math.huge
 for q = 1, quotas do
   behind[q], limit[q], at = read_at('<dd', numbers, at)
   counted[q] = sum - sums[before - behind[q]]
@@ -21,7 +21,6 @@ for q = 1, quotas do
 end
 
 -- Decides the costs in order. Each is charged to all quotas or to none.
-local charged = 0
 while at <= #numbers do
   local cost, times
   cost, times, at = read_at('<dd', numbers, at)
@@ -31,12 +30,16 @@ while at <= #numbers do
   end
 end
 
--- Writes the charge. Another program may have set no TTL, or a shorter one.
-local function keep()
+-- Another program may have set no TTL, or a shorter one.
+if charged > 0 then
   add(here, charged)
   local rest = found[here + 2] and redis.call('PTTL', KEYS[skipped + here]) or -1
   if rest * 1000 < kept - 1000000 - now % tick then
     redis.call('PEXPIRE', KEYS[skipped + here], text_of('%.0f', kept / 1000))
   end
 end
-
+-- noted
+for q = 1, charged > 0 and quotas or 0 do
+  on_charge(q, charged)
+end
+-- end noted

@@ -71,6 +71,9 @@ spoilt = spoilt or #missing > 0 and redis.call('EXISTS', unpack(missing)) > 0
 
 local marked = found[1] and count_of(found[1]) or 0
 
+-- What `counter.lua` decides, for each quota: the ticks before the current one, limit and count.
+local behind, limit, counted, charged = {}, {}, {}, 0
+
 local function count_at(place)
   return sums[place] - sums[place - 1]
 end

@@ -1,4 +1,4 @@
--- The results of a charge, for `hold.lua` and `once.lua`. It follows `pair.lua`.
+-- The results of a charge, for `hold.lua` and `once_note.lua`. It follows `pair_noted.lua`.
 
 local function mark(q, till)
   local marked = tail[q] ~= '' and struct.unpack('>I8', tail[q]) or 0

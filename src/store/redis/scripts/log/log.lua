@@ -71,9 +71,6 @@ local function note(log, charges, names, ttl, old)
       end
     end
   end
-  if #noted == 0 then
-    return
-  end
   local gone = 0
   for place = 1, math.min(#old, 2 * #noted) do
     if struct.unpack('>I8', old[place]) + log.window + log.slack <= now then
@@ -103,7 +100,7 @@ local function fits_at(log, cost)
   return place >= log.live and math.min(pair(log, place) + log.window, EXACT) or 0
 end
 
-local logs, reply = {}, {now}
+local reply, marked = {now}, 0
 for q = 1, quotas do
   local log = open(q)
   if not log then
@@ -113,10 +110,11 @@ for q = 1, quotas do
   reply[#reply + 1] = log.units
   reply[#reply + 1] = log.entries
   reply[#reply + 1] = log.latest
+  marked = log.entries > 0 and math.max(marked, log.mark) or marked
 end
 
 -- Decides the costs in order. Each is charged to all quotas or to none.
-local charges, units, count, dearest, tell = {}, 0, 0, 0, false
+local charges, units, count, metas, dearest, tell = {}, 0, 0, 0, 0, false
 local asked, distinct = {[1] = true}, {1}
 for r = runs, #ARGV - 2, 3 do
   local cost, times = tonumber(ARGV[r]), tonumber(ARGV[r + 1])
@@ -131,6 +129,7 @@ for r = runs, #ARGV - 2, 3 do
     if fit > 0 then
       charges[#charges + 1] = {cost = cost, times = fit, meta = ARGV[r + 2]}
       units, count = units + fit * cost, count + fit
+      metas = metas + (ARGV[r + 2] ~= '' and fit or 0)
     end
     tell = tell or fit < times
     dearest = math.max(dearest, cost)
@@ -143,14 +142,8 @@ end
 
 -- Reads the notes before it charges, since another program may have written there.
 local old_notes = {}
-if count > 0 and metas_of > 0 then
-  local noted = 0
-  for _, charge in ipairs(charges) do
-    noted = noted + (charge.meta ~= '' and charge.times or 0)
-  end
-  if noted > 0 then
-    old_notes = redis.call('LRANGE', KEYS[quotas + 1], 0, 2 * noted - 1)
-  end
+if metas > 0 then
+  old_notes = redis.call('LRANGE', KEYS[quotas + 1], 0, 2 * metas - 1)
   for _, old in ipairs(old_notes) do
     if #old < 24 then
       return {now, ''}
@@ -162,7 +155,7 @@ for q = 1, quotas do
   local log = logs[q]
   if count > 0 then
     local names, ttl = append(log, charges, units)
-    if q == metas_of then
+    if q == metas_of and metas > 0 then
       note(log, charges, names, ttl, old_notes)
     end
   end
@@ -176,11 +169,10 @@ if tell then
       reply[#reply + 1] = fits_at(logs[q], cost)
     end
   end
-  local marked = 0
-  for q = 1, quotas do
-    if reply[3 * q] > 0 then
-      marked = math.max(marked, logs[q].mark)
-    end
-  end
   reply[#reply + 1] = marked
 end
+-- noted
+for q = 1, units > 0 and quotas or 0 do
+  on_charge(q, units)
+end
+-- end noted

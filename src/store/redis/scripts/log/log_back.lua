@@ -6,7 +6,7 @@
 
 -- A reset also deletes corrupt values.
 
-local state_keys, logs = KEYS, {}
+local state_keys = KEYS
 for q = 1, how == 'reset' and 0 or quotas do
   logs[q] = open(q)
   if not logs[q] then
@@ -58,8 +58,6 @@ local function moved(log, from, past, by)
   return table.concat(pairs_of)
 end
 
-local MOST_NOTES = 2097152
-
 -- The notes from one place to before another, with the names of entries whose sums moved by `by`.
 local function renamed(key, from, past, by)
   local notes = {}
@@ -72,21 +70,10 @@ local function renamed(key, from, past, by)
   return notes
 end
 
--- Appends the notes to the list.
-local function push(key, notes)
+-- Appends the notes to the list by RPUSH, or the reversed notes in front of it by LPUSH.
+local function push(how, key, notes)
   for chunk = 1, #notes, 1000 do
-    redis.call('RPUSH', key, unpack(notes, chunk, math.min(chunk + 999, #notes)))
-  end
-end
-
--- Prepends the notes to the list.
-local function push_before(key, notes)
-  local reversed = {}
-  for at = #notes, 1, -1 do
-    reversed[#reversed + 1] = notes[at]
-  end
-  for chunk = 1, #reversed, 1000 do
-    redis.call('LPUSH', key, unpack(reversed, chunk, math.min(chunk + 999, #reversed)))
+    redis.call(how, key, unpack(notes, chunk, math.min(chunk + 999, #notes)))
   end
 end
 
@@ -111,20 +98,24 @@ local function note_less(log, key, place, kept, given, dead)
   if dead then
     local before = renamed(key, first_note(0, dead), from, given)
     if past == notes then
-      push(key, before)
+      push('RPUSH', key, before)
       redis.call('LTRIM', key, past, -1)
     else
+      local reversed = {}
+      for at = #before, 1, -1 do
+        reversed[#reversed + 1] = before[at]
+      end
       redis.call('LTRIM', key, past, -1)
-      push_before(key, before)
+      push('LPUSH', key, reversed)
     end
     from = #before
   else
     local behind = renamed(key, past, notes, -given)
     if from > 0 then
       redis.call('LTRIM', key, 0, from - 1)
-      push(key, behind)
+      push('RPUSH', key, behind)
     else
-      push(key, behind)
+      push('RPUSH', key, behind)
       redis.call('LTRIM', key, notes, -1)
     end
   end

@@ -49,6 +49,9 @@ else
   now = time[1] * 1000000 + time[2]
 end
 
+-- The logs by their quotas.
+local logs = {}
+
 -- The pair at a place. The first is 0, entries begin at 1. Most logs are short and read already.
 local function pair(log, place)
   local from = place * PAIR

@@ -1,10 +1,4 @@
--- The results of a charge, for `hold.lua` and `once.lua`. It follows `log.lua`.
-
-local charged = units
-
--- `log.lua` has already written the charge.
-local function keep()
-end
+-- The results of a charge, for `hold.lua` and `once_note.lua`. `log.lua` has written it by then.
 
 local function mark(q, till)
   local marked = pair(logs[q], 0)

@@ -1,4 +1,4 @@
--- Checks on the format of `pair_state.lua`. It follows `check_head.lua`, which describes the call.
+-- Checks on the format of `pair_state.lua`. It follows `head.lua`, which describes the call.
 --
 -- Most checks find the columns of their quotas first, and a TTL that is long enough. They write the
 -- pairs in place. Others write the whole string.
@@ -98,8 +98,13 @@ for _ = 1, checks do
         columns = general.columns_of(state)
         spoilt = not columns
         if columns then
+          local pairs_there = general.pairs_of(columns, {
+            -- each
+            {a_q, b_q},
+            -- end each
+          })
           -- each
-          first_q, second_q, tail_q = general.pair_of(columns, a_q, b_q)
+          first_q, second_q, tail_q = unpack(pairs_there[_q])
           -- end each
         end
       end
@@ -113,24 +118,7 @@ for _ = 1, checks do
     end
     -- end each
 
-    -- Decides the costs in order. Each is charged to all quotas or to none.
-    local charged = 0
-    while true do
-      if cost > 0 then
-        local left = room - charged
-        local fit = (left - left % cost) / cost
-        if fit > times then
-          fit = times
-        end
-        if fit > 0 then
-          charged = charged + fit * cost
-        end
-      end
-      if at == ends then
-        break
-      end
-      cost, times, at = read_at('<dd', numbers, at)
-    end
+-- decide
 
     if charged > 0 and not spoilt then
       local lives = 0
@@ -140,6 +128,12 @@ for _ = 1, checks do
       if tail_q ~= '' and not goes_on(counted_q, tail_q) then
         tail_q, usual = '', false
       end
+      -- noted
+      first[_q], second[_q], tail[_q] = first_q, second_q, tail_q
+      left[_q], reset[_q] = left_q - charged, ends_at(a_q, b_q, d_q, e_q, f_q, first_q, second_q) - now
+      on_charge(#tail, charged)
+      tail_q, usual = tail[_q], false
+      -- end noted
       -- end each
       local heads = pack(PAIRS
         -- each

@@ -33,7 +33,12 @@
 local HEADER, COLUMN = 9, 34
 
 -- Other functions on columns. Most checks need none, and creating them takes longer than those
--- checks.
+-- checks. The algorithm's second part ends `pairs_of_key` and returns these:
+--   columns_of(state)     Returns the columns of a String.
+--   pairs_of(columns, kinds)
+--                         Returns the pair and the tail of each quota, given {a, b}.
+--   others(columns, ours, own)
+--                         Returns the columns that belong to no quota.
 local function pairs_of_key()
   -- The most columns of one String: those of a policy, and some former ones.
   local MOST = 32
@@ -65,21 +70,22 @@ local function pairs_of_key()
     end
   end
 
-  -- The pair and the tail of a quota. Without a column its count is 0.
-  local function pair_of(columns, a, b)
+  -- The column of these numbers; nil without one.
+  local function column_of(columns, a, b)
     for _, column in ipairs(columns) do
       if column.a == a and column.b == b then
-        return column.first, column.second, column.tail
+        return column
       end
     end
-    return 0, 0, ''
   end
 
-  -- The counting columns of other quotas: their number, their parts, and the latest end.
+  -- The counting columns of other quotas: their number, their parts, and the latest end. `taken`
+  -- columns belong to a quota though their kind differs.
   local function others(columns, ours, own)
     local count, heads, rests, tails, ends = 0, {}, {}, {}, 0
     for _, column in ipairs(columns) do
-      local till = not ours[column.kind] and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
+      local is_other = not ours[column.kind] and not column.taken
+      local till = is_other and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
       if till >= now and own + count < MOST then
         count, ends = count + 1, math.max(ends, till)
         heads[count] = struct.pack('>I8I8', column.first, column.second)
@@ -89,7 +95,4 @@ local function pairs_of_key()
     end
     return count, table.concat(heads), table.concat(rests), table.concat(tails), ends
   end
-
-  return {columns_of = columns_of, pair_of = pair_of, others = others}
-end
 

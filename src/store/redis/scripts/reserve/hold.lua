@@ -1,7 +1,5 @@
-if charged > 0 then
-  for q = 1, quotas do
-    mark(q, now + hold)
-  end
-  keep()
+-- The check calls this for each quota that it charges.
+local function on_charge(q)
+  mark(q, now + hold)
 end
-return reply
+

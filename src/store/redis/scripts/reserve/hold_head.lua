@@ -1,5 +1,5 @@
--- A reservation: a charge that marks its states. Until the mark ends, it may be undone. `hold.lua`
--- ends the script. It reads these arguments from the end:
+-- A reservation: a check that marks its states. Until the mark ends, its charge may be undone. It
+-- reads these arguments from the end:
 --
 -- KEYS  ..., the instant of the last reset. An undo needs it. Where a moving slot would prevent an
 --       undo, this key also prevents the reservation.

@@ -1,9 +1,28 @@
--- Refunds in sliding windows. It follows `back_head.lua` and `window_head.lua`; `back.lua` ends it.
+-- Refunds in sliding windows. It follows `back_head.lua` and `head.lua`; `back.lua` ends it.
 --
 -- Reply {TIME, ''} for a corrupt value. A reset deletes it.
 
-if spoilt and how ~= 'reset' then
+local window, state_key = windows(), KEYS[1]
+local kinds, bucket, quotas, ends = {}, {}, 0, nil
+ends, at = read_at('<d', numbers, at)
+while at < ends do
+  quotas = quotas + 1
+  kinds[quotas], at = select(3, read_at('<ddd', numbers, at))
+  bucket[quotas] = window.bucket_of(kinds[quotas], now)
+end
+
+-- The columns by their kinds, those of the policy as seen now; the other former kinds; and the
+-- mark.
+local state = state_of(state_key)
+local columns, before, marked = {}, {}, 0
+if state then
+  columns, before, marked = window.columns_of(type(state) == 'string' and state or '')
+end
+if not columns and how ~= 'reset' then
   return {now, ''}
+end
+for q = 1, columns and quotas or 0 do
+  columns[kinds[q]] = window.own_column(columns, kinds[q], bucket[q])
 end
 
 local state_keys = {state_key}
@@ -31,7 +50,7 @@ end
 
 local function add_states(reply)
   if changed then
-    write_columns()
+    window.write(redis.call, state_key, now, marked, kinds, before, columns)
   end
   reply[#reply + 1] = redis.call('GET', state_key)
 end

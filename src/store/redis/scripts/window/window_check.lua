@@ -1,9 +1,9 @@
--- Checks of sliding windows in the format of `window_state.lua`. It follows `check_head.lua`, which
+-- Checks of sliding windows in the format of `window_state.lua`. It follows `head.lua`, which
 -- describes the call.
 --
 -- Most checks find the columns of their quotas first, and no clock that stepped back. They write in
 -- place: one command for all columns, one or two for the sums of each quota with an ended bucket.
--- Without room one command writes all. Other checks proceed like `window.lua`.
+-- Without room one command writes all. Other checks read and write all columns.
 --
 -- Numbers of a quota: length of a bucket, us; limit; kind.
 --
@@ -112,7 +112,7 @@ for _ = 1, checks do
       spoilt = not columns
       if columns then
         -- each
-        columns[kind_q] = window.seen_from(columns[kind_q], bucket_q)
+        columns[kind_q] = window.own_column(columns, kind_q, bucket_q)
         counted_q = window.counted_at(columns[kind_q], bucket_q)
         stepped = stepped or columns[kind_q] ~= nil and columns[kind_q].last > bucket_q
         -- end each
@@ -124,30 +124,8 @@ for _ = 1, checks do
     end
     -- end each
 
-    -- Decides the costs in order. Each is charged to all quotas or to none.
-    local charged, dearest, tell = 0, 0, stepped
-    while true do
-      if cost == 0 then
-        tell = true
-      else
-        local left = room - charged
-        local fit = (left - left % cost) / cost
-        if fit > times then
-          fit = times
-        end
-        if fit > 0 then
-          charged = charged + fit * cost
-        end
-        if cost > dearest then
-          dearest = cost
-        end
-      end
-      if at == ends then
-        break
-      end
-      cost, times, at = read_at('<dd', numbers, at)
-    end
-    tell = tell or charged + dearest > room
+-- decide
+    local tell = stepped or peeks or charged + dearest > room
 
     local failed = false
     if charged > 0 and usual then
@@ -210,6 +188,14 @@ for _ = 1, checks do
       -- end each
       failed = window.write(call, key, now, marked, kinds, before, columns).err ~= nil
     end
+    -- noted
+    if charged > 0 and not spoilt then
+      -- each
+      left[_q], reset[_q] = limit_q - counted_q - charged, ((columns and columns[kind_q].last or bucket_q) + 65) * length_q - now
+      on_charge(#left, charged)
+      -- end each
+    end
+    -- end noted
 
     if spoilt then
       reply[#reply + 1] = ''

@@ -1,12 +1,16 @@
--- The results of a charge, for `hold.lua` and `once.lua`. It follows `window.lua`. All quotas share
--- one mark.
+-- The results of a charge, for `hold.lua` and `once_note.lua`: the remaining units of each quota,
+-- and us until it is whole.
+local left, reset = {}, {}
 
-local function mark(_, till)
-  marked = math.max(marked, till)
+-- All quotas share one mark.
+local function mark(q, till)
+  if q == 1 then
+    local marked = read_at('>I8', redis.call('GETRANGE', KEYS[1], '0', '7'))
+    redis.call('SETRANGE', KEYS[1], '0', pack('>I8', math.max(marked, till)))
+  end
 end
 
 local function noted(q)
-  local length = window.terms(kinds[q])
-  return limit[q] - reply[q + 1] - charged, (columns[kinds[q]].last + 65) * length - now, 0, 0
+  return left[q], reset[q], 0, 0
 end
 

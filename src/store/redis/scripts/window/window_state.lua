@@ -10,7 +10,7 @@
 --
 -- A column, 34 bytes, is the count of one quota:
 --   kind    8 bytes: twice its window, us; plus 1 where its limit is 2^32 or more. A limit that
---           crosses that line counts in another column.
+--           crosses that line has another column, which takes the counts over.
 --   first   8 bytes: the bucket of its first charge, numbered from 1970
 --   last    8 bytes: the last bucket with a count
 --   total   8 bytes: all charges from the first on, modulo 2^32, or modulo 2^52 for such limits
@@ -160,6 +160,29 @@ local function windows()
     return column_of(column.kind, buckets)
   end
 
+  -- The buckets as a column of this kind can count them. Beyond its modulus, and so beyond each of
+  -- its limits, only the latest charges matter.
+  local function narrowed(kind, buckets)
+    local _, _, _, modulus = terms(kind)
+    local left = modulus - 1
+    for place = #buckets, 1, -1 do
+      buckets[place][2] = math.min(buckets[place][2], left)
+      left = left - buckets[place][2]
+    end
+    return buckets
+  end
+
+  -- The column of a kind as seen in a bucket. Without one it takes over the counts of sums with the
+  -- other width.
+  local function own_column(columns, kind, bucket)
+    local other = kind % 2 == 0 and kind + 1 or kind - 1
+    local former = not columns[kind] and seen_from(columns[other], bucket)
+    if former then
+      columns[kind], columns[other] = column_of(kind, narrowed(kind, buckets_of(former))), nil
+    end
+    return seen_from(columns[kind], bucket)
+  end
+
   -- The count in a bucket: its own, that of the 64 buckets before it, and that of later ones. Each
   -- difference covers at most 65 buckets. Their count is within the limit, and so below the
   -- modulus.
@@ -258,7 +281,7 @@ local function windows()
 
   return {
     bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
-    columns_of = columns_of, counted_at = counted_at, filled = filled, seen_from = seen_from, terms = terms,
+    columns_of = columns_of, counted_at = counted_at, filled = filled, own_column = own_column, terms = terms,
     write = write,
   }
 end

@@ -10,10 +10,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::limit::policy::Policy;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
-use crate::store::{Meta, Work};
 
 /// Until when each slot counts as moving, us by this node's clock.
 #[derive(Debug)]
@@ -34,9 +32,4 @@ impl Moving {
     pub fn holds(&self, slot: u16, now: Micros) -> bool {
         self.0[usize::from(slot % SLOTS)].load(Ordering::Relaxed) > now
     }
-}
-
-/// Whether the call has only one key without its metas.
-pub fn can_do_without_metas(policy: &Policy, work: &Work, metas: &[Meta]) -> bool {
-    policy.quotas.len() == 1 && matches!(work, Work::Take(_)) && !metas.is_empty()
 }

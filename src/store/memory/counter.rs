@@ -1,0 +1,141 @@
+//! The states of a key and what identifies each: everything that it depends on except the limit. So
+//! a changed limit keeps its counter.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use smallvec::SmallVec;
+
+use crate::limit::bucket::Terms;
+use crate::limit::carried::{Places, matched};
+use crate::limit::counter::Ticks;
+use crate::limit::quota::{Quota, Rule};
+use crate::limit::state::State;
+use crate::limit::time::Micros;
+
+/// A state and its counter.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) counter: Counter,
+    pub(super) state: State,
+}
+
+/// Identifies a counter among those of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counter {
+    /// A bucket's window follows from its burst, which is a limit.
+    Bucket(Terms),
+    /// A log's number of entries is a limit too.
+    Log(Micros),
+    /// All quotas of a policy share one counter.
+    Ticks(OneLength),
+    Window(Rule, Micros),
+}
+
+/// Ticks of one length, whatever windows they have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OneLength(Ticks);
+
+impl PartialEq for OneLength {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.length() == other.0.length()
+    }
+}
+
+impl Eq for OneLength {}
+
+impl Counter {
+    pub(super) fn of(quota: &Quota) -> Self {
+        match quota.rule {
+            Rule::TokenBucket(_) => Self::Bucket(Terms::of_quota(quota)),
+            Rule::SlidingLog(_) => Self::Log(quota.window),
+            Rule::SlidingCounter(ticks) => Self::Ticks(OneLength(ticks)),
+            rule => Self::Window(rule, quota.window),
+        }
+    }
+
+    /// Whether a reset of a policy with this counter also deletes `other`. Redis has one string for
+    /// all counters of an algorithm, except for logs.
+    pub(super) fn is_reset_with(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Bucket(_), Self::Bucket(_)) => true,
+            (Self::Window(rule, _), Self::Window(other, _)) => {
+                std::mem::discriminant(&rule) == std::mem::discriminant(&other)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn is_bucket(&self) -> bool {
+        matches!(self.counter, Counter::Bucket(_))
+    }
+
+    pub(super) fn expires_at(&self) -> Micros {
+        let (rule, window) = match (self.counter, &self.state) {
+            (Counter::Bucket(terms), State::TokenBucket(bucket)) => return bucket.expires_at(terms),
+            (Counter::Bucket(_), _) => return 0,
+            (Counter::Log(window), _) => (Rule::SlidingLog(NonZeroU32::MIN), window),
+            (Counter::Ticks(OneLength(ticks)), _) => (Rule::SlidingCounter(ticks), ticks.length()),
+            (Counter::Window(rule, window), _) => (rule, window),
+        };
+        self.state.expires_at(&Quota { name: String::new(), limit: NonZeroU64::MIN, window, rule })
+    }
+
+    /// Whether it must stay: it counts, or was written beside a bucket that `owes`.
+    pub(super) fn is_kept(&self, owes: bool) -> bool {
+        match &self.state {
+            State::TokenBucket(bucket) if bucket.carried.is_some() => false,
+            State::TokenBucket(bucket) => !bucket.is_empty() || owes && bucket.at > 0,
+            state => !state.is_new(),
+        }
+    }
+
+    /// The state of a token bucket at `now` under another rate.
+    pub(super) fn carried(&self, quota: &Quota, now: Micros) -> State {
+        match (&self.state, self.counter) {
+            (State::TokenBucket(bucket), Counter::Bucket(terms)) => {
+                State::TokenBucket(bucket.carried(terms, Terms::of_quota(quota), now))
+            }
+            _ => State::new(quota),
+        }
+    }
+}
+
+/// Removes the debts of other rates that carry over to quotas without a state. `missing` has a bit
+/// for each of these. Returns each debt with the place of its quota.
+pub(super) fn carry_over(
+    held: &mut SmallVec<[Held; 1]>,
+    quotas: &[Quota],
+    missing: u8,
+) -> SmallVec<[(usize, Held); 0]> {
+    if missing == 0 || !held.iter().any(Held::is_bucket) {
+        return SmallVec::new();
+    }
+    let without = quotas.iter().enumerate().filter_map(|(place, quota)| match Counter::of(quota) {
+        Counter::Bucket(terms) if missing & (1 << place) != 0 => Some((place, terms)),
+        _ => None,
+    });
+    let debts = held.iter().enumerate().filter_map(|(place, held)| match held.counter {
+        Counter::Bucket(terms) => Some((place, terms)),
+        _ => None,
+    });
+    let mut found = matched(without.collect::<Places>(), debts.collect());
+    // From the end on, so that the other places stay valid.
+    found.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
+    found.into_iter().map(|(quota, place)| (quota, held.swap_remove(place))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::bucket::TokenBucket;
+    use crate::limit::window::SlidingWindow;
+
+    /// Each key of the embedded store pays for the largest kind.
+    #[test]
+    fn buckets_do_not_enlarge_a_key() {
+        assert!(size_of::<TokenBucket>() <= size_of::<SlidingWindow>());
+        assert_eq!(size_of::<Counter>(), size_of::<(Rule, Micros)>());
+    }
+}

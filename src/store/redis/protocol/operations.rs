@@ -1,0 +1,96 @@
+//! Operations other than plain checks: the keys and arguments after those of the algorithm, and the
+//! records of ids. The scripts read them from the end: `hold_head.lua`, `once_head.lua`,
+//! `back_head.lua`.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+use smallvec::{SmallVec, smallvec};
+
+use super::call::Call;
+use super::counters;
+use super::keys::recorded;
+use super::reply::{text, unsigned};
+use crate::limit::decision::{QuotaState, QuotaStates, Verdict};
+use crate::limit::policy::{Algorithm, Durability, Policy};
+use crate::limit::quota::Quota;
+use crate::limit::time::millis_up;
+use crate::store::work::{Charged, Done, Work, longest_life, record_life};
+
+/// The number of values in a record before its quotas, and for each quota.
+const RECORD: (usize, usize) = (3, 8);
+
+/// Returns the key of the id's record and that of the last reset, if the work depends on them.
+pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
+    let record = |id: &str| call.tag.record(call.policy.counters(), id);
+    let reset = || match call.policy.algorithm {
+        Algorithm::SlidingCounter => counters::reset(call.tag, call.policy),
+        _ => call.tag.reset(call.policy.counters()),
+    };
+    match call.work {
+        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks(_) => SmallVec::new(),
+        Work::Once { id, .. } => smallvec![record(id)],
+        Work::RefundOnce(id) => smallvec![record(id), reset()],
+        Work::Reserve { .. } | Work::GiveBack(_) | Work::Refund(_) | Work::Reset => smallvec![reset()],
+    }
+}
+
+/// Adds the arguments.
+pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
+    let quotas = &call.policy.quotas;
+    match call.work {
+        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks(_) => {}
+        Work::Reserve { hold, .. } => _ = cmd.arg(*hold),
+        Work::Once { .. } => {
+            for quota in quotas {
+                cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
+            }
+            let is_durable = call.policy.options.durability == Durability::Replica;
+            cmd.arg(4 * quotas.len()).arg(millis_up(record_life(call.policy))).arg(u8::from(is_durable));
+        }
+        Work::GiveBack(receipt) => {
+            cmd.arg(receipt.at).arg(receipt.cost);
+            for entry in &receipt.entries {
+                let entry = entry.unwrap_or_default();
+                cmd.arg(entry.number).arg(entry.debt);
+            }
+            cmd.arg(receipt.entries.len()).arg("charge");
+        }
+        Work::Refund(cost) => _ = cmd.arg(*cost).arg("cost"),
+        Work::RefundOnce(_) => {
+            quotas.iter().for_each(|quota| _ = cmd.arg(recorded(quota)));
+            cmd.arg(quotas.len()).arg("id");
+        }
+        Work::Reset => _ = cmd.arg(millis_up(longest_life(call.policy))).arg("reset"),
+    }
+}
+
+/// Reads a record. `word` reports whether it is new or old.
+pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[Value]) -> Option<Done> {
+    let (head, quotas) = record.split_at_checked(RECORD.0)?;
+    let cost = unsigned(&head[0])?;
+    if cost != asked {
+        return Some(Done::Reused);
+    }
+    let (charged, []) = quotas.as_chunks::<{ RECORD.1 }>() else { return None };
+    let present = |name: &str| policy.quotas.iter().find(|quota| quota.name == name);
+    let quota = |[_, name, limit, window, ..]: &[Value; RECORD.1]| {
+        let name = text(name)?.to_owned();
+        let rule = present(&name).map(|quota| quota.rule).unwrap_or_default();
+        Some(Quota { limit: NonZeroU64::new(unsigned(limit)?)?, window: unsigned(window)?, rule, name })
+    };
+    let state = |[_, _, _, _, left, reset, ..]: &[Value; RECORD.1]| {
+        Some(QuotaState { remaining: unsigned(left)?, reset_after: unsigned(reset)? })
+    };
+    let quotas = charged.iter().map(quota).collect::<Option<Vec<Quota>>>()?;
+    let states = charged.iter().map(state).collect::<Option<QuotaStates>>()?;
+    let policy =
+        if policy.quotas == quotas { policy.clone() } else { Arc::new(Policy { quotas, ..Policy::clone(policy) }) };
+    Some(Done::Charged(Box::new(Charged {
+        policy,
+        verdict: Verdict::of_charge(cost, states),
+        replayed: word == b"replayed",
+        refunded: unsigned(&head[2])? == 1,
+    })))
+}

@@ -1,3 +1,0 @@
-if charged > 0 then
-  keep()
-end
