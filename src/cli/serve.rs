@@ -38,7 +38,8 @@ pub(super) struct Args {
     /// Where to answer operators, if not there as well.
     #[arg(long, value_name = "ADDR", env = load::ADMIN_LISTEN)]
     admin_listen: Option<String>,
-    /// One or more nodes of Redis: `redis://host:port`, also separated by commas.
+    /// One or more nodes of Redis: `redis://host:port`, also separated by commas. Or one
+    /// `unix:///path`.
     #[arg(long, value_name = "URL", env = load::STORE, num_args = 1..)]
     store: Vec<String>,
 }

@@ -33,6 +33,8 @@ mod credentials;
 
 mod url;
 
+mod address_map;
+
 mod policy;
 
 mod form;
@@ -131,8 +133,11 @@ pub enum StoreConfig {
 /// The connection to Redis.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedisConfig {
-    /// `redis://host:port`, or `rediss://` with TLS, of one or more nodes, in the order written.
+    /// `redis://host:port`, or `rediss://` with TLS, of one or more nodes, in the order written. Or
+    /// the `unix:///path` of a lone server.
     pub seeds: Vec<String>,
+    /// The address to dial in place of an announced one, both as `host:port`.
+    pub address_map: BTreeMap<String, String>,
     /// The first part of each hash tag: `[A-Za-z0-9_.-]`.
     pub key_prefix: String,
     /// The credentials of a node.

@@ -87,9 +87,12 @@ settings! {
     store("store.", "", "{redis: [redis://127.0.0.1:7001]}") {
         /// One or more servers, each with its own URL. The node detects a cluster.
         REDIS = "redis": Own(
-            "list of `redis://host:port`, or `rediss://` with TLS",
+            "list of `redis://host:port`, or `rediss://` with TLS; `valkey://` and `valkeys://` mean the same. Or `unix:///path` alone",
             "needed beside the settings below but `max_keys`, unless a flag or variable names some"
         ), "no";
+        /// For servers that announce addresses which this node cannot reach: the address to dial in
+        /// place of each ([servers](servers.md#announced-addresses)).
+        ADDRESS_MAP = "address_map": Own("mapping of an announced `host:port` to another `host:port`", "none"), "no";
         /// Longest wait of a check for the store. A policy's own `timeout` overrides it.
         TIMEOUT = "timeout": Time(MICROS_PER_MILLI..=20 * MICROS_PER_SECOND, 100 * MICROS_PER_MILLI),
             "yes, up to a sixth of the `limits.request_timeout` of the node's start";

@@ -1,15 +1,17 @@
 //! The store settings: servers, timeout and bounds.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use super::address_map::address_map;
 use super::fault::{Faults, Place};
 use super::files::Files;
 use super::raw::Node;
 use super::scalar::excerpt;
 use super::section::Section;
 use super::setting::Kind;
-use super::settings::store::{KEY_PREFIX, MAX_KEYS, SHAPE, TIMEOUT};
+use super::settings::store::{ADDRESS_MAP, KEY_PREFIX, MAX_KEYS, SHAPE, TIMEOUT};
 use super::url::{Seed, UrlFault};
 use super::{RedisConfig, StoreConfig, credentials, url};
 
@@ -34,7 +36,7 @@ pub(super) struct Stores {
 pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faults: &mut Faults) -> Option<Stores> {
     let overriding = from_flag(urls, faults);
     let Some(node) = root.member("store") else {
-        let config = config(&overriding?, None, DEFAULT_KEY_PREFIX, faults)?;
+        let config = config(&overriding?, None, DEFAULT_KEY_PREFIX, BTreeMap::new(), faults)?;
         return Some(Stores { config, timeout: TIMEOUT.kind.default(), max_keys: DEFAULT_MAX_KEYS });
     };
     let section = Section::open(node, &SHAPE, faults)?;
@@ -45,11 +47,13 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
     let credentials = credentials::spec(node.place, &section, files, faults);
     let timeout = section.read(&TIMEOUT, faults);
     let prefix = section.or(KEY_PREFIX.name, DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
+    let address_map = section.or(ADDRESS_MAP.name, BTreeMap::new(), |node| address_map(node, faults));
     let max_keys = section.read(&MAX_KEYS, faults).and_then(|most| usize::try_from(most).ok());
     let seeds = if urls.is_empty() { written } else { overriding };
     let (seeds, credentials) = (seeds?, credentials?);
-    let config = config(&seeds, Some(credentials), prefix.unwrap_or_default(), faults);
-    prefix?;
+    let (key_prefix, map) = (prefix.unwrap_or_default(), address_map.clone().unwrap_or_default());
+    let config = config(&seeds, Some(credentials), key_prefix, map, faults);
+    prefix.and(address_map)?;
     Some(Stores { config: config?, timeout: timeout?, max_keys: max_keys? })
 }
 
@@ -57,10 +61,14 @@ fn config(
     seeds: &[(Place, Seed)],
     written: Option<credentials::CredentialsSpec>,
     key_prefix: &str,
+    address_map: BTreeMap<String, String>,
     faults: &mut Faults,
 ) -> Option<StoreConfig> {
     if seeds.is_empty() {
         return Some(StoreConfig::Embedded);
+    }
+    if let (Some((place, _)), 2..) = (seeds.iter().find(|(_, seed)| seed.is_socket()), seeds.len()) {
+        faults.note(*place, "a Unix socket leads to a lone server, which has all counts: name no other beside it");
     }
     let credentials = credentials::credentials(seeds, written, faults)?;
     // `tls` holds for all servers, so it changes the scheme of each URL.
@@ -68,8 +76,16 @@ fn config(
         Some(_) if !seed.tls => seed.url.replacen("redis://", "rediss://", 1),
         _ => seed.url.clone(),
     };
+    if let (Some((place, _)), true) = (seeds.iter().find(|(_, seed)| seed.is_socket()), credentials.tls.is_some()) {
+        faults.note(*place, "a Unix socket is without TLS: leave `tls` out, or write `rediss://host:port`");
+    }
     let seeds = seeds.iter().map(|(_, seed)| url(seed)).collect();
-    Some(StoreConfig::Redis(RedisConfig { seeds, key_prefix: key_prefix.to_owned(), credentials }))
+    Some(StoreConfig::Redis(RedisConfig {
+        seeds,
+        address_map,
+        key_prefix: key_prefix.to_owned(),
+        credentials,
+    }))
 }
 
 /// The seeds at `store.redis`; they may be missing unless they are `needed`.

@@ -8,17 +8,32 @@ use super::login::{Login, Password};
 
 const DEFAULT_PORT: u16 = 6379;
 
-const SCHEMES: [&str; 2] = ["redis", "rediss"];
+/// The schemes of servers, and the one that a [`Seed`] has for each.
+const SCHEMES: [(&str, &str); 4] =
+    [("redis", "redis"), ("rediss", "rediss"), ("valkey", "redis"), ("valkeys", "rediss")];
 
 const EXAMPLE: &str = "write `redis://host:port`, such as `redis://127.0.0.1:7001`";
+
+const SOCKET: &str = "write `unix:///path`, such as `unix:///run/redis.sock`";
+
+const DATABASE: &str = "leave it out, and name a `store.key_prefix` to keep the counts of several stores apart";
+
+/// The most bytes of a socket's path (`sockaddr_un`, without the final zero).
+const MAX_PATH: usize = 107;
 
 /// The parts of a node's URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seed {
-    /// `redis://host:port`, or `rediss://`: without a user or password.
+    /// `redis://host:port`, `rediss://` or `unix:///path`: without a user or password.
     pub url: String,
     pub tls: bool,
     pub login: Option<Login>,
+}
+
+impl Seed {
+    pub(super) fn is_socket(&self) -> bool {
+        self.url.starts_with("unix:")
+    }
 }
 
 /// The reason why a text is no URL of one node.
@@ -46,24 +61,89 @@ fn names_several_servers(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else { return false };
     let separates = |letter: char| letter == ',' || letter == ';' || letter == '|' || letter.is_whitespace();
     let servers = rest.rsplit_once('@').map_or(rest, |(_, servers)| servers);
-    let is_known = SCHEMES.contains(&scheme.trim_start());
+    let scheme = scheme.trim_start().to_ascii_lowercase();
+    let is_known = SCHEMES.iter().any(|(known, _)| *known == scheme);
     is_known && (rest.contains("://") || servers.contains(separates))
 }
 
 fn one(text: &str) -> Result<Seed, String> {
-    let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("not the URL of a Redis: {EXAMPLE}"))?;
-    if !SCHEMES.contains(&scheme) {
-        return Err(format!("not the URL of a Redis: {EXAMPLE}"));
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| without_slashes(text))?;
+    let scheme = scheme.to_ascii_lowercase();
+    if scheme == "unix" {
+        return socket(rest);
     }
+    let (_, scheme) = SCHEMES.iter().find(|(known, _)| *known == scheme).ok_or_else(|| other_scheme(&scheme))?;
     let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
     let login = user.map(login).transpose()?;
-    if rest.contains(['?', '#']) {
-        return Err(format!("parameters in the URL are not supported: {EXAMPLE}"));
-    }
+    refuse_parameters(rest, EXAMPLE)?;
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     refuse_database(database)?;
     let (host, port) = host_and_port(authority).ok_or_else(|| format!("no host and port in the URL: {EXAMPLE}"))?;
-    Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: scheme == "rediss", login })
+    Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: *scheme == "rediss", login })
+}
+
+fn without_slashes(text: &str) -> String {
+    match text.starts_with("unix:") {
+        true => format!("not the path of a Unix socket: {SOCKET}"),
+        false => format!("not the URL of a Redis: {EXAMPLE}"),
+    }
+}
+
+/// Names the form that a URL of another program has here.
+fn other_scheme(scheme: &str) -> String {
+    let has = |parts: &[&str]| parts.iter().any(|part| scheme.contains(part));
+    let is_known = has(&["redis", "valkey"]);
+    if has(&["sentinel"]) {
+        "a Sentinel goes into `store.sentinel`: write `{master: mymaster, nodes: [\"host:26379\"]}`".to_owned()
+    } else if is_known && has(&["cluster"]) {
+        "a node detects a cluster by itself: write `redis://host:port` for some of its nodes, or `rediss://` with TLS"
+            .to_owned()
+    } else if has(&["unix", "socket"]) {
+        format!("not the path of a Unix socket: {SOCKET}")
+    } else if is_known && has(&["ssl", "tls"]) || matches!(scheme, "tls" | "ssl") {
+        "write `rediss://host:port` for a Redis with TLS".to_owned()
+    } else {
+        format!("not the URL of a Redis: {EXAMPLE}")
+    }
+}
+
+/// `/path`, or `user:password@/path`.
+fn socket(rest: &str) -> Result<Seed, String> {
+    let (user, path) = match rest.split_once("@/") {
+        Some((user, _)) if !rest.starts_with('/') => (Some(user), &rest[user.len() + 1..]),
+        _ => (None, rest),
+    };
+    let login = user.map(login).transpose()?;
+    refuse_parameters(path, SOCKET)?;
+    let wrong = || format!("not the path of a Unix socket: {SOCKET}");
+    let path = percent_decode_str(path).decode_utf8().map_err(|_| wrong())?;
+    if !path.starts_with('/') || path.ends_with('/') || path.contains(char::is_control) {
+        return Err(wrong());
+    }
+    if path.len() > MAX_PATH {
+        return Err(format!("the path of a Unix socket has at most {MAX_PATH} bytes"));
+    }
+    Ok(Seed { url: format!("unix://{path}"), tls: false, login })
+}
+
+/// Refuses `?name=value` and `#name`, and names the setting that has its meaning. `right` is the
+/// form of the URL.
+fn refuse_parameters(rest: &str, right: &str) -> Result<(), String> {
+    let Some((_, parameters)) = rest.split_once(['?', '#']) else { return Ok(()) };
+    let names = || parameters.split(['&', '?', '#', ';']).map(|one| one.split('=').next().unwrap_or_default());
+    let has = |known: &[&str]| names().any(|name| known.iter().any(|known| name.to_ascii_lowercase().contains(known)));
+    let instead = if names().any(|name| matches!(name, "db" | "database")) {
+        DATABASE.to_owned()
+    } else if has(&["timeout"]) {
+        "`store.timeout` bounds the wait".to_owned()
+    } else if has(&["ssl", "tls", "insecure", "cert"]) {
+        "begin the URL with `rediss://`, and name the files in `store.tls`".to_owned()
+    } else if has(&["pass", "user", "auth"]) {
+        "name `store.username` and `store.password_file`".to_owned()
+    } else {
+        right.to_owned()
+    };
+    Err(format!("parameters in the URL are not supported: {instead}"))
 }
 
 /// `user:password` or `:password`, each percent-encoded. Other programs may end an unencoded one at
@@ -88,7 +168,7 @@ fn refuse_database(database: &str) -> Result<(), String> {
     match database {
         "" | "0" => Ok(()),
         _ if database.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err("a database other than 0 is not yet supported: a cluster has only that one".to_owned())
+            Err(format!("a database number in the URL is not supported: {DATABASE}"))
         }
         _ => Err(format!("a path in the URL: {EXAMPLE}")),
     }
@@ -101,6 +181,12 @@ fn host_and_port(authority: &str) -> Option<(String, u16)> {
         None => DEFAULT_PORT,
     };
     Some((host.to_ascii_lowercase(), port))
+}
+
+/// `host:port` in lower case, where the port is not left out; an IPv6 host has brackets.
+pub(super) fn address(text: &str) -> Option<String> {
+    let (_, Some(_)) = split_port(text)? else { return None };
+    host_and_port(text).map(|(host, port)| format!("{host}:{port}"))
 }
 
 /// `host:port`, `host`, `[ipv6]:port` or `[ipv6]`; the brackets stay with the host.
@@ -128,6 +214,12 @@ mod tests {
             ("redis://cache:7001/0", "redis://cache:7001"),
             ("redis://[::1]:7001", "redis://[::1]:7001"),
             ("redis://[::1]", "redis://[::1]:6379"),
+            ("valkey://cache", "redis://cache:6379"),
+            ("valkeys://cache:7001", "rediss://cache:7001"),
+            ("REDIS://cache:7001", "redis://cache:7001"),
+            ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+            ("unix:///run/my%20redis@home.sock", "unix:///run/my redis@home.sock"),
+            ("unix://me:secret@/run/redis.sock", "unix:///run/redis.sock"),
         ];
         for (written, read) in cases {
             assert_eq!(seed(written).map(|seed| seed.url).as_deref(), Ok(read));
@@ -155,8 +247,31 @@ mod tests {
 
     #[test]
     fn rejected_urls_name_the_reason_without_secrets() {
-        let refused = one("redis://c/3").unwrap_err();
-        assert!(refused.contains("not yet supported"), "{refused}");
+        let rows = [
+            ("redis://u:secret@c/3", "`store.key_prefix`"),
+            ("redis://u:secret@c?db=3", "`store.key_prefix`"),
+            ("unix:///run/redis.sock?db=3", "`store.key_prefix`"),
+            ("redis://c?socket_timeout=secret", "`store.timeout`"),
+            ("rediss://c?ssl_cert_reqs=secret", "`store.tls`"),
+            ("rediss://c/#insecure", "`store.tls`"),
+            ("redis://c?password=secret", "`store.password_file`"),
+            ("redis://c?protocol=secret", "`redis://host:port`"),
+            ("redis-cluster://u:secret@c:1", "detects a cluster"),
+            ("rediss+cluster://u:secret@c:1", "detects a cluster"),
+            ("redis-sentinel://u:secret@c:1/mymaster", "`store.sentinel`"),
+            ("redis+sentinel://c:1", "`store.sentinel`"),
+            ("redis+unix:///run/secret", "`unix:///path`"),
+            ("redis-socket:///run/secret", "`unix:///path`"),
+            ("unix:/run/secret", "`unix:///path`"),
+            ("unix://run/secret", "`unix:///path`"),
+            ("redis+tls://u:secret@c:1", "`rediss://host:port`"),
+            ("tcp://secret:1", "`redis://host:port`"),
+            ("memcached://secret:1", "`redis://host:port`"),
+        ];
+        for (text, right) in rows {
+            let refused = one(text).unwrap_err();
+            assert!(refused.contains(right) && !refused.contains("secret"), "{text}: {refused}");
+        }
         for text in
             ["redis://secret@cache", "redis://u:secret@cache:0", "redis://u:secret%FF@cache", "http://u:secret@c"]
         {
@@ -179,8 +294,27 @@ mod tests {
             "rediss://u:pw@h1:1 ",
             " redis://h1,redis://h2",
             "redis://u:pw@h1:1/0,redis://u:pw@h2:2/0",
+            "valkey://h1:1,h2:2",
         ] {
             assert_eq!(seed(text), Err(UrlFault::Several), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        let rows = [
+            ("10.0.0.5:6379", Some("10.0.0.5:6379")),
+            ("Redis-1.example:7001", Some("redis-1.example:7001")),
+            ("[::1]:7001", Some("[::1]:7001")),
+            ("10.0.0.5", None),
+            ("10.0.0.5:0", None),
+            (":6379", None),
+            ("::1:7001", None),
+            ("redis://10.0.0.5:6379", None),
+            ("u:pw@h:1", None),
+        ];
+        for (text, read) in rows {
+            assert_eq!(address(text).as_deref(), read, "{text}");
         }
     }
 
@@ -211,6 +345,11 @@ mod tests {
             "redis://me:p\u{e4}ss@cache",
             "redis://me:pw@other@cache:1",
             "redis://cache\t:1",
+            "unix://",
+            "unix:///",
+            "unix:///run/",
+            "unix:///run/\u{1b}",
+            "unix://me@/run/redis.sock",
         ];
         for text in cases {
             assert!(seed(text).is_err(), "{text}");

@@ -9,22 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::health::assert_plain;
 use crate::support::chaos::now_ms;
 use crate::support::{Node, TOLLGATE, http, resident_kib, wait_until};
 
 #[derive(Clone)]
-enum Sent {
+pub(crate) enum Sent {
     Bytes(Vec<u8>),
     /// The first bytes, and then the second ones for ever.
     Endless(Vec<u8>, Vec<u8>),
 }
 
 impl Sent {
-    fn text(text: &str) -> Self {
+    pub(crate) fn text(text: &str) -> Self {
         Self::Bytes(text.as_bytes().to_vec())
     }
 
-    fn bulk(text: &str) -> Self {
+    pub(crate) fn bulk(text: &str) -> Self {
         Self::text(&format!("${}\r\n{text}\r\n", text.len()))
     }
 }
@@ -32,8 +33,8 @@ impl Sent {
 type Manners = dyn Fn(&str) -> Sent + Send + Sync;
 
 /// An attacker with just enough of the Redis protocol. It ends when dropped.
-struct Hostile {
-    port: u16,
+pub(crate) struct Hostile {
+    pub(crate) port: u16,
     is_over: Arc<AtomicBool>,
 }
 
@@ -45,7 +46,7 @@ impl Drop for Hostile {
 }
 
 impl Hostile {
-    fn start(manners: impl Fn(&str) -> Sent + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(manners: impl Fn(&str) -> Sent + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (is_over, manners): (_, Arc<Manners>) = (Arc::new(AtomicBool::new(false)), Arc::new(manners));
@@ -118,7 +119,7 @@ fn command(bytes: &[u8]) -> Option<(String, usize)> {
     (place <= bytes.len()).then(|| (parts.join(" "), place))
 }
 
-fn usual(command: &str, cluster: bool) -> Sent {
+pub(crate) fn usual(command: &str, cluster: bool) -> Sent {
     let word = command.split(' ').next().unwrap_or_default();
     match word {
         "INFO" => Sent::bulk(&format!(
@@ -237,6 +238,69 @@ fn server_error_is_truncated_in_log_and_hidden_from_callers() {
             assert!(longest < 1000, "{question}: a line of {longest} bytes");
             assert!(!told.contains("\u{1b}[31m") && !told.contains('\u{7}'), "{told}");
         }
+    }
+}
+
+/// Errors and values that no Redis sends, to each command: a caller and health get one short
+/// sentence.
+#[test]
+fn every_detail_is_one_short_sentence() {
+    let long = "x".repeat(100_000);
+    let blob = "first\r\n\r\nsecond \u{1b}[31m";
+    let rows: Vec<Vec<u8>> = [
+        format!("-ERR {long}\r\n"),
+        format!("-NOPERM User {long} has no permissions to run the '{long}' command\r\n"),
+        format!("-ERR unknown command '{long}', with args beginning with: '{long}'\r\n"),
+        format!("!{}\r\n{blob}\r\n", blob.len()),
+        "-ERR first\nsecond\tthird\u{7}\u{202e}\r\n".into(),
+        "-ERR Parse error at 1 - Io - Client: redis.call('SET', KEYS[1], ARGV[1])\r\n".into(),
+        "-\r\n".into(),
+        "-ERR\r\n".into(),
+        "-MOVED 1 nowhere\r\n".into(),
+        "-ASK x \u{1b}[31m:1\r\n".into(),
+        "$-1\r\n".into(),
+        ":1\r\n".into(),
+        "*0\r\n".into(),
+        "%1\r\n+a\r\n+b\r\n".into(),
+        "hello\r\n".into(),
+        String::new(),
+    ]
+    .into_iter()
+    .map(String::into_bytes)
+    .chain([b"-ERR \xff\xfe\0\r\n".to_vec()])
+    .collect();
+    let questions = ["", "CLIENT", "INFO", "CLUSTER SLOTS", "EVAL"];
+    std::thread::scope(|scope| {
+        for part in rows.chunks(5) {
+            scope.spawn(move || part.iter().for_each(|sent| questions.iter().for_each(|to| short_detail(sent, to))));
+        }
+    });
+}
+
+/// Answers `sent` to every command that begins with `question`. Without a text the connection
+/// closes.
+fn short_detail(sent: &[u8], question: &'static str) {
+    let (text, is_cluster, sent) =
+        (String::from_utf8_lossy(sent).into_owned(), question.starts_with("CLUSTER"), sent.to_vec());
+    let hostile = Hostile::start(move |command| match command.starts_with(question) {
+        true => Sent::Bytes(sent.clone()),
+        false => usual(command, is_cluster),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let node = hostile.node(folder.path());
+    let mut told = Vec::new();
+    wait_until("a caller is told", || {
+        told = vec![node.check("p", "key", 1)["detail"].as_str().unwrap_or_default().to_owned()];
+        !told[0].is_empty()
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    told.push(node.check("p", "key", 1)["detail"].as_str().unwrap_or_default().to_owned());
+    told.extend(node.health()["store"]["shards"][0]["reason"].as_str().map(str::to_owned));
+    for detail in told {
+        let excerpt = &text.chars().take(60).collect::<String>();
+        assert!(detail.len() <= 300 && !detail.contains(char::is_control), "{excerpt:?} to {question:?}: {detail}");
+        assert!(!detail.contains("xxx") && !detail.contains("second"), "{excerpt:?} to {question:?}: {detail}");
+        assert_plain(&detail);
     }
 }
 

@@ -64,7 +64,8 @@ impl RedisStore {
     ) -> redis::RedisResult<Self> {
         let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
         let (credentials, key_prefix) = (config.credentials.clone(), config.key_prefix.clone());
-        let shared = Shared::new(credentials, &key_prefix, clock, timeout, generations, workers, hand);
+        let shared = Shared::new(credentials, &key_prefix, clock, timeout, generations, workers, hand)
+            .with_address_map(&config.address_map);
         Ok(Self { topology: topology::open(seeds, Arc::new(shared)), key_prefix, moving: Arc::default() })
     }
 

@@ -23,7 +23,9 @@ pub struct Waiting {
 /// A script call that was sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
+    /// The host, or the path of a Unix socket.
     pub host: &'a str,
+    /// 0 beside a path.
     pub port: u16,
     /// `EVALSHA` or `EVAL`.
     pub operation: &'static str,
@@ -136,9 +138,11 @@ impl Call<'_> {
             KeyValue::new("db.operation.name", self.operation),
             KeyValue::new("db.stored_procedure.name", self.script.to_owned()),
             KeyValue::new("server.address", self.host.to_owned()),
-            KeyValue::new("server.port", i64::from(self.port)),
             number("tollgate.pipeline.size", self.pipeline),
         ];
+        if self.port > 0 {
+            attributes.push(KeyValue::new("server.port", i64::from(self.port)));
+        }
         if self.checks > 1 {
             attributes.push(number("db.operation.batch.size", self.checks));
         }

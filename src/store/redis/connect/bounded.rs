@@ -31,6 +31,9 @@ const FIRST: usize = 256;
 #[derive(Debug, Default)]
 pub struct Seen {
     first: OnceLock<Box<[u8]>>,
+    /// Whether a question had an answer. Then a broken connection has another cause than the first
+    /// bytes.
+    has_answered: AtomicBool,
     too_long: AtomicBool,
 }
 
@@ -39,7 +42,15 @@ impl Seen {
     pub fn failure(&self, error: &RedisError) -> Failure {
         match self.too_long.load(Ordering::Relaxed) {
             true => Failure::too_long(),
+            false if self.has_answered.load(Ordering::Relaxed) => broken::later(error),
             false => broken::of_driver(error, self.first.get().map(AsRef::as_ref)),
+        }
+    }
+
+    /// Notes that a question had an answer.
+    pub fn answered(&self) {
+        if !self.has_answered.load(Ordering::Relaxed) {
+            self.has_answered.store(true, Ordering::Relaxed);
         }
     }
 

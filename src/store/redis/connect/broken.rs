@@ -8,17 +8,22 @@ use crate::store::redis::protocol::failure::{Failure, Kind};
 pub fn of_driver(error: &RedisError, first: Option<&[u8]>) -> Failure {
     let Some(first) = first else {
         return Failure::connection(
-            "the server closed the connection before it answered: its port may speak TLS only (rediss://), or it \
-             has too many clients",
+            "the server closed the connection before it answered: its port may speak TLS only (rediss://), it may \
+             have too many clients, or be no Redis",
         );
     };
-    of_first_bytes(first).unwrap_or_else(|| match error.kind() {
+    of_first_bytes(first).unwrap_or_else(|| later(error))
+}
+
+/// Explains why a connection broke after its first answers.
+pub fn later(error: &RedisError) -> Failure {
+    match error.kind() {
         ErrorKind::Parse => Failure::new(
             Kind::NotRedis,
             "the server's answer breaks the protocol of Redis, so its connection was closed",
         ),
         _ => Failure::connection("the server closed the connection"),
-    })
+    }
 }
 
 /// Explains the first bytes of a server, unless a working Redis may send them.

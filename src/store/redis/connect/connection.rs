@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::attempt::{Attempt, Step};
 use super::bounded::{Bounded, Seen};
-use super::stream::{Stream, dial};
+use super::stream::{Stream, dial, dial_socket};
 use super::{auth, dns};
 use crate::config::Credentials;
 use crate::store::redis::protocol::address::Address;
@@ -46,16 +46,7 @@ impl Connection {
     /// When the server cannot be reached, or does not let this node in.
     pub async fn open(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Self, Failure> {
         let login = auth::login(credentials).await?;
-        let tls = match &credentials.tls {
-            Some(tls) => Some(auth::connector(tls).await?),
-            None => None,
-        };
-        attempt.reach(Step::Name);
-        let addresses = dns::system().resolve(&address.host, address.port).await?;
-        attempt.reach(Step::Dial);
-        let dial = |at: &SocketAddr| Box::pin(dial(*at, tls.as_ref(), &address.host, attempt));
-        let (stream, _) = select_ok(addresses.iter().map(dial)).await?;
-        attempt.reach(Step::Ask);
+        let stream = open_stream(address, credentials, attempt).await?;
         let mut connection = Self::over(stream).await?;
         if let Some(login) = login {
             connection.ask(&login).await?;
@@ -89,7 +80,7 @@ impl Connection {
     /// When the connection breaks.
     pub async fn send(&mut self, question: &Cmd) -> Result<Value, Failure> {
         let reply = self.driver.send_packed_command(question).await;
-        self.explained(reply)
+        self.explained(reply, is_value)
     }
 
     /// Returns the answers to several questions, in order.
@@ -98,10 +89,13 @@ impl Connection {
     /// When the connection breaks.
     pub async fn send_all(&mut self, questions: &Pipeline) -> Result<Vec<Value>, Failure> {
         let replies = self.driver.send_packed_commands(questions, 0, questions.len()).await;
-        self.explained(replies)
+        self.explained(replies, |replies| replies.iter().any(is_value))
     }
 
-    fn explained<T>(&self, reply: RedisResult<T>) -> Result<T, Failure> {
+    fn explained<T>(&self, reply: RedisResult<T>, has_value: impl Fn(&T) -> bool) -> Result<T, Failure> {
+        if reply.as_ref().is_ok_and(has_value) {
+            self.shared.seen.answered();
+        }
         reply.map_err(|error| self.shared.seen.failure(&error))
     }
 
@@ -113,4 +107,35 @@ impl Connection {
             .now_or_never()
             .is_some_and(|handed| handed.is_err())
     }
+}
+
+/// Whether a server that lets this node in sent the reply. Others answer by an error and close the
+/// connection.
+fn is_value(reply: &Value) -> bool {
+    !matches!(reply, Value::ServerError(_))
+}
+
+/// Opens a stream to one of a server's addresses, with TLS if the credentials say so, or to its Unix
+/// socket.
+///
+/// # Errors
+/// When the server cannot be reached.
+pub async fn open_stream(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Stream, Failure> {
+    if let Some(path) = address.socket() {
+        attempt.reach(Step::Dial);
+        let stream = dial_socket(path).await?;
+        attempt.reach(Step::Ask);
+        return Ok(stream);
+    }
+    let tls = match &credentials.tls {
+        Some(tls) => Some(auth::connector(tls).await?),
+        None => None,
+    };
+    attempt.reach(Step::Name);
+    let addresses = dns::system().resolve(&address.host, address.port).await?;
+    attempt.reach(Step::Dial);
+    let dial = |at: &SocketAddr| Box::pin(dial(*at, tls.as_ref(), &address.host, attempt));
+    let (stream, _) = select_ok(addresses.iter().map(dial)).await?;
+    attempt.reach(Step::Ask);
+    Ok(stream)
 }

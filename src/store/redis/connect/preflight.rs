@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use redis::Value;
 
 use super::connection::Connection;
+use super::questions;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::redis::protocol::address::Address;
@@ -26,7 +27,7 @@ pub struct Preflight {
     is_volatile: AtomicBool,
 }
 
-/// Loads the scripts and inspects the server. Returns its TIME, us, and whether it belongs to a
+/// Names the connection, loads the scripts and inspects the server. Returns its TIME, us, and whether it belongs to a
 /// cluster. A user without SCRIPT LOAD sends its scripts by EVAL.
 ///
 /// # Errors
@@ -39,6 +40,7 @@ pub async fn prepare(
     known: &Preflight,
 ) -> Result<(Micros, bool), Failure> {
     let mut pipeline = redis::pipe();
+    pipeline.add_command(questions::name());
     for source in sources::wanted() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
     }
@@ -63,10 +65,7 @@ pub async fn prepare(
 
 /// Returns the failure for a Sentinel, which keeps no counts.
 pub fn sentinel() -> Failure {
-    Failure::new(
-        Kind::NotRedis,
-        "a Sentinel is at this address, which keeps no counts: name the primary that it watches",
-    )
+    Failure::new(Kind::NotRedis, "a Sentinel is at this address, which keeps no counts: name it in `store.sentinel`")
 }
 
 /// Reads the eviction policy again, since a running server may change it. Warns as [`prepare`]

@@ -1,13 +1,14 @@
-//! The stream below a connection: TCP, with or without TLS.
+//! The stream below a connection: TCP, with or without TLS, or a Unix socket.
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use super::attempt::{Attempt, Step};
@@ -34,6 +35,23 @@ pub async fn dial(
         Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
         Err(error) => Err(not_encrypted(&error)),
     }
+}
+
+/// Opens a stream to the Unix socket at `path`.
+///
+/// # Errors
+/// When there is none, or no server accepts the connection.
+pub async fn dial_socket(path: &Path) -> Result<Stream, Failure> {
+    let sentence = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => "no socket is at this path: the server may not run, or listen elsewhere",
+        io::ErrorKind::PermissionDenied => "the user of this process may not open the socket (unixsocketperm)",
+        io::ErrorKind::ConnectionRefused => "connection refused: no server listens at this socket",
+        _ => "the socket cannot be opened",
+    };
+    UnixStream::connect(path)
+        .await
+        .map(Stream::Socket)
+        .map_err(|error| Failure::connection(sentence(error)))
 }
 
 fn not_connected(error: &io::Error) -> Failure {
@@ -77,6 +95,7 @@ fn untrusted(fault: &rustls::CertificateError) -> &'static str {
 
 pub enum Stream {
     Plain(TcpStream),
+    Socket(UnixStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
 
@@ -84,6 +103,7 @@ impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Socket(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
@@ -93,6 +113,7 @@ impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Socket(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
@@ -100,6 +121,7 @@ impl AsyncWrite for Stream {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Socket(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
@@ -107,6 +129,7 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Socket(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }

@@ -164,7 +164,7 @@ impl Driver {
 
 /// Opens a connection that can take calls, and learns the shard's clock.
 async fn connect(shard: &Shard, attempt: &Attempt) -> Result<Connection, Failure> {
-    let mut connection = Connection::open(&shard.address, &shard.shared.credentials, attempt).await?;
+    let mut connection = shard.shared.connect(&shard.address, attempt).await?;
     let sent = shard.now();
     let (address, durability, known) = (&shard.address, shard.durability, &shard.preflight);
     let (time, is_cluster) = prepare(&mut connection, address, durability, known).await?;

@@ -43,6 +43,8 @@ pub struct Shard {
     cluster: AtomicBool,
     /// Until when each key has a call of its own, us by this node's clock.
     sharing_disabled_until: AtomicU64,
+    /// Whether the server refuses EVALSHA, so that calls carry the source.
+    sends_sources: AtomicBool,
     /// The durability of the charges in this lane.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
@@ -69,6 +71,7 @@ impl Shard {
             heard,
             cluster,
             sharing_disabled_until,
+            sends_sources: AtomicBool::new(false),
             durability: Durability::Primary,
             metrics,
             preflight: Arc::default(),
@@ -105,6 +108,8 @@ impl Shard {
     }
 
     pub fn set_connected(&self, connected: bool) {
+        // The rights of the user may have changed.
+        self.sends_sources.store(false, Ordering::Relaxed);
         self.connected.store(connected, Ordering::Relaxed);
     }
 
@@ -170,6 +175,16 @@ impl Shard {
     /// Notes that a shared call could not decide a key. For a while each key has a call of its own.
     pub fn disable_sharing(&self) {
         self.sharing_disabled_until.store(self.now() + SHARING_DISABLED, Ordering::Relaxed);
+    }
+
+    /// Whether calls carry the source of their script.
+    pub fn sends_sources(&self) -> bool {
+        self.sends_sources.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the server refuses EVALSHA.
+    pub fn send_sources(&self) {
+        self.sends_sources.store(true, Ordering::Relaxed);
     }
 
     /// Returns the expected TIME of the shard now, us.

@@ -1,6 +1,6 @@
 //! The state that all lanes of a store share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,6 +12,10 @@ use crate::clock::Clock;
 use crate::config::Credentials;
 use crate::limit::time::{Micros, micros};
 use crate::store::Generations;
+use crate::store::redis::connect::attempt::Attempt;
+use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::protocol::address::Address;
+use crate::store::redis::protocol::failure::Failure;
 use crate::telemetry::instrument::{Histogram, SIZES};
 use crate::workers::Workers;
 
@@ -22,6 +26,8 @@ pub struct Shared {
     pub workers: Workers,
     /// The credentials for the servers.
     pub credentials: Credentials,
+    /// The addresses to dial in place of those that servers announce.
+    address_map: HashMap<Address, Address>,
     /// The beginning of all key names.
     pub prefix: Box<str>,
     /// How long an answer may take before its connection is given up, us; a reload changes it.
@@ -52,6 +58,7 @@ impl Shared {
             clock,
             workers,
             credentials,
+            address_map: HashMap::new(),
             prefix: prefix.into(),
             response_timeout: AtomicU64::new(micros(response_timeout)),
             generations,
@@ -59,6 +66,30 @@ impl Shared {
             ids: ArcSwap::default(),
             refresh: Notify::new(),
             hand,
+        }
+    }
+
+    /// The same with these addresses to dial in place of announced ones. A text that is no
+    /// `host:port` maps nothing; the configuration admits none.
+    pub fn with_address_map(self, map: &BTreeMap<String, String>) -> Self {
+        let pairs = map
+            .iter()
+            .filter_map(|(announced, dialed)| Some((Address::parse(announced)?.lowercase(), Address::parse(dialed)?)));
+        Self { address_map: pairs.collect(), ..self }
+    }
+
+    /// Opens a connection to a server, at the address that `store.address_map` has for it. `attempt`
+    /// notes how far it has come.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn connect(&self, address: &Address, attempt: &Attempt) -> Result<Connection, Failure> {
+        match self.address_map.get(&address.lowercase()) {
+            None => Connection::open(address, &self.credentials, attempt).await,
+            Some(dialed) => {
+                let opened = Connection::open(dialed, &self.credentials, attempt).await;
+                opened.map_err(|failure| failure.about(&format!("at {dialed}")))
+            }
         }
     }
 

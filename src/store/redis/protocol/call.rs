@@ -23,15 +23,17 @@ pub struct Call<'a> {
 pub enum By {
     /// `EVALSHA`, the usual way.
     Hash,
-    /// `EVAL`, after a NOSCRIPT.
+    /// `EVAL`, after a NOSCRIPT or a refused `EVALSHA`.
     Source,
+    /// `SCRIPT LOAD` and then `EVALSHA`, after a refused `EVAL`.
+    Load,
 }
 
 impl By {
     /// Returns the name of the command.
     pub fn command(self) -> &'static str {
         match self {
-            Self::Hash => "EVALSHA",
+            Self::Hash | Self::Load => "EVALSHA",
             Self::Source => "EVAL",
         }
     }

@@ -100,12 +100,6 @@ pub fn is_read_only(error: &ServerError) -> bool {
     error.kind() == Some(ServerErrorKind::ReadOnly) || is_within()
 }
 
-/// Whether the script itself failed: the server then adds the place. A server or a proxy that
-/// rejects calls for several keys does so before it runs them.
-pub fn is_from_inside(error: &ServerError) -> bool {
-    error.details().is_some_and(|details| details.contains("user_script"))
-}
-
 /// Whether this value replaces counts, because the value at the key is corrupt.
 pub fn is_corrupt(value: &Value) -> bool {
     matches!(value, Value::BulkString(said) if said.is_empty())

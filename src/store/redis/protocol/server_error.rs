@@ -12,6 +12,17 @@ pub const CORRUPT_STATE: &str =
 pub const CORRUPT_RECORD: &str =
     "what is kept of this id is no record of this program: use another id, or delete its key in Redis";
 
+/// How servers and services say that they lack a command, or forbid it.
+const UNAVAILABLE: [&str; 7] = [
+    "nknown command",
+    "nknown subcommand",
+    "nknown CLUSTER subcommand",
+    "nsupported command",
+    "not available",
+    "not support",
+    "command is not allowed",
+];
+
 /// The most bytes of a server's own text in the log.
 const SAID: usize = 200;
 
@@ -41,7 +52,10 @@ impl Failure {
                 Kind::Login,
                 "WRONGPASS: the server rejects the user name or the password of this node, or the user is off",
             ),
-            "DENIED" => known(Kind::Login, "DENIED: the server is in protected mode and accepts local clients only"),
+            "DENIED" => known(
+                Kind::Login,
+                "DENIED: the server is in protected mode and accepts clients of its own machine only",
+            ),
             "NOPERM" => Self::without_right(details),
             "OOM" => known(Kind::Answer, "OOM: the memory of the server is full (maxmemory), so it makes no charges"),
             "NOREPLICAS" => known(
@@ -81,12 +95,12 @@ impl Failure {
                 Kind::Rights,
                 "the user of this node lacks a right that the scripts need; docs/security.md lists them all",
             )
-        } else if has("not allowed from script") {
+        } else if has("not allowed from script") || has("called from script") {
             known(
                 Kind::Rights,
                 "the server forbids a command that the scripts need, such as TIME, so this node cannot use it",
             )
-        } else if has("nknown command") || has("nknown subcommand") || has("nknown CLUSTER subcommand") {
+        } else if UNAVAILABLE.iter().any(|text| details.contains(text)) {
             let name = quoted(details).map(|name| format!(" {name}")).unwrap_or_default();
             Self::new(Kind::Rights, format!("the server does not know the command{name}, which this node needs"))
         } else if has("foreign record") {
@@ -132,6 +146,14 @@ pub fn unless_error(reply: Value) -> Result<Value, Failure> {
     }
 }
 
+/// Whether the server refuses every call of this command, and so has not executed it.
+pub fn refuses(error: &ServerError, command: &str) -> bool {
+    let is_command = |name: &str| name.eq_ignore_ascii_case(command);
+    matches!(error.code(), "NOPERM" | "ERR")
+        && !is_from_inside(error)
+        && error.details().and_then(quoted).is_some_and(is_command)
+}
+
 /// Returns the code of an error reply, or `ERR` where its text is no code.
 pub fn code(error: &ServerError) -> &str {
     let is_code = |code: &&str| code.len() <= 32 && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -144,6 +166,12 @@ fn quoted(text: &str) -> Option<&str> {
     let word = parts.next()?;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'|' | b'_' | b'-');
     (!word.is_empty() && word.len() <= 32 && word.bytes().all(is_name)).then_some(word)
+}
+
+/// Whether the script itself failed: the server then adds the place. A server or a proxy that
+/// rejects calls for several keys does so before it runs them.
+pub fn is_from_inside(error: &ServerError) -> bool {
+    error.details().is_some_and(|details| details.contains("user_script"))
 }
 
 #[cfg(test)]
@@ -226,6 +254,11 @@ mod tests {
             ),
             ("ERR unknown subcommand 'SLOTS'. Try CLUSTER HELP.", Kind::Rights, "command SLOTS, which"),
             (&inside("ERR This Redis command is not allowed from script"), Kind::Rights, "such as TIME"),
+            (&inside("ERR Unknown Redis command called from script"), Kind::Rights, "such as TIME"),
+            ("ERR Command is not available: 'INFO'. See https://example.com", Kind::Rights, "command INFO, which"),
+            ("ERR unsupported command `EVALSHA`", Kind::Rights, "command EVALSHA, which"),
+            ("ERR command 'script' not support for normal user", Kind::Rights, "command script, which"),
+            ("ERR command is not allowed", Kind::Rights, "does not know the command, which"),
             ("ERR This instance has cluster support disabled", Kind::NoCluster, "part of no cluster"),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", Kind::Key, "a reset"),
             (&inside("ERR user_script:12: attempt to compare nil with number"), Kind::Key, "a reset"),
@@ -242,6 +275,24 @@ mod tests {
             assert!(sentence.contains(part), "{line}: {sentence}");
             assert!(failure.is_told() && sentence.len() <= MOST_TEXT && !sentence.contains("5f"), "{line}: {sentence}");
             assert_eq!(Failure::of_line(line), failure, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_refused_command_is_told_from_a_failed_script() {
+        let rows = [
+            ("NOPERM this user has no permissions to run the 'evalsha' command or its subcommand", true),
+            ("NOPERM User a has no permissions to run the 'evalsha' command", true),
+            ("ERR unknown command `EVALSHA`, with args beginning with: `5f`", true),
+            ("ERR Command is not available: 'EVALSHA'.", true),
+            ("NOPERM this user has no permissions to run the 'eval' command", false),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
+            ("ERR unknown command 'EVALSHA' script: 5f, on @user_script:12.", false),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+            ("NOSCRIPT No matching script.", false),
+        ];
+        for (line, is_refused) in rows {
+            assert_eq!(refuses(&error(line), "EVALSHA"), is_refused, "{line}");
         }
     }
 

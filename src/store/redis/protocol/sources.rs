@@ -224,7 +224,7 @@ const BYTES: usize = 512;
 pub fn begin(by: By, script: ScriptId) -> Cmd {
     let mut cmd = Cmd::with_capacity(ARGUMENTS, BYTES);
     cmd.arg(by.command()).arg(match by {
-        By::Hash => script.hash(),
+        By::Hash | By::Load => script.hash(),
         By::Source => script.source(),
     });
     cmd

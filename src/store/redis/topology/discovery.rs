@@ -129,7 +129,11 @@ impl Watcher {
             Some(open) => open.clone(),
             None => {
                 let attempt = Attempt::default();
-                let opening = Connection::open(address, &topology.shared.credentials, &attempt);
+                let opening = async {
+                    let mut new = topology.shared.connect(address, &attempt).await?;
+                    new.send(&questions::name()).await?;
+                    Ok(new)
+                };
                 let new = attempt.within(self.timeout, opening).await?;
                 self.connections.insert(address.clone(), new.clone());
                 new
@@ -151,13 +155,18 @@ impl Watcher {
             both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
             let mut replies = bounded(self.timeout, connection.send_all(&both)).await?;
             let (reply, info) = (replies.pop().unwrap_or(Value::Nil), replies.pop().unwrap_or(Value::Nil));
-            let info = info_of(info).map_err(|failure| failure.about("CLUSTER"))?;
+            let is_up = match info_of(info) {
+                Ok(info) => Info(&info).field("cluster_state") == Some("ok"),
+                // A user with the right to CLUSTER SLOTS alone.
+                Err(failure) if failure.kind == Failed::Rights => true,
+                Err(failure) => return Err(failure.about("CLUSTER")),
+            };
             let reply = unless_error(reply).map_err(|failure| failure.about("CLUSTER SLOTS"))?;
             // A node that is cut off from the others reports an old topology. It is believed only
             // while nothing else is known.
             let table = topology.table.load();
             let lane = table.lane(address);
-            if Info(&info).field("cluster_state") != Some("ok") && *topology.known.borrow() {
+            if !is_up && *topology.known.borrow() {
                 let down = Failure::new(Failed::NotNow, "CLUSTERDOWN: the node says that the cluster is down");
                 lane.inspect(|lane| lane.shard().refuse(&down));
                 return Err(down);
@@ -189,6 +198,10 @@ impl Watcher {
     /// Accepts a server outside a cluster as the owner of all slots. Rejects a replica, since
     /// another seed must be its primary.
     fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> Result<Kind, Failure> {
+        if info.is_cluster() && address.socket().is_some() {
+            let sentence = "the server behind the socket is part of a cluster: name its nodes by redis://host:port";
+            return Err(Failure::new(Failed::NotRedis, sentence));
+        }
         if info.is_cluster() {
             return Ok(Kind::Cluster);
         }

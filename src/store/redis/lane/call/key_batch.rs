@@ -127,8 +127,11 @@ impl KeyBatch {
     /// Returns the script that its call must not wait for, since calls of the key follow. A read
     /// may come late.
     pub fn script_in_order(&self) -> Option<ScriptId> {
-        let first = &self.requests[0];
-        (!matches!(first.work, Work::ReadLog(_) | Work::ReadTicks(_))).then(|| ScriptId::of(&first.policy, &first.work))
+        (!matches!(self.requests[0].work, Work::ReadLog(_) | Work::ReadTicks(_))).then(|| self.script_id())
+    }
+
+    pub fn script_id(&self) -> ScriptId {
+        ScriptId::of(&self.requests[0].policy, &self.requests[0].work)
     }
 
     /// Returns the check of the batch, if it is one; see [`Call::is_check`].

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use redis::{ServerErrorKind, Value};
+use redis::{ServerError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 
 use crate::limit::key::Fingerprint;
@@ -19,7 +19,7 @@ use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::call::By;
 use crate::store::redis::protocol::failure::{Failure, Kind};
 use crate::store::redis::protocol::reply::{self, NotExecuted, Reply, executes_nothing};
-use crate::store::redis::protocol::server_error::code;
+use crate::store::redis::protocol::server_error::{code, refuses};
 use crate::store::redis::request::given_up;
 use crate::store::{Done, StoreError};
 
@@ -48,7 +48,11 @@ pub struct Pipeline(Vec<ScriptCall>);
 impl Pipeline {
     /// Combines batches that may share a call.
     pub fn of(batches: Vec<KeyBatch>, shard: &Shard) -> Self {
-        Self(script_calls(batches, shard.may_share()))
+        let mut calls = script_calls(batches, shard.may_share());
+        if shard.sends_sources() {
+            calls.iter_mut().for_each(|script_call| script_call.by = By::Source);
+        }
+        Self(calls)
     }
 
     /// Returns the keys of the pipeline.
@@ -117,6 +121,10 @@ impl Pipeline {
         let now = shard.shard_now();
         let mut pipeline = redis::Pipeline::with_capacity(self.0.len());
         for script_call in &self.0 {
+            if let Some(source) = script_call.source_to_load() {
+                pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
+            }
+            // ASKING holds for the next command only.
             if script_call.asking() {
                 pipeline.add_command(redis::cmd("ASKING"));
             }
@@ -141,15 +149,18 @@ impl Pipeline {
         let mut replies = replies.into_iter();
         let (calls, mut again, mut charged) = (self.0.len(), Vec::new(), Vec::new());
         for mut script_call in self.0.drain(..) {
+            let loaded = script_call.source_to_load().and_then(|_| replies.next());
             if script_call.asking() {
                 replies.next();
             }
             let reply = replies.next().unwrap_or(Value::Nil);
+            // A script that was not loaded did not run, and the first error tells why.
+            let reply = loaded.filter(|loaded| is_no_script(&reply) && is_error(loaded)).unwrap_or(reply);
             let error = if let Value::ServerError(error) = &reply { Some(error) } else { None };
             script_call.called(shard, calls, (sent, received), error.map(code));
-            if is_no_script(&reply) {
+            if let Some(by) = error.and_then(|error| other_name(script_call.by, error, shard)) {
                 shard.metrics.retried(Retry::NoScript);
-                again.push(ScriptCall { by: By::Source, ..script_call });
+                again.push(ScriptCall { by, ..script_call });
                 continue;
             }
             let refused = error.map(|error| (Failure::of_reply(error), executes_nothing(error)));
@@ -247,6 +258,23 @@ fn log_unknown(failure: &Failure, shard: &Shard) {
     {
         tracing::warn!(shard = %shard.address, error, suppressed, "the shard refuses a call");
     }
+}
+
+/// Returns how a retry names the script, if the server did not execute the call for its name alone.
+fn other_name(by: By, error: &ServerError, shard: &Shard) -> Option<By> {
+    match by {
+        By::Hash if error.kind() == Some(ServerErrorKind::NoScript) => Some(By::Source),
+        By::Hash if refuses(error, "EVALSHA") => {
+            shard.send_sources();
+            Some(By::Source)
+        }
+        By::Source if refuses(error, "EVAL") && !shard.sends_sources() => Some(By::Load),
+        _ => None,
+    }
+}
+
+fn is_error(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(_))
 }
 
 fn is_no_script(reply: &Value) -> bool {

@@ -10,7 +10,8 @@ use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::check;
-use crate::store::redis::protocol::reply::{NotExecuted, Reply, is_from_inside, refused};
+use crate::store::redis::protocol::reply::{NotExecuted, Reply, refused};
+use crate::store::redis::protocol::server_error::is_from_inside;
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::telemetry::traces;
 
@@ -97,6 +98,11 @@ impl ScriptCall {
     fn accepts(&self, batch: &KeyBatch) -> bool {
         let quotas = self.batches[0].requests[0].policy.quotas.len();
         (self.batches.len() + 1) * quotas <= QUOTAS && self.checks() + batch.costs.len() <= COSTS
+    }
+
+    /// Returns the source that the server loads before the call.
+    pub fn source_to_load(&self) -> Option<&'static str> {
+        (self.by == By::Load).then(|| self.batches[0].script_id().source())
     }
 
     /// Drops the requests of callers that gave up. Returns whether any are left.
