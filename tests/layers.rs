@@ -35,6 +35,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "clock::Step",
             "deadline",
             "config::RedisConfig",
+            "config::SentinelConfig",
             "config::Credentials",
             "config::ClientTls",
             "config::Login",

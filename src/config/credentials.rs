@@ -106,15 +106,15 @@ fn absent_or_valid<T>(read: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// Combines the URLs with the members beside them.
+/// Combines the URLs, if any, with the members beside them.
 pub(super) fn credentials(
     seeds: &[(Place, Seed)],
     spec: Option<CredentialsSpec>,
     faults: &mut Faults,
 ) -> Option<Credentials> {
-    let (_, first) = seeds.first()?;
+    let first_tls = seeds.first().is_some_and(|(_, seed)| seed.tls);
     let has_tls = spec.as_ref().is_some_and(|spec| spec.tls.is_some());
-    if let Some((place, _)) = seeds.iter().find(|(_, seed)| !has_tls && seed.tls != first.tls) {
+    if let Some((place, _)) = seeds.iter().find(|(_, seed)| !has_tls && seed.tls != first_tls) {
         faults.note(*place, "`redis://` and `rediss://` together: either all URLs are with TLS or none");
         return None;
     }
@@ -128,7 +128,7 @@ pub(super) fn credentials(
     let Some(CredentialsSpec { place: store, username, password_file, tls }) = spec else {
         return Some(Credentials {
             login: of_urls.map(|(_, login)| login.clone()),
-            tls: first.tls.then(ClientTls::default),
+            tls: first_tls.then(ClientTls::default),
         });
     };
     let login = match (of_urls, username, password_file) {
@@ -145,5 +145,5 @@ pub(super) fn credentials(
         }
     };
     // `store.tls` turns TLS on, even where no URL does.
-    Some(Credentials { login, tls: tls.or_else(|| first.tls.then(ClientTls::default)) })
+    Some(Credentials { login, tls: tls.or_else(|| first_tls.then(ClientTls::default)) })
 }

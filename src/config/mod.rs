@@ -29,6 +29,8 @@ mod store;
 
 mod login;
 
+mod sentinel;
+
 mod credentials;
 
 mod url;
@@ -89,6 +91,7 @@ pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};
 pub use restart::Running;
 pub use scalar::visible;
+pub use sentinel::SentinelConfig;
 pub use source::{Overrides, Source, is_standard_input, origin};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;
@@ -126,7 +129,7 @@ pub struct Config {
 pub enum StoreConfig {
     /// In this process.
     Embedded,
-    /// One Redis or a cluster; the server reports which.
+    /// One Redis or a cluster, as the server reports, or the primary that sentinels name.
     Redis(RedisConfig),
 }
 
@@ -138,6 +141,8 @@ pub struct RedisConfig {
     pub seeds: Vec<String>,
     /// The address to dial in place of an announced one, both as `host:port`.
     pub address_map: BTreeMap<String, String>,
+    /// The sentinels that name the primary; there are no seeds then.
+    pub sentinel: Option<Box<SentinelConfig>>,
     /// The first part of each hash tag: `[A-Za-z0-9_.-]`.
     pub key_prefix: String,
     /// The credentials of a node.

@@ -88,11 +88,14 @@ settings! {
         /// One or more servers, each with its own URL. The node detects a cluster.
         REDIS = "redis": Own(
             "list of `redis://host:port`, or `rediss://` with TLS; `valkey://` and `valkeys://` mean the same. Or `unix:///path` alone",
-            "needed beside the settings below but `max_keys`, unless a flag or variable names some"
+            "needed beside the settings below but `max_keys` and `sentinel`, unless a flag or variable names some"
         ), "no";
         /// For servers that announce addresses which this node cannot reach: the address to dial in
         /// place of each ([servers](servers.md#announced-addresses)).
         ADDRESS_MAP = "address_map": Own("mapping of an announced `host:port` to another `host:port`", "none"), "no";
+        /// Sentinels that report which server is the primary, instead of `redis`. A flag or
+        /// variable that names servers overrides both.
+        SENTINEL = "sentinel": Own("mapping", "none"), "no";
         /// Longest wait of a check for the store. A policy's own `timeout` overrides it.
         TIMEOUT = "timeout": Time(MICROS_PER_MILLI..=20 * MICROS_PER_SECOND, 100 * MICROS_PER_MILLI),
             "yes, up to a sixth of the `limits.request_timeout` of the node's start";
@@ -118,6 +121,19 @@ settings! {
         CERT_FILE = "cert_file": Own("PEM file", "none"), "no; as above";
         /// The key of `cert_file`.
         KEY_FILE = "key_file": Own("PEM file", "none"), "no; as above";
+    }
+
+    store_sentinel("store.sentinel.", "", "{master: mymaster, nodes: [\"10.0.0.1:26379\"]}") {
+        /// Name of the master in the configuration of the sentinels.
+        MASTER = "master": Own("1 to 64 of `A-Z a-z 0-9 _ . -`", "needed"), "no";
+        /// All sentinels that watch the master. A majority of this list selects the primary.
+        NODES = "nodes": Own("list of `host:port`; the port may be absent for 26379", "needed"), "no";
+        /// User at the sentinels; needs `password_file`. The setting of `store` is for the servers.
+        USERNAME = "username": Own("text", "the default user"), "no";
+        /// The password of that user.
+        PASSWORD_FILE = "password_file": Own("file", "none"), "no. The node reads the file again for each new connection";
+        /// TLS towards the sentinels.
+        TLS = "tls": Own("as `store.tls`", "off"), "no";
     }
 
     prefilter("prefilter.", "", "{max_keys: 1000000}") {

@@ -11,9 +11,9 @@ use super::raw::Node;
 use super::scalar::excerpt;
 use super::section::Section;
 use super::setting::Kind;
-use super::settings::store::{ADDRESS_MAP, KEY_PREFIX, MAX_KEYS, SHAPE, TIMEOUT};
+use super::settings::store::{ADDRESS_MAP, KEY_PREFIX, MAX_KEYS, SENTINEL, SHAPE, TIMEOUT};
 use super::url::{Seed, UrlFault};
-use super::{RedisConfig, StoreConfig, credentials, url};
+use super::{RedisConfig, SentinelConfig, StoreConfig, credentials, sentinel, url};
 
 /// The default first part of each key in Redis.
 pub const DEFAULT_KEY_PREFIX: &str = KEY_PREFIX.kind.0;
@@ -36,11 +36,13 @@ pub(super) struct Stores {
 pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faults: &mut Faults) -> Option<Stores> {
     let overriding = from_flag(urls, faults);
     let Some(node) = root.member("store") else {
-        let config = config(&overriding?, None, DEFAULT_KEY_PREFIX, BTreeMap::new(), faults)?;
+        let config = config(&overriding?, None, None, DEFAULT_KEY_PREFIX, BTreeMap::new(), faults)?;
         return Some(Stores { config, timeout: TIMEOUT.kind.default(), max_keys: DEFAULT_MAX_KEYS });
     };
     let section = Section::open(node, &SHAPE, faults)?;
-    let written = written(&section, urls.is_empty() && !section.is_only(MAX_KEYS.name), faults);
+    let sentinel = sentinel_beside(&section, files, faults);
+    let is_needed = urls.is_empty() && section.member(SENTINEL.name).is_none() && !section.is_only(MAX_KEYS.name);
+    let written = written(&section, is_needed, faults);
     if written.iter().flatten().any(|(_, seed)| seed.login.is_some()) {
         files.warn_of_readers();
     }
@@ -49,22 +51,23 @@ pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faul
     let prefix = section.or(KEY_PREFIX.name, DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
     let address_map = section.or(ADDRESS_MAP.name, BTreeMap::new(), |node| address_map(node, faults));
     let max_keys = section.read(&MAX_KEYS, faults).and_then(|most| usize::try_from(most).ok());
-    let seeds = if urls.is_empty() { written } else { overriding };
+    let (seeds, sentinel) = if urls.is_empty() { (written, sentinel?) } else { (overriding, None) };
     let (seeds, credentials) = (seeds?, credentials?);
     let (key_prefix, map) = (prefix.unwrap_or_default(), address_map.clone().unwrap_or_default());
-    let config = config(&seeds, Some(credentials), key_prefix, map, faults);
+    let config = config(&seeds, sentinel, Some(credentials), key_prefix, map, faults);
     prefix.and(address_map)?;
     Some(Stores { config: config?, timeout: timeout?, max_keys: max_keys? })
 }
 
 fn config(
     seeds: &[(Place, Seed)],
+    sentinel: Option<Box<SentinelConfig>>,
     written: Option<credentials::CredentialsSpec>,
     key_prefix: &str,
     address_map: BTreeMap<String, String>,
     faults: &mut Faults,
 ) -> Option<StoreConfig> {
-    if seeds.is_empty() {
+    if seeds.is_empty() && sentinel.is_none() {
         return Some(StoreConfig::Embedded);
     }
     if let (Some((place, _)), 2..) = (seeds.iter().find(|(_, seed)| seed.is_socket()), seeds.len()) {
@@ -83,15 +86,31 @@ fn config(
     Some(StoreConfig::Redis(RedisConfig {
         seeds,
         address_map,
+        sentinel,
         key_prefix: key_prefix.to_owned(),
         credentials,
     }))
 }
 
+/// The sentinels, if any; they exclude `store.redis`. The outer None marks a fault.
+fn sentinel_beside(
+    section: &Section<'_>,
+    files: &mut Files,
+    faults: &mut Faults,
+) -> Option<Option<Box<SentinelConfig>>> {
+    let Some(entry) = section.entry(SENTINEL.name) else { return Some(None) };
+    let read = sentinel::sentinel(&entry.node, files, faults);
+    if section.member("redis").is_some() {
+        faults.note(entry.place, "`redis` and `sentinel` together: sentinels name the primary, so leave `redis` out");
+        return None;
+    }
+    read.map(|read| Some(Box::new(read)))
+}
+
 /// The seeds at `store.redis`; they may be missing unless they are `needed`.
 fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
-    let sentence =
-        "`store` needs `redis`, one or more URLs; for the embedded store leave `store` out, or name `max_keys` alone";
+    let sentence = "`store` needs `redis`, one or more URLs, or `sentinel`; for the embedded store leave `store` out, or name \
+         `max_keys` alone";
     let node = if needed { section.required("redis", sentence, faults) } else { section.member("redis") };
     let items = match node {
         Some(node) => node.list("[redis://127.0.0.1:7001]", faults)?,

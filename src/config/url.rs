@@ -78,7 +78,8 @@ fn one(text: &str) -> Result<Seed, String> {
     refuse_parameters(rest, EXAMPLE)?;
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     refuse_database(database)?;
-    let (host, port) = host_and_port(authority).ok_or_else(|| format!("no host and port in the URL: {EXAMPLE}"))?;
+    let (host, port) =
+        host_and_port(authority, DEFAULT_PORT).ok_or_else(|| format!("no host and port in the URL: {EXAMPLE}"))?;
     Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: *scheme == "rediss", login })
 }
 
@@ -174,11 +175,12 @@ fn refuse_database(database: &str) -> Result<(), String> {
     }
 }
 
-fn host_and_port(authority: &str) -> Option<(String, u16)> {
+/// Parses `host:port`, or a host alone.
+pub(super) fn host_and_port(authority: &str, default_port: u16) -> Option<(String, u16)> {
     let (host, port) = split_port(authority)?;
     let port = match port {
         Some(digits) => digits.parse().ok().filter(|port| *port > 0)?,
-        None => DEFAULT_PORT,
+        None => default_port,
     };
     Some((host.to_ascii_lowercase(), port))
 }
@@ -186,7 +188,7 @@ fn host_and_port(authority: &str) -> Option<(String, u16)> {
 /// `host:port` in lower case, where the port is not left out; an IPv6 host has brackets.
 pub(super) fn address(text: &str) -> Option<String> {
     let (_, Some(_)) = split_port(text)? else { return None };
-    host_and_port(text).map(|(host, port)| format!("{host}:{port}"))
+    host_and_port(text, DEFAULT_PORT).map(|(host, port)| format!("{host}:{port}"))
 }
 
 /// `host:port`, `host`, `[ipv6]:port` or `[ipv6]`; the brackets stay with the host.

@@ -39,6 +39,7 @@ fn body(status: &str, health: &Health) -> Response {
             });
             store.given("slots_without_owner", Some(health.slots_without_owner).filter(|slots| *slots > 0));
             store.given("full", Some(true).filter(|_| health.is_full));
+            store.given("reason", health.reason.as_ref());
         });
     })
 }
@@ -46,9 +47,14 @@ fn body(status: &str, health: &Health) -> Response {
 fn status(node: &Node, health: &Health) -> &'static str {
     if node.lifecycle.reached(Phase::Draining) {
         DRAINING
-    } else if health.slots_without_owner == 0 && !health.is_full && health.shards.iter().all(|shard| shard.up) {
+    } else if is_ok(health) {
         "ok"
     } else {
         "degraded"
     }
+}
+
+fn is_ok(health: &Health) -> bool {
+    let Health { shards, slots_without_owner, is_full, reason, .. } = health;
+    shards.iter().all(|shard| shard.up) && *slots_without_owner == 0 && !is_full && reason.is_none()
 }

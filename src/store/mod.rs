@@ -85,7 +85,7 @@ pub type Meta = Option<Arc<str>>;
 /// The state of a store, for the health calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Health {
-    /// `embedded`, `redis` or `redis-cluster`.
+    /// `embedded`, `redis`, `redis-sentinel` or `redis-cluster`.
     pub kind: &'static str,
     /// One per primary.
     pub shards: Vec<ShardHealth>,
@@ -95,6 +95,8 @@ pub struct Health {
     pub topology_age: Option<Micros>,
     /// The embedded store has no place for a new key of a policy that has used up its share.
     pub is_full: bool,
+    /// Why the known primary may be the wrong one, in one sentence, if sentinels name it.
+    pub reason: Option<String>,
 }
 
 /// One primary.

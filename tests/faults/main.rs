@@ -11,6 +11,7 @@ mod health;
 mod hostile_clients;
 mod hostile_servers;
 mod redirections;
+mod sentinel;
 mod servers;
 mod slow_clients;
 mod store_away;

@@ -12,7 +12,7 @@ use tollgate::store::redis::protocol::keys::Tag;
 
 use super::cluster::Cluster;
 use super::http::{self, Connection};
-use super::{Node, config_on, unique, wait_until};
+use super::{Node, file_with, unique, wait_until};
 
 pub(crate) const CLIENTS: usize = 192;
 
@@ -146,6 +146,11 @@ impl Service {
     }
 
     pub(crate) fn start_in(seeds: &[String], timeout: Duration, modes: [Mode; 2]) -> Self {
+        Self::start_on(&format!("store: {{redis: [{}]}}", seeds.join(", ")), timeout, modes)
+    }
+
+    /// The same with the part of a configuration that names the store.
+    pub(crate) fn start_on(store: &str, timeout: Duration, modes: [Mode; 2]) -> Self {
         let mut policies = format!("fallback: {{expected_nodes: {NODES}}}\npolicies:\n");
         for (place, mode) in modes.iter().enumerate() {
             for limit in [WIDE, TIGHT[0], TIGHT[1]] {
@@ -153,7 +158,7 @@ impl Service {
                 policies += &format!("  p{place}-{limit}: {{{quotas}}}\n");
             }
         }
-        let file = config_on(seeds, &policies);
+        let file = file_with(&format!("{store}\n{policies}"));
         let nodes = (0..NODES).map(|_| Node::with_config(&file)).collect();
         Self { nodes, timeout, modes, _file: file }
     }

@@ -143,9 +143,9 @@ impl Cluster {
     }
 }
 
-/// In memory where possible. Nodes wait for the disk at each change of their cluster, up to half a
-/// minute on a busy disk.
-fn folder() -> TempDir {
+/// In memory where possible. Nodes and sentinels wait for the disk at each change of their
+/// configuration, up to half a minute on a busy disk.
+pub(super) fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 

@@ -11,7 +11,7 @@ use tollgate::config::RedisConfig;
 use tollgate::store::RedisStore;
 use tollgate::workers::Workers;
 
-use super::cluster::add_calls;
+use super::cluster::{add_calls, folder};
 use super::timed::TimedRedis;
 use super::{free_port, hold_port, wait_until};
 
@@ -34,12 +34,28 @@ impl Server {
     }
 
     pub fn start_on(port: u16, options: &[&str]) -> Self {
+        let text = port.to_string();
+        let fixed = ["--bind", "127.0.0.1", "--port", &text, "--save", "", "--appendonly", "no"];
+        Self::launch(port, tempfile::tempdir().unwrap(), &[&fixed[..], options].concat())
+    }
+
+    /// A Sentinel with these lines in its configuration.
+    pub fn start_sentinel(lines: &str) -> Self {
+        Self::start_sentinel_on(free_port(), lines)
+    }
+
+    pub fn start_sentinel_on(port: u16, lines: &str) -> Self {
+        let folder = folder();
+        std::fs::write(folder.path().join("sentinel.conf"), format!("port {port}\nbind 127.0.0.1\n{lines}")).unwrap();
+        Self::launch(port, folder, &["sentinel.conf", "--sentinel"])
+    }
+
+    fn launch(port: u16, folder: TempDir, arguments: &[&str]) -> Self {
         let program = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let folder = tempfile::tempdir().unwrap();
         let keeper = Command::new("sh")
             .args(["-c", r#"exec 3<&0; "$@" >server.log 2>&1 & server=$!; read -r _ <&3; kill -9 $server; wait"#, "sh"])
-            .args([&program, "--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
-            .args(options)
+            .arg(&program)
+            .args(arguments)
             .current_dir(folder.path())
             .stdin(Stdio::piped())
             .spawn()
@@ -90,6 +106,25 @@ impl Server {
 
     pub fn connection(&self) -> redis::RedisResult<redis::Connection> {
         redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
+    }
+
+    /// The same for a server that may not answer.
+    pub fn brief_connection(&self) -> redis::RedisResult<redis::Connection> {
+        let limit = Duration::from_millis(200);
+        let connection = redis::Client::open(self.url())?.get_connection_with_timeout(limit)?;
+        connection.set_read_timeout(Some(limit))?;
+        Ok(connection)
+    }
+
+    /// A section of INFO.
+    pub fn info(&self, section: &str) -> String {
+        redis::cmd("INFO").arg(section).query(&mut self.connection().unwrap()).unwrap()
+    }
+
+    /// Whether it answers, in the role of a primary.
+    pub fn is_primary(&self) -> bool {
+        let role = |mut connection| redis::cmd("INFO").arg("replication").query::<String>(&mut connection);
+        self.brief_connection().and_then(role).is_ok_and(|info| info.contains("role:master"))
     }
 
     /// A separate store on this server. Needs a tokio runtime around it.

@@ -1,4 +1,5 @@
-//! Counts in Redis or Valkey. The store detects whether it has one server or a cluster.
+//! Counts in Redis or Valkey. The store detects whether it has one server or a cluster. With
+//! sentinels it follows the server that they name.
 //!
 //! One check is part of one script call on the primary of its key, through that primary's lane. The
 //! shard's clock decides. This node's clock only chooses which calendar windows a call carries.
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use super::{Health, Meta, ShardReading, StoreError, Subject, Taken, Work};
 use crate::clock::Clock;
-use crate::config::RedisConfig;
+use crate::config::{RedisConfig, SentinelConfig};
 use crate::store::Generations;
 use crate::telemetry::metrics::Distribution;
 use crate::workers::Workers;
@@ -45,7 +46,7 @@ use lane::shared::Shared;
 use protocol::address::Address;
 use protocol::keys;
 pub use router::RedisStore;
-use topology::Kind;
+use topology::{Kind, Sentinels};
 
 impl RedisStore {
     /// Starts to connect. Checks fail as unreachable until a connection exists. A server loses its
@@ -53,7 +54,7 @@ impl RedisStore {
     /// `hand`, us, replaces the TIME of the servers.
     ///
     /// # Errors
-    /// When a seed is no `redis://host:port`.
+    /// When a seed is no `redis://host:port`, or a sentinel no `host:port`.
     pub fn open(
         config: &RedisConfig,
         clock: Clock,
@@ -62,11 +63,17 @@ impl RedisStore {
         workers: Workers,
         hand: Option<Arc<AtomicU64>>,
     ) -> redis::RedisResult<Self> {
-        let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
         let (credentials, key_prefix) = (config.credentials.clone(), config.key_prefix.clone());
         let shared = Shared::new(credentials, &key_prefix, clock, timeout, generations, workers, hand)
             .with_address_map(&config.address_map);
-        Ok(Self { topology: topology::open(seeds, Arc::new(shared)), key_prefix, moving: Arc::default() })
+        let topology = match &config.sentinel {
+            Some(sentinel) => topology::follow(sentinels(sentinel)?, Arc::new(shared)),
+            None => {
+                let seeds = config.seeds.iter().map(|seed| Address::of_url(seed)).collect::<Result<_, _>>()?;
+                topology::open(seeds, Arc::new(shared))
+            }
+        };
+        Ok(Self { topology, key_prefix, moving: Arc::default() })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.
@@ -101,16 +108,19 @@ impl RedisStore {
 
     /// See [`super::Store::health`]. The seeds represent the shards until the topology is known.
     pub fn health(&self) -> Health {
-        match self.topology.kind() {
+        let topology = &self.topology;
+        let kind = if topology.has_sentinels { "redis-sentinel" } else { "redis" };
+        let one_server = || Health { kind, reason: topology.doubt(), ..Health::default() };
+        match topology.kind() {
             Kind::Cluster => Health {
                 kind: "redis-cluster",
-                shards: self.topology.shards(),
-                slots_without_owner: self.topology.slots_without_owner(),
-                topology_age: self.topology.age(),
-                is_full: false,
+                shards: topology.shards(),
+                slots_without_owner: topology.slots_without_owner(),
+                topology_age: topology.age(),
+                ..Health::default()
             },
-            Kind::Single => Health { kind: "redis", shards: self.topology.shards(), ..Health::default() },
-            Kind::Unknown => Health { kind: "redis", shards: self.topology.unknown_shards(), ..Health::default() },
+            Kind::Single => Health { shards: topology.shards(), ..one_server() },
+            Kind::Unknown => Health { shards: topology.unknown_shards(), ..one_server() },
         }
     }
 
@@ -123,4 +133,10 @@ impl RedisStore {
     pub fn checks_per_call(&self) -> Distribution {
         self.topology.checks_per_call()
     }
+}
+
+fn sentinels(config: &SentinelConfig) -> redis::RedisResult<Sentinels> {
+    let invalid = || redis::RedisError::from((redis::ErrorKind::InvalidClientConfig, "must be host:port"));
+    let nodes = config.nodes.iter().map(|node| Address::parse(node).ok_or_else(invalid)).collect::<Result<_, _>>()?;
+    Ok(Sentinels { master: config.master.clone(), nodes, credentials: config.credentials.clone() })
 }

@@ -27,6 +27,8 @@ mod charging;
 
 mod batches;
 
+mod sentinel;
+
 mod denials;
 
 mod soak;

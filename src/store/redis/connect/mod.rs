@@ -8,6 +8,8 @@ pub mod preflight;
 
 pub mod questions;
 
+pub mod sentinel;
+
 mod auth;
 
 mod bounded;
@@ -17,3 +19,5 @@ mod broken;
 mod dns;
 
 mod stream;
+
+mod subscription;

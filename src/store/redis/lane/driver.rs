@@ -65,6 +65,32 @@ impl Driver {
     }
 
     async fn run(mut self) {
+        let shard = self.shard.clone();
+        let is_closed = tokio::select! {
+            biased;
+            () = self.drive() => false,
+            () = shard.closed() => true,
+        };
+        if is_closed {
+            self.reject_rest().await;
+        }
+    }
+
+    /// Rejects requests until all senders are gone.
+    async fn reject_rest(&mut self) {
+        let why = Failure::connection("another server is the primary by now");
+        tracing::info!(shard = %self.shard.address, %why, "connection closed");
+        self.shard.set_connected(false);
+        self.shard.blame(&why);
+        self.queue.reject(&StoreError::Unreachable(why.to_string()).into());
+        self.queue.note(&self.shard.metrics);
+        while let Some(requests) = self.receiver.recv().await {
+            reject(requests, &why, &self.shard);
+        }
+    }
+
+    /// Serves requests until all senders are gone.
+    async fn drive(&mut self) {
         loop {
             match self.connect().await {
                 Ok(connection) => {

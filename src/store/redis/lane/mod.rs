@@ -114,6 +114,12 @@ impl Lane {
         self.0.shard.is_up()
     }
 
+    /// Closes its connections at once, since another server is the primary. The fate of calls in
+    /// flight is unknown. Other requests are rejected, so that their callers retry elsewhere.
+    pub fn close(&self) {
+        self.0.shard.close();
+    }
+
     /// Whether a recent request for a moving slot keeps this lane.
     pub fn is_kept(&self) -> bool {
         self.0.kept_until.load(Ordering::Relaxed) > self.0.shard.now()

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
 
 use crate::deadline::within;
 use crate::limit::policy::Durability;
@@ -45,6 +46,8 @@ pub struct Shard {
     sharing_disabled_until: AtomicU64,
     /// Whether the server refuses EVALSHA, so that calls carry the source.
     sends_sources: AtomicBool,
+    /// Whether another server is the primary by now, so that the connections must close.
+    closed: Arc<watch::Sender<bool>>,
     /// The durability of the charges in this lane.
     pub durability: Durability,
     pub metrics: Arc<ShardMetrics>,
@@ -72,6 +75,7 @@ impl Shard {
             cluster,
             sharing_disabled_until,
             sends_sources: AtomicBool::new(false),
+            closed: Arc::default(),
             durability: Durability::Primary,
             metrics,
             preflight: Arc::default(),
@@ -83,8 +87,9 @@ impl Shard {
     /// Returns a twin for policies that wait for a replica. Both share their metrics and warnings.
     pub fn durable_twin(&self) -> Self {
         let twin = Self::new(self.address.clone(), self.shared.clone());
-        let (metrics, preflight, charging) = (self.metrics.clone(), self.preflight.clone(), self.charging.clone());
-        Self { durability: Durability::Replica, metrics, preflight, charging, ..twin }
+        let (metrics, preflight) = (self.metrics.clone(), self.preflight.clone());
+        let (charging, closed) = (self.charging.clone(), self.closed.clone());
+        Self { durability: Durability::Replica, metrics, preflight, charging, closed, ..twin }
     }
 
     /// Whether it is connected and makes the charges that callers request.
@@ -111,6 +116,17 @@ impl Shard {
         // The rights of the user may have changed.
         self.sends_sources.store(false, Ordering::Relaxed);
         self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    /// Closes its connections at once and for good.
+    pub fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// Waits until it must close its connections.
+    pub async fn closed(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     /// Notes why there is no connection.

@@ -20,6 +20,8 @@ pub(super) mod failure;
 
 pub(super) mod info;
 
+pub(super) mod sentinel;
+
 pub(super) mod server_error;
 
 pub(super) mod sources;

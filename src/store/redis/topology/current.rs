@@ -36,6 +36,10 @@ pub struct Topology {
     learned: AtomicU64,
     /// The node that was asked last and its failure, if it did not report the topology.
     pub trouble: ArcSwapOption<(Address, Failure)>,
+    /// Whether sentinels name the primary, instead of the seeds.
+    pub has_sentinels: bool,
+    /// Why the known primary may be the wrong one, if sentinels name it.
+    pub doubt: ArcSwapOption<String>,
 }
 
 impl Topology {
@@ -49,7 +53,14 @@ impl Topology {
             known: watch::Sender::new(false),
             learned: AtomicU64::new(0),
             trouble: ArcSwapOption::empty(),
+            has_sentinels: false,
+            doubt: ArcSwapOption::empty(),
         }
+    }
+
+    /// Creates one that knows no server, and learns the primary from sentinels.
+    pub fn of_sentinels(shared: Arc<Shared>) -> Self {
+        Self { has_sentinels: true, ..Self::new(Vec::new(), shared) }
     }
 
     /// Waits until the topology has been learned.
@@ -173,6 +184,11 @@ impl Topology {
         let mut lanes: Vec<&Lane> = table.primaries().collect();
         lanes.sort_by_key(|lane| lane.address().to_string());
         lanes.into_iter().map(of).collect()
+    }
+
+    /// Returns why the known primary may be the wrong one; none without sentinels.
+    pub fn doubt(&self) -> Option<String> {
+        self.doubt.load().as_deref().cloned()
     }
 
     /// Returns the seeds, none of which has answered yet.
