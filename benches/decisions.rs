@@ -14,6 +14,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use futures_util::future::join_all;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
+use tollgate::limit::counter::{DEFAULT_TICK, Ticks};
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::lists::{Line, Lists};
@@ -61,8 +62,13 @@ fn subjects(policy: &Arc<Policy>, count: usize) -> Vec<Subject> {
     (0..count).map(subject).collect()
 }
 
-fn policies() -> [(&'static str, Arc<Policy>); 3] {
-    [("1 quota", policy(ONE)), ("3 quotas", policy(THREE)), ("a log", log(ONE))]
+fn counter(quotas: &[(u64, Micros)]) -> Arc<Policy> {
+    let ticks = Ticks::new(DEFAULT_TICK, false, false).with_longest(15_000_000);
+    policy_by(Algorithm::SlidingCounter, Rule::SlidingCounter(ticks), quotas)
+}
+
+fn policies() -> [(&'static str, Arc<Policy>); 4] {
+    [("1 quota", policy(ONE)), ("3 quotas", policy(THREE)), ("a log", log(ONE)), ("3 of a counter", counter(THREE))]
 }
 
 fn core(c: &mut Criterion) {

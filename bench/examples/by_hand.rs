@@ -7,6 +7,9 @@
 //! redis://127.0.0.1:6379 1000/10 5000/60`
 //!
 //! The quotas, `LIMIT/SECONDS`, follow the address and the URL. The program detects a cluster.
+//!
+//! `shared` before the quotas: all quotas read one counter for each second,
+//! `{ratelimit:<key>:}<second>`, as Tollgate's `sliding-counter` with `shared: true`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,6 +43,8 @@ struct Quota {
 struct Limiter {
     redis: Redis,
     quotas: Vec<Quota>,
+    /// Whether all quotas read one counter for each second.
+    is_shared: bool,
     count: Script,
 }
 
@@ -82,25 +87,33 @@ async fn check(State(limiter): State<Limiter>, Json(check): Json<Check>) -> Resu
 impl Limiter {
     async fn decide(mut self, check: Check) -> RedisResult<Decision> {
         let now = now();
-        let name = |quota: &Quota, second: u64| {
-            format!("{{ratelimit:{}:}}{}:{}:{second}", check.key, check.policy, quota.seconds)
+        let name = |quota: &Quota, second: u64| match self.is_shared {
+            true => format!("{{ratelimit:{}:}}{second}", check.key),
+            false => format!("{{ratelimit:{}:}}{}:{}:{second}", check.key, check.policy, quota.seconds),
+        };
+        let counted: Vec<Quota> = match self.is_shared {
+            true => self.quotas.iter().copied().max_by_key(|quota| quota.seconds).into_iter().collect(),
+            false => self.quotas.clone(),
         };
         let mut read = redis::cmd("MGET");
-        for quota in &self.quotas {
+        for quota in &counted {
             (now + 1 - quota.seconds..=now).for_each(|second| {
                 read.arg(name(quota, second));
             });
         }
         let counts: Vec<Option<u64>> = self.redis.ask(&read).await?;
-        let mut counts = counts.into_iter();
-        let used: Vec<u64> = self
-            .quotas
-            .iter()
-            .map(|quota| counts.by_ref().take(quota.seconds as usize).flatten().sum())
-            .collect();
+        let mut rest = &counts[..];
+        let mut sum = |quota: &Quota| {
+            let seconds = quota.seconds as usize;
+            if self.is_shared {
+                return counts[counts.len().saturating_sub(seconds)..].iter().flatten().sum();
+            }
+            rest.split_off(..seconds).unwrap_or_default().iter().flatten().sum()
+        };
+        let used: Vec<u64> = self.quotas.iter().map(&mut sum).collect();
         let allowed = self.quotas.iter().zip(&used).all(|(quota, used)| used + check.cost <= quota.limit);
         if allowed {
-            let charges = self.quotas.iter().map(|quota| {
+            let charges = counted.iter().map(|quota| {
                 let (key, life, mut redis) = (name(quota, now), quota.seconds + 1, self.redis.clone());
                 let script = &self.count;
                 async move { redis.count(script, &key, check.cost, life).await }
@@ -194,15 +207,16 @@ fn quota(text: &str) -> Result<Quota, String> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
     let (Some(address), Some(url)) = (arguments.next(), arguments.next()) else {
-        return Err("by_hand ADDRESS REDIS_URL LIMIT/SECONDS...".into());
+        return Err("by_hand ADDRESS REDIS_URL [shared] LIMIT/SECONDS...".into());
     };
+    let is_shared = arguments.next_if(|argument| argument == "shared").is_some();
     let quotas = arguments.map(|text| quota(&text)).collect::<Result<Vec<_>, _>>()?;
     if quotas.is_empty() {
         return Err("name at least one quota, LIMIT/SECONDS".into());
     }
-    let limiter = Limiter { redis: Redis::open(&url).await?, quotas, count: Script::new(COUNT) };
+    let limiter = Limiter { redis: Redis::open(&url).await?, quotas, is_shared, count: Script::new(COUNT) };
     let routes = Router::new().route("/v1/check", post(check)).with_state(limiter);
     let listener = axum::serve::ListenerExt::tap_io(TcpListener::bind(address).await?, |stream| {
         // The first read detects a closed connection.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{load, print, shown};
+use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::check_length;
 use crate::limit::lists::Found;
@@ -92,7 +93,7 @@ fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
     let tag = Tag::new(prefix, key);
     let policy = Arc::new(policy.clone());
     let call = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(&tag, &policy) };
-    let names = call.keys();
+    let names = call.keys_at(Clock::system().now());
     json!({"used": used, "slot": tag.slot(), "keys": names})
 }
 

@@ -23,6 +23,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
         }
     };
     config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
     let policies = match config.policies.by_name.len() {
         1 => "1 policy".to_owned(),
         number => format!("{number} policies"),

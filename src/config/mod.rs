@@ -43,6 +43,8 @@ mod form;
 
 mod quota;
 
+mod counter;
+
 mod zone;
 
 mod lists;

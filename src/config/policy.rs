@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::calendar::UTC;
+use crate::limit::counter::Ticks;
 use crate::limit::key::KeyType;
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
 
+use super::counter;
 use super::fault::Faults;
 use super::form::Form;
 use super::lists;
@@ -29,7 +31,8 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`", faults);
     let anchor = section.member("anchor").map(|node| (node, ANCHOR.kind.read(node, faults)));
     let max_entries = max_entries(&section, algorithm, faults);
-    let form = form(algorithm, anchor, max_entries, faults);
+    let ticks = counter::ticks(&section, algorithm, faults);
+    let form = form(algorithm, anchor, (max_entries, ticks), faults);
     let form = zone::form(form, algorithm, section.member("timezone"), faults);
     let quotas = quotas.and_then(|node| quota::quotas(node, form, faults));
     let key_type = section.or("key", KeyType::Text, |node| key_type(node, faults));
@@ -40,6 +43,7 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
     let needs_zone = zone::is_needed(form, quotas.as_deref()) || lists.as_ref().is_some_and(|lists| lists.needs_zone);
     zone::refuse_idle(section.entry("timezone"), form, needs_zone, faults);
+    ticks?;
     let policy = Policy {
         name: name?,
         algorithm: algorithm?,
@@ -86,7 +90,7 @@ fn max_entries(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut
 fn form(
     algorithm: Option<Algorithm>,
     anchor: Option<(&Node, Option<Anchor>)>,
-    max_entries: NonZeroU32,
+    (max_entries, ticks): (NonZeroU32, Option<Ticks>),
     faults: &mut Faults,
 ) -> Form {
     if let Some((node, _)) = anchor.filter(|_| algorithm.is_some_and(|algorithm| algorithm != Algorithm::FixedWindow)) {
@@ -99,6 +103,8 @@ fn form(
         },
         Some(Algorithm::TokenBucket) => Form::Bucket,
         Some(Algorithm::SlidingLog) => Form::Window(Rule::SlidingLog(max_entries)),
+        // A wrong tick has its fault already.
+        Some(Algorithm::SlidingCounter) => Form::Window(ticks.map_or(Rule::SlidingWindow, Rule::SlidingCounter)),
         Some(Algorithm::SlidingWindow) | None => Form::Window(Rule::SlidingWindow),
     }
 }

@@ -8,6 +8,7 @@ use crate::limit::calendar::{Calendar, UTC, Unit};
 use crate::limit::quota::{Anchor, MAX_QUOTAS, MAX_UNITS, MAX_WINDOW, MIN_WINDOW, Quota, Rate, Rule};
 use crate::limit::time::{Micros, span_text};
 
+use super::counter;
 use super::duration::{parse_by_clock, parse_within};
 use super::fault::{Faults, Place};
 use super::form::Form;
@@ -42,14 +43,17 @@ pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec
     refuse_duplicates(&drafts.iter().flatten().collect::<Vec<_>>(), form, faults);
     // Collects all of them first, so that each reports its fault.
     let quotas: Vec<Option<Quota>> = drafts.into_iter().map(|draft| draft?.quota(form, faults)).collect();
-    quotas.into_iter().collect()
+    Some(counter::with_longest(quotas.into_iter().collect::<Option<_>>()?))
 }
 
 impl Draft<'_> {
     fn quota(self, form: Form, faults: &mut Faults) -> Option<Quota> {
         let (name, limit, (window, unit)) = (self.name?.to_owned(), self.limit?, self.window?);
         let rule = match form {
-            Form::Window(rule) => return Some(Quota { name, limit, window, rule }),
+            Form::Window(rule) => {
+                counter::refuse_parts(rule, window, self.place, faults)?;
+                return Some(Quota { name, limit, window, rule });
+            }
             Form::Clock(zone) => {
                 let rule = Rule::FixedWindow(anchor(unit, zone)?);
                 return Some(Quota { name, limit, window, rule });

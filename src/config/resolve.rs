@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
+use super::counter;
 use super::fault::Faults;
 use super::files::Files;
 use super::policy::policy;
@@ -199,6 +200,7 @@ fn policies(root: &Section<'_>, timeout: Duration, faults: &mut Faults) -> Optio
     }
     let read: Vec<Option<Policy>> = members.iter().map(|member| policy(member, timeout, faults)).collect();
     let read: Option<Vec<Policy>> = read.into_iter().collect();
-    let by_name: BTreeMap<_, _> = read?.into_iter().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();
+    let read = counter::with_shared_life(members, read?, faults);
+    let by_name: BTreeMap<_, _> = read.into_iter().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();
     Some(Policies { version: version::version(&by_name), by_name, origin: String::new(), loaded_at: 0 })
 }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
+use crate::limit::counter::{DEFAULT_TICK, MAX_TICK, MIN_TICK};
 use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure};
 use crate::limit::quota::Anchor;
@@ -197,6 +198,7 @@ settings! {
             ("sliding-window", Algorithm::SlidingWindow),
             ("fixed-window", Algorithm::FixedWindow),
             ("sliding-log", Algorithm::SlidingLog),
+            ("sliding-counter", Algorithm::SlidingCounter),
             ("token-bucket", Algorithm::TokenBucket),
         ], Algorithm::SlidingWindow);
         /// All must have room. No two quotas share a name or window. No two token buckets share a
@@ -211,6 +213,15 @@ settings! {
         TIMEZONE = "timezone": Own("IANA name such as `Europe/Berlin`", "`UTC`");
         /// For sliding logs: charges in a key's log for each quota.
         LOG_ENTRIES = "max_entries": Integer(1..=MAX_ENTRIES as u64, DEFAULT_ENTRIES as u64);
+        /// For sliding counters: the span of one counter. Each window has 1 to 120 whole ticks.
+        TICK = "tick": Time(MIN_TICK..=MAX_TICK, DEFAULT_TICK);
+        /// For sliding counters: the counters of all shared policies are the same,
+        /// `{<prefix>:<key>:}<tick>` in Redis, and other programs may use them. All shared policies
+        /// have the same tick.
+        SHARED = "shared": Flag(false);
+        /// For sliding counters: the limit holds in any interval, not only of whole ticks. It counts
+        /// one tick more.
+        STRICT = "strict": Flag(false);
         /// How keys are read.
         KEY = "key": Own("`{type: text}`, or `{type: ip, ipv6_prefix: 64}` for addresses", "`{type: text}`");
         /// The answer without the store. `local`: each node's share; `error`: status 503. With

@@ -79,5 +79,10 @@ fn rule(rule: Rule) -> String {
         Rule::TokenBucket(Rate { units, per }) => format!("{units}/{per}"),
         // The bound of a log does not change its counts.
         Rule::SlidingLog(_) => "log".into(),
+        Rule::SlidingCounter(ticks) => {
+            let flags = [(ticks.strict, "strict"), (ticks.shared, "shared")];
+            let flags = flags.iter().filter(|(is, _)| *is).map(|(_, name)| *name);
+            format!("ticks-of-{}{}", ticks.length(), flags.map(|name| format!("-{name}")).collect::<String>())
+        }
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::{Check, CheckError, Decision, Engine, History, Source};
+use super::{Check, CheckError, Decision, Engine, History, Source, TickCounts};
 use crate::deadline::within;
+use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
 
 /// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
@@ -20,17 +21,27 @@ const TURN: Duration = Duration::from_secs(2);
 /// result.
 const READING: Duration = Duration::from_secs(2);
 
+/// The decision on cost 0, and what the store reports of the counts behind it.
+#[derive(Debug)]
+pub struct Usage {
+    pub decision: Decision,
+    /// For sliding logs.
+    pub history: Option<History>,
+    /// For sliding counters.
+    pub ticks: Option<TickCounts>,
+}
+
 impl Engine {
-    /// Decides a check, and reads the history of its key's sliding log. The history contains as
-    /// much as the store returns within `limit` in total.
+    /// Decides a check, and reads the history of its key's sliding log or the ticks of its counter.
+    /// The history contains as much as the store returns within `limit` in total.
     ///
     /// # Errors
     /// As [`Engine::check`].
-    pub async fn usage(
-        self: &Arc<Self>,
-        check: &Check,
-        limit: Duration,
-    ) -> Result<(Decision, Option<History>), CheckError> {
+    pub async fn usage(self: &Arc<Self>, check: &Check, limit: Duration) -> Result<Usage, CheckError> {
+        if self.resolve(check)?.subject.policy.algorithm == Algorithm::SlidingCounter {
+            let (decision, ticks) = self.ticks(check).await?;
+            return Ok(Usage { decision, history: None, ticks });
+        }
         let until = self.clock.now() + micros(limit);
         let decision = self.check(check).await?;
         // Without the store there is no history, and a second wait is pointless.
@@ -38,7 +49,7 @@ impl Engine {
             Source::Store => self.history(check, until).await,
             _ => None,
         };
-        Ok((decision, history))
+        Ok(Usage { decision, history, ticks: None })
     }
 
     /// The history of a key's log, read until an instant (us). Returns none if the policy stores no
@@ -80,7 +91,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::config::Policies;
     use crate::engine::fallback::FallbackStore;
-    use crate::limit::policy::{Algorithm, Policy};
+    use crate::limit::policy::Policy;
     use crate::limit::quota::{Quota, Rule};
     use crate::prefilter::Prefilter;
     use crate::store::Generations;

@@ -37,6 +37,8 @@ mod refunds;
 
 mod history;
 
+mod ticks;
+
 pub mod fallback;
 
 mod decision;
@@ -56,9 +58,11 @@ pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use answer::{Answer, CheckError};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
+pub use history::Usage;
 pub use multi_check::{MultiCheck, RejectedCheck};
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
+pub use ticks::TickCounts;
 
 use fallback::FallbackStore;
 use inline::InlinePolicies;

@@ -10,6 +10,7 @@ use super::node::Node;
 use super::problem::{Problem, panicked, write_fault};
 use super::request::query;
 use crate::config::Policies;
+use crate::limit::counter::Ticks;
 use crate::limit::key::KeyType;
 use crate::limit::log::max_entries;
 use crate::limit::matches::Counts;
@@ -51,6 +52,11 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
     object.given("timezone", anchors().find_map(Anchor::zone));
     object.list("quotas", policy.quotas.iter(), |quota, object| write_quota(object, quota));
     object.given("max_entries", policy.quotas.first().filter(|_| policy.keeps_metas()).map(max_entries));
+    if let Some(ticks) = Ticks::of(policy) {
+        object.number("tick_ms", millis_up(ticks.length()));
+        object.bool("shared", ticks.shared);
+        object.bool("strict", ticks.strict);
+    }
     object.object("key", |object| match policy.key_type {
         KeyType::Text => object.word("type", "text"),
         KeyType::Ip { ipv6_prefix } => {

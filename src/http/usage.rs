@@ -1,5 +1,6 @@
-//! `GET /v1/usage` returns the decision of a check of cost 0, and for a sliding log the callers
-//! behind the count. `DELETE /v1/usage` resets the key and then returns the same.
+//! `GET /v1/usage` returns the decision of a check of cost 0 and the charges behind the count: the
+//! entries of a sliding log, the ticks of a sliding counter. `DELETE /v1/usage` resets the key and
+//! then returns the decision.
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
@@ -8,14 +9,26 @@ use super::answer::{self, Object};
 use super::node::Node;
 use super::problem::Problem;
 use super::request::query;
-use crate::engine::History;
+use crate::engine::{History, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
 
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
     let usage = node.engine.usage(&check, node.reloader.limits().waiting()).await;
-    let (decision, history) = usage.map_err(|error| node.refused(&error))?;
-    Ok(answer::decision(&check.key, &decision, |object| write_history(object, history.as_ref())))
+    let Usage { decision, history, ticks } = usage.map_err(|error| node.refused(&error))?;
+    Ok(answer::decision(&check.key, &decision, |object| {
+        write_history(object, history.as_ref());
+        write_ticks(object, ticks.as_ref());
+    }))
+}
+
+/// Each tick as in its key: its start in unix seconds, or ms if a tick is no whole number of seconds.
+fn write_ticks(object: &mut Object<'_>, ticks: Option<&TickCounts>) {
+    let Some(ticks) = ticks else { return };
+    object.list("ticks", ticks.iter(), |&(at, count), object| {
+        object.number("at", at);
+        object.number("count", count);
+    });
 }
 
 /// Absent if the policy keeps none or the store did not report it. `top_metas` is also absent from

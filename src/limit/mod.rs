@@ -37,6 +37,8 @@ pub mod log;
 
 pub mod digest;
 
+pub mod counter;
+
 pub mod history;
 
 pub mod state;

@@ -15,6 +15,7 @@ named! {
         FixedWindow = "fixed-window",
         TokenBucket = "token-bucket",
         SlidingLog = "sliding-log",
+        SlidingCounter = "sliding-counter",
     }
 }
 

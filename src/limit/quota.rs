@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 
 use super::calendar::Calendar;
+use super::counter::Ticks;
 pub use super::rate::Rate;
 use super::rate::Terms;
 use super::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, span_text};
@@ -53,6 +54,8 @@ pub enum Rule {
     /// Admits exactly at most the limit in any interval as long as the window (`log.rs`). The value
     /// is the maximum number of charges in a key's log.
     SlidingLog(NonZeroU32),
+    /// Admits at most the limit in any span of whole ticks as long as the window (`counter.rs`).
+    SlidingCounter(Ticks),
 }
 
 /// Where fixed windows begin.
@@ -89,7 +92,7 @@ impl Quota {
     pub fn anchor(&self) -> Option<Anchor> {
         match self.rule {
             Rule::FixedWindow(anchor) => Some(anchor),
-            Rule::SlidingWindow | Rule::TokenBucket(_) | Rule::SlidingLog(_) => None,
+            Rule::SlidingWindow | Rule::TokenBucket(_) | Rule::SlidingLog(_) | Rule::SlidingCounter(_) => None,
         }
     }
 

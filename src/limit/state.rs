@@ -1,6 +1,7 @@
 //! The use of one quota by one key: one variant per algorithm, all with the same methods.
 
 use super::bucket::{Terms, TokenBucket};
+use super::counter::SlidingCounter;
 use super::digest::LogDigest;
 use super::fixed::FixedWindow;
 use super::log::SlidingLog;
@@ -19,6 +20,8 @@ pub enum State {
     SlidingLog(Box<SlidingLog>),
     /// The digest of a log in Redis.
     LogDigest(Box<LogDigest>),
+    /// The counts of a policy: the states of all its quotas are equal.
+    SlidingCounter(SlidingCounter),
 }
 
 impl State {
@@ -29,6 +32,7 @@ impl State {
             Rule::FixedWindow(_) => Self::FixedWindow(FixedWindow::default()),
             Rule::TokenBucket(_) => Self::TokenBucket(TokenBucket::default()),
             Rule::SlidingLog(_) => Self::SlidingLog(Box::default()),
+            Rule::SlidingCounter(_) => Self::SlidingCounter(SlidingCounter::default()),
         }
     }
 
@@ -42,6 +46,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.remaining(quota, now),
             Self::SlidingLog(log) => log.remaining(quota, now),
             Self::LogDigest(log) => log.remaining(quota),
+            Self::SlidingCounter(counter) => counter.remaining(quota, now),
         }
     }
 
@@ -62,6 +67,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.charge(quota, now, cost),
             Self::SlidingLog(log) => log.charge(quota, now, cost),
             Self::LogDigest(log) => log.charge(now, cost),
+            Self::SlidingCounter(counter) => counter.charge(quota, now, cost),
         }
     }
 
@@ -74,6 +80,7 @@ impl State {
             Self::TokenBucket(bucket) => return bucket.note(now, mark),
             Self::SlidingLog(log) => return Entry { number: log.mark(mark), debt: 0 },
             Self::LogDigest(log) => return Entry { number: log.noted_at(), debt: 0 },
+            Self::SlidingCounter(counter) => counter.mark(mark),
         }
         Entry::default()
     }
@@ -88,6 +95,7 @@ impl State {
             Self::SlidingLog(log) => log.give_back(quota, now, entry.number, cost),
             // Redis stores the log itself.
             Self::LogDigest(_) => 0,
+            Self::SlidingCounter(counter) => counter.give_back(quota, now, at, cost),
         }
     }
 
@@ -99,6 +107,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.refund(quota, now, cost),
             Self::SlidingLog(log) => log.refund(quota, now, cost),
             Self::LogDigest(_) => 0,
+            Self::SlidingCounter(counter) => counter.refund(quota, now, cost),
         }
     }
 
@@ -110,6 +119,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.is_marked(quota, now),
             Self::SlidingLog(log) => log.is_marked(quota, now),
             Self::LogDigest(log) => log.is_marked(now),
+            Self::SlidingCounter(counter) => counter.is_marked(now),
         }
     }
 
@@ -121,6 +131,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.wait(quota, now, cost),
             Self::SlidingLog(log) => log.wait(quota, now, cost),
             Self::LogDigest(log) => log.wait(quota, now, cost),
+            Self::SlidingCounter(counter) => counter.wait(quota, now, cost),
         }
     }
 
@@ -132,6 +143,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.reset_after(quota, now),
             Self::SlidingLog(log) => log.reset_after(quota, now),
             Self::LogDigest(log) => log.reset_after(quota, now),
+            Self::SlidingCounter(counter) => counter.reset_after(quota, now),
         }
     }
 
@@ -155,6 +167,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.is_empty(),
             Self::SlidingLog(log) => log.is_empty(),
             Self::LogDigest(log) => log.entries == 0,
+            Self::SlidingCounter(counter) => counter.is_empty(),
         }
     }
 
@@ -166,6 +179,7 @@ impl State {
             Self::TokenBucket(bucket) => bucket.expires_at(Terms::of_quota(quota)),
             Self::SlidingLog(log) => log.expires_at(quota),
             Self::LogDigest(log) => log.expires_at(quota),
+            Self::SlidingCounter(counter) => counter.expires_at(quota),
         }
     }
 }

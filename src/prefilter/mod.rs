@@ -28,6 +28,7 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use smallvec::SmallVec;
 
+use crate::limit::counter::Ticks;
 use crate::limit::decision::{Closed, Ruling, Verdict, Wait};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
@@ -206,7 +207,9 @@ impl Prefilter {
     fn bucket(&self, policy: &Arc<Policy>, question: Question, taken: &Taken, received: Micros) -> Option<Bucket> {
         let Ruling { verdicts, closed } = &taken.ruling;
         let Closed { span, left } = closed.as_ref()?;
-        let believed_until = question.sent + (*span).min(self.max_denial);
+        // Another program may lower shared counters.
+        let shared = Ticks::of(policy).filter(|ticks| ticks.shared).map_or(Micros::MAX, Ticks::length);
+        let believed_until = question.sent + (*span).min(self.max_denial).min(shared);
         let refill = |verdict: &Verdict| {
             let Wait::For(wait @ 1..) = verdict.again_after else { return None };
             let quota = left.get(verdict.again_binding)?;

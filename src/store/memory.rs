@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::work::{Done, Work};
 use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
+use crate::limit::counter::Ticks;
 use crate::limit::history::Counting;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
 
 mod capacity;
@@ -123,7 +125,8 @@ impl MemoryStore {
     /// As [`MemoryStore::charge`]; the record of an id needs a place as well. A reset needs none.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
         let print = match work {
-            Work::Once { id, .. } | Work::RefundOnce(id) => Some(self.ids.fingerprint("", id)),
+            // Policies that share a key have ids of their own.
+            Work::Once { id, .. } | Work::RefundOnce(id) => Some(self.ids.fingerprint(counters_of(subject), id)),
             _ => None,
         };
         let run = |state: &mut KeyState, account: &Account| {
@@ -171,7 +174,8 @@ impl MemoryStore {
         recorded: Option<Fingerprint>,
         step: impl Fn(&mut KeyState, &Account) -> T,
     ) -> Result<T, Full> {
-        match self.shard(subject.fingerprint).entry(subject.fingerprint) {
+        let key = self.key_of(subject);
+        match self.shard(key).entry(key) {
             Entry::Occupied(mut entry) => {
                 let Kept { account, state } = entry.get_mut();
                 let is_new = |id: Fingerprint| !state.knows(id, self.clock.now());
@@ -201,6 +205,14 @@ impl MemoryStore {
                 }
                 Ok(done)
             }
+        }
+    }
+
+    /// Identifies the key's counts. Shared policies count a key together.
+    fn key_of(&self, subject: &Subject) -> Fingerprint {
+        match is_shared(&subject.policy) {
+            true => self.ids.fingerprint("", &subject.key),
+            false => subject.fingerprint,
         }
     }
 
@@ -285,6 +297,15 @@ impl MemoryStore {
     pub fn is_full(&self) -> bool {
         self.capacity.is_full()
     }
+}
+
+/// The policy's part of the name of an id.
+fn counters_of(subject: &Subject) -> &str {
+    if is_shared(&subject.policy) { subject.policy.counters() } else { "" }
+}
+
+fn is_shared(policy: &Policy) -> bool {
+    policy.algorithm == Algorithm::SlidingCounter && Ticks::of(policy).is_some_and(|ticks| ticks.shared)
 }
 
 /// A step that panics leaves no state that later steps must not see, so poisoning is ignored.

@@ -185,6 +185,18 @@ impl Store {
         }
     }
 
+    /// Reads the ticks of a policy of sliding counters that count now, and decides cost 0 by them:
+    /// [`Done::Ticks`].
+    ///
+    /// # Errors
+    /// As [`Store::charge`].
+    pub async fn ticks(&self, subject: &Subject) -> Result<Done, StoreError> {
+        match self {
+            Self::Memory(memory) => memory.run(subject, &Work::ReadTicks(0), &[]),
+            Self::Redis(redis) => Box::pin(redis.ticks(subject)).await,
+        }
+    }
+
     /// Runs one operation as one atomic step; see [`Work`]. `metas` are as for [`Store::charge`].
     /// It charges, gives back or resets all of the policy's quotas, or none. A give-back or refund
     /// never makes a count negative, creates a key, or extends a key's life.

@@ -35,6 +35,9 @@ pub enum Work {
     Reset,
     /// Reads the portion with this number of a log's entries, newest first.
     ReadLog(usize),
+    /// Reads the ticks of a sliding counter that count at this instant, us. The embedded store reads
+    /// its clock instead.
+    ReadTicks(Micros),
 }
 
 impl Work {
@@ -51,6 +54,7 @@ impl Work {
             Self::Look(_) => &[0],
             Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
             Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset | Self::ReadLog(_) => &[],
+            Self::ReadTicks(_) => &[],
         }
     }
 
@@ -107,6 +111,9 @@ pub enum Done {
     Refunded(Taken, u64),
     /// A portion of a log.
     Page(LogPage),
+    /// The verdict on cost 0, and the ticks that count, newest first: each start as users see it, and
+    /// its count.
+    Ticks(Taken, Vec<(u64, u64)>),
 }
 
 /// A part of a log's entries, newest first. It may contain expired entries.
@@ -126,7 +133,7 @@ impl Done {
                 taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0)
             }
             Self::Charged(_) => true,
-            Self::Reused | Self::Refunded(..) | Self::Page(_) => false,
+            Self::Reused | Self::Refunded(..) | Self::Page(_) | Self::Ticks(..) => false,
         }
     }
 
@@ -145,7 +152,7 @@ impl Done {
     pub fn at(&self) -> Option<Micros> {
         match self {
             Self::Taken(taken) | Self::Reserved(taken, _) | Self::Refunded(taken, _) => Some(taken.at),
-            Self::Charged(_) | Self::Reused | Self::Page(_) => None,
+            Self::Charged(_) | Self::Reused | Self::Page(_) | Self::Ticks(..) => None,
         }
     }
 }

@@ -395,6 +395,24 @@ fn validate_reports_faults_by_file_line_and_column() {
     assert!(lines.iter().all(|line| line.starts_with(path)), "{reason}");
 }
 
+#[test]
+fn validate_warns_of_windows_of_one_tick() {
+    let policy =
+        |more: &str| format!("policies: {{p: {{algorithm: sliding-counter, quotas: [5 per 1s, 9 per 10s]{more}}}}}");
+    let warned = |more: &str| {
+        let file = file_with(&policy(more));
+        let (code, out, reason) = run(&["validate", file.path().to_str().unwrap()], "");
+        assert!(code == 0 && out.ends_with("valid, 1 policy\n"), "{code} {out} {reason}");
+        reason
+    };
+    assert_eq!(
+        warned(""),
+        "warning: policy `p`: the quota `1s` has a window of one tick, which is a fixed window. Write a shorter `tick`, or \
+         `strict: true`\n"
+    );
+    assert_eq!([", strict: true", ", tick: 500ms"].map(warned), ["", ""]);
+}
+
 /// Sets every member to a documented value and names existing files.
 #[test]
 fn documented_configuration_is_valid() {

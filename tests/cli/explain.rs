@@ -19,6 +19,7 @@ const POLICIES: &str = r#"policies:
       - match: {cidr: "2001:db8::/32"}
         quotas: [50 per 1h, 60 per 1d]
       - {match: {key: 203.0.113.7}, quotas: [7 per 1h]}
+  counters: {algorithm: sliding-counter, tick: 1h, quotas: [5 per 2h]}
   login:
     algorithm: token-bucket
     quotas: [{rate: 10 per 1s, burst: 20}]
@@ -110,6 +111,18 @@ fn explain_prints_calendar_units() {
     assert!(node.greeting.contains("sms: 1 per 1d, 9 per 1mo (fixed-window)"), "{}", node.greeting);
     let told = &http::get(&node.address, "/v1/policies").json()["policies"][0];
     assert_eq!((&told["anchor"], &told["timezone"]), (&json!("clock"), &json!("Europe/Berlin")), "{told}");
+}
+
+#[test]
+fn explain_prints_ticks_of_now() {
+    let file = file_with(POLICIES);
+    let told = told(file.path().to_str().unwrap(), "counters", "me");
+    let names: Vec<&str> = told["redis"]["keys"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let ticks = names.iter().filter_map(|name| name.strip_prefix("{ratelimit:me:}counters:1h:"));
+    let ticks: Vec<u64> = ticks.map(|tick| tick.parse().unwrap()).collect();
+    // Two ticks count, and the one after them. Around the hour there is another.
+    assert!((3..=4).contains(&ticks.len()) && names.len() == 2 + ticks.len(), "{names:?}");
+    assert!(ticks.windows(2).all(|two| two[1] == two[0] + 3600 && two[0] % 3600 == 0), "{names:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ policies:
   one: {algorithm: fixed-window, anchor: first-hit, quotas: [1 per 10s]}
   sum: {algorithm: fixed-window, anchor: clock, quotas: [100 per 1h]}
   sms: {algorithm: fixed-window, anchor: clock, timezone: Europe/Berlin, quotas: [2 per 1d]}
+  counters: {algorithm: sliding-counter, shared: true, tick: 10s, quotas: [2 per 20s]}
   addresses: {key: {type: ip}, quotas: [2 per 1m]}
 ";
 
@@ -164,6 +165,16 @@ fn json_lines_accept_every_time_format() {
     // By another member: one key. Lines without that member have no key.
     let by_meta = report(&folder, "--policy three --log checks.jsonl --key meta --cost 4");
     assert_eq!((verdicts(&by_meta), &by_meta["without_key"]), ((0, 1), &json!(6)));
+}
+
+/// Two ticks of 10 s count.
+#[test]
+fn sliding_counters_follow_times_of_the_log() {
+    let folder = folder(&[("access.log", COMMON)]);
+    let report = report(&folder, "--policy counters --log access.log");
+    // 192.0.2.1 has two charges when it asks at 10:00:10 and 10:00:15.
+    assert_eq!(verdicts(&report), (5, 2));
+    assert_eq!(report["policies"][0]["top_denied_keys"], json!([{"key": "192.0.2.1", "denied": 2, "cost": 2}]));
 }
 
 /// A client of an access log, and the key that it counts as.

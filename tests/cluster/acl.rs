@@ -19,6 +19,7 @@ const POLICIES: &str = "
   day: {algorithm: fixed-window, anchor: clock, timezone: Europe/Berlin, quotas: [1000 per 1d], on_store_failure: error}
   bucket: {algorithm: token-bucket, quotas: [{rate: 10 per 1s, burst: 1000}], durability: replica, on_store_failure: error}
   log: {algorithm: sliding-log, quotas: [1000 per 1h], durability: replica, on_store_failure: error}
+  counter: {algorithm: sliding-counter, quotas: [1000 per 1m], durability: replica, on_store_failure: error}
   short: {algorithm: sliding-log, quotas: [1000 per 500ms], on_store_failure: error}
 ";
 
@@ -77,7 +78,7 @@ fn documented_user_has_exactly_the_needed_permissions() {
 }
 
 fn ask_everything(node: &Node) {
-    let policies = ["window", "plain", "fixed", "day", "bucket", "log", "short"];
+    let policies = ["window", "plain", "fixed", "day", "bucket", "log", "short", "counter"];
     for policy in policies {
         for key in (0..6).map(|_| unique("acl")) {
             let check = json!({"policy": policy, "key": key, "meta": "m"});
@@ -122,7 +123,7 @@ fn forget_scripts(node: &Node, cluster: &Cluster) {
     for number in 1..=6 {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut cluster.connection(number)).unwrap();
     }
-    for policy in ["window", "plain", "fixed", "day", "bucket", "log"] {
+    for policy in ["window", "plain", "fixed", "day", "bucket", "log", "counter"] {
         (0..6).for_each(|_| post(node, "/v1/check", &json!({"policy": policy, "key": unique("acl")})));
     }
 }

@@ -19,6 +19,7 @@ policies:
   hourly: {quotas: [1000 per 1h], timeout: 2s}
   wide: {quotas: [1000000 per 1h], timeout: 5s}
   ten: {quotas: [5 per 10s], timeout: 2s}
+  counted: {algorithm: sliding-counter, shared: true, quotas: [5 per 10s], timeout: 2s}
   few: {quotas: [5 per 1h], timeout: 2s}
   trio: {quotas: [400 per 1m, 600 per 1h, 500 per 1d], timeout: 2s}
 ";
@@ -92,17 +93,17 @@ fn two_nodes_and_256_clients_admit_exactly_the_limit() {
 fn ten_parallel_requests_on_limit_five_admit_five() {
     let file = config(POLICIES);
     let nodes = nodes(&file);
-    for _ in 0..5 {
-        let key = unique("ten");
+    for policy in ["ten", "counted"].into_iter().cycle().take(10) {
+        let key = unique(policy);
         let allowed = std::thread::scope(|scope| {
             let ask = |number: usize| {
                 let (nodes, key) = (&nodes, &key);
-                scope.spawn(move || nodes[number % 2].check("ten", key, 1)["allowed"] == true)
+                scope.spawn(move || nodes[number % 2].check(policy, key, 1)["allowed"] == true)
             };
             let asked: Vec<_> = (0..10).map(ask).collect();
             asked.into_iter().map(|asked| usize::from(asked.join().unwrap())).sum::<usize>()
         });
-        assert_eq!(allowed, 5);
+        assert_eq!(allowed, 5, "{policy}");
     }
 }
 

@@ -4,8 +4,9 @@
 
 use serde_json::{Value, json};
 
+use crate::support::redis::shared;
 use crate::support::stores::on_memory_redis_and_cluster;
-use crate::support::{Node, http, unique};
+use crate::support::{Node, cluster, config_on, http, unique};
 
 const POLICIES: &str = "
 policies:
@@ -21,6 +22,8 @@ policies:
   row9: {algorithm: fixed-window, anchor: first-hit, quotas: [10 per 60s]}
   row10: {algorithm: sliding-log, max_entries: 100, quotas: [40 per 1m]}
   row11: {quotas: [1000 per 1s, 5000 per 10s, 7000 per 15s]}
+  row11-counters: {algorithm: sliding-counter, shared: true, quotas: [1000 per 1s, 5000 per 10s, 7000 per 15s]}
+  row11-tick: {algorithm: sliding-counter, shared: true, quotas: [5 per 1s]}
   burst-of-one: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 1}]}
 ";
 
@@ -219,6 +222,53 @@ fn bursts_pass_and_sustained_load_is_denied() {
         let denied = node.check("row11", &key, 1);
         assert_eq!((&denied["allowed"], &denied["quota"]), (&json!(false), &json!("1s")), "{denied}");
         assert!(denied["retry_after_ms"].as_u64().unwrap() <= 1016, "{denied}");
+    });
+}
+
+/// The program of row 11 still runs beside Tollgate, on one server and on a cluster.
+#[test]
+fn program_of_row_eleven_counts_together_with_tollgate() {
+    let on_cluster = |key: &str| {
+        let name = format!("{{ratelimit:{key}:}}");
+        let keyslot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).to_owned();
+        let slot: u16 = keyslot.query(&mut cluster::shared().connection(1)).unwrap();
+        cluster::shared().connection(cluster::shared().owner(slot))
+    };
+    counts_together(&cluster::shared().seeds(), on_cluster);
+    counts_together(&[shared().url()], |_| shared().connection().unwrap());
+}
+
+/// `connection` leads to the server of a key.
+fn counts_together(seeds: &[String], connection: impl Fn(&str) -> redis::Connection) {
+    let file = config_on(seeds, POLICIES);
+    let node = Node::with_config(&file);
+    // All happens within one second, in some round.
+    let is_exact = (0..40).any(|_| {
+        let key = unique("row11");
+        let mut connection = connection(&key);
+        let second = |connection: &mut redis::Connection| redis::cmd("TIME").query::<(u64, u64)>(connection).unwrap().0;
+        let now = second(&mut connection);
+        let name = format!("{{ratelimit:{key}:}}{now}");
+        (0..3).for_each(|_| redis::cmd("INCR").arg(&name).exec(&mut connection).unwrap());
+        let allowed = (0..4).filter(|_| node.check("row11-tick", &key, 1)["allowed"] == true).count();
+        let counted: u64 = redis::cmd("GET").arg(&name).query(&mut connection).unwrap();
+        let is_same = second(&mut connection) == now;
+        assert!(!is_same || (allowed, counted) == (2, 5), "{allowed} are allowed, {counted} are counted");
+        is_same
+    });
+    assert!(is_exact, "no round is within one second");
+}
+
+#[test]
+fn shared_counters_pass_bursts_and_deny_sustained_load() {
+    on_memory_redis_and_cluster(POLICIES, |node| {
+        let key = unique("row11");
+        assert_eq!(node.check("row11-counters", &key, 1000)["allowed"], true);
+        let denied = node.check("row11-counters", &key, 5000);
+        assert_eq!((&denied["allowed"], &denied["reason"]), (&json!(false), &json!("cost_exceeds_limit")), "{denied}");
+        let usage = usage(node, "row11-counters", &key);
+        assert_eq!(usage["quotas"][2]["remaining"], 6000, "{usage}");
+        assert_eq!(usage["ticks"][0]["count"], 1000, "{usage}");
     });
 }
 

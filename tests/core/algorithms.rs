@@ -2,6 +2,7 @@
 //! histories.
 
 use proptest::prelude::*;
+use tollgate::limit::counter::Ticks;
 use tollgate::limit::decision::decide;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
@@ -10,8 +11,8 @@ use tollgate::limit::time::Micros;
 
 use crate::support::exact_log::exact_wait;
 use crate::support::steps::{
-    START, Step, bucket, bucket_policies, calendar_policies, fixed_policies, histories, log_policies, policy_of,
-    runner, with_limits,
+    START, Step, bucket, bucket_policies, calendar_policies, counter_policies, fixed_policies, histories, log_policies,
+    policy_of, runner, with_limits,
 };
 
 #[derive(Default)]
@@ -40,8 +41,18 @@ impl Charges {
                 u64::try_from(burst.saturating_sub(debt) / per).unwrap()
             }
             Rule::SlidingLog(most) => self.in_log(quota, most.get() as usize, now),
+            Rule::SlidingCounter(ticks) => self.in_ticks(quota, ticks, now),
             Rule::SlidingWindow => unreachable!("is not exact"),
         }
+    }
+
+    /// Also counts ticks that a clock wrote up to 250 ms before it stepped back.
+    fn in_ticks(&self, quota: &Quota, ticks: Ticks, now: Micros) -> u64 {
+        let tick = |at: Micros| at / ticks.length();
+        let reach = quota.window / ticks.length() + u64::from(ticks.strict);
+        let counts = |at: Micros| tick(at) + reach > tick(now) && at / ticks.length() <= tick(now) + ticks.ahead();
+        let counted = self.0.iter().filter(|(at, _)| counts(*at)).map(|(_, cost)| cost);
+        quota.limit.get().saturating_sub(counted.sum())
     }
 
     /// The log stores a charge at the latest instant seen so far. The charge counts for one window
@@ -107,6 +118,11 @@ fn fixed_windows_match_naive_model() {
 #[test]
 fn sliding_logs_match_naive_model() {
     runner(2000).run(&histories(log_policies(), 80), equals_its_model).unwrap();
+}
+
+#[test]
+fn sliding_counters_match_naive_model() {
+    runner(2000).run(&histories(counter_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use redis::Value;
+use tollgate::limit::counter::Ticks;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::Work;
@@ -12,7 +13,7 @@ use tollgate::store::redis::protocol::keys::Tag;
 
 use crate::support::dice::Dice;
 use crate::support::fuzz::cases;
-use crate::support::steps::{START, bucket, logs, policy, policy_of, quota};
+use crate::support::steps::{START, bucket, counters, logs, policy, policy_of, quota};
 
 const SECOND: u64 = 1_000_000;
 
@@ -25,6 +26,7 @@ fn random_replies_parse_or_are_malformed() {
         policy_of(Algorithm::FixedWindow, vec![quota(5, SECOND, Rule::FixedWindow(Anchor::FirstHit))]),
         policy_of(Algorithm::TokenBucket, vec![bucket(3, 2, SECOND), bucket(5, 7, 3 * SECOND)]),
         logs(&[(3, SECOND), (5, 3 * SECOND)], 4),
+        counters(&[(3, SECOND), (5, 3 * SECOND)], Ticks::new(SECOND, false, true)),
     ]
     .map(Arc::new);
     let works = [
@@ -35,6 +37,7 @@ fn random_replies_parse_or_are_malformed() {
         Work::Refund(2),
         Work::RefundOnce("id".into()),
         Work::Reset,
+        Work::ReadTicks(START),
     ];
     for seed in 0..cases(20_000) {
         let dice = &mut Dice::new(seed);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tollgate::limit::counter::Ticks;
 use tollgate::limit::decision::Wait;
 use tollgate::limit::key::{Fingerprint, Fingerprinter};
 use tollgate::limit::policy::Policy;
@@ -15,7 +16,7 @@ use tollgate::prefilter::{Prefilter, Question};
 use tollgate::store::Generations;
 use tollgate::store::{Done, Subject, Taken, Work};
 
-use crate::support::steps::{START, any_policies, policy, runner, span, subject};
+use crate::support::steps::{START, any_policies, counters, policy, runner, span, subject};
 use crate::support::timed::Timed;
 
 const MAX_DENIAL: Duration = Duration::from_secs(60);
@@ -235,6 +236,17 @@ fn max_denial_applies_to_each_cost() {
     assert!(scene.says_no(1, START + 6_999_999) && !scene.says_no(1, START + 7_000_000));
     scene.learn(scene.ask(START + 5_000_000), &scene.take(2, START + 5_000_000), START + 5_000_000);
     assert!(denial(2, START + 6_000_000).unwrap().retry_after < 10_000_000, "what was learned last");
+}
+
+/// Another program may lower a shared counter.
+#[test]
+fn denial_of_shared_counters_is_believed_for_one_tick() {
+    for (shared, believed) in [(true, 1_000_000), (false, 4_000_000)] {
+        let scene = Scene::of(counters(&[(2, 60_000_000)], Ticks::new(1_000_000, false, shared)));
+        scene.take(2, START);
+        scene.learn(scene.ask(START), &scene.take(2, START), START);
+        assert!(scene.says_no(2, START + believed - 1) && !scene.says_no(2, START + believed), "{shared}");
+    }
 }
 
 #[test]

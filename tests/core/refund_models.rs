@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use tollgate::clock::Clock;
 use tollgate::limit::bucket::Terms;
+use tollgate::limit::counter::Ticks;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::log::max_entries;
 use tollgate::limit::policy::{Algorithm, Policy};
@@ -34,6 +35,8 @@ enum Model {
     Bucket(VecDeque<(Number, u128)>, Micros),
     /// The remaining units of each charge.
     Log(Vec<(Micros, u64)>),
+    /// The units in each tick of the policy's longest window, at an instant.
+    Ticks(BTreeMap<u64, u64>, Micros),
 }
 
 impl Model {
@@ -43,6 +46,7 @@ impl Model {
             Rule::FixedWindow(_) => Self::Fixed(0, 0),
             Rule::TokenBucket(_) => Self::Bucket(VecDeque::new(), 0),
             Rule::SlidingLog(_) => Self::Log(Vec::new()),
+            Rule::SlidingCounter(_) => Self::Ticks(BTreeMap::new(), 0),
         }
     }
 
@@ -55,6 +59,11 @@ impl Model {
                 }
             }
             Self::Log(charges) => charges.retain(|(at, _)| at + quota.window > now),
+            Self::Ticks(counts, since) => {
+                let ticks = ticks(quota);
+                counts.retain(|tick, _| tick + ticks.longest() + u64::from(ticks.strict) > now / ticks.length());
+                *since = now;
+            }
             Self::Bucket(debts, since) => {
                 let mut repaid = u128::from(now - *since) * units(quota);
                 *since = now;
@@ -75,6 +84,12 @@ impl Model {
         match self {
             Self::Sliding(buckets) => limit - buckets.values().sum::<u64>(),
             Self::Fixed(_, count) => limit - count,
+            Self::Ticks(counts, now) => {
+                let ticks = ticks(quota);
+                let reach = quota.window / ticks.length() + u64::from(ticks.strict);
+                let counting = counts.iter().filter(|(tick, _)| **tick + reach > now / ticks.length());
+                limit - counting.map(|(_, count)| count).sum::<u64>()
+            }
             Self::Log(charges) if charges.len() as u64 >= max_entries(quota) => 0,
             Self::Log(charges) => limit - charges.iter().map(|(_, left)| left).sum::<u64>(),
             Self::Bucket(debts, _) => {
@@ -98,6 +113,7 @@ impl Model {
                 *count += cost;
             }
             Self::Log(charges) => charges.push((now, cost)),
+            Self::Ticks(counts, _) => *counts.entry(now / ticks(quota).length()).or_default() += cost,
             Self::Bucket(debts, _) => debts.push_back((number, u128::from(cost) * per(quota))),
         }
     }
@@ -107,6 +123,12 @@ impl Model {
         match self {
             Self::Sliding(buckets) => {
                 let Some(count) = buckets.get_mut(&(at / bucket(quota))) else { return 0 };
+                let given = cost.min(*count);
+                *count -= given;
+                given
+            }
+            Self::Ticks(counts, _) => {
+                let Some(count) = counts.get_mut(&(at / ticks(quota).length())) else { return 0 };
                 let given = cost.min(*count);
                 *count -= given;
                 given
@@ -135,7 +157,7 @@ impl Model {
     fn refund(&mut self, quota: &Quota, cost: u64) -> u64 {
         let mut left = cost;
         match self {
-            Self::Sliding(buckets) => {
+            Self::Sliding(buckets) | Self::Ticks(buckets, _) => {
                 for count in buckets.values_mut() {
                     let part = left.min(*count);
                     (*count, left) = (*count - part, left - part);
@@ -180,6 +202,10 @@ fn ending(quota: &Quota, start: Micros) -> Micros {
 
 fn bucket(quota: &Quota) -> Micros {
     quota.window.div_ceil(64)
+}
+
+fn ticks(quota: &Quota) -> Ticks {
+    Ticks::of_quota(quota).unwrap()
 }
 
 fn units(quota: &Quota) -> u128 {
@@ -279,7 +305,7 @@ impl Ledger {
                 self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
                 Expected::Given(0)
             }
-            Work::ReadLog(_) => unreachable!("no step reads a log"),
+            Work::ReadLog(_) | Work::ReadTicks(_) => unreachable!("no step reads a log"),
         }
     }
 
@@ -295,6 +321,14 @@ impl Ledger {
                     let span = to.at - from.at;
                     let most = match quota.rule {
                         Rule::SlidingWindow | Rule::SlidingLog(_) if span >= quota.window => break,
+                        Rule::SlidingCounter(ticks) if ticks.strict && span >= quota.window => break,
+                        Rule::SlidingCounter(ticks)
+                            if !ticks.strict
+                                && to.at / ticks.length() - from.at / ticks.length()
+                                    >= quota.window / ticks.length() =>
+                        {
+                            break;
+                        }
                         Rule::FixedWindow(Anchor::Calendar(calendar)) if to.at >= calendar.window(from.at).end => break,
                         Rule::FixedWindow(Anchor::Clock) if to.at / quota.window > from.at / quota.window => break,
                         // Refunds change where windows begin; two windows cover any such span.
@@ -357,7 +391,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             Done::Charged(_) => Expected::Verdicts(vec![true]),
             Done::Reused => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
-            Done::Page(_) => unreachable!("no step reads a log"),
+            Done::Page(_) | Done::Ticks(..) => unreachable!("no step reads a log"),
         };
         prop_assert_eq!(&told, &expected, "{:?}", work);
         match (&told, &work) {

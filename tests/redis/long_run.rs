@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tollgate::clock::Clock;
 use tollgate::limit::calendar::{Calendar, Unit};
+use tollgate::limit::counter::Ticks;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
@@ -16,7 +17,7 @@ use tollgate::store::{Done, MemoryStore, Store, StoreError, Subject, Work};
 use crate::support::dice::Dice;
 use crate::support::redis::Server;
 use crate::support::resident_kib;
-use crate::support::steps::{START, bucket, logs, policy_of, quota};
+use crate::support::steps::{START, bucket, counters, logs, policy_of, quota};
 
 const CALLERS: u64 = 128;
 
@@ -42,6 +43,7 @@ fn policies() -> Vec<Policy> {
         of(Algorithm::FixedWindow, [3, 5], Rule::FixedWindow(Anchor::FirstHit)),
         policy_of(Algorithm::TokenBucket, vec![bucket(3, 2, SECOND), bucket(5, 7, 3 * SECOND)]),
         logs(&[(3, SECOND), (5, 3 * SECOND)], 4),
+        counters(&[(3, SECOND), (5, 3 * SECOND)], Ticks::new(SECOND, false, false)),
         policy_of(Algorithm::FixedWindow, vec![calendar]),
     ];
     let named = |(place, policy)| Policy { name: format!("long-{place}"), ..policy };
@@ -145,7 +147,7 @@ impl Run {
                     self.tally.refunded.fetch_add(given, Ordering::Relaxed);
                     self.note(subject, &taken.ruling.verdicts);
                 }
-                Done::Charged(_) | Done::Reused | Done::Page(_) => {}
+                Done::Charged(_) | Done::Reused | Done::Page(_) | Done::Ticks(..) => {}
             }
         }
     }

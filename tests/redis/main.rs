@@ -21,6 +21,7 @@ mod openapi;
 mod pair_columns;
 mod reload;
 mod shadow;
+mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod stores_alike;

@@ -14,6 +14,7 @@ const POLICIES: &str = "
 policies:
   default: {quotas: [1000 per 1h, 5 per 1m], timeout: 5s}
   log: {algorithm: sliding-log, quotas: [5 per 1h], timeout: 5s}
+  counter: {algorithm: sliding-counter, quotas: [5 per 1m], timeout: 5s}
   ip: {key: {type: ip}, algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 5}], deny: {keys: [192.0.2.1]}}
   error: {quotas: [5 per 1h], on_store_failure: error, timeout: 100ms}
   local: {quotas: [5 per 1h], timeout: 100ms}
@@ -137,6 +138,8 @@ fn real_responses_match_openapi() {
     let usage = |policy: &str| format!("/v1/usage?policy={policy}&key={key}");
     let log = http::get(&node.address, &usage("log")).json();
     assert_eq!((&log["top_metas"][0]["meta"], &log["entries"][1]["meta"]), (&json!("user-42"), &Value::Null));
+    post("/v1/check", check("counter", 2), 200);
+    assert_eq!(http::get(&node.address, &usage("counter")).json()["ticks"][0]["count"], 2);
     post("/v1/refund", json!({"key": key, "id": "a"}), 200);
     let delete = |path: &str| http::call(&node.address, "DELETE", path, None, "").status;
     assert_eq!((delete(&usage("log")), delete(&usage("nobody"))), (200, 404));

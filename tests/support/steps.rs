@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::calendar::{Calendar, Unit};
+use tollgate::limit::counter::Ticks;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule};
@@ -147,6 +148,24 @@ pub fn log_policies() -> impl Strategy<Value = Policy> {
         .prop_map(|(windows, limits, most)| logs(&limits.into_iter().zip(windows).collect::<Vec<_>>(), most))
 }
 
+pub fn counter_policies() -> impl Strategy<Value = Policy> {
+    let tick = prop::sample::select(vec![100_000, 137_000, 1_000_000, 10_000_000, 3_600_000_000]);
+    let windows = prop::sample::subsequence(vec![1, 2, 3, 15, 60, 120], 1..=3);
+    (tick, windows, prop::collection::vec(limit(), 3), any::<(bool, bool)>()).prop_map(
+        |(tick, windows, limits, (strict, shared))| {
+            let quotas: Vec<_> =
+                limits.into_iter().zip(windows).map(|(limit, window)| (limit, window * tick)).collect();
+            counters(&quotas, Ticks::new(tick, strict, shared))
+        },
+    )
+}
+
+pub fn counters(quotas: &[(u64, Micros)], ticks: Ticks) -> Policy {
+    let ticks = ticks.with_longest(quotas.iter().map(|(_, window)| *window).max().unwrap());
+    let quotas = quotas.iter().map(|&(limit, window)| quota(limit, window, Rule::SlidingCounter(ticks))).collect();
+    policy_of(Algorithm::SlidingCounter, quotas)
+}
+
 pub fn span(quota: &Quota) -> Micros {
     match quota.rule {
         Rule::TokenBucket(rate) => rate.per,
@@ -155,7 +174,14 @@ pub fn span(quota: &Quota) -> Micros {
 }
 
 pub fn any_policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![policies(), fixed_policies(), calendar_policies(), bucket_policies(), log_policies()]
+    prop_oneof![
+        policies(),
+        fixed_policies(),
+        calendar_policies(),
+        bucket_policies(),
+        log_policies(),
+        counter_policies()
+    ]
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::limit::bucket::Terms;
 use crate::limit::carried::{Places, matched};
+use crate::limit::counter::Ticks;
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
@@ -25,14 +26,29 @@ pub(super) enum Counter {
     Bucket(Terms),
     /// A log's number of entries is a limit too.
     Log(Micros),
+    /// All quotas of a policy share one counter.
+    Ticks(OneLength),
     Window(Rule, Micros),
 }
+
+/// Ticks of one length, whatever windows they have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OneLength(Ticks);
+
+impl PartialEq for OneLength {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.length() == other.0.length()
+    }
+}
+
+impl Eq for OneLength {}
 
 impl Counter {
     pub(super) fn of(quota: &Quota) -> Self {
         match quota.rule {
             Rule::TokenBucket(_) => Self::Bucket(Terms::of_quota(quota)),
             Rule::SlidingLog(_) => Self::Log(quota.window),
+            Rule::SlidingCounter(ticks) => Self::Ticks(OneLength(ticks)),
             rule => Self::Window(rule, quota.window),
         }
     }
@@ -60,6 +76,7 @@ impl Held {
             (Counter::Bucket(terms), State::TokenBucket(bucket)) => return bucket.expires_at(terms),
             (Counter::Bucket(_), _) => return 0,
             (Counter::Log(window), _) => (Rule::SlidingLog(NonZeroU32::MIN), window),
+            (Counter::Ticks(OneLength(ticks)), _) => (Rule::SlidingCounter(ticks), ticks.length()),
             (Counter::Window(rule, window), _) => (rule, window),
         };
         self.state.expires_at(&Quota { name: String::new(), limit: NonZeroU64::MIN, window, rule })

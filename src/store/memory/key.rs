@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
+use crate::limit::counter::Ticks;
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
-use crate::limit::policy::Policy;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::refunds::{self, Receipt, is_tentative};
 use crate::limit::state::State;
@@ -75,6 +76,7 @@ impl KeyState {
             (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
             (Work::Reset, _) => self.reset(policy, now),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
+            (Work::ReadTicks(_), _) => Done::Ticks(self.look(policy, 0, now), self.ticks(policy, now)),
         }
     }
 
@@ -102,6 +104,16 @@ impl KeyState {
         let mut told = Counting { now, ..Counting::default() };
         while self.tell(&policy.quotas[policy.longest()], &mut told) {}
         LogPage { at: now, charges: told.charges, notes: told.notes }
+    }
+
+    /// The ticks of a policy that count at `now`, newest first.
+    fn ticks(&self, policy: &Policy, now: Micros) -> Vec<(u64, u64)> {
+        let Some(ticks) = Ticks::of(policy) else { return Vec::new() };
+        let counter = Counter::of(&policy.quotas[0]);
+        match self.held.iter().find(|held| held.counter == counter).map(|held| &held.state) {
+            Some(State::SlidingCounter(counter)) => counter.listed(ticks, now),
+            _ => Vec::new(),
+        }
     }
 
     /// Decides a cost without charging it.
@@ -220,6 +232,9 @@ impl KeyState {
     /// counter. A reload may reorder, add or drop quotas, or change a limit. Counts that still have
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
+        if policy.algorithm == Algorithm::SlidingCounter {
+            return self.with_one(policy, now, rule);
+        }
         let quotas = &policy.quotas;
         let mut missing = 0u8;
         let found_or_new = |(place, quota): (usize, &Quota)| {
@@ -236,6 +251,18 @@ impl KeyState {
         let unchanged = lent.into_iter().filter(|(quota, _)| states[*quota].is_carried());
         self.held.extend(unchanged.map(|(_, held)| held));
         self.store(quotas, states);
+        Taken { ruling, at: now, tentative }
+    }
+
+    /// The same for quotas that share one state.
+    fn with_one(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
+        let quotas = &policy.quotas;
+        let state = self.remove(&quotas[0]).unwrap_or_else(|| State::new(&quotas[0]));
+        let mut states: States = smallvec![state; quotas.len()];
+        let tentative = is_tentative(policy, &states, now);
+        let ruling = rule(&mut states);
+        states.truncate(1);
+        self.store(&quotas[..1], states);
         Taken { ruling, at: now, tentative }
     }
 
@@ -279,7 +306,6 @@ mod tests {
 
     use super::*;
     use crate::limit::key::Fingerprinter;
-    use crate::limit::policy::Algorithm;
     use crate::limit::quota::Rule;
 
     #[test]

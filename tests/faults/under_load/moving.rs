@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -89,6 +89,29 @@ fn interrupted_slot_move_is_repaired() {
     let mut connection = cluster.connection(owner);
     let nodes: String = redis::cmd("CLUSTER").arg("NODES").query(&mut connection).unwrap();
     assert!(!nodes.contains('['), "{nodes}");
+}
+
+/// An empty tick counts as missing while the slot moves. Half of the timeout is for retries.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+fn counter_of_a_moving_slot_falls_back_in_time() {
+    let cluster = chaos::arena_without_failovers();
+    cluster.heal();
+    let (from, to) = (cluster.owner(slot_in(0)), cluster.owner(slot_in(1)));
+    let counter = "{algorithm: sliding-counter, quotas: [1000 per 1m], on_store_failure: deny, timeout: 10s}";
+    let file = config_on(&cluster.seeds(), &format!("policies: {{counter: {counter}}}"));
+    let (node, key) = (Node::with_config(&file), key_in(0));
+    let is_by_store = || node.check("counter", &key, 1)["source"] == "store";
+    wait_until("the store decides", is_by_store);
+    let slot = chaos::slot_of(&key);
+    begin(&cluster, slot, from, to);
+    let started = Instant::now();
+    let answer = node.check("counter", &key, 1);
+    let took = started.elapsed();
+    cluster.heal();
+    assert_eq!(answer["fallback"]["cause"], "refused", "{answer}");
+    assert!(took < Duration::from_secs(9), "{took:?}");
+    wait_until("the store decides again", is_by_store);
 }
 
 /// Half of the slots to move: all with keys, and others that the node owns. Tests leave some

@@ -54,7 +54,8 @@ impl<'a> Call<'a> {
 
 /// Whether a shared call may decide this work under this policy.
 pub fn is_check(policy: &Policy, work: &Work) -> bool {
-    policy.algorithm != Algorithm::SlidingLog && matches!(work, Work::Take(_) | Work::Look(_))
+    let is_shared = !matches!(policy.algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter);
+    is_shared && matches!(work, Work::Take(_) | Work::Look(_))
 }
 
 /// Merges equal adjacent costs, which are sent once with their number.

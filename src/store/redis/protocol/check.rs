@@ -17,7 +17,7 @@ use super::pairs::{self, pair_kind};
 use super::reply::{EXACT, Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
 use super::windows::{self, window_kind};
-use super::{log, operations};
+use super::{counters, log, operations};
 use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
@@ -89,7 +89,7 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
         // Windows with room return one count each.
         (_, Algorithm::SlidingWindow) => call.policy.quotas.len(),
         (_, Algorithm::FixedWindow | Algorithm::TokenBucket) => 1,
-        (_, Algorithm::SlidingLog) => rest.len(),
+        (_, Algorithm::SlidingLog | Algorithm::SlidingCounter) => rest.len(),
     };
     let said = match rest.split_off(..count)? {
         [Value::Nil] => return Some(Reply::Undecided),
@@ -140,6 +140,7 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
         Algorithm::SlidingWindow => windows::states(policy, time, values),
         Algorithm::FixedWindow | Algorithm::TokenBucket => pairs::states(policy, time, values),
         Algorithm::SlidingLog => log::digests(policy, values),
+        Algorithm::SlidingCounter => counters::states(policy, time, values),
     }
 }
 

@@ -43,13 +43,19 @@ impl Tag {
         crc16(0, inside) % SLOTS
     }
 
-    /// Returns the name of a policy's counts, unless logs contain them.
+    /// The tag as each name begins with it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the name of a policy's counts, unless logs or ticks contain them.
     pub fn counts(&self, policy: &Policy) -> String {
         let what = match policy.algorithm {
             Algorithm::SlidingWindow => ":windows",
             Algorithm::FixedWindow => ":fixed",
             Algorithm::TokenBucket => ":buckets",
             Algorithm::SlidingLog => ":logs",
+            Algorithm::SlidingCounter => ":ticks",
         };
         [&self.0, policy.counters(), what].concat()
     }
@@ -122,6 +128,7 @@ pub fn recorded(quota: &Quota) -> String {
             format!("b8-{repaid}-{price}")
         }
         Rule::SlidingLog(_) => format!("{LOG}{}", window()),
+        Rule::SlidingCounter(ticks) => super::counters::recorded(ticks),
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) mod server_error;
 
 pub(super) mod sources;
 
+mod counters;
+
 mod operations;
 
 mod pairs;

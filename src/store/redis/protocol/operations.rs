@@ -9,10 +9,11 @@ use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::call::Call;
+use super::counters;
 use super::keys::recorded;
 use super::reply::{text, unsigned};
 use crate::limit::decision::{QuotaState, QuotaStates, Verdict};
-use crate::limit::policy::{Durability, Policy};
+use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
 use crate::store::work::{Charged, Done, Work, longest_life, record_life};
@@ -23,9 +24,12 @@ const RECORD: (usize, usize) = (3, 8);
 /// Returns the key of the id's record and that of the last reset, if the work depends on them.
 pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     let record = |id: &str| call.tag.record(call.policy.counters(), id);
-    let reset = || call.tag.reset(call.policy.counters());
+    let reset = || match call.policy.algorithm {
+        Algorithm::SlidingCounter => counters::reset(call.tag, call.policy),
+        _ => call.tag.reset(call.policy.counters()),
+    };
     match call.work {
-        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) => SmallVec::new(),
+        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks(_) => SmallVec::new(),
         Work::Once { id, .. } => smallvec![record(id)],
         Work::RefundOnce(id) => smallvec![record(id), reset()],
         Work::Reserve { .. } | Work::GiveBack(_) | Work::Refund(_) | Work::Reset => smallvec![reset()],
@@ -36,7 +40,7 @@ pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     let quotas = &call.policy.quotas;
     match call.work {
-        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) => {}
+        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks(_) => {}
         Work::Reserve { hold, .. } => _ = cmd.arg(*hold),
         Work::Once { .. } => {
             for quota in quotas {

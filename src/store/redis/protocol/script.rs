@@ -12,7 +12,8 @@ use super::call::{By, Call};
 use super::check::{self, Declared, states};
 use super::reply::{Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
-use super::{log, operations};
+use super::{counters, log, operations};
+use crate::limit::counter::Ticks;
 use crate::limit::decision::decide;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::Micros;
@@ -22,6 +23,9 @@ impl Call<'_> {
     /// Builds the command for a shard whose expected TIME is `now`, us. Tests replace TIME by
     /// `time`.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
+        if let Some(ticks) = Ticks::of(self.policy) {
+            return counters::command(self, ticks, by, now, time);
+        }
         if self.policy.algorithm != Algorithm::SlidingLog {
             return check::command(slice::from_ref(self), Declared::Yes, by, now, time);
         }
@@ -35,9 +39,9 @@ impl Call<'_> {
         cmd
     }
 
-    /// Returns the keys that the command declares, whenever it is sent.
-    pub fn keys(&self) -> Vec<String> {
-        let command = self.command(By::Hash, 0, None);
+    /// Returns the keys that the command declares for a shard whose expected TIME is `now`, us.
+    pub fn keys_at(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
         let simple = |argument| match argument {
             Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::new(),
@@ -64,6 +68,9 @@ impl Call<'_> {
             let charged = operations::charged(self.policy, word, *cost, rest).map(Reply::Done);
             // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
+        }
+        if let (Work::ReadTicks(at), Some(ticks)) = (self.work, Ticks::of(self.policy)) {
+            return counters::read_reply(self.policy, ticks, *at, value);
         }
         if !self.work.takes_back() {
             return check::replies(slice::from_ref(self), value).pop();

@@ -29,7 +29,7 @@ struct Parts {
 }
 
 /// The parts by [`Algorithm`], in its order.
-const PARTS: [Parts; 4] = [
+const PARTS: [Parts; 5] = [
     Parts {
         state: lua!("shared/head.lua", "shared/state.lua", "window/window_state.lua"),
         noted: lua!("window/window_noted.lua"),
@@ -66,6 +66,12 @@ const PARTS: [Parts; 4] = [
         check: lua!("log/log.lua"),
         back: lua!("log/log_back.lua"),
     },
+    Parts {
+        state: lua!("counter/counter_head.lua"),
+        noted: lua!("counter/counter_noted.lua"),
+        check: lua!("counter/counter.lua"),
+        back: lua!("counter/counter_back.lua"),
+    },
 ];
 
 /// The script for one task under one algorithm.
@@ -86,8 +92,13 @@ enum Task {
     ReadLog,
 }
 
-const ALGORITHMS: [Algorithm; 4] =
-    [Algorithm::SlidingWindow, Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::SlidingLog];
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::SlidingWindow,
+    Algorithm::FixedWindow,
+    Algorithm::TokenBucket,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+];
 
 const TASKS: [Task; 5] = [Task::Check, Task::Reserve, Task::Once, Task::TakeBack, Task::ReadLog];
 
@@ -98,10 +109,11 @@ impl ScriptId {
             Work::Reserve { .. } => Task::Reserve,
             Work::Once { .. } => Task::Once,
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
-            Work::ReadLog(_) => Task::ReadLog,
+            // A plain read of ticks has no script.
+            Work::ReadLog(_) | Work::ReadTicks(_) => Task::ReadLog,
         };
-        let is_written_out =
-            policy.algorithm != Algorithm::SlidingLog && matches!(task, Task::Check | Task::Reserve | Task::Once);
+        let is_written_out = !matches!(policy.algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter)
+            && matches!(task, Task::Check | Task::Reserve | Task::Once);
         let quotas = if is_written_out { policy.quotas.len().clamp(1, MAX_QUOTAS) } else { 1 };
         Self { algorithm: policy.algorithm, task, quotas }
     }
@@ -194,6 +206,7 @@ pub fn wanted() -> Vec<&'static str> {
 fn usual() -> impl Iterator<Item = ScriptId> {
     let is_usual = |ScriptId { algorithm, task, quotas }: &ScriptId| match (algorithm, task) {
         (Algorithm::SlidingLog, _) => *quotas == 1,
+        (Algorithm::SlidingCounter, task) => *quotas == 1 && *task != Task::ReadLog,
         (_, Task::Check) => *quotas <= USUAL_QUOTAS,
         (_, task) => *quotas == 1 && *task != Task::ReadLog,
     };

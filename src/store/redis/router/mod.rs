@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::limit::time::Micros;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::time::{Micros, micros};
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::health::REFUSES;
 use crate::store::redis::lane::metrics::Retry;
@@ -22,6 +23,8 @@ mod batch;
 mod history;
 
 mod retry;
+
+mod ticks;
 
 /// The most tries of one operation. Its deadline usually comes first.
 const TRIES: usize = 1000;
@@ -156,6 +159,10 @@ impl RedisStore {
                 metrics.retried(Retry::TryAgain);
                 if can_do_without_metas(&subject.policy, work, metas) {
                     self.moving.note(slot, self.topology.clock().now());
+                } else if waits_in_vain(&subject.policy, budget) {
+                    return Err(StoreError::Refused(
+                        "TRYAGAIN: the slot of the key is moving to another server".into(),
+                    ));
                 } else {
                     budget.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
                 }
@@ -188,6 +195,12 @@ impl RedisStore {
             StoreError::Unreachable(self.topology.nobody(slot))
         })
     }
+}
+
+/// Whether so little time is left that the fallback answers. Most keys of a sliding counter have
+/// empty ticks, so a moving slot refuses them until it has moved.
+fn waits_in_vain(policy: &Policy, budget: &RetryBudget<'_>) -> bool {
+    policy.algorithm == Algorithm::SlidingCounter && budget.left() <= micros(policy.timeout) / 2
 }
 
 fn too_many_nodes() -> StoreError {

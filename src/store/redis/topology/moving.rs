@@ -2,8 +2,8 @@
 //!
 //! While a slot moves, ASK redirects a call with one key, and the decision is the usual one. Both
 //! sides reject a call with several keys while one key is missing there (TRYAGAIN). The counts of a
-//! policy are one key. Logs of several quotas, ids, reservations and refunds use several keys.
-//! Their calls are retried until the slot has moved, or their time is up.
+//! policy are one key. Sliding counters, logs of several quotas, ids, reservations and refunds use
+//! several keys. Their calls are retried until the slot has moved, or their time is up.
 //!
 //! A log with metas has a second key. Its checks omit the metas on that slot for a second, and
 //! still charge.

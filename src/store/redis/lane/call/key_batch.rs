@@ -7,7 +7,7 @@ use crate::limit::key::Fingerprint;
 use crate::limit::log::max_entries;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Rule;
-use crate::store::redis::protocol::call::Call;
+use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::protocol::sources::ScriptId;
@@ -113,7 +113,7 @@ impl KeyBatch {
             Done::Refunded(_, given) => *given > 0,
             Done::Charged(charged) => !charged.replayed,
             Done::Taken(_) | Done::Reserved(..) => self.may_charge() && done.is_charge(),
-            Done::Reused | Done::Page(_) => false,
+            Done::Reused | Done::Page(_) | Done::Ticks(..) => false,
         }
     }
 
@@ -127,7 +127,7 @@ impl KeyBatch {
     /// Returns the script that its call must not wait for, since calls of the key follow. A read
     /// may come late.
     pub fn script_in_order(&self) -> Option<ScriptId> {
-        (!matches!(self.requests[0].work, Work::ReadLog(_))).then(|| self.script_id())
+        (!matches!(self.requests[0].work, Work::ReadLog(_) | Work::ReadTicks(_))).then(|| self.script_id())
     }
 
     pub fn script_id(&self) -> ScriptId {
@@ -158,6 +158,11 @@ impl KeyBatch {
         }
     }
 
+    /// Returns the name of its command for traces.
+    pub fn command(&self, by: By) -> &'static str {
+        if matches!(self.requests[0].work, Work::ReadTicks(_)) { "MGET" } else { by.command() }
+    }
+
     /// Returns the name of the script for traces.
     pub fn script(&self) -> String {
         let KeyRequest { policy, work, .. } = &self.requests[0];
@@ -170,6 +175,7 @@ impl KeyBatch {
                 format!("{algorithm} give back")
             }
             Work::ReadLog(_) => format!("{algorithm} entries"),
+            Work::ReadTicks(_) => format!("{algorithm} ticks"),
         }
     }
 
@@ -220,7 +226,7 @@ impl Different {
     fn of(policy: &Policy) -> Self {
         let most = match policy.algorithm {
             Algorithm::SlidingLog => (SEARCHES / policy.quotas.len().max(1)).max(1),
-            Algorithm::SlidingWindow | Algorithm::FixedWindow | Algorithm::TokenBucket => usize::MAX,
+            _ => usize::MAX,
         };
         Self { known: Vec::new(), most }
     }
@@ -244,7 +250,6 @@ mod tests {
     use redis::Arg;
 
     use super::*;
-    use crate::store::redis::protocol::call::By;
     use crate::store::redis::request::tests::request;
 
     #[test]

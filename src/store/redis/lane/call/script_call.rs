@@ -158,7 +158,7 @@ impl ScriptCall {
         let call = traces::Call {
             host: &shard.address.host,
             port: shard.address.port,
-            operation: self.by.command(),
+            operation: self.batches[0].command(self.by),
             script: &self.batches[0].script(),
             checks: self.checks(),
             pipeline: calls,

@@ -1,0 +1,133 @@
+//! The settings of sliding counters: `tick`, `shared` and `strict`.
+
+use std::sync::Arc;
+
+use crate::limit::counter::{MAX_TICKS, Ticks};
+use crate::limit::lists::Lists;
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::quota::{Quota, Rule};
+use crate::limit::time::{Micros, micros, span_text};
+
+use super::Policies;
+use super::fault::{Faults, Place};
+use super::raw::Member;
+use super::section::Section;
+use super::settings::policy::{SHARED, STRICT, TICK};
+
+/// The ticks of a policy; none after a fault. Only sliding counters have these settings.
+pub(super) fn ticks(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut Faults) -> Option<Ticks> {
+    if algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingCounter) {
+        for name in [TICK.name, SHARED.name, STRICT.name] {
+            if let Some(node) = section.member(name) {
+                faults.note(node.place, format!("`{name}` is for sliding counters: add `algorithm: sliding-counter`"));
+            }
+        }
+    }
+    let tick = section.read(&TICK, faults);
+    let (shared, strict) = (section.read(&SHARED, faults), section.read(&STRICT, faults));
+    Some(Ticks::new(micros(tick?), strict?, shared?))
+}
+
+/// Notes a window that is no whole number of ticks, or has too many. Returns none after a fault.
+pub(super) fn refuse_parts(rule: Rule, window: Micros, place: Place, faults: &mut Faults) -> Option<()> {
+    let Rule::SlidingCounter(ticks) = rule else { return Some(()) };
+    let (tick, shown) = (ticks.length(), span_text(ticks.length()));
+    if !window.is_multiple_of(tick) {
+        let sentence = format!("the window `{}` must be a whole number of ticks of {shown}", span_text(window));
+        faults.note(place, sentence);
+    } else if ticks.in_window(window) > MAX_TICKS {
+        let sentence = format!(
+            "the window `{}` has more than {MAX_TICKS} ticks of {shown}: write a longer `tick`, up to 1h",
+            span_text(window)
+        );
+        faults.note(place, sentence);
+    } else {
+        return Some(());
+    }
+    None
+}
+
+/// The quotas of one policy, each with the longest window of all, which decides what is refunded.
+pub(super) fn with_longest(mut quotas: Vec<Quota>) -> Vec<Quota> {
+    let longest = quotas.iter().map(|quota| quota.window).max().unwrap_or_default();
+    for quota in &mut quotas {
+        if let Rule::SlidingCounter(ticks) = &mut quota.rule {
+            *ticks = ticks.with_longest(longest);
+        }
+    }
+    quotas
+}
+
+/// The policies, in which shared counters live for the longest window that counts them. Notes
+/// shared policies of different ticks.
+pub(super) fn with_shared_life(members: &[Member], mut policies: Vec<Policy>, faults: &mut Faults) -> Vec<Policy> {
+    let shared = || policies.iter().filter_map(|policy| shared_ticks(policy).map(|ticks| (policy, ticks)));
+    let Some((first, ticks)) = shared().next() else { return policies };
+    for (policy, other) in shared().filter(|(_, other)| other.length() != ticks.length()) {
+        let place =
+            members.iter().find(|member| member.key == policy.name).map_or(Place::Source, |member| member.place);
+        let [one, two] = [ticks, other].map(|ticks| span_text(ticks.length()));
+        let sentence = format!(
+            "all `shared` policies have the same `tick`: `{}` has {one}, and `{}` has {two}",
+            first.name, policy.name
+        );
+        faults.note(place, sentence);
+    }
+    let life = shared().map(|(policy, _)| longest_life(policy)).max().unwrap_or_default();
+    for policy in &mut policies {
+        if shared_ticks(policy).is_some() {
+            set_life(policy, life);
+        }
+    }
+    policies
+}
+
+fn shared_ticks(policy: &Policy) -> Option<Ticks> {
+    Ticks::of(policy).filter(|ticks| ticks.shared)
+}
+
+/// The longest window, in ticks, by which this policy or one of its overrides counts a key. A check
+/// may bring quotas of any window.
+fn longest_life(policy: &Policy) -> u64 {
+    if policy.options.inline {
+        return MAX_TICKS;
+    }
+    let lists = policy.options.lists.iter();
+    let overrides = lists.flat_map(|lists| lists.overrides.iter().map(|(_, (policy, _))| &**policy));
+    overrides.chain([policy]).filter_map(Ticks::of).map(Ticks::longest).max().unwrap_or_default()
+}
+
+fn set_life(policy: &mut Policy, life: u64) {
+    for quota in &mut policy.quotas {
+        if let Rule::SlidingCounter(ticks) = &mut quota.rule {
+            *ticks = ticks.with_life(life);
+        }
+    }
+    policy.options.lists = policy.options.lists.take().map(|lists| {
+        let Lists { deny, allow, overrides } = Arc::unwrap_or_clone(lists);
+        let overrides = overrides.map(|(policy, line)| {
+            let mut policy = Arc::unwrap_or_clone(policy);
+            set_life(&mut policy, life);
+            (Arc::new(policy), line)
+        });
+        Arc::new(Lists { deny, allow, overrides })
+    });
+}
+
+impl Policies {
+    /// Advice on policies that are valid, but may not count as their author expects.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.by_name.values().flat_map(|policy| {
+            let fixed = |quota: &&Quota| {
+                Ticks::of_quota(quota).is_some_and(|ticks| !ticks.strict && ticks.in_window(quota.window) == 1)
+            };
+            policy.quotas.iter().filter(fixed).map(|quota| {
+                format!(
+                    "policy `{}`: the quota `{}` has a window of one tick, which is a fixed window. Write a shorter `tick`, \
+                     or `strict: true`",
+                    policy.name, quota.name
+                )
+            })
+        })
+    }
+}

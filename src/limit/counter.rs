@@ -1,0 +1,433 @@
+//! The sliding counter: at most `limit` units in any span of whole ticks as long as the window. It
+//! stores one plain count for each tick, as classic limiters do.
+//!
+//! Ticks divide time, numbered from the epoch. A window is N ticks. A check in tick c counts the
+//! ticks c - N + 1 ..= c, so N ticks in a row never admit more than the limit. Another interval of
+//! the window's length touches N + 1 ticks, and up to twice the limit may pass in it. A strict
+//! counter counts tick c - N as well, so its limit holds in every interval.
+//!
+//! All quotas of a policy share the counts. Counts leave where a tick begins, so the instant at
+//! which a cost fits is exact.
+//!
+//! Counts shortly after c count as well. A clock wrote them before it stepped back.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::policy::Policy;
+use super::quota::{Quota, Rule};
+use super::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, Wait};
+
+/// Maximum number of ticks in a window.
+pub const MAX_TICKS: u64 = 120;
+
+/// The shortest tick: 100 ms, in us.
+pub const MIN_TICK: Micros = 100 * MICROS_PER_MILLI;
+
+/// The longest tick: an hour, in us.
+pub const MAX_TICK: Micros = 3600 * MICROS_PER_SECOND;
+
+/// The default tick: a second, in us.
+pub const DEFAULT_TICK: Micros = MICROS_PER_SECOND;
+
+/// How far a clock may step back and still count what it wrote, us.
+pub const STEP_BACK: Micros = 250 * MICROS_PER_MILLI;
+
+/// How a policy divides time into ticks, and which of them count. It is compact, since each key of
+/// the embedded store holds one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticks {
+    length_ms: u32,
+    /// The policy's longest window, in ticks.
+    longest: u8,
+    /// The longest window of all policies that share the counts, in ticks.
+    life: u8,
+    /// Counts one tick more, so that the limit holds in any interval.
+    pub strict: bool,
+    /// All shared policies count a key together, in counters without a policy's name.
+    pub shared: bool,
+}
+
+impl Ticks {
+    /// Ticks of this length (us, [`MIN_TICK`] to [`MAX_TICK`]), without windows yet.
+    pub fn new(length: Micros, strict: bool, shared: bool) -> Self {
+        let length_ms = u32::try_from(length / MICROS_PER_MILLI).unwrap_or(u32::MAX).max(1);
+        Self { length_ms, longest: 0, life: 0, strict, shared }
+    }
+
+    /// The ticks of a policy of sliding counters.
+    pub fn of(policy: &Policy) -> Option<Self> {
+        policy.quotas.first().and_then(Self::of_quota)
+    }
+
+    /// The ticks of a quota of sliding counters.
+    pub fn of_quota(quota: &Quota) -> Option<Self> {
+        match quota.rule {
+            Rule::SlidingCounter(ticks) => Some(ticks),
+            _ => None,
+        }
+    }
+
+    /// The same ticks for a policy whose longest window is `window` us.
+    #[must_use]
+    pub fn with_longest(self, window: Micros) -> Self {
+        let longest = u8::try_from(self.in_window(window)).unwrap_or(u8::MAX);
+        Self { longest, life: self.life.max(longest), ..self }
+    }
+
+    /// The same ticks for counts that other policies share, the longest of them with a window of
+    /// `life` ticks.
+    #[must_use]
+    pub fn with_life(self, life: u64) -> Self {
+        let life = u8::try_from(life).unwrap_or(u8::MAX);
+        Self { life: life.max(self.longest), ..self }
+    }
+
+    /// Length of a tick, us.
+    pub fn length(self) -> Micros {
+        Micros::from(self.length_ms) * MICROS_PER_MILLI
+    }
+
+    /// The tick that contains `now`.
+    pub fn at(self, now: Micros) -> u64 {
+        now / self.length()
+    }
+
+    /// Ticks in a window of this length, us.
+    pub fn in_window(self, window: Micros) -> u64 {
+        window / self.length()
+    }
+
+    /// The policy's longest window, in ticks.
+    pub fn longest(self) -> u64 {
+        self.longest.into()
+    }
+
+    /// The longest window of all policies that share the counts, in ticks.
+    pub fn life(self) -> u64 {
+        self.life.into()
+    }
+
+    /// How many ticks before the current one count in a window of so many ticks.
+    pub fn before(self, window: u64) -> u64 {
+        (window + u64::from(self.strict)).saturating_sub(1)
+    }
+
+    /// How many ticks after the current one count.
+    pub fn ahead(self) -> u64 {
+        STEP_BACK.div_ceil(self.length())
+    }
+
+    /// How long a store keeps a count without further charges, us. It covers the longest window,
+    /// the tick, and a second for clocks that step.
+    pub fn kept(self) -> Micros {
+        (self.life() + 1) * self.length() + MICROS_PER_SECOND
+    }
+
+    /// The start of a tick as users see it: unix seconds, or ms if a tick is no whole number of
+    /// seconds.
+    pub fn start(self, tick: u64) -> u64 {
+        let unit = if self.length_ms.is_multiple_of(1000) { MICROS_PER_SECOND } else { MICROS_PER_MILLI };
+        tick * (self.length() / unit)
+    }
+
+    /// The ticks that count at `now` in a window of so many ticks.
+    pub fn counting(self, window: u64, now: Micros) -> Range<u64> {
+        let current = self.at(now);
+        current.saturating_sub(self.before(window))..current + self.ahead() + 1
+    }
+
+    /// The instant from which a charge in `tick` no longer counts in a window of so many ticks.
+    fn leaves(self, window: u64, tick: u64) -> Micros {
+        (tick + self.before(window) + 1) * self.length()
+    }
+}
+
+/// The units admitted in one tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Count {
+    pub tick: u64,
+    /// Never 0.
+    pub units: u64,
+}
+
+/// The use of all quotas of a policy by one key: its ticks that are not empty, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SlidingCounter {
+    counts: SmallVec<[Count; 1]>,
+    /// Until when a reservation may be refunded, us; 0 without one.
+    mark: Micros,
+}
+
+impl SlidingCounter {
+    /// Rebuilds a counter from its ticks, in ascending order.
+    pub fn from_counts(counts: impl IntoIterator<Item = Count>, mark: Micros) -> Self {
+        let counts = SmallVec::from_iter(counts);
+        debug_assert!(counts.is_sorted_by(|a: &Count, b| a.tick < b.tick));
+        Self { counts, mark }
+    }
+
+    /// Units left at `now`; 0 if more than the limit counts.
+    pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
+        quota.limit.get().saturating_sub(units(self.live(quota, now)))
+    }
+
+    /// Adds an admitted cost to the current tick.
+    pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+        let ticks = ticks(quota);
+        let tick = ticks.at(now);
+        match self.counts.binary_search_by_key(&tick, |count| count.tick) {
+            Ok(place) => self.counts[place].units += cost,
+            Err(place) => {
+                self.counts.insert(place, Count { tick, units: cost });
+                // A clock that steps back by up to a window finds its counts.
+                let oldest = tick.saturating_sub(2 * (ticks.life() + 1));
+                let dead = self.counts.partition_point(|count| count.tick < oldest);
+                self.counts.drain(..dead);
+            }
+        }
+    }
+
+    /// Records that a reservation may be refunded until `mark` (us), unless that is 0.
+    pub fn mark(&mut self, mark: Micros) {
+        self.mark = mark.max(self.mark);
+    }
+
+    /// Whether a reservation may be open at `now`.
+    pub fn is_marked(&self, now: Micros) -> bool {
+        self.mark > now
+    }
+
+    /// Takes back a charge made at `at` from its own tick, as far as the policy's longest window
+    /// counts it.
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
+        let ticks = ticks(quota);
+        let place = self.counts.binary_search_by_key(&ticks.at(at), |count| count.tick);
+        match place {
+            Ok(place) if self.places(ticks.counting(ticks.longest(), now)).contains(&place) => self.lower(place, cost),
+            _ => 0,
+        }
+    }
+
+    /// Takes back up to `cost` from the oldest tick of the policy's longest window upward.
+    pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
+        let ticks = ticks(quota);
+        let live = self.places(ticks.counting(ticks.longest(), now));
+        let mut given = 0;
+        for _ in live.clone() {
+            // An emptied tick is removed, so the next one is at the same place.
+            given += self.lower(live.start, cost - given);
+            if given == cost {
+                break;
+            }
+        }
+        given
+    }
+
+    fn lower(&mut self, place: usize, cost: u64) -> u64 {
+        let count = &mut self.counts[place];
+        let given = count.units.min(cost);
+        count.units -= given;
+        if count.units == 0 {
+            self.counts.remove(place);
+        }
+        given
+    }
+
+    /// Time from `now` until `cost` fits without further charges. It ends when enough of the oldest
+    /// ticks have left.
+    pub fn wait(&self, quota: &Quota, now: Micros, cost: u64) -> Wait {
+        let limit = quota.limit.get();
+        if cost > limit {
+            return Wait::Never;
+        }
+        let live = self.live(quota, now);
+        let mut excess = (units(live) + cost).saturating_sub(limit);
+        for count in live.iter() {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(count.units);
+            if excess == 0 {
+                return Wait::For(leaves(quota, count) - now);
+            }
+        }
+        Wait::NONE
+    }
+
+    /// Time from `now` until no charge counts, without further charges, us.
+    pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
+        self.live(quota, now).last().map_or(0, |count| leaves(quota, count) - now)
+    }
+
+    /// Whether it equals the counter of a key without charges.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty() && self.mark == 0
+    }
+
+    /// The instant from which it is equivalent to a new one, for every policy that shares it.
+    pub fn expires_at(&self, quota: &Quota) -> Micros {
+        let ticks = ticks(quota);
+        self.counts
+            .last()
+            .map_or(0, |count| (count.tick + ticks.life() + 1) * ticks.length())
+            .max(self.mark)
+    }
+
+    /// The counts in the policy's longest window, newest first: each tick's start as users see it,
+    /// and its units.
+    pub fn listed(&self, ticks: Ticks, now: Micros) -> Vec<(u64, u64)> {
+        let live = &self.counts[self.places(ticks.counting(ticks.longest(), now))];
+        live.iter().rev().map(|count| (ticks.start(count.tick), count.units)).collect()
+    }
+
+    fn live(&self, quota: &Quota, now: Micros) -> &[Count] {
+        let ticks = ticks(quota);
+        &self.counts[self.places(ticks.counting(ticks.in_window(quota.window), now))]
+    }
+
+    fn places(&self, counting: Range<u64>) -> Range<usize> {
+        let from = self.counts.partition_point(|count| count.tick < counting.start);
+        from..self.counts.partition_point(|count| count.tick < counting.end)
+    }
+}
+
+/// The sum of these counts. Another program may have written any of them.
+fn units(counts: &[Count]) -> u64 {
+    counts.iter().map(|count| count.units).sum()
+}
+
+fn leaves(quota: &Quota, count: &Count) -> Micros {
+    let ticks = ticks(quota);
+    ticks.leaves(ticks.in_window(quota.window), count.tick)
+}
+
+fn ticks(quota: &Quota) -> Ticks {
+    Ticks::of_quota(quota).unwrap_or(Ticks::new(DEFAULT_TICK, false, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Micros = MICROS_PER_SECOND;
+
+    fn quota(limit: u64, window: u64, strict: bool) -> Quota {
+        let ticks = Ticks::new(SECOND, strict, false).with_longest(window * SECOND);
+        Quota {
+            name: "q".into(),
+            limit: NonZeroU64::new(limit).unwrap(),
+            window: window * SECOND,
+            rule: Rule::SlidingCounter(ticks),
+        }
+    }
+
+    #[test]
+    fn charge_counts_for_as_many_ticks_as_its_window_has() {
+        for (strict, leaves) in [(false, 10), (true, 11)] {
+            let (quota, mut counter) = (quota(5, 10, strict), SlidingCounter::default());
+            counter.charge(&quota, 999_999, 3);
+            assert_eq!(counter.remaining(&quota, leaves * SECOND - 1), 2);
+            assert_eq!(counter.remaining(&quota, leaves * SECOND), 5);
+            assert_eq!(counter.reset_after(&quota, 999_999), leaves * SECOND - 999_999);
+        }
+    }
+
+    #[test]
+    fn wait_ends_when_the_oldest_ticks_leave() {
+        let (quota, mut counter) = (quota(10, 5, false), SlidingCounter::default());
+        for (second, cost) in [(1, 2), (2, 3), (3, 5)] {
+            counter.charge(&quota, second * SECOND, cost);
+        }
+        let now = 3 * SECOND + 1;
+        let wait = |cost| counter.wait(&quota, now, cost);
+        assert_eq!(wait(0), Wait::NONE);
+        assert_eq!([1, 2, 3, 10].map(wait), [6, 6, 7, 8].map(|second| Wait::For(second * SECOND - now)));
+        assert_eq!(wait(11), Wait::Never);
+    }
+
+    #[test]
+    fn stepped_back_clock_sees_its_counts() {
+        for length in [100, 150, 250, 1000] {
+            let length = length * MICROS_PER_MILLI;
+            let ticks = Ticks::new(length, false, false).with_longest(3 * length);
+            let quota = Quota { window: 3 * length, rule: Rule::SlidingCounter(ticks), ..quota(5, 3, false) };
+            let mut counter = SlidingCounter::default();
+            counter.charge(&quota, 60 * SECOND, 5);
+            assert_eq!(counter.remaining(&quota, 60 * SECOND - STEP_BACK), 0, "{length}");
+        }
+    }
+
+    #[test]
+    fn foreign_counts_of_any_size_only_deny() {
+        let most = 9_999_999_999_999_999;
+        let counts = (0..MAX_TICKS).map(|tick| Count { tick, units: most });
+        let (quota, counter) = (quota(5, MAX_TICKS, false), SlidingCounter::from_counts(counts, 0));
+        let now = (MAX_TICKS - 1) * SECOND;
+        assert_eq!(counter.remaining(&quota, now), 0);
+        assert_eq!(counter.wait(&quota, now, 5), Wait::For(counter.reset_after(&quota, now)));
+    }
+
+    #[test]
+    fn old_ticks_are_dropped() {
+        let (quota, mut counter) = (quota(5, 10, false), SlidingCounter::default());
+        (0..1000).for_each(|second| counter.charge(&quota, second * SECOND, 1));
+        assert_eq!((counter.counts.len(), counter.remaining(&quota, 999 * SECOND)), (23, 0));
+    }
+
+    #[test]
+    fn starts_are_seconds_or_milliseconds() {
+        let start = |length: u64, now| {
+            let ticks = Ticks::new(length * MICROS_PER_MILLI, false, false);
+            ticks.start(ticks.at(now))
+        };
+        let now = 1_605_054_195_678_901;
+        assert_eq!(
+            [1000, 10_000, 100, 1500].map(|length| start(length, now)),
+            [1_605_054_195, 1_605_054_190, 1_605_054_195_600, 1_605_054_195_000]
+        );
+    }
+
+    proptest! {
+        /// Charges by a model that stores each charge, at instants that step back at most 250 ms.
+        #[test]
+        fn limit_holds_in_every_span_of_whole_ticks(
+            limit in 1..12_u64,
+            window in 1..6_u64,
+            strict in any::<bool>(),
+            steps in proptest::collection::vec((-250_000..900_000_i64, 1..6_u64), 1..120),
+        ) {
+            let (quota, mut counter) = (quota(limit, window, strict), SlidingCounter::default());
+            let (mut latest, mut charges) = (100 * SECOND, Vec::new());
+            for (step, cost) in steps {
+                let now = latest.saturating_add_signed(step);
+                latest = latest.max(now);
+                let counts = |at: Micros| at / SECOND + window + u64::from(strict) > now / SECOND;
+                let counted: u64 = charges.iter().filter(|(at, _)| counts(*at)).map(|(_, cost)| cost).sum();
+                prop_assert_eq!(counter.remaining(&quota, now), limit.saturating_sub(counted));
+                match counter.wait(&quota, now, cost) {
+                    Wait::Never => prop_assert!(cost > limit),
+                    Wait::For(0) => {
+                        prop_assert!(counted + cost <= limit);
+                        counter.charge(&quota, now, cost);
+                        charges.push((now, cost));
+                    }
+                    Wait::For(wait) => {
+                        prop_assert!(counter.remaining(&quota, now + wait - 1) < cost);
+                        prop_assert!(counter.remaining(&quota, now + wait) >= cost);
+                    }
+                }
+            }
+            for (from, _) in &charges {
+                let from = if strict { *from } else { from / SECOND * SECOND };
+                let within = charges.iter().filter(|(at, _)| (from..from + window * SECOND).contains(at));
+                prop_assert!(within.map(|(_, cost)| cost).sum::<u64>() <= limit);
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+-- Decides a list of costs for one key against all quotas of its policy, and charges the allowed
+-- ones to the current tick. It follows `counter_head.lua`.
+--
+-- Reply {TIME, counts}         The former counts of the ticks, by commas; an empty one is 0.
+--       {TIME, counts, mark}   Reservations may be undone until `mark`, us.
+
+if spoilt then
+  return {now, ''}
+end
+
+local reply = {now, table.concat(told, ',')}
+if marked > now then
+  reply[3] = marked
+end
+
+local room = math.huge
+for q = 1, quotas do
+  behind[q], limit[q], at = read_at('<dd', numbers, at)
+  counted[q] = sum - sums[before - behind[q]]
+  room = math.min(room, limit[q] - counted[q])
+end
+
+-- Decides the costs in order. Each is charged to all quotas or to none.
+while at <= #numbers do
+  local cost, times
+  cost, times, at = read_at('<dd', numbers, at)
+  if cost > 0 then
+    local fit = math.min(times, math.floor((room - charged) / cost))
+    charged = charged + math.max(fit, 0) * cost
+  end
+end
+
+-- Another program may have set no TTL, or a shorter one.
+if charged > 0 then
+  add(here, charged)
+  local rest = found[here + 2] and redis.call('PTTL', KEYS[skipped + here]) or -1
+  if rest * 1000 < kept - 1000000 - now % tick then
+    redis.call('PEXPIRE', KEYS[skipped + here], text_of('%.0f', kept / 1000))
+  end
+end
+-- noted
+for q = 1, charged > 0 and quotas or 0 do
+  on_charge(q, charged)
+end
+-- end noted
