@@ -125,6 +125,7 @@ pub struct Config {
 }
 
 /// The kind of store.
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreConfig {
     /// In this process.

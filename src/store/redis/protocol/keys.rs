@@ -183,6 +183,7 @@ const CRC16: [u16; 256] = {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::num::NonZeroU32;
     use std::time::Duration;
 
@@ -218,7 +219,10 @@ mod tests {
 
     #[test]
     fn each_slot_has_a_key_for_probes() {
-        for slot in 0..SLOTS {
+        let reached: BTreeSet<u16> =
+            (0..1 << 19).map(|number| crc16(0, format!("ratelimit:%p{number}:").as_bytes()) % SLOTS).collect();
+        assert_eq!(reached.len(), usize::from(SLOTS));
+        for slot in (0..SLOTS).step_by(101) {
             let key = probe("ratelimit", slot).unwrap();
             let tag = key.strip_prefix('{').and_then(|rest| rest.split_once('}')).unwrap().0;
             assert_eq!(crc16(0, tag.as_bytes()) % SLOTS, slot, "{key}");
