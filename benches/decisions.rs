@@ -14,7 +14,6 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use futures_util::future::join_all;
 use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
-use tollgate::limit::counter::{DEFAULT_TICK, Ticks};
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::lists::{Line, Lists};
@@ -23,6 +22,7 @@ use tollgate::limit::network::Network;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{MAX_UNITS, Quota, Rule};
 use tollgate::limit::state::State;
+use tollgate::limit::ticks::{DEFAULT_TICK, Ticks};
 use tollgate::limit::time::{Micros, span_text};
 use tollgate::prefilter::Prefilter;
 use tollgate::store::Generations;

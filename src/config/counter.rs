@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::limit::counter::{MAX_TICKS, Ticks};
 use crate::limit::lists::Lists;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Quota, Rule};
+use crate::limit::ticks::{MAX_TICKS, Ticks};
 use crate::limit::time::{Micros, micros, span_text};
 
 use super::Policies;
@@ -83,7 +83,7 @@ pub(super) fn with_shared_life(members: &[Member], mut policies: Vec<Policy>, fa
 }
 
 fn shared_ticks(policy: &Policy) -> Option<Ticks> {
-    Ticks::of(policy).filter(|ticks| ticks.shared)
+    policy.ticks().filter(|ticks| ticks.shared)
 }
 
 /// The longest window, in ticks, by which this policy or one of its overrides counts a key. A check
@@ -94,7 +94,7 @@ fn longest_life(policy: &Policy) -> u64 {
     }
     let lists = policy.options.lists.iter();
     let overrides = lists.flat_map(|lists| lists.overrides.iter().map(|(_, (policy, _))| &**policy));
-    overrides.chain([policy]).filter_map(Ticks::of).map(Ticks::longest).max().unwrap_or_default()
+    overrides.chain([policy]).filter_map(Policy::ticks).map(Ticks::longest).max().unwrap_or_default()
 }
 
 fn set_life(policy: &mut Policy, life: u64) {
@@ -119,7 +119,7 @@ impl Policies {
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         self.by_name.values().flat_map(|policy| {
             let fixed = |quota: &&Quota| {
-                Ticks::of_quota(quota).is_some_and(|ticks| !ticks.strict && ticks.in_window(quota.window) == 1)
+                quota.ticks().is_some_and(|ticks| !ticks.strict && ticks.in_window(quota.window) == 1)
             };
             policy.quotas.iter().filter(fixed).map(|quota| {
                 format!(

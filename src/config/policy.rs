@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::calendar::UTC;
-use crate::limit::counter::Ticks;
 use crate::limit::key::KeyType;
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
 use crate::limit::quota::{Anchor, Rule};
+use crate::limit::ticks::Ticks;
 
 use super::counter;
 use super::fault::Faults;

@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
-use crate::limit::counter::{DEFAULT_TICK, MAX_TICK, MIN_TICK};
 use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure};
 use crate::limit::quota::Anchor;
+use crate::limit::ticks::{DEFAULT_TICK, MAX_TICK, MIN_TICK};
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 
 const HOUR: Micros = 3_600 * MICROS_PER_SECOND;

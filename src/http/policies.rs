@@ -10,7 +10,6 @@ use super::node::Node;
 use super::problem::{Problem, panicked, write_fault};
 use super::request::query;
 use crate::config::Policies;
-use crate::limit::counter::Ticks;
 use crate::limit::key::KeyType;
 use crate::limit::log::max_entries;
 use crate::limit::matches::Counts;
@@ -52,7 +51,7 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
     object.given("timezone", anchors().find_map(Anchor::zone));
     object.list("quotas", policy.quotas.iter(), |quota, object| write_quota(object, quota));
     object.given("max_entries", policy.quotas.first().filter(|_| policy.keeps_metas()).map(max_entries));
-    if let Some(ticks) = Ticks::of(policy) {
+    if let Some(ticks) = policy.ticks() {
         object.number("tick_ms", millis_up(ticks.length()));
         object.bool("shared", ticks.shared);
         object.bool("strict", ticks.strict);

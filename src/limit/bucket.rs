@@ -9,7 +9,6 @@
 //! divided by their greatest common divisor. No step rounds, so the bucket never drifts. A changed
 //! rate has other fractions, to which `carried.rs` converts the debt.
 
-use super::carried::Carried;
 use super::ledger::Ledger;
 use super::quota::Quota;
 pub use super::rate::{MAX_DEBT, Terms};
@@ -26,6 +25,15 @@ pub struct TokenBucket {
     pub ledger: Option<Box<Ledger>>,
     /// Present while no charge or refund has converted the debt of another rate for good.
     pub carried: Option<Box<Carried>>,
+}
+
+/// The properties of a carried debt that end with the next charge.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// When the writer's rate has repaid the debt, us.
+    pub until: Micros,
+    /// Until when the writer may refund a reservation in the debt, us.
+    pub mark: Micros,
 }
 
 impl TokenBucket {

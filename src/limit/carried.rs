@@ -16,18 +16,9 @@ use std::cmp::Ordering;
 
 use smallvec::SmallVec;
 
-use super::bucket::TokenBucket;
+use super::bucket::{Carried, TokenBucket};
 use super::rate::{MAX_DEBT, Terms};
 use super::time::Micros;
-
-/// The properties of a carried debt that end with the next charge.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Carried {
-    /// When the writer's rate has repaid the debt, us.
-    pub until: Micros,
-    /// Until when the writer may refund a reservation in the debt, us.
-    pub mark: Micros,
-}
 
 /// A conversion rounds up to parts of a unit.
 const PARTS: u64 = 128;

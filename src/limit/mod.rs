@@ -7,6 +7,8 @@ pub mod calendar;
 
 pub mod rate;
 
+pub mod ticks;
+
 pub mod quota;
 
 pub mod address;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::key::KeyType;
 use super::lists::{List, Lists};
 use super::quota::Quota;
+use super::ticks::Ticks;
 
 named! {
     /// How a policy counts. [`super::quota::Rule`] describes each of these.
@@ -130,6 +131,11 @@ impl Policy {
     /// Whether the policy stores the metas of charges.
     pub fn keeps_metas(&self) -> bool {
         self.algorithm == Algorithm::SlidingLog
+    }
+
+    /// The ticks of sliding counters, which all quotas share.
+    pub fn ticks(&self) -> Option<Ticks> {
+        self.quotas.first().and_then(Quota::ticks)
     }
 
     /// The place of the quota with the longest window, whose log stores the metas.

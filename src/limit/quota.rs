@@ -4,9 +4,9 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 
 use super::calendar::Calendar;
-use super::counter::Ticks;
 pub use super::rate::Rate;
 use super::rate::Terms;
+use super::ticks::Ticks;
 use super::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, span_text};
 
 /// Maximum number of quotas of a policy, an override or a check.
@@ -93,6 +93,14 @@ impl Quota {
         match self.rule {
             Rule::FixedWindow(anchor) => Some(anchor),
             Rule::SlidingWindow | Rule::TokenBucket(_) | Rule::SlidingLog(_) | Rule::SlidingCounter(_) => None,
+        }
+    }
+
+    /// The ticks of a sliding counter.
+    pub fn ticks(&self) -> Option<Ticks> {
+        match self.rule {
+            Rule::SlidingCounter(ticks) => Some(ticks),
+            _ => None,
         }
     }
 

@@ -28,11 +28,11 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use smallvec::SmallVec;
 
-use crate::limit::counter::Ticks;
 use crate::limit::decision::{Closed, Ruling, Verdict, Wait};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::policy::Policy;
 use crate::limit::slot::SLOTS;
+use crate::limit::ticks::Ticks;
 use crate::limit::time::{Micros, micros};
 use crate::store::{Generations, Taken};
 use crate::telemetry::instrument::Count;
@@ -208,7 +208,7 @@ impl Prefilter {
         let Ruling { verdicts, closed } = &taken.ruling;
         let Closed { span, left } = closed.as_ref()?;
         // Another program may lower shared counters.
-        let shared = Ticks::of(policy).filter(|ticks| ticks.shared).map_or(Micros::MAX, Ticks::length);
+        let shared = policy.ticks().filter(|ticks| ticks.shared).map_or(Micros::MAX, Ticks::length);
         let believed_until = question.sent + (*span).min(self.max_denial).min(shared);
         let refill = |verdict: &Verdict| {
             let Wait::For(wait @ 1..) = verdict.again_after else { return None };

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::work::{Done, Work};
 use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
-use crate::limit::counter::Ticks;
 use crate::limit::history::Counting;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
 use crate::limit::policy::{Algorithm, Policy};
@@ -305,7 +304,7 @@ fn counters_of(subject: &Subject) -> &str {
 }
 
 fn is_shared(policy: &Policy) -> bool {
-    policy.algorithm == Algorithm::SlidingCounter && Ticks::of(policy).is_some_and(|ticks| ticks.shared)
+    policy.algorithm == Algorithm::SlidingCounter && policy.ticks().is_some_and(|ticks| ticks.shared)
 }
 
 /// A step that panics leaves no state that later steps must not see, so poisoning is ignored.

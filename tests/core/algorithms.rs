@@ -2,11 +2,11 @@
 //! histories.
 
 use proptest::prelude::*;
-use tollgate::limit::counter::Ticks;
 use tollgate::limit::decision::decide;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::state::State;
+use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 
 use crate::support::exact_log::exact_wait;

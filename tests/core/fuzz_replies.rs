@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tollgate::limit::counter::Ticks;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
+use tollgate::limit::ticks::Ticks;
 use tollgate::store::Work;
 use tollgate::store::redis::protocol::call::Call;
 use tollgate::store::redis::protocol::check;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::limit::counter::Ticks;
 use tollgate::limit::decision::Wait;
 use tollgate::limit::key::{Fingerprint, Fingerprinter};
 use tollgate::limit::policy::Policy;
+use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 use tollgate::prefilter::{Prefilter, Question};
 use tollgate::store::Generations;

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use tollgate::clock::Clock;
 use tollgate::limit::bucket::Terms;
-use tollgate::limit::counter::Ticks;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::log::max_entries;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::refunds::Receipt;
+use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, MemoryStore, Subject, Work};
 
@@ -205,7 +205,7 @@ fn bucket(quota: &Quota) -> Micros {
 }
 
 fn ticks(quota: &Quota) -> Ticks {
-    Ticks::of_quota(quota).unwrap()
+    quota.ticks().unwrap()
 }
 
 fn units(quota: &Quota) -> u128 {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tollgate::clock::Clock;
 use tollgate::limit::calendar::{Calendar, Unit};
-use tollgate::limit::counter::Ticks;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::refunds::Receipt;
+use tollgate::limit::ticks::Ticks;
 use tollgate::store::{Done, MemoryStore, Store, StoreError, Subject, Work};
 
 use crate::support::dice::Dice;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tollgate::limit::counter::Ticks;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::quota::Rule;
+use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, StoreError, Subject, Taken, Work};
 

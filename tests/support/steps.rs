@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::calendar::{Calendar, Unit};
-use tollgate::limit::counter::Ticks;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule};
+use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::{Micros, span_text};
 use tollgate::store::Subject;
 

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use crate::limit::bucket::Terms;
 use crate::limit::carried::{Places, matched};
-use crate::limit::counter::Ticks;
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
+use crate::limit::ticks::Ticks;
 use crate::limit::time::Micros;
 
 /// A state and its counter.

@@ -6,7 +6,6 @@ use smallvec::{SmallVec, smallvec};
 
 use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
-use crate::limit::counter::Ticks;
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
@@ -108,7 +107,7 @@ impl KeyState {
 
     /// The ticks of a policy that count at `now`, newest first.
     fn ticks(&self, policy: &Policy, now: Micros) -> Vec<(u64, u64)> {
-        let Some(ticks) = Ticks::of(policy) else { return Vec::new() };
+        let Some(ticks) = policy.ticks() else { return Vec::new() };
         let counter = Counter::of(&policy.quotas[0]);
         match self.held.iter().find(|held| held.counter == counter).map(|held| &held.state) {
             Some(State::SlidingCounter(counter)) => counter.listed(ticks, now),

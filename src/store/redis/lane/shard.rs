@@ -17,7 +17,8 @@ use crate::store::redis::lane::health::Charging;
 use crate::store::redis::lane::metrics::ShardMetrics;
 use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
-use crate::store::redis::protocol::check::{Declared, TOLERANCE};
+use crate::store::redis::protocol::call::TOLERANCE;
+use crate::store::redis::protocol::check::Declared;
 use crate::store::redis::protocol::failure::Failure;
 use crate::telemetry::limiter::Limiter;
 

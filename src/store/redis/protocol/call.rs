@@ -4,7 +4,13 @@ use std::sync::Arc;
 
 use super::keys::Tag;
 use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::{Meta, Work};
+
+/// How far the shard's clock may differ from the caller's estimate, us. TIME decides, and the
+/// caller knows it only roughly. A call therefore carries every calendar window that TIME may
+/// choose. Outside these bounds, the script decides nothing.
+pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// One piece of work for one key under one policy.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::call::{By, Call, runs};
+use super::call::{By, Call, TOLERANCE, runs};
 use super::pairs::{self, pair_kind};
 use super::reply::{EXACT, Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
@@ -23,14 +23,9 @@ use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::refunds::{Entry, Receipt, charge, is_tentative};
 use crate::limit::state::State;
-use crate::limit::time::{MICROS_PER_MILLI, Micros};
+use crate::limit::time::Micros;
 use crate::limit::window::Grid;
 use crate::store::{Done, Taken, Work};
-
-/// How far the shard's clock may differ from the caller's estimate, us. TIME decides, and the
-/// caller knows it only roughly. A call therefore carries every calendar window that TIME may
-/// choose. Outside these bounds, the script decides nothing.
-pub const TOLERANCE: Micros = 250 * MICROS_PER_MILLI;
 
 /// Whether a call declares its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,16 +10,15 @@ use std::ops::RangeInclusive;
 use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 
-use super::call::{By, Call, runs};
-use super::check::TOLERANCE;
-use super::keys::Tag;
+use super::call::{By, Call, TOLERANCE, runs};
 use super::operations;
 use super::reply::{EXACT, Reply, text, unsigned};
 use super::sources::{ScriptId, begin};
-use crate::limit::counter::{Count, DEFAULT_TICK, SlidingCounter, Ticks};
+use crate::limit::counter::{Count, SlidingCounter};
 use crate::limit::decision::decide;
 use crate::limit::policy::Policy;
 use crate::limit::state::State;
+use crate::limit::ticks::{DEFAULT_TICK, Ticks};
 use crate::limit::time::{Micros, span_text};
 use crate::store::{Done, Taken, Work};
 
@@ -38,8 +37,8 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     let more_keys = operations::keys(call);
     let mut cmd = begin(by, ScriptId::of(call.policy, call.work));
     cmd.arg(2 + (named.end() - named.start() + 1) as usize + more_keys.len())
-        .arg(hold(call.tag, call.policy))
-        .arg(reset(call.tag, call.policy));
+        .arg(call.tag.ticks_hold(call.policy))
+        .arg(call.tag.ticks_reset(call.policy));
     add_names(call, ticks, named.clone(), &mut cmd);
     cmd.arg(&more_keys[..]);
     let (from, to) = (early * ticks.length(), (late + 1) * ticks.length() - 1);
@@ -96,7 +95,7 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
         [counts, mark] => (text(counts)?, unsigned(mark)?),
         _ => return None,
     };
-    let ticks = Ticks::of(policy)?;
+    let ticks = policy.ticks()?;
     let last = ticks.at(time) + ticks.ahead();
     let mut told: SmallVec<[Count; 16]> = SmallVec::new();
     for (back, units) in counts.rsplit(',').enumerate().filter(|(_, units)| !units.is_empty()) {
@@ -117,31 +116,8 @@ fn count(text: &str) -> Option<u64> {
     is_count.then(|| text.parse().unwrap_or(0))
 }
 
-/// Returns the name of a quota in the record of an id.
-pub fn recorded(ticks: Ticks) -> String {
-    format!("c-{}{}", span_text(ticks.length()), if ticks.shared { ":shared" } else { "" })
-}
-
-/// Returns the name of the instant of the last reset.
-pub fn reset(tag: &Tag, policy: &Policy) -> String {
-    base(tag, policy) + "reset"
-}
-
-/// Returns the name of the mark of reservations.
-fn hold(tag: &Tag, policy: &Policy) -> String {
-    base(tag, policy) + "hold"
-}
-
-/// Returns the beginning of the names of a policy; shared policies have one in common.
-fn base(tag: &Tag, policy: &Policy) -> String {
-    match Ticks::of(policy) {
-        Some(ticks) if ticks.shared => tag.as_str().to_owned(),
-        _ => [tag.as_str(), policy.counters(), ":"].concat(),
-    }
-}
-
 fn add_names(call: &Call<'_>, ticks: Ticks, named: RangeInclusive<u64>, cmd: &mut Cmd) {
-    let mut name = base(call.tag, call.policy);
+    let mut name = call.tag.ticks(call.policy);
     if !ticks.shared && ticks.length() != DEFAULT_TICK {
         name.push_str(&span_text(ticks.length()));
         name.push(':');
@@ -179,6 +155,7 @@ mod tests {
     use super::*;
     use crate::limit::policy::Algorithm;
     use crate::limit::quota::{Quota, Rule};
+    use crate::store::redis::protocol::keys::Tag;
 
     const NOW: Micros = 1_605_054_195_500_000;
 

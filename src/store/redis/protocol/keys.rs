@@ -60,6 +60,24 @@ impl Tag {
         [&self.0, policy.counters(), what].concat()
     }
 
+    /// Returns the beginning of the names of a policy's ticks. Shared policies have one in common.
+    pub fn ticks(&self, policy: &Policy) -> String {
+        match policy.ticks() {
+            Some(ticks) if ticks.shared => self.0.to_string(),
+            _ => [&self.0, policy.counters(), ":"].concat(),
+        }
+    }
+
+    /// Returns the name of the instant of the last reset of ticks.
+    pub fn ticks_reset(&self, policy: &Policy) -> String {
+        self.ticks(policy) + "reset"
+    }
+
+    /// Returns the name of the mark of reservations in ticks.
+    pub fn ticks_hold(&self, policy: &Policy) -> String {
+        self.ticks(policy) + "hold"
+    }
+
     /// Returns the name of a quota's log.
     pub fn log(&self, policy: &str, quota: &Quota) -> String {
         self.of_quota(policy, quota, "log")
@@ -128,7 +146,9 @@ pub fn recorded(quota: &Quota) -> String {
             format!("b8-{repaid}-{price}")
         }
         Rule::SlidingLog(_) => format!("{LOG}{}", window()),
-        Rule::SlidingCounter(ticks) => super::counters::recorded(ticks),
+        Rule::SlidingCounter(ticks) => {
+            format!("c-{}{}", span_text(ticks.length()), if ticks.shared { ":shared" } else { "" })
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::call::Call;
-use super::counters;
 use super::keys::recorded;
 use super::reply::{text, unsigned};
 use crate::limit::decision::{QuotaState, QuotaStates, Verdict};
@@ -25,7 +24,7 @@ const RECORD: (usize, usize) = (3, 8);
 pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     let record = |id: &str| call.tag.record(call.policy.counters(), id);
     let reset = || match call.policy.algorithm {
-        Algorithm::SlidingCounter => counters::reset(call.tag, call.policy),
+        Algorithm::SlidingCounter => call.tag.ticks_reset(call.policy),
         _ => call.tag.reset(call.policy.counters()),
     };
     match call.work {

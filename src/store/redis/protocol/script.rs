@@ -13,7 +13,6 @@ use super::check::{self, Declared, states};
 use super::reply::{Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
 use super::{counters, log, operations};
-use crate::limit::counter::Ticks;
 use crate::limit::decision::decide;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::Micros;
@@ -23,7 +22,7 @@ impl Call<'_> {
     /// Builds the command for a shard whose expected TIME is `now`, us. Tests replace TIME by
     /// `time`.
     pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-        if let Some(ticks) = Ticks::of(self.policy) {
+        if let Some(ticks) = self.policy.ticks() {
             return counters::command(self, ticks, by, now, time);
         }
         if self.policy.algorithm != Algorithm::SlidingLog {
@@ -69,7 +68,7 @@ impl Call<'_> {
             // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
         }
-        if let (Work::ReadTicks(at), Some(ticks)) = (self.work, Ticks::of(self.policy)) {
+        if let (Work::ReadTicks(at), Some(ticks)) = (self.work, self.policy.ticks()) {
             return counters::read_reply(self.policy, ticks, *at, value);
         }
         if !self.work.takes_back() {
