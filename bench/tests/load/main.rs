@@ -147,7 +147,7 @@ fn failures_are_counted_by_their_reason() {
         let output = bench(&node.url(), &arguments);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.code() == Some(1) && text.contains("failed: 20 by status 404"), "{output:?}");
-        assert!(text.contains("\nthe first failure: ") && text.contains("there are api-key, default, "), "{text}");
+        assert!(text.contains("\nthe first failure: ") && text.contains("there are api-key, "), "{text}");
         // The run measured no time.
         assert!(!text.contains("latency"), "{text}");
         assert_eq!(report(&node.url(), &arguments)["failures"], json!({"status 404": 20}));
