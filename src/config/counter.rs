@@ -61,7 +61,7 @@ pub(super) fn with_longest(mut quotas: Vec<Quota>) -> Vec<Quota> {
 /// The policies, in which shared counters live for the longest window that counts them. Notes
 /// shared policies of different ticks.
 pub(super) fn with_shared_life(members: &[Member], mut policies: Vec<Policy>, faults: &mut Faults) -> Vec<Policy> {
-    let shared = || policies.iter().filter_map(|policy| shared_ticks(policy).map(|ticks| (policy, ticks)));
+    let shared = || policies.iter().filter_map(|policy| policy.shared_ticks().map(|ticks| (policy, ticks)));
     let Some((first, ticks)) = shared().next() else { return policies };
     for (policy, other) in shared().filter(|(_, other)| other.length() != ticks.length()) {
         let place =
@@ -75,15 +75,11 @@ pub(super) fn with_shared_life(members: &[Member], mut policies: Vec<Policy>, fa
     }
     let life = shared().map(|(policy, _)| longest_life(policy)).max().unwrap_or_default();
     for policy in &mut policies {
-        if shared_ticks(policy).is_some() {
+        if policy.shared_ticks().is_some() {
             set_life(policy, life);
         }
     }
     policies
-}
-
-fn shared_ticks(policy: &Policy) -> Option<Ticks> {
-    policy.ticks().filter(|ticks| ticks.shared)
 }
 
 /// The longest window, in ticks, by which this policy or one of its overrides counts a key. A check

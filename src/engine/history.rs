@@ -21,7 +21,7 @@ const TURN: Duration = Duration::from_secs(2);
 /// result.
 const READING: Duration = Duration::from_secs(2);
 
-/// The decision on cost 0, and what the store reports of the counts behind it.
+/// The decision on cost 0, and the counts behind it that the store reports.
 #[derive(Debug)]
 pub struct Usage {
     pub decision: Decision,

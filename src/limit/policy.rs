@@ -138,6 +138,11 @@ impl Policy {
         self.quotas.first().and_then(Quota::ticks)
     }
 
+    /// The ticks that a policy counts together with all other shared policies.
+    pub fn shared_ticks(&self) -> Option<Ticks> {
+        self.ticks().filter(|ticks| ticks.shared)
+    }
+
     /// The place of the quota with the longest window, whose log stores the metas.
     pub fn longest(&self) -> usize {
         let windows = self.quotas.iter().enumerate();

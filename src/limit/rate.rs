@@ -21,7 +21,7 @@ pub struct Rate {
 }
 
 /// A rate in fractions: each us repays `repaid` fractions, and a unit costs `price` fractions. They
-/// have no common divisor, or [`FINE`] as the greatest one.
+/// have no common divisor, or 128 as the greatest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     pub repaid: u64,

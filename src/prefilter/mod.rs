@@ -208,7 +208,7 @@ impl Prefilter {
         let Ruling { verdicts, closed } = &taken.ruling;
         let Closed { span, left } = closed.as_ref()?;
         // Another program may lower shared counters.
-        let shared = policy.ticks().filter(|ticks| ticks.shared).map_or(Micros::MAX, Ticks::length);
+        let shared = policy.shared_ticks().map_or(Micros::MAX, Ticks::length);
         let believed_until = question.sent + (*span).min(self.max_denial).min(shared);
         let refill = |verdict: &Verdict| {
             let Wait::For(wait @ 1..) = verdict.again_after else { return None };

@@ -16,7 +16,6 @@ use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
 use crate::limit::history::Counting;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
-use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::MICROS_PER_SECOND;
 
 mod capacity;
@@ -27,18 +26,18 @@ mod ids;
 
 mod key;
 
+mod places;
+
 mod sweep;
 
 use capacity::{Account, Capacity};
 use key::{Id, KeyState};
+use places::Full;
 use sweep::Reclaim;
 
 /// Shards of the map. At the default capacity each has 4,000 keys, and a sweep takes well under 1
 /// ms.
 const SHARDS: usize = 1024;
-
-/// The records of one key's ids may occupy an eighth of all places, or this many if that is more.
-const MIN_IDS_OF_A_KEY: usize = 1000;
 
 /// A store in this process, which decides by its own clock.
 #[derive(Debug)]
@@ -60,15 +59,6 @@ type Shard = HashMap<Fingerprint, Kept, FingerprintState>;
 struct Kept {
     account: Arc<Account>,
     state: KeyState,
-}
-
-/// Why there is no place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Full {
-    /// The policy has used up its share, and all common places are occupied.
-    Policy,
-    /// The key has its maximum number of ids.
-    Ids,
 }
 
 impl MemoryStore {
@@ -209,42 +199,10 @@ impl MemoryStore {
 
     /// Identifies the key's counts. Shared policies count a key together.
     fn key_of(&self, subject: &Subject) -> Fingerprint {
-        match is_shared(&subject.policy) {
-            true => self.ids.fingerprint("", &subject.key),
-            false => subject.fingerprint,
+        match subject.policy.shared_ticks() {
+            Some(_) => self.ids.fingerprint("", &subject.key),
+            None => subject.fingerprint,
         }
-    }
-
-    fn occupy(&self, subject: &Subject, account: &Account, places: usize) -> Result<(), Full> {
-        let occupied = self.capacity.occupy(account, places, || self.clock.now());
-        if let Some(nearly_full) = occupied.map_err(|_| Full::Policy)? {
-            tracing::warn!(
-                store = self.name,
-                policy = subject.policy.name,
-                keys = nearly_full.occupied,
-                max_keys = self.capacity.max(),
-                suppressed = nearly_full.suppressed,
-                "the store is nearly full: soon `on_store_failure` answers new keys of policies beyond their share"
-            );
-        }
-        Ok(())
-    }
-
-    fn max_ids_of_a_key(&self) -> usize {
-        (self.capacity.max() / 8).max(MIN_IDS_OF_A_KEY)
-    }
-
-    fn refuse(&self, subject: &Subject, full: Full) -> StoreError {
-        let (max, policy) = (self.capacity.max(), &subject.policy.name);
-        StoreError::Refused(match full {
-            Full::Policy => {
-                format!("no place is left for a new key or id of policy `{policy}` (`store.max_keys`: {max})")
-            }
-            Full::Ids => {
-                let most = self.max_ids_of_a_key();
-                format!("one key of policy `{policy}` has {most} ids, the most that `store.max_keys` ({max}) permits")
-            }
-        })
     }
 
     fn shard(&self, key: Fingerprint) -> MutexGuard<'_, Shard> {
@@ -300,11 +258,7 @@ impl MemoryStore {
 
 /// The policy's part of the name of an id.
 fn counters_of(subject: &Subject) -> &str {
-    if is_shared(&subject.policy) { subject.policy.counters() } else { "" }
-}
-
-fn is_shared(policy: &Policy) -> bool {
-    policy.algorithm == Algorithm::SlidingCounter && policy.ticks().is_some_and(|ticks| ticks.shared)
+    if subject.policy.shared_ticks().is_some() { subject.policy.counters() } else { "" }
 }
 
 /// A step that panics leaves no state that later steps must not see, so poisoning is ignored.

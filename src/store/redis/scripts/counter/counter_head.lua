@@ -71,7 +71,7 @@ spoilt = spoilt or #missing > 0 and redis.call('EXISTS', unpack(missing)) > 0
 
 local marked = found[1] and count_of(found[1]) or 0
 
--- What `counter.lua` decides, for each quota: the ticks before the current one, limit and count.
+-- For each quota that `counter.lua` decides: the ticks before the current one, limit and count.
 local behind, limit, counted, charged = {}, {}, {}, 0
 
 local function count_at(place)
