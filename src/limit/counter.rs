@@ -11,26 +11,15 @@
 //!
 //! Counts shortly after c count as well. A clock wrote them before it stepped back.
 
-use std::ops::Range;
-
-use smallvec::SmallVec;
-
+use super::counts::{Count, Counts, last_to_leave, units};
 use super::quota::Quota;
 use super::ticks::{DEFAULT_TICK, Ticks};
 use super::time::{Micros, Wait};
 
-/// The units admitted in one tick.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Count {
-    pub tick: u64,
-    /// Never 0.
-    pub units: u64,
-}
-
 /// The use of all quotas of a policy by one key: its ticks that are not empty, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingCounter {
-    counts: SmallVec<[Count; 1]>,
+    counts: Counts,
     /// Until when a reservation may be refunded, us; 0 without one.
     mark: Micros,
 }
@@ -38,9 +27,7 @@ pub struct SlidingCounter {
 impl SlidingCounter {
     /// Rebuilds a counter from its ticks, in ascending order.
     pub fn from_counts(counts: impl IntoIterator<Item = Count>, mark: Micros) -> Self {
-        let counts = SmallVec::from_iter(counts);
-        debug_assert!(counts.is_sorted_by(|a: &Count, b| a.tick < b.tick));
-        Self { counts, mark }
+        Self { counts: counts.into_iter().collect(), mark }
     }
 
     /// Units left at `now`; 0 if more than the limit counts.
@@ -52,16 +39,8 @@ impl SlidingCounter {
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
         let ticks = ticks(quota);
         let tick = ticks.at(now);
-        match self.counts.binary_search_by_key(&tick, |count| count.tick) {
-            Ok(place) => self.counts[place].units += cost,
-            Err(place) => {
-                self.counts.insert(place, Count { tick, units: cost });
-                // A clock that steps back by up to a window finds its counts.
-                let oldest = tick.saturating_sub(2 * (ticks.life() + 1));
-                let dead = self.counts.partition_point(|count| count.tick < oldest);
-                self.counts.drain(..dead);
-            }
-        }
+        // A clock that steps back by up to a window finds its counts.
+        self.counts.add(tick, cost, tick.saturating_sub(2 * (ticks.life() + 1)));
     }
 
     /// Records that a reservation may be refunded until `mark` (us), unless that is 0.
@@ -78,36 +57,13 @@ impl SlidingCounter {
     /// counts it.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
         let ticks = ticks(quota);
-        let place = self.counts.binary_search_by_key(&ticks.at(at), |count| count.tick);
-        match place {
-            Ok(place) if self.places(ticks.counting(ticks.longest(), now)).contains(&place) => self.lower(place, cost),
-            _ => 0,
-        }
+        self.counts.take(ticks.counting(ticks.longest(), now), ticks.at(at), cost)
     }
 
     /// Takes back up to `cost` from the oldest tick of the policy's longest window upward.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
         let ticks = ticks(quota);
-        let live = self.places(ticks.counting(ticks.longest(), now));
-        let mut given = 0;
-        for _ in live.clone() {
-            // An emptied tick is removed, so the next one is at the same place.
-            given += self.lower(live.start, cost - given);
-            if given == cost {
-                break;
-            }
-        }
-        given
-    }
-
-    fn lower(&mut self, place: usize, cost: u64) -> u64 {
-        let count = &mut self.counts[place];
-        let given = count.units.min(cost);
-        count.units -= given;
-        if count.units == 0 {
-            self.counts.remove(place);
-        }
-        given
+        self.counts.take_oldest(ticks.counting(ticks.longest(), now), cost)
     }
 
     /// Time from `now` until `cost` fits without further charges. It ends when enough of the oldest
@@ -117,23 +73,15 @@ impl SlidingCounter {
         if cost > limit {
             return Wait::Never;
         }
-        let live = self.live(quota, now);
-        let mut excess = (units(live) + cost).saturating_sub(limit);
-        for count in live.iter() {
-            if excess == 0 {
-                break;
-            }
-            excess = excess.saturating_sub(count.units);
-            if excess == 0 {
-                return Wait::For(leaves(quota, count) - now);
-            }
+        match last_to_leave(self.live(quota, now), limit, cost) {
+            Some(tick) => Wait::For(leaves(quota, tick) - now),
+            None => Wait::NONE,
         }
-        Wait::NONE
     }
 
     /// Time from `now` until no charge counts, without further charges, us.
     pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
-        self.live(quota, now).last().map_or(0, |count| leaves(quota, count) - now)
+        self.live(quota, now).last().map_or(0, |count| leaves(quota, count.number) - now)
     }
 
     /// Whether it equals the counter of a key without charges.
@@ -146,36 +94,26 @@ impl SlidingCounter {
         let ticks = ticks(quota);
         self.counts
             .last()
-            .map_or(0, |count| (count.tick + ticks.life() + 1) * ticks.length())
+            .map_or(0, |count| (count.number + ticks.life() + 1) * ticks.length())
             .max(self.mark)
     }
 
     /// The counts in the policy's longest window, newest first: each tick's start as users see it,
     /// and its units.
     pub fn listed(&self, ticks: Ticks, now: Micros) -> Vec<(u64, u64)> {
-        let live = &self.counts[self.places(ticks.counting(ticks.longest(), now))];
-        live.iter().rev().map(|count| (ticks.start(count.tick), count.units)).collect()
+        let live = self.counts.within(ticks.counting(ticks.longest(), now));
+        live.iter().rev().map(|count| (ticks.start(count.number), count.units)).collect()
     }
 
     fn live(&self, quota: &Quota, now: Micros) -> &[Count] {
         let ticks = ticks(quota);
-        &self.counts[self.places(ticks.counting(ticks.in_window(quota.window), now))]
-    }
-
-    fn places(&self, counting: Range<u64>) -> Range<usize> {
-        let from = self.counts.partition_point(|count| count.tick < counting.start);
-        from..self.counts.partition_point(|count| count.tick < counting.end)
+        self.counts.within(ticks.counting(ticks.in_window(quota.window), now))
     }
 }
 
-/// The sum of these counts. Another program may have written any of them.
-fn units(counts: &[Count]) -> u64 {
-    counts.iter().map(|count| count.units).sum()
-}
-
-fn leaves(quota: &Quota, count: &Count) -> Micros {
+fn leaves(quota: &Quota, tick: u64) -> Micros {
     let ticks = ticks(quota);
-    ticks.leaves(ticks.in_window(quota.window), count.tick)
+    ticks.leaves(ticks.in_window(quota.window), tick)
 }
 
 fn ticks(quota: &Quota) -> Ticks {
@@ -244,7 +182,7 @@ mod tests {
     #[test]
     fn foreign_counts_of_any_size_only_deny() {
         let most = 9_999_999_999_999_999;
-        let counts = (0..MAX_TICKS).map(|tick| Count { tick, units: most });
+        let counts = (0..MAX_TICKS).map(|tick| Count { number: tick, units: most });
         let (quota, counter) = (quota(5, MAX_TICKS, false), SlidingCounter::from_counts(counts, 0));
         let now = (MAX_TICKS - 1) * SECOND;
         assert_eq!(counter.remaining(&quota, now), 0);
@@ -255,7 +193,7 @@ mod tests {
     fn old_ticks_are_dropped() {
         let (quota, mut counter) = (quota(5, 10, false), SlidingCounter::default());
         (0..1000).for_each(|second| counter.charge(&quota, second * SECOND, 1));
-        assert_eq!((counter.counts.len(), counter.remaining(&quota, 999 * SECOND)), (23, 0));
+        assert_eq!((counter.counts.within(0..u64::MAX).len(), counter.remaining(&quota, 999 * SECOND)), (23, 0));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub mod matches;
 
 pub mod lists;
 
+pub mod counts;
+
 pub mod window;
 
 pub mod fixed;

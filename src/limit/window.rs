@@ -13,8 +13,7 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
+use super::counts::{Count, Counts, last_to_leave, units};
 use super::time::{Micros, Wait};
 
 /// Buckets in a segment.
@@ -42,6 +41,12 @@ impl Grid {
         now / self.bucket
     }
 
+    /// The buckets that count at `now`: the last 65 and the 64 after them.
+    fn counting(self, now: Micros) -> Range<u64> {
+        let current = self.bucket_at(now);
+        current.saturating_sub(BUCKETS)..current + BUCKETS + 1
+    }
+
     /// The instant from which a charge in bucket `index` no longer counts. From then on the counted
     /// 65 buckets begin after it.
     fn leaves(self, index: u64) -> Micros {
@@ -49,31 +54,20 @@ impl Grid {
     }
 }
 
-/// The units admitted in one bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bucket {
-    /// The bucket's number, counted from the epoch.
-    pub index: u64,
-    /// Units, never 0.
-    pub count: u64,
-}
-
 /// The use of one quota by one key: its non-empty buckets that can still count, oldest first.
 ///
-/// A key with one charge stores one bucket in place. A busy key stores at most 129.
+/// A busy key stores at most 129.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
-    buckets: SmallVec<[Bucket; 1]>,
+    buckets: Counts,
     /// Until when a reservation may be refunded, us; 0 without one.
     mark: Micros,
 }
 
 impl SlidingWindow {
     /// Rebuilds a history from its buckets, in ascending order.
-    pub fn from_buckets(buckets: impl IntoIterator<Item = Bucket>) -> Self {
-        let buckets = SmallVec::from_iter(buckets);
-        debug_assert!(buckets.is_sorted_by(|a: &Bucket, b| a.index < b.index));
-        Self { buckets, mark: 0 }
+    pub fn from_buckets(buckets: impl IntoIterator<Item = Count>) -> Self {
+        Self { buckets: buckets.into_iter().collect(), mark: 0 }
     }
 
     /// Records that a reservation may be refunded until `mark` (us), unless that is 0.
@@ -83,26 +77,12 @@ impl SlidingWindow {
 
     /// Takes back the part of a charge at `at` that still counts, from its own bucket.
     pub fn give_back(&mut self, grid: Grid, now: Micros, at: Micros, cost: u64) -> u64 {
-        let index = grid.bucket_at(at);
-        let live = self.live_places(grid, now);
-        match self.buckets.binary_search_by_key(&index, |bucket| bucket.index) {
-            Ok(place) if live.contains(&place) => self.lower(place, cost),
-            _ => 0,
-        }
+        self.buckets.take(grid.counting(now), grid.bucket_at(at), cost)
     }
 
     /// Takes back up to `cost` of the count at `now`, from the oldest bucket upward.
     pub fn refund(&mut self, grid: Grid, now: Micros, cost: u64) -> u64 {
-        let live = self.live_places(grid, now);
-        let mut given = 0;
-        for _ in live.clone() {
-            // An emptied bucket is removed, so the next one is at the same place.
-            given += self.lower(live.start, cost - given);
-            if given == cost {
-                break;
-            }
-        }
-        given
+        self.buckets.take_oldest(grid.counting(now), cost)
     }
 
     /// Whether a reservation may be open at `now`.
@@ -110,32 +90,18 @@ impl SlidingWindow {
         self.mark > now
     }
 
-    fn lower(&mut self, place: usize, cost: u64) -> u64 {
-        let bucket = &mut self.buckets[place];
-        let given = bucket.count.min(cost);
-        bucket.count -= given;
-        if bucket.count == 0 {
-            self.buckets.remove(place);
-        }
-        given
-    }
-
     /// Units that count at `now`: the last 65 buckets and the 64 after them.
     pub fn counted(&self, grid: Grid, now: Micros) -> u64 {
-        self.live(grid, now).iter().map(|bucket| bucket.count).sum()
+        units(self.live(grid, now))
     }
 
     /// Adds an admitted cost to the bucket of `now`, and drops buckets that can no longer count.
     pub fn charge(&mut self, grid: Grid, now: Micros, cost: u64) {
         let index = grid.bucket_at(now);
-        self.buckets.truncate(self.buckets.partition_point(|bucket| bucket.index <= index + BUCKETS));
-        match self.buckets.binary_search_by_key(&index, |bucket| bucket.index) {
-            Ok(at) => self.buckets[at].count += cost,
-            Err(at) => {
-                self.buckets.insert(at, Bucket { index, count: cost });
-                self.forget(index);
-            }
-        }
+        self.buckets.drop_after(index + BUCKETS);
+        // Keeps one window more than counts, as Redis does. A clock that steps back by up to a
+        // window then finds its buckets.
+        self.buckets.add(index, cost, index.saturating_sub(2 * BUCKETS));
     }
 
     /// Time from `now` until `cost` fits under `limit` without further charges.
@@ -157,24 +123,15 @@ impl SlidingWindow {
         if cost > limit {
             return Wait::Never;
         }
-        let live = self.live(grid, now);
-        let counted: u64 = live.iter().map(|bucket| bucket.count).sum();
-        let mut excess = (counted + cost).saturating_sub(limit);
-        for bucket in live {
-            if excess == 0 {
-                break;
-            }
-            excess = excess.saturating_sub(bucket.count);
-            if excess == 0 {
-                return Wait::For(grid.leaves(bucket.index) - now);
-            }
+        match last_to_leave(self.live(grid, now), limit, cost) {
+            Some(index) => Wait::For(grid.leaves(index) - now),
+            None => Wait::NONE,
         }
-        Wait::NONE
     }
 
     /// Time from `now` until no charge counts, without further charges, us.
     pub fn reset_after(&self, grid: Grid, now: Micros) -> Micros {
-        self.live(grid, now).last().map_or(0, |bucket| grid.leaves(bucket.index) - now)
+        self.live(grid, now).last().map_or(0, |bucket| grid.leaves(bucket.number) - now)
     }
 
     /// Whether it equals the state of a key without charges.
@@ -184,26 +141,11 @@ impl SlidingWindow {
 
     /// The instant from which this history is equivalent to a new one.
     pub fn expires_at(&self, grid: Grid) -> Micros {
-        self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.index)).max(self.mark)
+        self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.number)).max(self.mark)
     }
 
-    fn live(&self, grid: Grid, now: Micros) -> &[Bucket] {
-        &self.buckets[self.live_places(grid, now)]
-    }
-
-    /// The places of the buckets that count at `now`.
-    fn live_places(&self, grid: Grid, now: Micros) -> Range<usize> {
-        let current = grid.bucket_at(now);
-        let from = self.buckets.partition_point(|bucket| bucket.index < current.saturating_sub(BUCKETS));
-        from..self.buckets.partition_point(|bucket| bucket.index <= current + BUCKETS)
-    }
-
-    /// Keeps one window more than counts, as Redis does. A clock that steps back by up to a window
-    /// then finds its buckets.
-    fn forget(&mut self, current: u64) {
-        let oldest = current.saturating_sub(2 * BUCKETS);
-        let dead = self.buckets.partition_point(|bucket| bucket.index < oldest);
-        self.buckets.drain(..dead);
+    fn live(&self, grid: Grid, now: Micros) -> &[Count] {
+        self.buckets.within(grid.counting(now))
     }
 }
 
@@ -271,7 +213,7 @@ mod tests {
         for index in 0..10_000 {
             window.charge(GRID, index * 10, 1);
         }
-        assert_eq!(window.buckets.len(), 129);
+        assert_eq!(window.buckets.within(0..u64::MAX).len(), 129);
         assert_eq!(window.counted(GRID, 99_990), 65);
     }
 }

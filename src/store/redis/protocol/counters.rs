@@ -14,7 +14,8 @@ use super::call::{By, Call, TOLERANCE, runs};
 use super::operations;
 use super::reply::{EXACT, Reply, text, unsigned};
 use super::sources::{ScriptId, begin};
-use crate::limit::counter::{Count, SlidingCounter};
+use crate::limit::counter::SlidingCounter;
+use crate::limit::counts::Count;
 use crate::limit::decision::decide;
 use crate::limit::policy::Policy;
 use crate::limit::state::State;
@@ -76,7 +77,7 @@ pub fn read_reply(policy: &Policy, ticks: Ticks, at: Micros, value: &Value) -> O
             },
         };
         if units > 0 {
-            counts.push(Count { tick, units });
+            counts.push(Count { number: tick, units });
         }
     }
     let counter = SlidingCounter::from_counts(counts, 0);
@@ -101,7 +102,7 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
     for (back, units) in counts.rsplit(',').enumerate().filter(|(_, units)| !units.is_empty()) {
         let (tick, units) = (last.checked_sub(back as u64)?, units.parse().ok().filter(|units| *units <= LARGEST)?);
         if units > 0 {
-            told.push(Count { tick, units });
+            told.push(Count { number: tick, units });
         }
     }
     told.reverse();

@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 
 use super::keys::counter_width;
 use super::reply::EXACT;
+use crate::limit::counts::Count;
 use crate::limit::policy::Policy;
 use crate::limit::quota::Quota;
 use crate::limit::state::State;
 use crate::limit::time::Micros;
-use crate::limit::window::{BUCKETS, Bucket, Grid, SlidingWindow};
+use crate::limit::window::{BUCKETS, Grid, SlidingWindow};
 
 /// The bytes of a column without its sums.
 const COLUMN: usize = 34;
@@ -78,7 +79,7 @@ impl<'a> WindowState<'a> {
         let of_kind = |kind| self.columns.iter().find(|column| column.kind == kind);
         // After a limit crossed 2^32, the counts are still in the column with the other width.
         let column = of_kind(window_kind(quota)).or_else(|| of_kind(window_kind(quota) ^ 1));
-        let is_seen = |bucket: &Bucket| bucket.count > 0 && bucket.index <= grid.bucket_at(time) + BUCKETS;
+        let is_seen = |bucket: &Count| bucket.units > 0 && bucket.number <= grid.bucket_at(time) + BUCKETS;
         let mut history = column.map_or_else(SlidingWindow::default, |column| {
             SlidingWindow::from_buckets(column.buckets().filter(is_seen))
         });
@@ -102,13 +103,13 @@ impl<'a> Column<'a> {
     }
 
     /// Returns the count of each bucket, from the first one whose own and previous sums are kept.
-    fn buckets(&self) -> impl Iterator<Item = Bucket> {
+    fn buckets(&self) -> impl Iterator<Item = Count> {
         let oldest = self.first.max((self.last + 1).saturating_sub(KEPT as u64));
         (oldest..=self.last).scan(self.sum(oldest.checked_sub(1)), |before, index| {
             let sum = self.sum(Some(index));
             // Totals wrap around.
-            let count = sum.wrapping_sub(std::mem::replace(before, sum)) & modulus_mask(self.kind);
-            Some(Bucket { index, count })
+            let units = sum.wrapping_sub(std::mem::replace(before, sum)) & modulus_mask(self.kind);
+            Some(Count { number: index, units })
         })
     }
 
