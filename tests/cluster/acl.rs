@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::cluster::Cluster;
 use crate::support::http;
-use crate::support::{Node, unique};
+use crate::support::{Node, slots, unique};
 
 /// One of each algorithm. Some wait for the replica, so that WAIT is needed. All fail where the
 /// store rejects a call.
@@ -138,13 +138,7 @@ fn while_a_slot_moves(node: &Node, cluster: &Cluster) {
         .unwrap();
     let from = cluster.owner(slot);
     let to = (1..=6).find(|number| *number != from && cluster.is_primary(*number)).unwrap();
-    let set = |number: u16, state: &str, of: u16| {
-        let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut cluster.connection(of)).unwrap();
-        let setslot = redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).to_owned();
-        setslot.exec(&mut cluster.connection(number)).unwrap();
-    };
-    set(to, "IMPORTING", from);
-    set(from, "MIGRATING", to);
+    slots::begin(cluster, slot, from, to);
     for policy in ["plain", "bucket"] {
         (0..3).for_each(|_| post(node, "/v1/check", &json!({"policy": policy, "key": key})));
     }

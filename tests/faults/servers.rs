@@ -13,7 +13,7 @@ use crate::support::chaos::{key_in, now_ms, slot_in};
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
 use crate::support::redis::{Server, bus_port};
-use crate::support::{Node, free_port, node_with, unique, wait_until};
+use crate::support::{Node, free_port, node_with, slots, unique, wait_until};
 
 /// One of each algorithm, which all fail where the store rejects a call.
 const POLICIES: &str = "policies:
@@ -272,13 +272,7 @@ fn announced_addresses_are_mapped() {
     let slot: u16 = keyslot.query(&mut cluster.connection(1)).unwrap();
     wait_until("all know the failover", || cluster.is_primary(cluster.owner(slot_in(1))));
     let (from, to) = (cluster.owner(slot), cluster.owner(slot_in(1)));
-    let set = |number: u16, state: &str, of: u16| {
-        let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut cluster.connection(of)).unwrap();
-        let setslot = redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).to_owned();
-        setslot.exec(&mut cluster.connection(number)).unwrap();
-    };
-    set(to, "IMPORTING", from);
-    set(from, "MIGRATING", to);
+    slots::begin(&cluster, slot, from, to);
     let answer = watched.node.check("other", &keys[2], 1);
     assert_eq!(answer["source"], "store", "{answer}");
 }
