@@ -111,7 +111,7 @@ impl Engine {
 
     fn finish_single(&self, single: &Placed<'_>, answer: Answer, since: Micros) -> Answer {
         let subject = &single.resolved.subject;
-        let answer = self.finish(subject, answer, since);
+        let answer = self.finish(single.resolved, answer, since);
         traces::answered(|| attributes(subject, single.check.cost, answer.as_ref()));
         answer
     }

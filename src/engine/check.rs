@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::answer::{Answer, Answers, CheckError, attributes, only};
 use super::fallback::FallbackAnswer;
-use super::{Decision, Engine};
+use super::{Decision, Door, Engine};
 use crate::config::Policies;
 use crate::config::inline::QuotaSpec;
 use crate::deadline::within;
@@ -34,6 +34,8 @@ pub struct Check {
     pub id: Option<Arc<str>>,
     /// The check's own quotas, for policies that accept them.
     pub quotas: Option<Vec<QuotaSpec>>,
+    /// How the check reached the node.
+    pub door: Door,
 }
 
 /// The policy and the key of a check.
@@ -42,6 +44,7 @@ pub(super) struct Resolved {
     pub(super) subject: Subject,
     /// The verdict of a list. Nothing is counted then.
     pub(super) listed: Option<Listed>,
+    pub(super) door: Door,
 }
 
 impl Resolved {
@@ -86,7 +89,7 @@ impl Engine {
                 only(self.call_store(StoreCall { subject, costs: &[check.cost], metas: &metas, until }, now).await)
             }
         };
-        self.finish(subject, answer, now)
+        self.finish(resolved, answer, now)
     }
 
     /// Decides without the store at `now` (us): by a list, or by a known denial.
@@ -99,15 +102,16 @@ impl Engine {
     }
 
     /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us).
-    pub(super) fn finish(&self, subject: &Subject, mut answer: Answer, since: Micros) -> Answer {
+    pub(super) fn finish(&self, resolved: &Resolved, mut answer: Answer, since: Micros) -> Answer {
         answer.iter_mut().for_each(Decision::shadow);
-        self.note_answers(subject, std::slice::from_ref(&answer), since);
+        self.note_answers(resolved, std::slice::from_ref(&answer), since);
         answer
     }
 
     /// Counts answers to checks that began at `since` (us).
-    pub(super) fn note_answers(&self, subject: &Subject, answers: &[Answer], since: Micros) {
-        self.tally.answered(&subject.policy, answers, self.clock.now().saturating_sub(since));
+    pub(super) fn note_answers(&self, resolved: &Resolved, answers: &[Answer], since: Micros) {
+        let Resolved { subject, door, .. } = resolved;
+        self.tally.answered(&subject.policy, *door, answers, self.clock.now().saturating_sub(since));
     }
 }
 
@@ -122,11 +126,11 @@ impl Engine {
             // A check's own quotas beat an override.
             Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
         };
-        Ok(Resolved { subject: self.subject(policy, &key), listed })
+        Ok(Resolved { subject: self.subject(policy, &key), listed, door: check.door })
     }
 
     /// Resolves a key to the policy that counts it, even if a list decides for it.
-    pub(super) fn resolve_counted(&self, policy: &str, key: &str) -> Result<Resolved, CheckError> {
+    pub(super) fn resolve_counted(&self, policy: &str, key: &str, door: Door) -> Result<Resolved, CheckError> {
         let running = self.running.load();
         let policy = configured(&running.policies, policy)?;
         let normalised = policy.key_type.normalise(key)?;
@@ -134,7 +138,7 @@ impl Engine {
             Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
             Applied::Counted(counting) => (counting, None),
         };
-        Ok(Resolved { subject: self.subject(counting, &normalised), listed })
+        Ok(Resolved { subject: self.subject(counting, &normalised), listed, door })
     }
 
     /// The subject for a normalised key under a policy.

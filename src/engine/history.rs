@@ -90,6 +90,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::config::Policies;
+    use crate::engine::Door;
     use crate::engine::fallback::FallbackStore;
     use crate::limit::policy::Policy;
     use crate::limit::quota::{Quota, Rule};
@@ -120,7 +121,7 @@ mod tests {
 
     fn check(policy: &str) -> Check {
         let meta = Some("user-42".into());
-        Check { policy: policy.into(), key: "k".into(), cost: 3, meta, id: None, quotas: None }
+        Check { policy: policy.into(), key: "k".into(), cost: 3, meta, id: None, quotas: None, door: Door::Http }
     }
 
     #[tokio::test]

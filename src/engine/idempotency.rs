@@ -27,7 +27,7 @@ impl Engine {
                 self.charge_once(resolved, check, id, left).await
             }
         };
-        self.finish(&resolved.subject, answer, since)
+        self.finish(resolved, answer, since)
     }
 
     async fn charge_once(&self, resolved: &Resolved, check: &Check, id: &Arc<str>, left: Duration) -> Answer {

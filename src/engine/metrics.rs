@@ -46,8 +46,14 @@ impl Engine {
         self.tally.know(policies.by_name.keys().map(String::as_str));
         for name in policies.by_name.keys() {
             let series = self.tally.policy(name).series();
-            metrics.checks.extend(series.into_iter().map(|(outcome, source, reason, count)| {
-                let words = [("outcome", outcome.name()), ("source", source.name()), ("reason", reason.name())];
+            metrics.checks.extend(series.into_iter().map(|(labels, count)| {
+                let (outcome, source, reason, door) = labels;
+                let words = [
+                    ("outcome", outcome.name()),
+                    ("source", source.name()),
+                    ("reason", reason.name()),
+                    ("door", door.name()),
+                ];
                 let words = words.map(|(label, word)| (label, word.to_owned()));
                 ([("policy", name.clone())].into_iter().chain(words).collect(), count)
             }));

@@ -53,11 +53,14 @@ pub mod tally;
 
 mod metrics;
 
+mod door;
+
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Meta, ShardHealth};
 pub use answer::{Answer, CheckError};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
+pub use door::Door;
 pub use history::Usage;
 pub use multi_check::{MultiCheck, RejectedCheck};
 pub use refunds::{Refund, RefundResult};

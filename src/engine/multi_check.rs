@@ -127,7 +127,7 @@ impl Call {
             Ok(decisions) => Ok(self.answer_each(&decisions, since)),
             Err((part, error)) => {
                 let none = vec![Err(error.clone()); part.places.len()];
-                self.engine.note_answers(part.subject(), &none, since);
+                self.engine.note_answers(&part.resolved, &none, since);
                 Err(vec![(part.places[0].number, error)])
             }
         }
@@ -138,7 +138,7 @@ impl Call {
         let mut answers = Vec::new();
         for (part, decision) in self.parts.iter().zip(decisions) {
             let own: Vec<Answer> = part.places.iter().map(|place| Ok(part.decision_for(place, decision))).collect();
-            self.engine.note_answers(part.subject(), &own, since);
+            self.engine.note_answers(&part.resolved, &own, since);
             answers.extend(part.places.iter().map(|place| place.number).zip(own.into_iter().flatten()));
         }
         answers.sort_by_key(|(number, _)| *number);

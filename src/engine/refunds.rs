@@ -9,7 +9,7 @@ use scopeguard::guard;
 
 use super::answer::{attributes, only_verdict, unexpected_reply};
 use super::check::Resolved;
-use super::{CheckError, Decision, Engine};
+use super::{CheckError, Decision, Door, Engine};
 use crate::limit::refunds::Receipt;
 use crate::limit::time::micros;
 use crate::store::{Done, StoreError, Subject, Work};
@@ -42,12 +42,18 @@ impl Engine {
     /// # Errors
     /// If the policy is unknown or the key does not match its type. Also if the store does not
     /// answer; the refund may then have been made.
-    pub async fn refund(&self, policy: &str, key: &str, refund: Refund) -> Result<RefundResult, CheckError> {
+    pub async fn refund(
+        &self,
+        policy: &str,
+        key: &str,
+        refund: Refund,
+        door: Door,
+    ) -> Result<RefundResult, CheckError> {
         let work = match refund {
             Refund::Cost(cost) => Work::Refund(cost),
             Refund::Id(id) => Work::RefundOnce(id),
         };
-        self.refund_and_report(policy, key, work).await
+        self.refund_and_report(policy, key, work, door).await
     }
 
     /// Drops all current counts of one key under one policy. Keys on a list are treated as in
@@ -56,13 +62,19 @@ impl Engine {
     /// # Errors
     /// As [`Engine::refund`].
     pub async fn reset(&self, policy: &str, key: &str) -> Result<Decision, CheckError> {
-        Ok(self.refund_and_report(policy, key, Work::Reset).await?.decision)
+        Ok(self.refund_and_report(policy, key, Work::Reset, Door::Http).await?.decision)
     }
 
     /// Counts and traces the decision as a check of cost 0. A failure has no fallback, since no
     /// policy sets an answer for it.
-    async fn refund_and_report(&self, policy: &str, key: &str, work: Work) -> Result<RefundResult, CheckError> {
-        let resolved = self.resolve_counted(policy, key)?;
+    async fn refund_and_report(
+        &self,
+        policy: &str,
+        key: &str,
+        work: Work,
+        door: Door,
+    ) -> Result<RefundResult, CheckError> {
+        let resolved = self.resolve_counted(policy, key, door)?;
         let (Resolved { subject, .. }, since) = (&resolved, self.clock.now());
         let mut result = self.refund_within(subject, work, subject.policy.timeout).await;
         match &mut result {
@@ -77,7 +89,7 @@ impl Engine {
         let answer = result.as_ref().map(|result| &result.decision);
         traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
         if let Ok(decision) = answer {
-            self.note_answers(subject, &[Ok(decision.clone())], since);
+            self.note_answers(&resolved, &[Ok(decision.clone())], since);
         }
         result
     }

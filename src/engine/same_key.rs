@@ -44,10 +44,10 @@ impl Engine {
         if let [check @ Check { id: Some(id), .. }] = run {
             return std::iter::once(self.check_with_id(resolved, check, id, until).await).collect();
         }
-        let (subject, since) = (&resolved.subject, self.clock.now());
+        let since = self.clock.now();
         let mut answers = self.decide_run(resolved, run, until, since).await;
         answers.iter_mut().flatten().for_each(Decision::shadow);
-        self.note_answers(subject, &answers, since);
+        self.note_answers(resolved, &answers, since);
         answers
     }
 

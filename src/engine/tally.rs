@@ -1,14 +1,14 @@
-//! Counts of answers by policy, outcome, source and reason, and their durations.
+//! Counts of answers by policy, outcome, source, reason and door, and their durations.
 //!
 //! No label comes from a caller. Policy names come from the configuration, and all other labels
 //! from this program.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 
-use super::{Answer, Cause, Fallback, Reason, Source};
+use super::{Answer, Cause, Door, Fallback, Reason, Source};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::store::StoreError;
@@ -46,14 +46,21 @@ pub struct Tally {
     pub prefilter_denials: Count,
 }
 
-/// Checks of one policy by outcome, source and reason.
+/// Checks of one policy by door. The counts of a door exist from its first check on.
 #[derive(Debug, Default)]
-pub struct PolicyTally([[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()]);
+pub struct PolicyTally([OnceLock<Box<DoorTally>>; Door::ALL.len()]);
+
+/// Checks by outcome, source and reason.
+type DoorTally = [[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()];
+
+/// The labels of a count.
+type Series = (Outcome, Source, Reason, Door);
 
 impl Tally {
     /// Counts the answers to checks of one key, which took `took` us.
-    pub fn answered(&self, policy: &Policy, answers: &[Answer], took: Micros) {
-        let tally = self.policy(&policy.name);
+    pub fn answered(&self, policy: &Policy, door: Door, answers: &[Answer], took: Micros) {
+        let policy = self.policy(&policy.name);
+        let tally = policy.by(door);
         for answer in answers {
             let (outcome, source, reason, fallback) = match answer {
                 Ok(decision) => {
@@ -65,7 +72,7 @@ impl Tally {
                     None => continue,
                 },
             };
-            tally.0[outcome as usize][source as usize][reason as usize].add(1);
+            tally[outcome as usize][source as usize][reason as usize].add(1);
             self.durations[source as usize].observe(took, 1);
             if source == Source::Prefilter {
                 self.prefilter_denials.add(1);
@@ -133,20 +140,28 @@ impl Tally {
 }
 
 impl PolicyTally {
+    fn by(&self, door: Door) -> &DoorTally {
+        self.0[door as usize].get_or_init(Box::default)
+    }
+
     /// All nonzero counts, and zeros for the series that every policy eventually has.
-    pub fn series(&self) -> Vec<(Outcome, Source, Reason, u64)> {
+    pub fn series(&self) -> Vec<(Series, u64)> {
         let usual = [
             (Outcome::Allowed, Source::Store, Reason::Ok),
             (Outcome::Denied, Source::Store, Reason::OverLimit),
             (Outcome::Denied, Source::Prefilter, Reason::OverLimit),
         ];
         let mut series = Vec::new();
-        for outcome in Outcome::ALL {
-            for source in Source::ALL {
-                for reason in Reason::ALL {
-                    let count = self.0[outcome as usize][source as usize][reason as usize].total();
-                    if count > 0 || usual.contains(&(outcome, source, reason)) {
-                        series.push((outcome, source, reason, count));
+        self.by(Door::Http);
+        for door in Door::ALL {
+            let Some(counts) = self.0[door as usize].get() else { continue };
+            for (outcome, counts) in Outcome::ALL.into_iter().zip(&**counts) {
+                for (source, counts) in Source::ALL.into_iter().zip(counts) {
+                    for (reason, count) in Reason::ALL.into_iter().zip(counts) {
+                        let is_usual = door == Door::Http && usual.contains(&(outcome, source, reason));
+                        if count.total() > 0 || is_usual {
+                            series.push(((outcome, source, reason, door), count.total()));
+                        }
                     }
                 }
             }

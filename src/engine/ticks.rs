@@ -33,6 +33,6 @@ impl Engine {
                 only(answers)
             }
         };
-        Ok((self.finish(subject, answer, now)?, ticks))
+        Ok((self.finish(&resolved, answer, now)?, ticks))
     }
 }

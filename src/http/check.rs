@@ -11,7 +11,7 @@ use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::{explain, parse, query};
 use super::shed::{LIGHT, Load};
-use crate::engine::Check;
+use crate::engine::{Check, Door};
 
 /// The largest body of any other call, bytes.
 const MAX_BYTES: usize = 64 * 1024;
@@ -99,7 +99,7 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
 pub(super) async fn refund(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let ((policy, key, given), ()) = read(&node, &head, body, explain::refund, query::none).await?;
-    let refunded = node.engine.refund(&policy, &key, given).await.map_err(|error| node.refused(&error))?;
+    let refunded = node.engine.refund(&policy, &key, given, Door::Http).await.map_err(|error| node.refused(&error))?;
     Ok(answer::refunded(&key, &refunded))
 }
 

@@ -171,7 +171,7 @@ fn denial_in_request_can_be_sampled_with_unique_attributes() {
 
 fn counted(node: &Node, [policy, outcome, source, reason]: [&str; 4]) -> u64 {
     let series = format!(
-        "tollgate_checks_total{{policy=\"{policy}\",outcome=\"{outcome}\",source=\"{source}\",reason=\"{reason}\"}}"
+        "tollgate_checks_total{{policy=\"{policy}\",outcome=\"{outcome}\",source=\"{source}\",reason=\"{reason}\",door=\"http\"}}"
     );
     sum(node, &series)
 }

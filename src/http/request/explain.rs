@@ -13,7 +13,7 @@ use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, ch
 use super::members::Members;
 use super::quotas;
 use super::raw::{array, document, each_member, integer, kind, string};
-use crate::engine::{Check, Meta, Refund};
+use crate::engine::{Check, Door, Meta, Refund};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
 
@@ -128,7 +128,7 @@ fn read_check(value: &RawValue, at: &str, violations: Violations) -> Result<Chec
     let quotas = members.take("quotas", quotas::written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
-    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, id, quotas })
+    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, id, quotas, door: Door::Http })
 }
 
 fn key(value: &RawValue) -> Result<String, String> {

@@ -7,7 +7,7 @@ use percent_encoding::percent_decode;
 
 use super::fields::{DEFAULT_POLICY, check_key};
 use super::members::Members;
-use crate::engine::Check;
+use crate::engine::{Check, Door};
 use crate::http::problem::{Violation, Violations};
 
 /// The status of a denial: `?deny_status=`, else 200.
@@ -34,7 +34,15 @@ pub(in crate::http) fn usage(query: Option<&str>) -> Result<Check, Violations> {
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
     let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    parameters.finish(Check { policy, key: key.unwrap_or_default(), cost: 0, meta: None, id: None, quotas: None })
+    parameters.finish(Check {
+        policy,
+        key: key.unwrap_or_default(),
+        cost: 0,
+        meta: None,
+        id: None,
+        quotas: None,
+        door: Door::Http,
+    })
 }
 
 impl<'a> Members<'a, Cow<'a, str>> {
