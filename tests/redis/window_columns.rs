@@ -145,6 +145,28 @@ fn hold_alike(history: impl FnOnce() -> Result<(), TestCaseError>) {
     }
 }
 
+/// Narrow sums cannot hold all charges of a higher limit. A refund does not lower what counts below
+/// the rest of them.
+#[tokio::test]
+async fn refund_after_limit_falls_below_2_32_frees_no_more_than_it_refunds() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let (key, memory) = (unique("refund"), Timed::new(10));
+    let high = subject(policy(&[(1 << 33, SECOND)]), &key);
+    let low = Subject { policy: policy(&[((1 << 32) - 2, SECOND)]).into(), ..high.clone() };
+    for (subject, work) in [
+        (&high, Work::Take([7_000_000_000].into_iter().collect())),
+        (&low, Work::Refund(1_000_000_000)),
+        (&low, Work::Take([1].into_iter().collect())),
+        (&low, Work::Refund(2_000_000_000)),
+        (&low, Work::Take([1].into_iter().collect())),
+        (&low, Work::Refund(500)),
+    ] {
+        let expected = memory.at(START).run(subject, &work, &[]).unwrap();
+        assert_eq!(redis.at(START).run(subject, work.clone(), &[]).await.unwrap(), expected, "{work:?}");
+    }
+}
+
 /// Eight quotas, the maximum, with sums that wrap: the store decides as the embedded store does.
 #[test]
 fn eight_quotas_match_embedded_store() {
