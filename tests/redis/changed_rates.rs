@@ -141,6 +141,24 @@ async fn several_rates_carry_over_in_order() {
     assert_eq!(both.left(&[&minute, &day], START).await, [60, 40]);
 }
 
+/// Several quotas may have one rate. Each keeps the debt that it took over.
+#[tokio::test]
+async fn quotas_of_one_rate_keep_their_own_debts() {
+    let both = Both::new("equal").await;
+    let [fast, slow] = [bucket(30, 14, 10 * SECOND), bucket(13, 4, HOUR)];
+    let [wide, narrow] = [bucket(60, 16, 60 * SECOND), bucket(14, 960, HOUR)];
+    both.check(&[&fast, &slow], 2, START).await;
+    // The debts differ from here on: each is converted from another rate.
+    let now = START + SECOND / 7;
+    assert_eq!(both.left(&[&wide, &narrow], now).await, [58, 12]);
+    for step in 0..4 {
+        both.check(&[&wide, &narrow], 1, now + step * SECOND / 3).await;
+    }
+    both.check(&[&narrow], 1, now + 2 * SECOND).await;
+    both.check(&[&narrow, &wide], 1, now + 3 * SECOND).await;
+    both.check(&[&wide, &narrow], 1, now + 4 * SECOND).await;
+}
+
 /// Other versions read the same bytes while rates agree.
 #[tokio::test]
 async fn unchanged_rates_keep_their_bytes() {

@@ -102,13 +102,9 @@ impl Held {
     }
 }
 
-/// Removes the debts of other rates that carry over to quotas without a state. `missing` has a bit
-/// for each of these. Returns each debt with the place of its quota.
-pub(super) fn carry_over(
-    held: &mut SmallVec<[Held; 1]>,
-    quotas: &[Quota],
-    missing: u8,
-) -> SmallVec<[(usize, Held); 0]> {
+/// Finds the debts of other rates that carry over to quotas without a state. `missing` has a bit
+/// for each of these. Returns the places of both, the last debt first.
+pub(super) fn carry_over(held: &[Held], quotas: &[Quota], missing: u8) -> SmallVec<[(usize, usize); 3]> {
     if missing == 0 || !held.iter().any(Held::is_bucket) {
         return SmallVec::new();
     }
@@ -121,9 +117,8 @@ pub(super) fn carry_over(
         _ => None,
     });
     let mut found = matched(without.collect::<Places>(), debts.collect());
-    // From the end on, so that the other places stay valid.
     found.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
-    found.into_iter().map(|(quota, place)| (quota, held.swap_remove(place))).collect()
+    found
 }
 
 #[cfg(test)]

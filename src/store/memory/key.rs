@@ -243,12 +243,14 @@ impl KeyState {
             })
         };
         let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
-        let lent = carry_over(&mut self.held, quotas, missing);
-        lent.iter().for_each(|(quota, held)| states[*quota] = held.carried(&quotas[*quota], now));
+        let lent = carry_over(&self.held, quotas, missing);
+        lent.iter()
+            .for_each(|(quota, held)| states[*quota] = self.held[*held].carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
-        let unchanged = lent.into_iter().filter(|(quota, _)| states[*quota].is_carried());
-        self.held.extend(unchanged.map(|(_, held)| held));
+        for (_, held) in lent.into_iter().filter(|(quota, _)| !states[*quota].is_carried()) {
+            self.held.remove(held);
+        }
         self.store(quotas, states);
         Taken { ruling, at: now, tentative }
     }
@@ -265,17 +267,19 @@ impl KeyState {
         Taken { ruling, at: now, tentative }
     }
 
-    /// Stores the states that differ from new ones, and paid buckets beside others that owe.
+    /// Stores the states that differ from new ones, and paid buckets beside others that owe. As in
+    /// Redis they precede the others, since quotas of one rate take their states in order.
     fn store(&mut self, quotas: &[Quota], states: States) {
         let owes = self.held.iter().any(Held::is_bucket) || states.iter().any(|state| !state.is_new());
         let held = |(quota, state): (&Quota, State)| Held { counter: Counter::of(quota), state };
-        self.held.extend(quotas.iter().zip(states).map(held).filter(|held| held.is_kept(owes)));
+        let own = quotas.iter().zip(states).map(held).filter(|held| held.is_kept(owes));
+        self.held.insert_many(0, own);
     }
 
     fn remove(&mut self, quota: &Quota) -> Option<State> {
         let counter = Counter::of(quota);
         let at = self.held.iter().position(|held| held.counter == counter);
-        at.map(|at| self.held.swap_remove(at).state)
+        at.map(|at| self.held.remove(at).state)
     }
 }
 

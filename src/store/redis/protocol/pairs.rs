@@ -24,11 +24,7 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
         [Value::BulkString(bytes)] => Pair::read(bytes, policy.quotas.len())?,
         _ => return None,
     };
-    let place = |quota: &Quota| {
-        let kind = pair_kind(quota);
-        pairs.iter().position(|pair| pair.kind == kind)
-    };
-    let places: Own = policy.quotas.iter().map(place).collect();
+    let places = own_places(policy, &pairs);
     let state = |(quota, place): (&Quota, &Option<usize>)| match place.and_then(|place| pairs.get(place)) {
         Some(pair) => pair.state(quota),
         None => State::new(quota),
@@ -42,6 +38,16 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
 
 /// The place of each quota's pair.
 type Own = SmallVec<[Option<usize>; 3]>;
+
+/// Quotas of one rate have a pair each, in their order.
+fn own_places(policy: &Policy, pairs: &[Pair<'_>]) -> Own {
+    let mut places = Own::new();
+    for kind in policy.quotas.iter().map(pair_kind) {
+        let is_own = |(place, pair): (usize, &Pair<'_>)| pair.kind == kind && !places.contains(&Some(place));
+        places.push(pairs.iter().enumerate().position(is_own));
+    }
+    places
+}
 
 /// Converts debts of other rates, as `bucket_pairs.lua` does.
 fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {

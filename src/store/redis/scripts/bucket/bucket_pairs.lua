@@ -55,10 +55,7 @@
       end
     end
     for q, kind in ipairs(kinds) do
-      local own = column_of(columns, kind[1], kind[2])
-      if own then
-        found[q], own.taken = {own.first, own.second, own.tail}, true
-      end
+      found[q] = take_column(columns, kind[1], kind[2])
     end
     for q, kind in ipairs(kinds) do
       local quota = {q = q, a = kind[1], b = kind[2]}

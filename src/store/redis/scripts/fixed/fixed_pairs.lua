@@ -3,8 +3,7 @@
   local function pairs_of(columns, kinds)
     local found = {}
     for q, kind in ipairs(kinds) do
-      local own = column_of(columns, kind[1], kind[2])
-      found[q] = own and {own.first, own.second, own.tail} or {0, 0, ''}
+      found[q] = take_column(columns, kind[1], kind[2]) or {0, 0, ''}
     end
     return found
   end

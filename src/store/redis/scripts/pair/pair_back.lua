@@ -13,15 +13,14 @@ end
 
 -- For each quota: its numbers, pair and tail; the remaining units, and the base of a charge.
 local number_of, first, second, tail = {}, {}, {}, {}
-local left, from, counted, ours = {}, {}, {}, {}
+local left, from, counted = {}, {}, {}
 local quotas, ends = 0, nil
 ends, at = read_at('<d', numbers, at)
 while at < ends do
   local a, b, c, d, e, f
   a, b, c, d, e, f, at = read_at('<dddddd', numbers, at)
   local q = quotas + 1
-  number_of[q], ours[pack('>I8I8', a, b)] = {a, b, c, d, e, f}, true
-  quotas = q
+  number_of[q], quotas = {a, b, c, d, e, f}, q
 end
 for q, pair in ipairs(general.pairs_of(columns or {}, number_of)) do
   local a, b, c, d, e, f = unpack(number_of[q])
@@ -34,7 +33,7 @@ local changed = false
 
 -- Writes the present state and returns it.
 local function write_pairs()
-  local others, heads, rests, tails, lives = general.others(columns, ours, quotas)
+  local others, heads, rests, tails, lives = general.others(columns, 1, quotas)
   local own_heads, own_rests = {}, {}
   for q = 1, quotas do
     local a, b, _, d, e, f = unpack(number_of[q])

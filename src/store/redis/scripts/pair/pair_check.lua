@@ -146,11 +146,8 @@ for _ = 1, checks do
         local others, pairs_there, rests, tails, ends = 0, '', '', '', 0
         if columns or count > QUOTAS then
           general = general or pairs_of_key()
-          local ours = {}
-          -- each
-          ours[pack('>I8I8', a_q, b_q)] = true
-          -- end each
-          others, pairs_there, rests, tails, ends = general.others(columns or general.columns_of(state) or {}, ours, QUOTAS)
+          local from = columns and 1 or QUOTAS + 1
+          others, pairs_there, rests, tails, ends = general.others(columns or general.columns_of(state) or {}, from, QUOTAS)
         end
         lives = math.max(lives + (state and spare(lives) or 0), ends)
         local whole = pack('>I8B', math.min(lives + EDGE, EXACT), QUOTAS + others) .. heads .. pairs_there .. pack(RESTS

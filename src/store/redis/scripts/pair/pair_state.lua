@@ -37,8 +37,8 @@ local HEADER, COLUMN = 9, 34
 --   columns_of(state)     Returns the columns of a String.
 --   pairs_of(columns, kinds)
 --                         Returns the pair and the tail of each quota, given {a, b}.
---   others(columns, ours, own)
---                         Returns the columns that belong to no quota.
+--   others(columns, from, own)
+--                         Returns the columns from place `from` on that belong to no quota.
 local function pairs_of_key()
   -- The most columns of one String: those of a policy, and some former ones.
   local MOST = 32
@@ -70,22 +70,23 @@ local function pairs_of_key()
     end
   end
 
-  -- The column of these numbers; nil without one.
-  local function column_of(columns, a, b)
+  -- Takes the first column of these numbers that no quota has taken; nil without one.
+  local function take_column(columns, a, b)
     for _, column in ipairs(columns) do
-      if column.a == a and column.b == b then
-        return column
+      if column.a == a and column.b == b and not column.taken then
+        column.taken = true
+        return {column.first, column.second, column.tail}
       end
     end
   end
 
-  -- The counting columns of other quotas: their number, their parts, and the latest end. `taken`
-  -- columns belong to a quota though their kind differs.
-  local function others(columns, ours, own)
+  -- The counting columns of other quotas: their number, their parts, and the latest end. A quota
+  -- has each column before `from`, and each `taken` one.
+  local function others(columns, from, own)
     local count, heads, rests, tails, ends = 0, {}, {}, {}, 0
-    for _, column in ipairs(columns) do
-      local is_other = not ours[column.kind] and not column.taken
-      local till = is_other and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
+    for place = from, #columns do
+      local column = columns[place]
+      local till = not column.taken and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
       if till >= now and own + count < MOST then
         count, ends = count + 1, math.max(ends, till)
         heads[count] = struct.pack('>I8I8', column.first, column.second)
