@@ -127,7 +127,7 @@ fn sliding_counters_match_naive_model() {
 
 #[test]
 fn calendar_windows_match_naive_model() {
-    runner(1000).run(&histories(calendar_policies(), 80), equals_its_model).unwrap();
+    runner(500).run(&histories(calendar_policies(), 80), equals_its_model).unwrap();
 }
 
 #[test]

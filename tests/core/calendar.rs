@@ -156,13 +156,15 @@ fn calendar_windows_match_wall_clock_search() {
         .unwrap();
 }
 
+/// Twenty years of each zone. Zones that follow each other in the list have other years.
 #[test]
 fn calendar_windows_are_contiguous_in_every_zone() {
-    for zone in zones() {
+    const YEARS: u64 = 20 * 366 * 24 * 3_600_000_000;
+    for (number, zone) in (0..).zip(zones()) {
         let calendar = Calendar::new(Unit::Day, &zone).unwrap();
-        let mut window = calendar.window(0);
+        let mut window = calendar.window(number % 3 * YEARS);
         let mut days = 0;
-        while days < 60 * 366 {
+        while days < 20 * 366 {
             let next = calendar.window(window.end);
             assert_eq!(next.start, window.end, "{zone}");
             assert_eq!(calendar.window(window.end - 1), window, "{zone}");

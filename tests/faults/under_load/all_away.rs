@@ -2,7 +2,7 @@
 
 use std::thread::sleep;
 
-use super::{A_WHILE, TIMEOUT, lasts};
+use super::{TIMEOUT, a_while, lasts};
 use crate::support::chaos::{self, Service, key_in, now_ms, slot_in};
 use crate::support::cluster::Cluster;
 use crate::support::wait_until;
@@ -13,7 +13,7 @@ fn cluster_recovers_from_death_of_all_nodes() {
     let primaries = [0, 1, 2].map(|shard| cluster.owner(slot_in(shard)));
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
     let rows = service.under("kill -9 of all nodes, back after 10 s", None, || {
-        sleep(A_WHILE);
+        sleep(a_while());
         kill_all(&cluster, primaries);
         sleep(lasts(10_000));
         Some(returned(&cluster, primaries))
@@ -30,7 +30,7 @@ fn nodes_start_while_whole_cluster_is_down() {
     kill_all(&cluster, primaries);
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
     let rows = service.under("all nodes down at the start", None, || {
-        sleep(A_WHILE);
+        sleep(a_while());
         Some(returned(&cluster, primaries))
     });
     for row in rows {
@@ -63,6 +63,6 @@ fn returned(cluster: &Cluster, primaries: [u16; 3]) -> u64 {
         }
         now_ms()
     });
-    sleep(A_WHILE);
+    sleep(a_while());
     back
 }

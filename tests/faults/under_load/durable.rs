@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::{A_WHILE, TIMEOUT, attempts, tell};
+use super::{TIMEOUT, a_while, attempts, tell};
 use crate::support::chaos::{self, CLIENTS, DURABLE, Row, Service, now_ms, slot_in};
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
@@ -73,7 +73,7 @@ fn kill_behind_a_lagging_replica(what: &str) -> ([Row; 2], Lag) {
     let mut service = Service::start_in(&cluster.seeds(), TIMEOUT, DURABLE);
     let mut lag = Lag { ms: 0, allowed: 0 };
     let rows = service.under_watch(what, Some(0), |watch| {
-        sleep(A_WHILE);
+        sleep(a_while());
         // A password that the primary does not expect prevents a reconnect.
         tell(&cluster, replica, "CONFIG SET masterauth wrong");
         let (cut, before) = (now_ms(), watch.allowed(0)[1]);
@@ -99,7 +99,7 @@ fn kill_behind_a_lagging_replica(what: &str) -> ([Row; 2], Lag) {
             info.contains("state=online")
         });
         let back = now_ms();
-        sleep(A_WHILE);
+        sleep(a_while());
         Some(back)
     });
     (rows, lag)
@@ -110,11 +110,11 @@ fn kill_and_start_at_once(what: &str) -> [Row; 2] {
     let victim = cluster.owner(slot_in(0)).to_string();
     let mut service = Service::start_in(&cluster.seeds(), TIMEOUT, DURABLE);
     service.under(what, Some(0), || {
-        sleep(A_WHILE);
+        sleep(a_while());
         cluster.run(&["kill", &victim]);
         cluster.run(&["start", &victim]);
         writable(&cluster);
-        sleep(A_WHILE);
+        sleep(a_while());
         None
     })
 }

@@ -38,7 +38,10 @@ mod overload;
 /// `store.timeout`, unless a row gives a reason for another.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-const A_WHILE: Duration = Duration::from_millis(1500);
+/// Load before and after a fault.
+fn a_while() -> Duration {
+    Duration::from_millis(if chaos::strict() { 1500 } else { 700 })
+}
 
 /// `store.timeout` for tests without fallback decisions: they do not measure the speed of a busy
 /// machine.
@@ -66,9 +69,9 @@ fn lasts(ms: u64) -> Duration {
 }
 
 fn during(fault: impl FnOnce()) {
-    sleep(A_WHILE);
+    sleep(a_while());
     fault();
-    sleep(A_WHILE);
+    sleep(a_while());
 }
 
 fn tell(cluster: &Cluster, number: u16, command: &str) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{A_WHILE, attempts, during, lasts, needs_no_fallback, patient};
+use super::{a_while, attempts, during, lasts, needs_no_fallback, patient};
 use crate::support::chaos::{self, Service, key_in, slot_in};
 use crate::support::cluster::Cluster;
 use crate::support::http::{self, Connection};
@@ -205,7 +205,7 @@ fn is_decided_half_way(cluster: &Cluster) -> bool {
 
     while migrate(cluster, slot, from, to, 100) > 0 {}
     settle(cluster, slot, [to, from]);
-    sleep(A_WHILE);
+    sleep(a_while());
     // After the move the policies allow nothing more.
     let mut connection = Connection::open(&nodes[1].address).unwrap();
     for (policy, (.., limit)) in POLICIES.iter().enumerate() {

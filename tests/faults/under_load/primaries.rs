@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{A_WHILE, TIMEOUT, lasts};
+use super::{TIMEOUT, a_while, lasts};
 use crate::support::chaos::{self, Service, now_ms, slot_in};
 use crate::support::cluster::Cluster;
 use crate::support::{http, wait_until};
@@ -15,7 +15,7 @@ fn killed_primary_recovers() {
     let replica = cluster.replica_of(victim);
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
     let rows = service.under("kill -9 of a primary", Some(0), || {
-        sleep(A_WHILE);
+        sleep(a_while());
         cluster.run(&["kill", &victim.to_string()]);
         Some(promoted(&cluster, replica))
     });
@@ -32,7 +32,7 @@ fn frozen_primary_recovers() {
     let mut service = Service::start(&cluster.seeds(), TIMEOUT);
     let address = service.nodes[0].address.clone();
     let rows = service.under("SIGSTOP of a primary for 10 s", Some(1), || {
-        sleep(A_WHILE);
+        sleep(a_while());
         let frozen = now_ms();
         cluster.run(&["freeze", &victim.to_string()]);
         wait_until("health tells of the frozen one, and of no other", || {
@@ -44,7 +44,7 @@ fn frozen_primary_recovers() {
         let back = promoted(&cluster, replica);
         sleep((Duration::from_millis(frozen) + lasts(10_000)).saturating_sub(Duration::from_millis(now_ms())));
         cluster.run(&["thaw", &victim.to_string()]);
-        sleep(A_WHILE);
+        sleep(a_while());
         Some(back)
     });
     for row in rows {
@@ -56,6 +56,6 @@ fn frozen_primary_recovers() {
 fn promoted(cluster: &Cluster, replica: u16) -> u64 {
     wait_until("the replica has taken over", || cluster.is_primary(replica));
     let promoted = now_ms();
-    sleep(A_WHILE);
+    sleep(a_while());
     promoted
 }

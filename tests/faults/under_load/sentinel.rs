@@ -2,7 +2,7 @@
 
 use std::thread::sleep;
 
-use super::{A_WHILE, TIMEOUT, lasts};
+use super::{TIMEOUT, a_while, lasts};
 use crate::support::chaos::{self, DURABLE, MODES, Mode, Row, Service, now_ms};
 use crate::support::redis::Server;
 use crate::support::sentinel::Watched;
@@ -24,9 +24,9 @@ fn rows_on(
 ) -> [Row; 2] {
     let mut service = Service::start_on(&watched.store(), TIMEOUT, modes);
     let rows = service.under(&format!("Sentinel: {what}"), None, || {
-        sleep(A_WHILE);
+        sleep(a_while());
         let back = fault(&mut watched);
-        sleep(A_WHILE);
+        sleep(a_while());
         back
     });
     assert!(watched.epoch() <= 1, "the machine is so busy that a second failover spoils the row");
@@ -114,7 +114,7 @@ fn stale_sentinel_changes_nothing() {
         let former = killed.port;
         killed.end();
         let back = promoted("kill -9, one sentinel frozen", watched, former);
-        sleep(A_WHILE);
+        sleep(a_while());
         watched.sentinels[2].thaw();
         sleep(lasts(5000));
         Some(back)
