@@ -11,6 +11,7 @@ mod auth;
 mod changed_rates;
 mod clocks;
 mod corrupt_keys;
+mod drain;
 mod explain;
 mod inline_quotas;
 mod keys;
