@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::client::Node;
 use super::print;
 use crate::config::visible;
-use crate::engine::Over;
+use crate::limit::drain::Over;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

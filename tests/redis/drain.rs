@@ -1,12 +1,10 @@
 //! Charges that always count, on Redis and on the embedded store.
 
-use std::sync::Arc;
-
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, Over, Subject, Work};
+use tollgate::store::{Done, Subject, Work};
 
 use crate::support::redis::shared;
 use crate::support::steps::{START, bucket, counters, logs, policy, policy_of, quota, subject};

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::tally::{Denials, Keys, MINUTE, Minute, Peaks};
 use crate::clock::Clock;
 use crate::config::DEFAULT_MAX_KEYS;
+use crate::limit::drain::Over;
 use crate::limit::key::Fingerprinter;
 use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::time::Micros;
-use crate::store::{Done, MemoryStore, Over, Subject, Work};
+use crate::store::{Done, MemoryStore, Subject, Work};
 
 /// With fewer keys than this, a sweep of expired keys is not worthwhile.
 const FEW: usize = 65_536;
