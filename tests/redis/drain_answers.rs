@@ -144,7 +144,7 @@ fn drain_that_charges_nothing_leaves_no_record() {
 fn batch_keeps_drains_in_order() {
     on_memory_and_redis(POLICIES, |node| {
         let key = &*unique("drain");
-        let one = |cost: u64, over: &str| json!({"policy": "tokens", "key": "b", "cost": cost, "over": over});
+        let one = |cost: u64, over: &str| json!({"policy": "tokens", "key": key, "cost": cost, "over": over});
         let checks = [one(600, "deny"), one(600, "drain"), one(1, "deny"), one(0, "drain"), one(300, "drain")];
         let results = node.post("/v1/check/batch", &json!({"checks": checks})).json()["results"].clone();
         let told: Vec<_> =
