@@ -22,9 +22,12 @@ if not columns and how ~= 'reset' then
   return {now, ''}
 end
 for q = 1, columns and quotas or 0 do
-  -- Sums of the policy's width may not hold all that counts, so a refund keeps the width.
-  kinds[q] = window.held_as(columns, kinds[q])
-  columns[kinds[q]] = window.seen_from(columns[kinds[q]], bucket[q])
+  -- Counts of a former limit may be too large for sums of this width.
+  local other = window.other_width(kinds[q])
+  if columns[other] and not columns[kinds[q]] then
+    kinds[q] = other
+  end
+  columns[kinds[q]] = window.own_column(columns, kinds[q], bucket[q])
 end
 
 local state_keys = {state_key}

@@ -172,22 +172,20 @@ local function windows()
     return buckets
   end
 
-  -- The kind of the column that holds the counts of a kind, possibly in sums of the other width.
-  local function held_as(columns, kind)
-    local other = kind % 2 == 0 and kind + 1 or kind - 1
-    return not columns[kind] and columns[other] and other or kind
+  -- The kind of the same window with sums of the other width.
+  local function other_width(kind)
+    return kind % 2 == 0 and kind + 1 or kind - 1
   end
 
   -- The column of a kind as seen in a bucket. Without one it takes over the counts of sums with the
   -- other width.
   local function own_column(columns, kind, bucket)
-    local held = held_as(columns, kind)
-    local column = seen_from(columns[held], bucket)
-    if held ~= kind and column then
-      column = column_of(kind, narrowed(kind, buckets_of(column)))
-      columns[kind], columns[held] = column, nil
+    local other = other_width(kind)
+    local former = not columns[kind] and seen_from(columns[other], bucket)
+    if former then
+      columns[kind], columns[other] = column_of(kind, narrowed(kind, buckets_of(former))), nil
     end
-    return column
+    return seen_from(columns[kind], bucket)
   end
 
   -- The count in a bucket: its own, that of the 64 buckets before it, and that of later ones. Each
@@ -288,8 +286,8 @@ local function windows()
 
   return {
     bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
-    columns_of = columns_of, counted_at = counted_at, filled = filled, held_as = held_as, own_column = own_column,
-    seen_from = seen_from, terms = terms, write = write,
+    columns_of = columns_of, counted_at = counted_at, filled = filled, other_width = other_width,
+    own_column = own_column, terms = terms, write = write,
   }
 end
 
