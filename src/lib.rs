@@ -110,6 +110,8 @@ pub mod reload;
 
 pub mod http;
 
+pub mod gateway;
+
 pub mod serve;
 
 pub mod cli;

@@ -146,6 +146,17 @@ impl Load {
         refusal
     }
 
+    /// Counts a call until the return value drops. `None`: too many are in flight.
+    pub fn begin_call(&self) -> Option<impl Sized + use<'_>> {
+        // Counting first keeps two calls from sharing the last place.
+        if self.0.calls.fetch_add(1, Ordering::Relaxed) >= self.0.max_calls {
+            self.0.calls.fetch_sub(1, Ordering::Relaxed);
+            self.count_shed();
+            return None;
+        }
+        Some(guard(&self.0.calls, |calls| _ = calls.fetch_sub(1, Ordering::Relaxed)))
+    }
+
     /// Counts a call with this `path` until the return value drops. `None`: too many are in flight.
     pub(super) fn admit(&self, path: &str, body: &impl Body) -> Option<Admitted<'_>> {
         let counted = is_counted(path);

@@ -18,10 +18,13 @@ const MAX_SHOWN: usize = 5;
 pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     let (policies, kind) = (node.engine.policies(), node.engine.health().kind);
     let scheme = if node.reloader.tls().is_some() { "https" } else { "http" };
+    let redis = if node.reloader.tls().is_some() { "rediss" } else { "redis" };
+    let resp = listeners.resp.as_ref().map(|resp| url(redis, resp));
     let url = |listener| url(scheme, listener);
     let checks = url(&listeners.checks);
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
     lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
+    lines.extend(resp.map(|resp| format!("  RESP       {resp}")));
     lines.push(match kind {
         "embedded" => {
             let most = node.engine.max_keys();

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use super::explain::{self, Item};
 use super::fields::{DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, meta};
 use super::quotas;
-use crate::engine::{Check, Door, QuotaSpec};
+use crate::engine::{Check, Door, OwnQuotas, QuotaSpec};
 use crate::http::problem::Problem;
 use crate::limit::quota::MAX_UNITS;
 
@@ -98,7 +98,7 @@ impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
         let Members { policy, key, cost, meta: who, id, quotas } = members;
         let (policy, key, id) = (policy.into_owned(), key.into_owned(), id.map(Into::into));
-        Self { policy, key, cost, meta: meta(&who), id, quotas, door: Door::Http }
+        Self { policy, key, cost, meta: meta(&who), id, quotas: quotas.map(OwnQuotas::Written), door: Door::Http }
     }
 }
 
