@@ -92,6 +92,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Limits",
             "config::Running",
             "config::THROTTLE",
+            "telemetry::traces",
             "engine",
             "reload",
             "http::Caller",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::fault::Faults;
 use super::listen::is_beyond_loopback;
 use super::resolve::default_request_timeout;
+use super::resp::THROTTLE;
 use super::settings::root;
 use super::{Config, Limits, Policies, ServerTls};
 use crate::access::Access;
@@ -41,8 +42,15 @@ impl Running {
     #[must_use]
     pub fn reloaded(&self, config: Config, restart_needed: &[&str]) -> Self {
         let waits = |setting| restart_needed.contains(&setting);
+        let mut policies = config.policies;
+        if waits(root::RESP.name)
+            && let Some(throttle) = self.policies.by_name.get(THROTTLE)
+        {
+            // The door stays open until the restart, and its commands need their policy.
+            policies.by_name.entry(THROTTLE.to_owned()).or_insert_with(|| throttle.clone());
+        }
         Self {
-            policies: Arc::new(config.policies),
+            policies: Arc::new(policies),
             access: if waits(root::AUTH.name) { self.access.clone() } else { config.access },
             tls: match config.tls {
                 Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),

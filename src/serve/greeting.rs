@@ -48,12 +48,15 @@ fn summary(policy: &Policy) -> String {
     format!("{}: {} ({}{shadow})", policy.name, quotas.join(", "), policy.algorithm.name())
 }
 
-/// A command for a shell. It uses the policy that denies soonest; shadow policies are the last
-/// choice. The key suits any type. A required token comes from the variable that the commands read
+/// A command for a shell. It uses the policy that denies soonest; policies with inline quotas and
+/// shadow policies are the last choices. The key suits any type. A required token comes from the variable that the commands read
 /// as well.
 fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
-    let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
+    let policy = policies
+        .by_name
+        .values()
+        .min_by_key(|policy| (policy.options.shadow, policy.options.inline, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
     let token = if with_token { r#" -H "Authorization: Bearer $TOLLGATE_TOKEN""# } else { "" };
     Some(format!(

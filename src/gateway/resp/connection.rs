@@ -2,9 +2,11 @@
 
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use smallvec::{SmallVec, smallvec};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::yield_now;
@@ -15,7 +17,8 @@ use super::decode::MAX_COMMAND;
 use super::session::Session;
 use super::turn::Turn;
 use crate::config::Limits;
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, Check, Engine};
+use crate::telemetry::traces::{self, Tracing};
 
 /// Bytes that the node reads at once. It is also what an idle connection keeps at most.
 const CHUNK: usize = 16 * 1024;
@@ -60,7 +63,7 @@ where
             continue;
         }
         let is_last = turn.is_last;
-        answer(&session.service, turn, &mut output).await;
+        answer(&session, turn, &mut output).await;
         client.write(&output).await?;
         client.passed = 0;
         output.clear();
@@ -76,22 +79,41 @@ where
 }
 
 /// Decides a turn and writes its answers.
-async fn answer(service: &Service, turn: Turn, out: &mut Vec<u8>) {
+async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
+    let service = &session.service;
     if turn.checks.is_empty() {
         return turn.write(None, out);
     }
     let Some(_in_flight) = service.load.begin_call() else { return turn.write(None, out) };
-    match &turn.checks[..] {
-        [check] => {
-            let answer = [service.engine.check(check).await];
-            turn.write(Some(&answer), out);
+    let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
+    let answers = match traced {
+        None => decide(&service.engine, &turn.checks).await,
+        Some(traced) => {
+            let answers = Box::pin(traced.within(decide(&service.engine, &turn.checks))).await;
+            traced.end_without_status();
+            answers
         }
-        _ => {
-            // The box keeps the task of a connection small.
-            let answers: Vec<Answer> = Box::pin(Engine::check_batch(&service.engine, &turn.checks)).await;
-            turn.write(Some(&answers), out);
-        }
+    };
+    turn.write(Some(&answers), out);
+}
+
+async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
+    match checks {
+        [check] => smallvec![engine.check(check).await],
+        // The box keeps the task of a connection small.
+        _ => Box::pin(engine.check_batch(checks)).await.into(),
     }
+}
+
+fn begin_trace(tracing: &Arc<Tracing>, session: &Session, commands: usize) -> Option<traces::Request> {
+    tracing.begin(&traces::Incoming {
+        name: "RESP",
+        protocol: traces::Protocol::Resp { commands },
+        traceparent: None,
+        tracestate: None,
+        client: session.service.caller.address,
+        request_id: &format!("resp-{}", session.id),
+    })
 }
 
 fn shrink(buffer: &mut Vec<u8>) {

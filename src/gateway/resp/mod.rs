@@ -17,6 +17,7 @@ use crate::access::{Need, Reach, Refused};
 use crate::engine::Engine;
 use crate::http::{Caller, Load, Node, Refusals};
 use crate::reload::Reloader;
+use crate::telemetry::traces::Tracing;
 
 mod decode;
 
@@ -45,6 +46,7 @@ pub struct Service {
     reloader: Arc<Reloader>,
     load: Load,
     refusals: Refusals,
+    tracing: Option<Arc<Tracing>>,
     reach: Reach,
     caller: Caller,
 }
@@ -52,8 +54,8 @@ pub struct Service {
 impl Service {
     pub fn new(node: &Node, reach: Reach) -> Self {
         let (engine, reloader) = (node.engine.clone(), node.reloader.clone());
-        let (load, refusals) = (node.load.clone(), node.refusals.clone());
-        Self { engine, reloader, load, refusals, reach, caller: Caller::default() }
+        let (load, refusals, tracing) = (node.load.clone(), node.refusals.clone(), node.tracing.clone());
+        Self { engine, reloader, load, refusals, tracing, reach, caller: Caller::default() }
     }
 
     /// The service of one connection.

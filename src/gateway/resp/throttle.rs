@@ -10,16 +10,13 @@ use super::decode::Words;
 use super::reply::Replies;
 use crate::config::THROTTLE;
 use crate::engine::{Check, Decision, Door, OwnQuotas};
+use crate::limit::bucket::Terms;
 use crate::limit::decision::Wait;
 use crate::limit::quota::{MAX_UNITS, MAX_WINDOW, Quota, Rate};
 use crate::limit::time::{MICROS_PER_SECOND, seconds_up};
 
 /// The largest sum of burst and 1. A larger quantity can then never fit.
 const MAX_LIMIT: u64 = MAX_UNITS - 1;
-
-/// A rate without an exact debt is rounded to so many units in whole us: 1000 units round each to
-/// a ns, as redis-cell does.
-const PARTS: [u64; 2] = [1000, 1];
 
 /// The check for the words of a command.
 pub(super) fn check(words: &Words<'_>) -> Result<(Check, NonZeroU64), Refusal> {
@@ -49,26 +46,37 @@ pub(super) fn check(words: &Words<'_>) -> Result<(Check, NonZeroU64), Refusal> {
 /// The rate of `count` units in `period` seconds, for a bucket of `limit`.
 ///
 /// Some rates are too odd for a large bucket: its debt would have no exact number. Those become
-/// slower by less than a ns for each unit, or else by a larger part.
+/// slower by less than a ns for each unit, or else by less than a us.
 fn rate(count: i64, period: i64, limit: NonZeroU64) -> Result<Rate, Refusal> {
     if count == 0 || period == 0 {
         return Err(Refusal::Text("Cell error: Store error: Zero rates are not supported".into()));
     }
     let units = u64::try_from(count).ok().filter(|count| *count <= MAX_UNITS).and_then(NonZeroU64::new);
     let units = units.ok_or_else(|| range("count", 1, MAX_UNITS))?;
-    let longest = MAX_WINDOW / MICROS_PER_SECOND;
+    let longest = u64::MAX / MICROS_PER_SECOND;
     let period = u64::try_from(period).ok().filter(|period| *period <= longest);
-    let per = period.ok_or_else(|| range("period", 1, longest))? * MICROS_PER_SECOND;
-    let rounded = |parts: u64| {
-        let parts = NonZeroU64::new(parts)?;
-        let per = (u128::from(per) * u128::from(parts.get())).div_ceil(units.get().into());
-        u64::try_from(per).ok().filter(|per| *per <= MAX_WINDOW).map(|per| Rate { units: parts, per })
-    };
-    let exact = std::iter::once(Rate { units, per });
-    let mut rates = exact.chain(PARTS.into_iter().filter_map(rounded));
+    let exact = Rate { units, per: period.ok_or_else(|| range("period", 1, longest))? * MICROS_PER_SECOND };
+    let mut rates = [short(exact), rounded(exact, 1000), rounded(exact, 1)].into_iter().flatten();
     rates.find(|rate| Quota::bucket(String::new(), *rate, limit).is_some()).ok_or_else(|| {
-        Refusal::Text("Cell error: such a bucket takes more than 142 years to fill: use a smaller max_burst".into())
+        let text = "Cell error: a unit must refill within 366 days, and the bucket within 142 years: use a smaller \
+                    max_burst or period, or a larger count";
+        Refusal::Text(text.into())
     })
+}
+
+/// The same rate over a span that a rate may have, if there is one.
+fn short(rate: Rate) -> Option<Rate> {
+    let Terms { repaid, price } = Terms::of(rate);
+    let lowest = || Some(Rate { units: NonZeroU64::new(repaid)?, per: price });
+    if rate.per <= MAX_WINDOW { Some(rate) } else { lowest().filter(|rate| rate.per <= MAX_WINDOW) }
+}
+
+/// Nearly the same rate: so many units in whole us, rounded up. With 1000 units each refills in
+/// whole ns.
+fn rounded(rate: Rate, units: u64) -> Option<Rate> {
+    let per = (u128::from(rate.per) * u128::from(units)).div_ceil(rate.units.get().into());
+    let per = u64::try_from(per).ok().filter(|per| *per <= MAX_WINDOW)?;
+    Some(Rate { units: NonZeroU64::new(units)?, per })
 }
 
 fn usage() -> Refusal {
@@ -128,8 +136,7 @@ mod tests {
             ("cl.throttle k 15 30 0", zero),
             ("cl.throttle k -1 30 60", "Cell error: max_burst must be an integer from 0 to 999999999999998"),
             ("cl.throttle k 15 -30 60", "Cell error: count must be an integer from 1 to 1000000000000000"),
-            ("cl.throttle k 15 30 -60", "Cell error: period must be an integer from 1 to 31622400"),
-            ("cl.throttle k 15 30 31622401", "Cell error: period must be an integer from 1 to 31622400"),
+            ("cl.throttle k 15 30 -60", "Cell error: period must be an integer from 1 to 18446744073709"),
             ("cl.throttle k 15 30 60 -1", "Cell error: quantity must be an integer from 0 to 9223372036854775807"),
             ("cl.throttle  15 30 60", "ERR the key must have 1 to 1024 bytes, not 0"),
         ];
@@ -146,6 +153,8 @@ mod tests {
         assert_eq!(parts(of(999_983, 86_400, 52_000).unwrap()), (999_983, 86_400_000_000));
         // 86,401.4688... us for each unit.
         assert_eq!(parts(of(999_983, 86_400, 1_000_000).unwrap()), (1000, 86_401_469));
+        assert_eq!(parts(of(30, 100_000_000, 16).unwrap()), (3, 10_000_000_000_000));
         assert!(of(1, 31_622_400, 143).is_err());
+        assert!(of(1, 31_622_401, 1).is_err());
     }
 }

@@ -52,7 +52,7 @@ impl Turn {
                     }
                 }
                 Err(error) => {
-                    session.service.refusals.malformed(session.service.caller);
+                    session.service.refusals.malformed_resp(session.service.caller);
                     turn.text(session.version, |replies| replies.error(&format!("ERR Protocol error: {error}")));
                     turn.is_last = true;
                 }
