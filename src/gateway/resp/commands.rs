@@ -11,7 +11,7 @@ use super::{handshake, policy_check, throttle};
 use crate::engine::Check;
 use crate::limit::key::check_length;
 
-/// What a command leads to.
+/// The result of a command.
 pub(super) enum Outcome {
     /// It is answered.
     Answered,

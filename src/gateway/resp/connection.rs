@@ -37,7 +37,7 @@ struct Client<S> {
     limits: [u32; 2],
     /// Ticks since the last turn.
     passed: u32,
-    /// Tells that the node ends.
+    /// Changes when the node ends.
     end: watch::Receiver<()>,
     is_closing: bool,
 }
@@ -84,7 +84,7 @@ async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
     if turn.checks.is_empty() {
         return turn.write(None, out);
     }
-    let Some(_in_flight) = service.load.begin_call() else { return turn.write(None, out) };
+    let Some(_in_flight) = service.load.admit_call() else { return turn.write(None, out) };
     let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
     let answers = match traced {
         None => decide(&service.engine, &turn.checks).await,
@@ -129,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         let ticks_in =
             |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
         let mut ticks = interval(tick);
-        // During a decision nobody looks at the ticks, and those must not count at once afterwards.
+        // Ticks during a decision count as one afterwards.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
         let limits = [ticks_in(request).saturating_add(1), ticks_in(idle).saturating_add(1)];
@@ -151,7 +151,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
                 read = self.stream.read_buf(input) => return Ok(read? > 0),
                 _ = self.end.changed(), if !self.is_closing => {
                     self.is_closing = true;
-                    // The runtime reports the bytes that a new socket holds only after its next turn.
+                    // The runtime reports the bytes of a new socket only after its next turn.
                     yield_now().await;
                     if let Some(read) = self.stream.read_buf(input).now_or_never() {
                         return Ok(read? > 0);

@@ -21,14 +21,9 @@ const MAX_HEADER: usize = 32;
 /// A command and its arguments.
 pub(super) type Words<'a> = SmallVec<[Cow<'a, [u8]>; 8]>;
 
-/// The start of a client's bytes.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Decoded<'a> {
-    /// A command of this many bytes. An empty one gets no answer.
-    Command(Words<'a>, usize),
-    /// The command has not arrived as a whole.
-    Incomplete,
-}
+/// A command and its length in bytes, or none while it is incomplete. One without words gets no
+/// answer.
+pub(super) type Decoded<'a> = Option<(Words<'a>, usize)>;
 
 /// Bytes that are no RESP. The connection ends, since the next command cannot be found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,14 +53,14 @@ type Result<T> = std::result::Result<T, ProtocolError>;
 /// Decodes the first command in `bytes`.
 pub(super) fn decode(bytes: &[u8]) -> Result<Decoded<'_>> {
     match bytes.first() {
-        None => Ok(Decoded::Incomplete),
+        None => Ok(None),
         Some(b'*') => array(bytes),
         Some(_) => line(bytes),
     }
 }
 
 fn array(bytes: &[u8]) -> Result<Decoded<'_>> {
-    let Some((count, mut at)) = header(bytes, 1, ProtocolError::LongCount)? else { return Ok(Decoded::Incomplete) };
+    let Some((count, mut at)) = header(bytes, 1, ProtocolError::LongCount)? else { return Ok(None) };
     let count = number(count).ok_or(ProtocolError::Count)?;
     let count = usize::try_from(count).unwrap_or(0);
     if count > MAX_WORDS {
@@ -74,24 +69,24 @@ fn array(bytes: &[u8]) -> Result<Decoded<'_>> {
     let mut words = Words::new();
     for _ in 0..count {
         match bytes.get(at) {
-            None => return Ok(Decoded::Incomplete),
+            None => return Ok(None),
             Some(b'$') => {}
             Some(other) => return Err(ProtocolError::NoBulk(*other)),
         }
         let Some((length, start)) = header(bytes, at + 1, ProtocolError::LongLength)? else {
-            return Ok(Decoded::Incomplete);
+            return Ok(None);
         };
         let length = number(length).and_then(|length| usize::try_from(length).ok());
         let end = length.map(|length| start.saturating_add(length)).filter(|end| end + 2 <= MAX_COMMAND);
         let end = end.ok_or(ProtocolError::Length)?;
         match bytes.get(end..end + 2) {
-            None => return Ok(Decoded::Incomplete),
+            None => return Ok(None),
             Some(b"\r\n") => words.push(Cow::Borrowed(&bytes[start..end])),
             Some(_) => return Err(ProtocolError::NoEnd),
         }
         at = end + 2;
     }
-    Ok(Decoded::Command(words, at))
+    Ok(Some((words, at)))
 }
 
 /// The line that begins at `start`, without its end, and where the next one begins. None if it has
@@ -121,7 +116,7 @@ pub(super) fn number(digits: &[u8]) -> Option<i64> {
 fn line(bytes: &[u8]) -> Result<Decoded<'_>> {
     let shown = &bytes[..bytes.len().min(MAX_COMMAND)];
     let Some(end) = memchr(b'\n', shown) else {
-        return if shown.len() < MAX_COMMAND { Ok(Decoded::Incomplete) } else { Err(ProtocolError::LongLine) };
+        return if shown.len() < MAX_COMMAND { Ok(None) } else { Err(ProtocolError::LongLine) };
     };
     let text = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
     let words = words(text)?;
@@ -132,7 +127,7 @@ fn line(bytes: &[u8]) -> Result<Decoded<'_>> {
     {
         return Err(ProtocolError::Http);
     }
-    Ok(Decoded::Command(words, end + 1))
+    Ok(Some((words, end + 1)))
 }
 
 fn words(mut rest: &[u8]) -> Result<Words<'_>> {
@@ -182,7 +177,7 @@ fn quoted(mut rest: &[u8]) -> Result<(Vec<u8>, &[u8])> {
     }
 }
 
-/// Appends the text up to the closing quote, and returns the rest behind it.
+/// Appends the text up to the closing quote, and returns the bytes after it.
 fn unquoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8]> {
     let hex = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     loop {
@@ -221,13 +216,9 @@ mod tests {
     use super::*;
 
     fn decoded(bytes: &[u8]) -> std::result::Result<Option<(Vec<String>, usize)>, String> {
-        match decode(bytes) {
-            Ok(Decoded::Incomplete) => Ok(None),
-            Ok(Decoded::Command(words, length)) => {
-                Ok(Some((words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect(), length)))
-            }
-            Err(error) => Err(error.to_string()),
-        }
+        let text = |word: &Cow<'_, [u8]>| String::from_utf8_lossy(word).into_owned();
+        let decoded = decode(bytes).map_err(|error| error.to_string())?;
+        Ok(decoded.map(|(words, length)| (words.iter().map(text).collect(), length)))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bytes     decode.rs       commands that have arrived; or the end, if they are no RESP
-//!           session.rs      the state of a connection: its right to check, and its protocol version
+//!           session.rs      the state of a connection: its right to check, its version
 //!           commands.rs     one row for each command
 //!           handshake.rs    those that clients send when they connect
 //!           throttle.rs     CL.THROTTLE -> check; decision -> five numbers

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::commands::{self, Form, Outcome};
-use super::decode::{Decoded, decode};
+use super::decode::{Words, decode};
 use super::reply::{Replies, Version};
 use super::session::Session;
 use super::{policy_check, throttle};
@@ -44,8 +44,8 @@ impl Turn {
         let (mut turn, mut at) = (Self::default(), 0);
         while turn.steps.len() < MAX_COMMANDS && turn.texts.len() < MAX_ANSWERS && !turn.is_last {
             match decode(&input[at..]) {
-                Ok(Decoded::Incomplete) => break,
-                Ok(Decoded::Command(words, length)) => {
+                Ok(None) => break,
+                Ok(Some((words, length))) => {
                     at += length;
                     if !words.is_empty() {
                         turn.run(session, &words);
@@ -61,7 +61,7 @@ impl Turn {
         (turn, at)
     }
 
-    fn run(&mut self, session: &mut Session, words: &super::decode::Words<'_>) {
+    fn run(&mut self, session: &mut Session, words: &Words<'_>) {
         let mut replies = Replies { out: &mut self.texts, version: session.version };
         let ran = commands::run(session, words, &mut replies);
         match ran {

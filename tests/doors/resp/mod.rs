@@ -16,6 +16,7 @@ mod lifecycle;
 mod malformed;
 mod numbers;
 mod protocol;
+mod traces;
 
 /// A node with a door for Redis clients.
 struct Door {

@@ -21,7 +21,7 @@ fn pipelines_are_answered_in_order() {
         encoded(&["QUIT"]),
         encoded(&["PING"]),
     ];
-    // The wait of a denial includes what the pipeline charges behind it.
+    // The wait of a denial includes later charges of the pipeline.
     let expected = "+PONG\r\n*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:3600\r\n$9\r\ntwo words\r\n\
                     -ERR unknown command 'NOPE', with args beginning with: 'a' \r\n\
                     *5\r\n:1\r\n:2\r\n:1\r\n:7200\r\n:3600\r\n-ERR there is no policy named \"nope\"\r\n\
