@@ -77,7 +77,7 @@
 //!    counts.
 //!
 //! Two rules keep the code testable. Time is a parameter, which only [`clock`] reads. Imports point
-//! one way, `http -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
+//! one way, `gateway -> http -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
 //!
 //! The modules are declared in reading order.
 
@@ -109,6 +109,8 @@ pub mod engine;
 pub mod reload;
 
 pub mod http;
+
+pub mod gateway;
 
 pub mod serve;
 

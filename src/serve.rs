@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
+use crate::gateway::resp;
 use crate::http::{CheckService, Lifecycle, Load, Node, Phase, Refusals, Surface};
 use crate::limit::policy::Durability;
 use crate::prefilter::Prefilter;
@@ -40,7 +41,7 @@ mod metered_body;
 
 mod timeout_io;
 
-use connections::{Connections, OpenConnections};
+use connections::{Connections, OpenConnections, Service};
 
 /// The interval at which expired state is freed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -56,6 +57,8 @@ struct Listeners {
     checks: TcpListener,
     /// Serves operators. If absent, `checks` does.
     admin: Option<TcpListener>,
+    /// Serves Redis clients.
+    resp: Option<TcpListener>,
 }
 
 /// The reason why a node does not start.
@@ -91,6 +94,7 @@ impl Server {
     /// store is no error.
     pub async fn open(setup: Setup, config: Config) -> Result<Self, ServeError> {
         let admin = config.admin_listen.map(bind).transpose()?;
+        let resp = config.resp.map(|resp| bind(resp.listen)).transpose()?;
         let checks = bind(config.listen)?;
         let clock = Clock::system();
         let counting = clock.following();
@@ -112,7 +116,8 @@ impl Server {
             reloader,
             tracing,
         };
-        let listeners = Listeners { checks: listen(checks)?, admin: admin.map(listen).transpose()? };
+        let (admin, resp) = (admin.map(listen).transpose()?, resp.map(listen).transpose()?);
+        let listeners = Listeners { checks: listen(checks)?, admin, resp };
         Ok(Self { node, listeners, shutdown, limits, workers })
     }
 
@@ -144,23 +149,28 @@ impl Server {
 
     /// Serves until `stop` is ready, then shuts down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners: Listeners { checks, admin }, shutdown, limits, workers } = self;
+        let Self { node, listeners: Listeners { checks, admin, resp }, shutdown, limits, workers } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, surface| {
-            let service = CheckService::new(node.clone(), surface, reach(&listener));
+            let service = Service::Http(CheckService::new(node.clone(), surface, reach(&listener)));
             Connections::new(listener, service, &node, workers.clone(), limits)
         };
         let checks = connections(checks, surface);
         let admin = admin.map(|listener| connections(listener, Surface::Admin));
+        let resp = resp.map(|listener| {
+            let service = Service::Resp(resp::Service::new(&node, reach(&listener)));
+            Connections::new(listener, service, &node, workers.clone(), limits)
+        });
         tokio::select! {
             () = checks.accept() => {}
             () = accept_if_any(admin.as_ref()) => {}
+            () = accept_if_any(resp.as_ref()) => {}
             () = sweep(&node.engine) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
+        let open: Vec<_> = [Some(checks), admin, resp].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(timeouts::CLOSE_GRACE).await;
         let finished = async {
             join_all(open.into_iter().map(OpenConnections::end)).await;

@@ -82,6 +82,25 @@ const MODULES: &[(&str, &[&str])] = &[
             "reload",
         ],
     ),
+    // Doors for programs that do not call the JSON API. They share the load, the refusals and the
+    // callers of the HTTP surface.
+    (
+        "gateway",
+        &[
+            "access",
+            "limit",
+            "config::Limits",
+            "config::Running",
+            "config::THROTTLE",
+            "telemetry::traces",
+            "engine",
+            "reload",
+            "http::Caller",
+            "http::Load",
+            "http::Node",
+            "http::Refusals",
+        ],
+    ),
     // The composition root knows everything but the command line.
     (
         "serve",
@@ -97,6 +116,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "engine",
             "reload",
             "http",
+            "gateway",
             "workers",
         ],
     ),
@@ -132,7 +152,10 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface and its server know of requests.
     ("axum", &["http", "serve"]),
     // Decisions need no runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
+    (
+        "tokio",
+        &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "gateway", "serve", "cli"],
+    ),
     // Wire formats end at the surface; the configuration has its own parser.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),

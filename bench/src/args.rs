@@ -62,6 +62,9 @@ pub(super) struct Args {
     /// Checks per call, by /v1/check/batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "peer")]
     pub(super) batch: Option<u32>,
+    /// Commands per call, by RESP (TG.CHECK). The URL has the port of the door for Redis clients.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["peer", "batch"])]
+    pub(super) pipeline: Option<u32>,
     /// Call another rate limiter by its own protocol.
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) peer: Option<Service>,

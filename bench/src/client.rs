@@ -6,6 +6,7 @@ use std::time::Duration;
 use tollgate::cli::target::Target;
 
 use super::connection::Connection;
+use super::dialect::Dialect;
 use super::random::Random;
 use super::response::{Failure, Verdicts, verdicts};
 use super::template::Template;
@@ -55,9 +56,14 @@ impl Client {
             }
         };
         let (keys, random) = (&turns.plan.keys, &mut self.random);
-        let answer = connection.exchange(self.template.render(|| keys.pick(random))).await?;
+        let request = self.template.render(|| keys.pick(random));
+        let dialect = &turns.plan.dialect;
+        let answer = match dialect {
+            Dialect::Resp { .. } => connection.exchange_pipeline(request, dialect.checks_per_call()).await?,
+            _ => connection.exchange(request).await?,
+        };
         let kept = answer.kept;
-        let verdicts = verdicts(&turns.plan.dialect, answer.status, answer.body);
+        let verdicts = verdicts(dialect, answer.status, answer.body);
         if let Err(Failure::Status(_)) = verdicts {
             turns.note_failure(answer.body);
         }

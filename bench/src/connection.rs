@@ -1,4 +1,5 @@
-//! One HTTP/1.1 keep-alive connection: one request at a time, each answer with a Content-Length.
+//! One connection, with one request at a time: HTTP/1.1 keep-alive, each answer with a
+//! Content-Length, or pipelines of RESP.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tokio::net::TcpStream;
 
 use tollgate::cli::target::Target;
 
-use super::response::Failure;
+use super::response::{Failure, resp_length};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -53,17 +54,10 @@ impl Connection {
     /// # Errors
     /// When there is no valid answer; the connection is then unusable.
     pub(super) async fn exchange(&mut self, request: &[u8]) -> Result<Answer<'_>, Failure> {
-        let broken = |error: io::Error| Failure::Broken(error.kind().to_string());
         self.stream.write_all(request).await.map_err(broken)?;
         let (mut filled, mut head) = (0, None);
         loop {
-            if filled == self.buffer.len() {
-                self.grow()?;
-            }
-            match self.stream.read(&mut self.buffer[filled..]).await.map_err(broken)? {
-                0 => return Err(Failure::Closed),
-                read => filled += read,
-            }
+            filled += self.read(filled).await?;
             if head.is_none() {
                 head = self::head(&self.buffer[..filled])?;
             }
@@ -77,6 +71,34 @@ impl Connection {
         }
     }
 
+    /// Sends a pipeline and reads its answers, as one with status 200.
+    ///
+    /// # Errors
+    /// When there are fewer or more answers; the connection is then unusable.
+    pub(super) async fn exchange_pipeline(&mut self, request: &[u8], answers: u64) -> Result<Answer<'_>, Failure> {
+        self.stream.write_all(request).await.map_err(broken)?;
+        let mut filled = 0;
+        loop {
+            filled += self.read(filled).await?;
+            match resp_length(&self.buffer[..filled], answers) {
+                Some(length) if length < filled => return Err(Failure::Malformed),
+                Some(length) => return Ok(Answer { status: 200, body: &self.buffer[..length], kept: true }),
+                None => {}
+            }
+        }
+    }
+
+    /// Reads behind the filled part of the buffer, and returns the number of bytes.
+    async fn read(&mut self, filled: usize) -> Result<usize, Failure> {
+        if filled == self.buffer.len() {
+            self.grow()?;
+        }
+        match self.stream.read(&mut self.buffer[filled..]).await.map_err(broken)? {
+            0 => Err(Failure::Closed),
+            read => Ok(read),
+        }
+    }
+
     fn grow(&mut self) -> Result<(), Failure> {
         let length = self.buffer.len() * 2;
         if length > MAX_ANSWER {
@@ -85,6 +107,10 @@ impl Connection {
         self.buffer.resize(length, 0);
         Ok(())
     }
+}
+
+fn broken(error: io::Error) -> Failure {
+    Failure::Broken(error.kind().to_string())
 }
 
 /// Parses the head of an answer; none while it is incomplete.

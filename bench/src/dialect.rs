@@ -1,4 +1,4 @@
-//! The requests of Tollgate, and of the HTTP interfaces of its peers.
+//! The requests of Tollgate, by HTTP and by RESP, and of the HTTP interfaces of its peers.
 //!
 //! | peer | request | |---|---| | throttlecrab-server 0.4 | `POST /throttle` | | limitador-server 2
 //! | `POST /check_and_report`, 429 is a denial | | gubernator 2 | `POST /v1/GetRateLimits` | |
@@ -28,6 +28,7 @@ pub(super) enum Service {
 #[derive(Debug, Clone)]
 pub(super) enum Dialect {
     Tollgate { batch: Option<u32> },
+    Resp { pipeline: u32 },
     Peer(Service, Vec<PeerQuota>),
 }
 
@@ -52,6 +53,7 @@ impl Dialect {
         match self {
             Self::Tollgate { batch: None } => "/v1/check",
             Self::Tollgate { batch: Some(_) } => "/v1/check/batch",
+            Self::Resp { .. } => "",
             Self::Peer(Service::Throttlecrab, _) => "/throttle",
             Self::Peer(Service::Limitador, _) => "/check_and_report",
             Self::Peer(Service::Gubernator, _) => "/v1/GetRateLimits",
@@ -62,8 +64,21 @@ impl Dialect {
     pub(super) fn checks_per_call(&self) -> u64 {
         match self {
             Self::Tollgate { batch } => batch.unwrap_or(1).into(),
+            Self::Resp { pipeline } => (*pipeline).into(),
             Self::Peer(..) => 1,
         }
+    }
+
+    /// The commands of a pipeline, with placeholders for the digits of each key. None for HTTP.
+    pub(super) fn commands(&self, subject: &Subject, digits: usize) -> Option<String> {
+        let Self::Resp { pipeline } = self else { return None };
+        let Subject { policy, key_prefix, cost } = subject;
+        let bulk = |word: &str, length: usize| format!("${length}\r\n{word}\r\n");
+        let key = key_prefix.clone() + &PLACEHOLDER.to_string().repeat(digits);
+        let key = bulk(&key, key_prefix.len() + digits);
+        let (name, policy, cost) = (bulk("TG.CHECK", 8), bulk(policy, policy.len()), cost.to_string());
+        let command = format!("*4\r\n{name}{policy}{key}{}", bulk(&cost, cost.len()));
+        Some(command.repeat(*pipeline as usize))
     }
 
     /// The body of a call, with a placeholder for the number of each key.
@@ -84,6 +99,7 @@ impl Dialect {
                     Some(count) => json!({"checks": vec![check; *count as usize]}),
                 }
             }
+            Self::Resp { .. } => return Err("a pipeline has no body".into()),
             Self::Peer(Service::Throttlecrab, quotas) => throttlecrab(&key, *cost, quotas)?,
             Self::Peer(Service::Limitador, _) => json!({"namespace": policy, "values": {"key": key}, "delta": cost}),
             Self::Peer(Service::Gubernator, quotas) => gubernator(policy, &key, *cost, quotas),

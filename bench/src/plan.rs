@@ -42,9 +42,10 @@ impl TryFrom<Args> for Plan {
     type Error = String;
 
     fn try_from(args: Args) -> Result<Self, String> {
-        let dialect = match args.peer {
-            Some(service) => Dialect::Peer(service, args.quotas),
-            None => Dialect::Tollgate { batch: args.batch },
+        let dialect = match (args.peer, args.pipeline) {
+            (Some(service), _) => Dialect::Peer(service, args.quotas),
+            (None, Some(pipeline)) => Dialect::Resp { pipeline },
+            (None, None) => Dialect::Tollgate { batch: args.batch },
         };
         let per_call = dialect.checks_per_call();
         if let Some(checks) = args.checks.filter(|checks| checks % per_call != 0) {
@@ -57,6 +58,9 @@ impl TryFrom<Args> for Plan {
             return Err(format!("{} threads have nothing to do with --concurrency {}", args.threads, args.concurrency));
         }
         let token = if args.peer.is_none() { args.bearer.token()? } else { None };
+        if token.is_some() && args.pipeline.is_some() {
+            return Err("--pipeline sends no token: use a node without check tokens".into());
+        }
         let counted = args.checks.is_some();
         let plan = Self {
             targets: args.urls.iter().map(|url| target(url)).collect::<Result<_, _>>()?,

@@ -126,9 +126,10 @@ fn millis(micros: u64) -> String {
 }
 
 fn settings(plan: &Plan) -> Map<String, Value> {
-    let (batch, peer) = match &plan.dialect {
-        Dialect::Tollgate { batch } => (json!(batch), Value::Null),
-        Dialect::Peer(service, _) => (Value::Null, json!(format!("{service:?}").to_lowercase())),
+    let (batch, pipeline, peer) = match &plan.dialect {
+        Dialect::Tollgate { batch } => (json!(batch), Value::Null, Value::Null),
+        Dialect::Resp { pipeline } => (Value::Null, json!(pipeline), Value::Null),
+        Dialect::Peer(service, _) => (Value::Null, Value::Null, json!(format!("{service:?}").to_lowercase())),
     };
     let settings = json!({
         "urls": plan.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -140,6 +141,7 @@ fn settings(plan: &Plan) -> Map<String, Value> {
         "policy": plan.subject.policy,
         "cost": plan.subject.cost,
         "batch": batch,
+        "pipeline": pipeline,
         "peer": peer,
     });
     match settings {

@@ -64,6 +64,7 @@ pub(super) fn verdicts(dialect: &Dialect, status: u16, body: &[u8]) -> Result<Ve
         (Dialect::Peer(Service::Limitador, _), 200) => Ok(one(true)),
         (Dialect::Peer(Service::Limitador | Service::Envoy, _), 429) => Ok(one(false)),
         (Dialect::Tollgate { .. } | Dialect::Peer(Service::Throttlecrab, _), 200..=299) => decisions(body),
+        (Dialect::Resp { .. }, 200) => resp(body),
         (Dialect::Peer(Service::Gubernator, _), 200) => gubernator(body),
         (Dialect::Peer(Service::Envoy, _), 200) => {
             find(body, b"overallCode").map(|_| one(true)).ok_or(Failure::Malformed)
@@ -125,6 +126,43 @@ fn texts(list: &Value, text: impl Fn(&Value) -> Option<String>) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(text).collect()
 }
 
+/// The lines of an answer to TG.CHECK, which has six items and names its source last.
+const LINES: usize = 8;
+
+/// The length of `answers` answers to TG.CHECK; none while they are incomplete. An error has one
+/// line.
+pub(super) fn resp_length(bytes: &[u8], answers: u64) -> Option<usize> {
+    let mut at = 0;
+    for _ in 0..answers {
+        let lines = if *bytes.get(at)? == b'*' { LINES } else { 1 };
+        for _ in 0..lines {
+            at += memchr::memchr(b'\n', &bytes[at..])? + 1;
+        }
+    }
+    Some(at)
+}
+
+/// The answers to a pipeline. One error fails the call.
+fn resp(body: &[u8]) -> Result<Verdicts, Failure> {
+    let mut verdicts = Verdicts::default();
+    let mut lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    while let Some(head) = lines.next().filter(|head| !head.is_empty()) {
+        if head != b"*6" {
+            return Err(Failure::Refused);
+        }
+        match lines.next() {
+            Some(b":0") => verdicts.allowed += 1,
+            Some(b":1") => verdicts.denied += 1,
+            _ => return Err(Failure::Malformed),
+        }
+        let source = lines.nth(LINES - 3).unwrap_or_default();
+        if let Some(known) = SOURCES.iter().position(|name| source == name.as_bytes()) {
+            verdicts.by[known] += 1;
+        }
+    }
+    Ok(verdicts)
+}
+
 /// A `status` for each quota; some versions omit it for a key under the limit. The blanks in its
 /// JSON vary.
 fn gubernator(body: &[u8]) -> Result<Verdicts, Failure> {
@@ -156,6 +194,17 @@ mod tests {
         let refused = br#"{"results":[{"error":{"type":"t","status":404}},{"error":{"type":"t","status":404}}]}"#;
         assert_eq!(verdicts(&TOLLGATE, 200, refused), Err(Failure::Status(404)));
         assert_eq!(verdicts(&TOLLGATE, 503, body), Err(Failure::Status(503)));
+    }
+
+    #[test]
+    fn answers_of_a_pipeline_are_counted_one_by_one() {
+        let answers = b"*6\r\n:0\r\n:5\r\n:4\r\n:-1\r\n:9\r\n$5\r\nstore\r\n*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n$9\r\nprefilter\r\n";
+        assert_eq!((0..answers.len()).find_map(|end| resp_length(&answers[..end], 2)), None);
+        assert_eq!(resp_length(answers, 2), Some(answers.len()));
+        let expected = Verdicts { allowed: 1, denied: 1, by: [1, 1, 0, 0] };
+        assert_eq!(verdicts(&Dialect::Resp { pipeline: 2 }, 200, answers), Ok(expected));
+        assert_eq!(resp_length(b"-ERR a\r\n", 1), Some(8));
+        assert_eq!(verdicts(&Dialect::Resp { pipeline: 1 }, 200, b"-ERR a\r\n"), Err(Failure::Refused));
     }
 
     #[test]

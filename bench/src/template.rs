@@ -23,16 +23,10 @@ impl Template {
         token: Option<&str>,
     ) -> Result<Self, String> {
         let digits = keys.saturating_sub(1).to_string().len();
-        let body = dialect.body(subject)?.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
-        let length =
-            body.chars().map(|letter| if letter == PLACEHOLDER { 1 } else { letter.len_utf8() }).sum::<usize>();
-        let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let head = format!(
-            "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
-            target.path,
-            dialect.path(),
-            target.authority,
-        );
+        let (head, body) = match dialect.commands(subject, digits) {
+            Some(commands) => (String::new(), commands),
+            None => http(target, dialect, subject, digits, token)?,
+        };
         let (mut bytes, mut placeholders) = (head.into_bytes(), Vec::new());
         let mut letters = [0; 4];
         let mut open = 0;
@@ -62,6 +56,26 @@ impl Template {
     }
 }
 
+/// The head and the body of an HTTP request.
+fn http(
+    target: &Target,
+    dialect: &Dialect,
+    subject: &Subject,
+    digits: usize,
+    token: Option<&str>,
+) -> Result<(String, String), String> {
+    let body = dialect.body(subject)?.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
+    let length = body.chars().map(|letter| if letter == PLACEHOLDER { 1 } else { letter.len_utf8() }).sum::<usize>();
+    let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let head = format!(
+        "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
+        target.path,
+        dialect.path(),
+        target.authority,
+    );
+    Ok((head, body))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,5 +100,23 @@ mod tests {
         assert_eq!(body, r#"{"checks":[{"key":"k042","policy":"é"},{"key":"k043","policy":"é"}]}"#);
         assert!(head.starts_with("POST /inner/v1/check/batch HTTP/1.1\r\nHost: [::1]:7070\r\n"), "{head}");
         assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
+    }
+
+    #[test]
+    fn a_pipeline_has_a_command_for_each_check() {
+        let target: Target = "http://127.0.0.1:6380".parse().unwrap();
+        let subject = Subject { policy: "p".into(), key_prefix: "k-".into(), cost: 1 };
+        let mut template = Template::new(&target, &Dialect::Resp { pipeline: 2 }, &subject, 100, None).unwrap();
+        let mut next = 6;
+        let text = String::from_utf8(
+            template
+                .render(|| {
+                    next += 1;
+                    next
+                })
+                .to_vec(),
+        );
+        let command = |key: &str| format!("*4\r\n$8\r\nTG.CHECK\r\n$1\r\np\r\n$4\r\n{key}\r\n$1\r\n1\r\n");
+        assert_eq!(text.unwrap(), command("k-07") + &command("k-08"));
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn some_are_free() -> io::Result<()> {
 /// the table. It must run before other threads start. Returns the number of connections for each
 /// listener. Clients must not use up the descriptors that Redis needs.
 pub(super) fn reserve(config: &Config) -> u64 {
-    let listeners = if config.admin_listen.is_some() { 2 } else { 1 };
+    let listeners = 1 + u64::from(config.admin_listen.is_some()) + u64::from(config.resp.is_some());
     let others = (OTHERS + of_workers()) as u64;
     let wanted = config.limits.max_connections * listeners + others;
     let permitted = raise(wanted);

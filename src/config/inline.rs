@@ -61,6 +61,12 @@ pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
     Policy { quotas, options, ..policy.clone() }
 }
 
+/// The token bucket of `policy` with other numbers. The counters are those of the policy.
+pub fn bucket(policy: &Policy, quota: Quota) -> Policy {
+    let options = Options { lists: None, ..policy.options.clone() };
+    Policy { quotas: vec![quota], options, ..policy.clone() }
+}
+
 /// Equal for quotas that produce equal answers.
 pub fn text(quotas: &[Quota]) -> String {
     quotas.iter().map(version::quota).collect()

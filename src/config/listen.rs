@@ -13,13 +13,13 @@ use super::source::Overrides;
 const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
 
 /// Corrections for a public address without tokens: for checks, and for operators.
-const CHECKS_BEYOND_LOOPBACK: &str = "name `auth: {check_token_files: [FILE]}` (`tollgate token new` makes a token), or \
+pub(super) const CHECKS_BEYOND_LOOPBACK: &str = "name `auth: {check_token_files: [FILE]}` (`tollgate token new` makes a token), or \
      write `auth: {allow_anonymous: true}` to let everyone in";
 const OPERATORS_BEYOND_LOOPBACK: &str =
     "or name `auth: {admin_token_files: [FILE]}` (`tollgate token new` makes a token)";
 
 /// An address, and its place in the source.
-type AddressSpec = (SocketAddr, Place);
+pub(super) type AddressSpec = (SocketAddr, Place);
 
 /// The address for checks, and the one for operators if it differs. `access` is none after a fault
 /// in it.
@@ -74,7 +74,7 @@ fn address(
     flagged.or(written).map_or(Some(None), |address| address.map(Some))
 }
 
-fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<AddressSpec> {
+pub(super) fn parsed(text: &str, place: Place, faults: &mut Faults) -> Option<AddressSpec> {
     let address = text.parse().ok().map(|address| (address, place));
     if address.is_none() {
         faults.note(place, format!("the address to listen on must be {ADDRESS}, not `{}`", excerpt(text)));
@@ -89,7 +89,7 @@ pub(super) fn is_beyond_loopback(address: SocketAddr) -> bool {
 
 /// Without tokens every client that reaches the port may call, so only loopback is allowed. `or` is
 /// the alternative correction.
-fn refuse_beyond_loopback((address, place): AddressSpec, or: &str, faults: &mut Faults) {
+pub(super) fn refuse_beyond_loopback((address, place): AddressSpec, or: &str, faults: &mut Faults) {
     if is_beyond_loopback(address) {
         let sentence = format!(
             "{address} can be reached from other machines and nobody is asked for a token: \

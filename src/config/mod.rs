@@ -25,6 +25,8 @@ mod auth;
 
 mod tls;
 
+mod resp;
+
 mod store;
 
 mod login;
@@ -89,6 +91,7 @@ pub use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
 pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};
+pub use resp::{RespConfig, THROTTLE};
 pub use restart::Running;
 pub use scalar::visible;
 pub use sentinel::SentinelConfig;
@@ -104,6 +107,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The address for operators; the same listener when absent.
     pub admin_listen: Option<SocketAddr>,
+    /// The door for Redis clients, if it is open.
+    pub resp: Option<RespConfig>,
     pub store: StoreConfig,
     /// Keys that the embedded store holds, as the main store or for `on_store_failure: local`.
     pub max_keys: usize,

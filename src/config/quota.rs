@@ -49,7 +49,7 @@ pub(super) fn quotas(node: &Node, form: Form, faults: &mut Faults) -> Option<Vec
 impl Draft<'_> {
     fn quota(self, form: Form, faults: &mut Faults) -> Option<Quota> {
         let (name, limit, (window, unit)) = (self.name?.to_owned(), self.limit?, self.window?);
-        let rule = match form {
+        let rate = match form {
             Form::Window(rule) => {
                 counter::refuse_parts(rule, window, self.place, faults)?;
                 return Some(Quota { name, limit, window, rule });
@@ -60,12 +60,12 @@ impl Draft<'_> {
             }
             Form::Bucket => Rate { units: self.units?, per: window },
         };
-        let Some(window) = Terms::of(rule).fill_time(limit) else {
-            let most = MAX_DEBT / 2 / Terms::of(rule).price;
+        let bucket = Quota::bucket(name, rate, limit);
+        if bucket.is_none() {
+            let most = MAX_DEBT / 2 / Terms::of(rate).price;
             faults.note(self.place, format!("at this rate a burst of more than {most} cannot be counted exactly"));
-            return None;
-        };
-        Some(Quota { name, limit, window, rule: Rule::TokenBucket(rule) })
+        }
+        bucket
     }
 
     /// The rate of a token bucket, in lowest terms.

@@ -14,6 +14,7 @@ use super::fault::Faults;
 use super::files::Files;
 use super::policy::policy;
 use super::raw::{Node, Value};
+use super::resp::{THROTTLE, refuse_unfit, throttle};
 use super::section::Section;
 use super::setting::Kind;
 use super::settings::limits::{IDLE_TIMEOUT, MAX_CONNECTIONS, REQUEST_TIMEOUT};
@@ -21,7 +22,7 @@ use super::source::{Overrides, Source, is_standard_input};
 use super::store::{Stores, store};
 use super::watched::{Watched, is_other};
 use super::{Config, Limits, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, settings, version};
-use super::{auth::auth, listen::listen, tls::tls};
+use super::{auth::auth, listen::listen, resp::resp, tls::tls};
 use crate::timeouts::least_request_timeout;
 
 /// The file and the command line's overrides.
@@ -100,6 +101,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let root = Section::open(node, &settings::root::SHAPE, faults)?;
     let access = auth(&root, files, faults);
     let addresses = listen(&root, access.as_ref(), overrides, faults);
+    let resp = resp(&root, access.as_ref(), faults);
     let tls = tls(&root, files, faults);
     let store = store(&root, &overrides.store, files, faults);
     let prefilter = prefilter(&root, faults);
@@ -107,13 +109,14 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let shutdown = shutdown(&root, faults);
     let telemetry = telemetry(&root, faults);
     let timeout = store.as_ref().map_or(Duration::ZERO, |store| store.timeout);
-    let policies = policies(&root, timeout, faults);
+    let policies = policies(&root, timeout, resp.is_some_and(|resp| resp.is_some()), faults);
     let limits = limits(&root, policies.as_ref(), faults);
     let (listen, admin_listen) = addresses?;
     let Stores { config: store, max_keys, .. } = store?;
     Some(Config {
         listen,
         admin_listen,
+        resp: resp?,
         store,
         max_keys,
         prefilter: prefilter?,
@@ -187,8 +190,8 @@ fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) 
     Some(Limits { max_connections: max_connections?, request_timeout: request?, idle_timeout: idle? })
 }
 
-/// The policies, still without their origin and time.
-fn policies(root: &Section<'_>, timeout: Duration, faults: &mut Faults) -> Option<Policies> {
+/// The policies, still without their origin and time. `with_throttle`: Redis clients need theirs.
+fn policies(root: &Section<'_>, timeout: Duration, with_throttle: bool, faults: &mut Faults) -> Option<Policies> {
     let sentence = "`policies` is missing: write at least `policies: {default: {quotas: [1000 per 1s]}}`";
     let node = root.required("policies", sentence, faults)?;
     let Value::Mapping(members) = &node.value else {
@@ -200,7 +203,13 @@ fn policies(root: &Section<'_>, timeout: Duration, faults: &mut Faults) -> Optio
     }
     let read: Vec<Option<Policy>> = members.iter().map(|member| policy(member, timeout, faults)).collect();
     let read: Option<Vec<Policy>> = read.into_iter().collect();
-    let read = counter::with_shared_life(members, read?, faults);
+    let mut read = counter::with_shared_life(members, read?, faults);
+    if with_throttle {
+        match read.iter().zip(members).find(|(policy, _)| policy.name == THROTTLE) {
+            Some((policy, member)) => refuse_unfit(member, policy, faults),
+            None => read.extend(throttle(timeout)),
+        }
+    }
     let by_name: BTreeMap<_, _> = read.into_iter().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();
     Some(Policies { version: version::version(&by_name), by_name, origin: String::new(), loaded_at: 0 })
 }

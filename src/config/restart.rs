@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::fault::Faults;
 use super::listen::is_beyond_loopback;
 use super::resolve::default_request_timeout;
+use super::resp::THROTTLE;
 use super::settings::root;
 use super::{Config, Limits, Policies, ServerTls};
 use crate::access::Access;
@@ -41,8 +42,15 @@ impl Running {
     #[must_use]
     pub fn reloaded(&self, config: Config, restart_needed: &[&str]) -> Self {
         let waits = |setting| restart_needed.contains(&setting);
+        let mut policies = config.policies;
+        if waits(root::RESP.name)
+            && let Some(throttle) = self.policies.by_name.get(THROTTLE)
+        {
+            // The door stays open until the restart, and its commands need their policy.
+            policies.by_name.entry(THROTTLE.to_owned()).or_insert_with(|| throttle.clone());
+        }
         Self {
-            policies: Arc::new(config.policies),
+            policies: Arc::new(policies),
             access: if waits(root::AUTH.name) { self.access.clone() } else { config.access },
             tls: match config.tls {
                 Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),
@@ -81,6 +89,7 @@ impl Config {
         let Self {
             listen,
             admin_listen,
+            resp,
             store,
             max_keys,
             prefilter,
@@ -98,6 +107,7 @@ impl Config {
         let settings = [
             (root::LISTEN.name, *listen != running.listen),
             (root::ADMIN_LISTEN.name, *admin_listen != running.admin_listen),
+            (root::RESP.name, *resp != running.resp),
             (root::AUTH.name, self.locks_out(running)),
             // No mistake in a file may turn off TLS, or client certificates, on a running node.
             (root::TLS.name, asks(tls) != asks(&running.tls)),
@@ -118,16 +128,16 @@ impl Config {
         as_running == running.limits && follows(self) && follows(running)
     }
 
-    /// Whether other machines can reach the address for checks.
+    /// Whether other machines can reach an address for checks.
     pub fn is_public(&self) -> bool {
-        is_beyond_loopback(self.listen)
+        is_beyond_loopback(self.listen) || self.resp.is_some_and(|resp| is_beyond_loopback(resp.listen))
     }
 
     /// Whether its tokens would lock all clients out where `running` listens. A configuration that
     /// listens on loopback needs no tokens.
     fn locks_out(&self, running: &Self) -> bool {
         let access = &self.access;
-        is_beyond_loopback(running.listen) && access.check.is_empty() && !access.allow_anonymous
+        running.is_public() && access.check.is_empty() && !access.allow_anonymous
             || running.admin_listen.is_some_and(is_beyond_loopback) && access.admin.is_empty()
     }
 }

@@ -77,6 +77,8 @@ settings! {
         LIMITS = "limits": Own("mapping", "as below"), "no";
         /// The end of a node.
         SHUTDOWN = "shutdown": Own("mapping", "as below"), "no";
+        /// The door for Redis clients, off without it ([CL.THROTTLE](integrations/redis-cell.md)).
+        RESP = "resp": Own("mapping", "off"), "no";
         /// Traces, beside the variables of OpenTelemetry.
         TELEMETRY = "telemetry": Own("mapping", "as below"), "no";
         /// One or more policies, by name. The policy named `default` applies to checks that name
@@ -183,6 +185,11 @@ settings! {
         DELAY = "delay": Time(0..=HOUR, 0), "no";
         /// Time that requests under way may then still need.
         TIMEOUT = "timeout": Time(0..=HOUR, 30 * MICROS_PER_SECOND), "no";
+    }
+
+    resp("resp.", "", "{listen: 127.0.0.1:6380}") {
+        /// Address for Redis clients. Beyond loopback it needs the same as `listen`.
+        LISTEN = "listen": Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6380)), "no";
     }
 
     telemetry("telemetry.", "", "{keep_denials: 0.1}") {

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 
 use super::answer::{Answer, Answers, CheckError, attributes, only};
 use super::fallback::FallbackAnswer;
+use super::inline::OwnQuotas;
 use super::{Decision, Door, Engine};
 use crate::config::Policies;
-use crate::config::inline::QuotaSpec;
 use crate::deadline::within;
 use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::time::{Micros, micros};
@@ -35,7 +35,7 @@ pub struct Check {
     /// How it is charged if its cost does not fit.
     pub over: Over,
     /// The check's own quotas, for policies that accept them.
-    pub quotas: Option<Vec<QuotaSpec>>,
+    pub quotas: Option<OwnQuotas>,
     /// How the check reached the node.
     pub door: Door,
 }

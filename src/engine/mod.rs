@@ -64,6 +64,7 @@ pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
 pub use door::Door;
 pub use history::Usage;
+pub use inline::OwnQuotas;
 pub use multi_check::{MultiCheck, RejectedCheck};
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;

@@ -31,8 +31,8 @@ pub struct Refusals(Arc<Inner>);
 
 impl Default for Refusals {
     fn default() -> Self {
-        let (refused, malformed, handshakes) = Default::default();
-        Self(Arc::new(Inner { refused, malformed, handshakes, clock: Clock::system() }))
+        let (refused, malformed, malformed_resp, handshakes) = Default::default();
+        Self(Arc::new(Inner { refused, malformed, malformed_resp, handshakes, clock: Clock::system() }))
     }
 }
 
@@ -40,6 +40,7 @@ impl Default for Refusals {
 struct Inner {
     refused: [Counter; Refused::ALL.len()],
     malformed: Counter,
+    malformed_resp: Counter,
     handshakes: Counter,
     clock: Clock,
 }
@@ -54,15 +55,23 @@ struct Counter {
 /// The reason of a request that is not right HTTP.
 const MALFORMED: &str = "malformed_http";
 
+/// The reason of bytes that are no commands of a Redis client.
+const MALFORMED_RESP: &str = "malformed_resp";
+
 impl Refusals {
     /// Counts a call without the right to make it.
-    pub(super) fn refused(&self, reason: Refused, caller: Caller) {
+    pub fn refused(&self, reason: Refused, caller: Caller) {
         self.call(&self.0.refused[reason as usize], reason.name(), caller);
     }
 
     /// Counts a call that is malformed HTTP.
     pub(super) fn malformed(&self, caller: Caller) {
         self.call(&self.0.malformed, MALFORMED, caller);
+    }
+
+    /// Counts a connection that ends because its bytes are no RESP.
+    pub fn malformed_resp(&self, caller: Caller) {
+        self.call(&self.0.malformed_resp, MALFORMED_RESP, caller);
     }
 
     /// The log omits the path, since a path may name a key.
@@ -88,7 +97,7 @@ impl Refusals {
     /// `tollgate_refused_calls_total`.
     pub(super) fn calls(&self) -> Family<u64> {
         let refused = Refused::ALL.map(Refused::name).into_iter().zip(&self.0.refused);
-        let calls = refused.chain([(MALFORMED, &self.0.malformed)]);
+        let calls = refused.chain([(MALFORMED, &self.0.malformed), (MALFORMED_RESP, &self.0.malformed_resp)]);
         calls.map(|(reason, calls)| (vec![("reason", reason.to_owned())], calls.count.total())).collect()
     }
 

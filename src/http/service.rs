@@ -134,12 +134,14 @@ fn begin_trace(
     let traceparent = only(request.headers().get_all(TRACEPARENT));
     let tracestate = traceparent.and_then(|_| joined(request.headers().get_all(TRACESTATE)));
     tracing.begin(&traces::Incoming {
-        method: call.method.as_str(),
-        route: call.path,
         name,
+        protocol: traces::Protocol::Http {
+            method: call.method.as_str(),
+            route: call.path,
+            scheme: if caller.encrypted { "https" } else { "http" },
+        },
         traceparent,
         tracestate: tracestate.as_deref(),
-        scheme: if caller.encrypted { "https" } else { "http" },
         client: caller.address,
         request_id: id.to_str().unwrap_or_default(),
     })

@@ -88,6 +88,12 @@ impl Anchor {
 }
 
 impl Quota {
+    /// A token bucket. Returns none if its debt cannot be exact.
+    pub fn bucket(name: String, rate: Rate, burst: NonZeroU64) -> Option<Self> {
+        let window = Terms::of(rate).fill_time(burst)?;
+        Some(Self { name, limit: burst, window, rule: Rule::TokenBucket(rate) })
+    }
+
     /// The anchor of a fixed window.
     pub fn anchor(&self) -> Option<Anchor> {
         match self.rule {

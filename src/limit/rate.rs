@@ -12,7 +12,7 @@ pub const MAX_DEBT: u64 = 1 << 52;
 const FINE: u64 = 128;
 
 /// The refill rate of a token bucket: `units` in each `per` us, evenly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// 1 to [`super::quota::MAX_UNITS`].
     pub units: NonZeroU64,

@@ -29,6 +29,7 @@ use super::metered_body::{is_long, metered};
 use super::timeout_io::TimeoutIo;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
+use crate::gateway::resp;
 use crate::http::{Caller, CheckService, Load, Node, Refusals, suppress_spurious_wakes};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
@@ -49,7 +50,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The connections of one listener.
 pub(super) struct Connections {
     listener: TcpListener,
-    service: CheckService,
+    service: Service,
     protocol: Arc<Builder<StreamExecutor>>,
     open: OpenConnections,
     reloader: Arc<Reloader>,
@@ -67,6 +68,22 @@ pub(super) struct Connections {
     limits: Limits,
 }
 
+/// The protocol of a listener, with its calls.
+pub(super) enum Service {
+    Http(CheckService),
+    Resp(resp::Service),
+}
+
+impl Service {
+    /// The service of one connection.
+    fn with_caller(&self, caller: Caller) -> Self {
+        match self {
+            Self::Http(service) => Self::Http(service.with_caller(caller)),
+            Self::Resp(service) => Self::Resp(service.with_caller(caller)),
+        }
+    }
+}
+
 /// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
 /// all cores.
 #[derive(Debug, Clone)]
@@ -79,13 +96,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
 }
 
 impl Connections {
-    pub(super) fn new(
-        listener: TcpListener,
-        service: CheckService,
-        node: &Node,
-        workers: Workers,
-        limits: Limits,
-    ) -> Self {
+    pub(super) fn new(listener: TcpListener, service: Service, node: &Node, workers: Workers, limits: Limits) -> Self {
         let mut protocol = Builder::new(StreamExecutor(workers.clone()));
         // `timeout_io.rs` limits the time of clients without a timer for each request.
         protocol.http1().header_read_timeout(None);
@@ -204,7 +215,7 @@ impl OpenConnections {
 
 /// The parts of the listener that one connection needs.
 struct Connection {
-    service: CheckService,
+    service: Service,
     protocol: Arc<Builder<StreamExecutor>>,
     /// Counts the bytes that clients leave unread.
     load: Load,
@@ -235,7 +246,21 @@ impl Connection {
     }
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { service, protocol, load, mut end, limits } = self;
+        match self.service {
+            Service::Http(ref service) => {
+                let service = service.clone();
+                self.serve_http(service, stream).await;
+            }
+            Service::Resp(service) => {
+                // The box keeps the tasks of HTTP small.
+                let served = Box::pin(resp::serve(service, stream, self.limits, self.end)).await;
+                log_end(served.map_err(Into::into));
+            }
+        }
+    }
+
+    async fn serve_http(self, service: CheckService, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let Self { protocol, load, mut end, limits, .. } = self;
         let backlog = Arc::new(Backlog::new(load));
         let io = TokioIo::new(TimeoutIo::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
         let shared = backlog.clone();

@@ -18,10 +18,13 @@ const MAX_SHOWN: usize = 5;
 pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     let (policies, kind) = (node.engine.policies(), node.engine.health().kind);
     let scheme = if node.reloader.tls().is_some() { "https" } else { "http" };
+    let redis = if node.reloader.tls().is_some() { "rediss" } else { "redis" };
+    let resp = listeners.resp.as_ref().map(|resp| url(redis, resp));
     let url = |listener| url(scheme, listener);
     let checks = url(&listeners.checks);
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
     lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
+    lines.extend(resp.map(|resp| format!("  RESP       {resp}")));
     lines.push(match kind {
         "embedded" => {
             let most = node.engine.max_keys();
@@ -45,12 +48,15 @@ fn summary(policy: &Policy) -> String {
     format!("{}: {} ({}{shadow})", policy.name, quotas.join(", "), policy.algorithm.name())
 }
 
-/// A command for a shell. It uses the policy that denies soonest; shadow policies are the last
-/// choice. The key suits any type. A required token comes from the variable that the commands read
+/// A command for a shell. It uses the policy that denies soonest; policies with inline quotas and
+/// shadow policies are the last choices. The key suits any type. A required token comes from the variable that the commands read
 /// as well.
 fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
-    let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
+    let policy = policies
+        .by_name
+        .values()
+        .min_by_key(|policy| (policy.options.shadow, policy.options.inline, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
     let token = if with_token { r#" -H "Authorization: Bearer $TOLLGATE_TOKEN""# } else { "" };
     Some(format!(

@@ -10,6 +10,7 @@ use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 
 use crate::support::exact_log::exact_wait;
+use crate::support::redis_cell::ROWS;
 use crate::support::steps::{
     START, Step, bucket, bucket_policies, calendar_policies, counter_policies, fixed_policies, histories, log_policies,
     policy_of, runner, with_limits,
@@ -168,39 +169,10 @@ fn token_buckets_admit_at_most_burst_plus_rate() {
     runner(500).run(&histories(bucket_policies(), 60), property).unwrap();
 }
 
-/// redis-cell's CL.THROTTLE key max_burst count period quantity -> limited, limit, remaining,
-/// retry_after, reset_after. Values are computed by hand, in whole seconds; -1 when allowed. Each
-/// row uses a new key, charged once with `used` units `later` ms ago.
 #[test]
 fn token_bucket_reports_same_numbers_as_cl_throttle() {
-    // max_burst, count, period s, used, later ms, quantity -> limited, limit, remaining,
-    // retry_after, reset_after
-    let rows: [([u64; 6], [i64; 5]); 22] = [
-        ([15, 30, 60, 0, 0, 1], [0, 16, 15, -1, 2]),
-        ([15, 30, 60, 1, 0, 1], [0, 16, 14, -1, 4]),
-        ([15, 30, 60, 15, 0, 1], [0, 16, 0, -1, 32]),
-        ([15, 30, 60, 16, 0, 1], [1, 16, 0, 2, 32]),
-        ([15, 30, 60, 16, 1000, 1], [1, 16, 0, 1, 31]),
-        ([15, 30, 60, 16, 1999, 1], [1, 16, 0, 1, 31]),
-        ([15, 30, 60, 16, 2000, 1], [0, 16, 0, -1, 32]),
-        ([15, 30, 60, 16, 2000, 2], [1, 16, 1, 2, 30]),
-        ([15, 30, 60, 0, 0, 16], [0, 16, 0, -1, 32]),
-        ([15, 30, 60, 0, 0, 17], [1, 16, 16, -1, 0]),
-        ([15, 30, 60, 8, 0, 9], [1, 16, 8, 2, 16]),
-        ([15, 30, 60, 8, 0, 12], [1, 16, 8, 8, 16]),
-        ([0, 1, 1, 0, 0, 1], [0, 1, 0, -1, 1]),
-        ([0, 1, 1, 1, 0, 1], [1, 1, 0, 1, 1]),
-        ([0, 1, 1, 1, 1000, 1], [0, 1, 0, -1, 1]),
-        ([4, 7, 3, 5, 0, 1], [1, 5, 0, 1, 3]),
-        ([4, 7, 3, 5, 428, 1], [1, 5, 0, 1, 2]),
-        ([4, 7, 3, 5, 429, 1], [0, 5, 0, -1, 3]),
-        ([4, 7, 3, 0, 0, 0], [0, 5, 5, -1, 0]),
-        ([9, 1000, 60, 10, 59, 1], [1, 10, 0, 1, 1]),
-        ([9, 1000, 60, 10, 60, 1], [0, 10, 0, -1, 1]),
-        ([99, 10, 1, 100, 5000, 60], [1, 100, 50, 1, 5]),
-    ];
     let up = |span: Micros| i64::try_from(span.div_ceil(1_000_000)).unwrap();
-    for ([max_burst, count, period, used, later, quantity], expected) in rows {
+    for ([max_burst, count, period, used, later, quantity], expected) in ROWS {
         let policy = policy_of(Algorithm::TokenBucket, vec![bucket(max_burst + 1, count, period * 1_000_000)]);
         let mut states = vec![State::new(&policy.quotas[0])];
         if used > 0 {

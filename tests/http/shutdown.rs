@@ -178,6 +178,7 @@ fn config(shutdown: Shutdown) -> Config {
     let policies = Policies { by_name: BTreeMap::new(), version: String::new(), origin: "test".into(), loaded_at: 0 };
     Config {
         listen: "127.0.0.1:0".parse().unwrap(),
+        resp: None,
         admin_listen: None,
         store: StoreConfig::Embedded,
         max_keys: 10,

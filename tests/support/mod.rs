@@ -47,6 +47,8 @@ pub(crate) mod rates;
 
 pub(crate) mod redis;
 
+pub(crate) mod redis_cell;
+
 pub(crate) mod sentinel;
 
 pub(crate) mod serving;

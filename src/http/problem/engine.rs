@@ -29,6 +29,7 @@ impl Problem {
                 misfits.iter().for_each(|it| violations.note(|| quota_violation(it, at)));
                 Self::invalid(violations)
             }
+            CheckError::InexactBucket => Self::invalid(vec![Violation::new(format!("{at}/quotas"), error.to_string())]),
             CheckError::StoreUnavailable(_) => Self::new(Kind::STORE_UNAVAILABLE, error.to_string()),
         }
     }
@@ -83,7 +84,9 @@ impl<'a> Problems<'a> {
             CheckError::IdReused | CheckError::StoreUnavailable(_) => None,
             CheckError::UnknownPolicy(_) => Some(Problem::new(Kind::UNKNOWN_POLICY, "the policy is not configured")),
             CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
-            CheckError::InvalidKey(_) | CheckError::UnwantedQuotas => Some(Problem::unlisted(1)),
+            CheckError::InvalidKey(_) | CheckError::UnwantedQuotas | CheckError::InexactBucket => {
+                Some(Problem::unlisted(1))
+            }
         };
         match (short, self.explained.checked_sub(1)) {
             (Some(short), None) => return short,

@@ -13,7 +13,7 @@ use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, ch
 use super::members::Members;
 use super::quotas;
 use super::raw::{array, document, each_member, integer, kind, string};
-use crate::engine::{Check, Door, Meta, Over, Refund};
+use crate::engine::{Check, Door, Meta, Over, OwnQuotas, Refund};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
 
@@ -131,7 +131,7 @@ fn read_check(
     let meta = members.take("meta", meta);
     let id = members.take("id", id).map(Into::into);
     let over = members.take("over", over);
-    let quotas = members.take("quotas", quotas::written);
+    let quotas = members.take("quotas", quotas::written).map(OwnQuotas::Written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
     let (cost, over) = (cost.unwrap_or(1), over.unwrap_or_default());

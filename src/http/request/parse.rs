@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 use super::explain::{self, Item};
 use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, meta};
 use super::quotas;
-use crate::engine::{Check, Door, Over, QuotaSpec};
+use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
 use crate::http::problem::Problem;
 use crate::limit::quota::MAX_UNITS;
 
@@ -105,7 +105,8 @@ impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
         let Members { policy, key, cost, meta: who, id, over, quotas } = members;
         let (policy, key, id) = (policy.into_owned(), key.into_owned(), id.map(Into::into));
-        Self { policy, key, cost, meta: meta(&who), id, over: over.unwrap_or_default(), quotas, door: Door::Http }
+        let (over, quotas) = (over.unwrap_or_default(), quotas.map(OwnQuotas::Written));
+        Self { policy, key, cost, meta: meta(&who), id, over, quotas, door: Door::Http }
     }
 }
 

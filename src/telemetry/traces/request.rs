@@ -18,17 +18,27 @@ use super::sampling::{AlwaysRecord, fraction};
 /// A request as it arrives.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    pub method: &'static str,
-    /// The path in the interface's description.
-    pub route: &'static str,
-    /// Method and route.
+    /// The name of the span.
     pub name: &'static str,
+    pub protocol: Protocol,
     pub traceparent: Option<&'a str>,
     pub tracestate: Option<&'a str>,
-    /// `http` or `https`.
-    pub scheme: &'static str,
     pub client: Option<IpAddr>,
     pub request_id: &'a str,
+}
+
+/// The protocol of a request, with its own attributes.
+#[derive(Debug, Clone, Copy)]
+pub enum Protocol {
+    Http {
+        method: &'static str,
+        /// The path in the interface's description.
+        route: &'static str,
+        /// `http` or `https`.
+        scheme: &'static str,
+    },
+    /// Commands of a Redis client that are decided together.
+    Resp { commands: usize },
 }
 
 /// A request that is recorded, or may yet be.
@@ -98,12 +108,7 @@ impl Incoming<'_> {
     }
 
     fn attributes(&self) -> Vec<KeyValue> {
-        let mut attributes = vec![
-            KeyValue::new("http.request.method", self.method),
-            KeyValue::new("http.route", self.route),
-            KeyValue::new("url.path", self.route),
-            KeyValue::new("url.scheme", self.scheme),
-        ];
+        let mut attributes = self.protocol.attributes();
         attributes.extend(self.client.map(|client| KeyValue::new("client.address", client.to_string())));
         attributes
     }
@@ -111,6 +116,23 @@ impl Incoming<'_> {
     fn log_span(&self, context: &Context) -> tracing::Span {
         let trace_id = context.span().span_context().trace_id();
         tracing::error_span!("request", request_id = self.request_id, %trace_id)
+    }
+}
+
+impl Protocol {
+    fn attributes(self) -> Vec<KeyValue> {
+        match self {
+            Self::Http { method, route, scheme } => vec![
+                KeyValue::new("http.request.method", method),
+                KeyValue::new("http.route", route),
+                KeyValue::new("url.path", route),
+                KeyValue::new("url.scheme", scheme),
+            ],
+            Self::Resp { commands } => vec![
+                KeyValue::new("network.protocol.name", "resp"),
+                KeyValue::new("tollgate.checks", i64::try_from(commands).unwrap_or(i64::MAX)),
+            ],
+        }
     }
 }
 
@@ -122,6 +144,15 @@ impl Request {
 
     /// Ends with the HTTP status of the answer.
     pub fn end(self, status: u16) {
+        self.end_with(Some(status));
+    }
+
+    /// Ends a request whose protocol has no status.
+    pub fn end_without_status(self) {
+        self.end_with(None);
+    }
+
+    fn end_with(&self, status: Option<u16>) {
         let Some(root) = self.context.get::<Arc<Root>>() else { return };
         match &root.tail {
             None => self.context.span().set_attributes(status_attributes(status)),

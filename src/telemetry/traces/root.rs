@@ -40,8 +40,9 @@ impl Root {
     }
 }
 
-/// The attributes of an HTTP status.
-pub(super) fn status_attributes(status: u16) -> Vec<KeyValue> {
+/// The attributes of an HTTP status; none without one.
+pub(super) fn status_attributes(status: Option<u16>) -> Vec<KeyValue> {
+    let Some(status) = status else { return Vec::new() };
     let mut attributes = vec![KeyValue::new("http.response.status_code", i64::from(status))];
     if status >= 500 {
         attributes.push(KeyValue::new("error.type", status.to_string()));
@@ -49,9 +50,9 @@ pub(super) fn status_attributes(status: u16) -> Vec<KeyValue> {
     attributes
 }
 
-/// Ends the span of a request with its HTTP status.
-pub(super) fn end(context: &Context, status: u16) {
-    if status >= 500 {
+/// Ends the span of a request with its HTTP status, if it has one.
+pub(super) fn end(context: &Context, status: Option<u16>) {
+    if status.is_some_and(|status| status >= 500) {
         context.span().set_status(Status::error(""));
     }
     context.span().end();
@@ -59,8 +60,8 @@ pub(super) fn end(context: &Context, status: u16) {
 
 impl Tracing {
     /// Records an unsampled request, if its result is worth it and the draw selects it.
-    pub(super) fn keep(&self, tail: &mut TailSample, status: u16) {
-        if !(tail.worth_keeping || status >= 500) || fraction() >= self.keep_denials {
+    pub(super) fn keep(&self, tail: &mut TailSample, status: Option<u16>) {
+        if !(tail.worth_keeping || status.is_some_and(|status| status >= 500)) || fraction() >= self.keep_denials {
             return;
         }
         let mut attributes = std::mem::take(&mut tail.attributes);

@@ -1,0 +1,204 @@
+//! One connection: reads what has arrived, decides it, and writes the answers.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use smallvec::{SmallVec, smallvec};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+use super::Service;
+use super::decode::MAX_COMMAND;
+use super::session::Session;
+use super::turn::Turn;
+use crate::config::Limits;
+use crate::engine::{Answer, Check, Engine};
+use crate::telemetry::traces::{self, Tracing};
+
+/// Bytes that the node reads at once. It is also what an idle connection keeps at most.
+const CHUNK: usize = 16 * 1024;
+
+/// How long the node waits for the client to close a connection that it has ended. Closing earlier
+/// could destroy answers on their way.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// The stream of a client, and its time. A tick is half of the shorter of its two times, so one
+/// slow timer serves all commands.
+struct Client<S> {
+    stream: S,
+    ticks: Interval,
+    /// Ticks that a command may take to arrive or an answer to be read, and ticks between two
+    /// commands.
+    limits: [u32; 2],
+    /// Ticks since the last turn.
+    passed: u32,
+    /// Changes when the node ends.
+    end: watch::Receiver<()>,
+    is_closing: bool,
+}
+
+/// Serves a client until it leaves, breaks the protocol, or the node ends.
+///
+/// # Errors
+/// The connection broke, or the time of the client was over.
+pub async fn serve<S>(service: Service, stream: S, limits: Limits, end: watch::Receiver<()>) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut client = Client::new(stream, limits, end);
+    let mut session = Session::new(service);
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    loop {
+        let (turn, decoded) = Turn::gather(&mut session, &input);
+        input.drain(..decoded);
+        if turn.is_empty() {
+            if decoded == 0 && !client.read(&mut input).await? {
+                return Ok(());
+            }
+            continue;
+        }
+        let is_last = turn.is_last;
+        answer(&session, turn, &mut output).await;
+        client.write(&output).await?;
+        client.passed = 0;
+        output.clear();
+        if is_last || client.is_closing {
+            return client.close().await;
+        }
+        shrink(&mut input);
+        shrink(&mut output);
+        if !input.is_empty() {
+            yield_now().await;
+        }
+    }
+}
+
+/// Decides a turn and writes its answers.
+async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
+    let service = &session.service;
+    if turn.checks.is_empty() {
+        return turn.write(None, out);
+    }
+    let Some(_in_flight) = service.load.admit_call() else { return turn.write(None, out) };
+    let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
+    let answers = match traced {
+        None => decide(&service.engine, &turn.checks).await,
+        Some(traced) => {
+            let answers = Box::pin(traced.within(decide(&service.engine, &turn.checks))).await;
+            traced.end_without_status();
+            answers
+        }
+    };
+    turn.write(Some(&answers), out);
+}
+
+async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
+    match checks {
+        [check] => smallvec![engine.check(check).await],
+        // The box keeps the task of a connection small.
+        _ => Box::pin(engine.check_batch(checks)).await.into(),
+    }
+}
+
+fn begin_trace(tracing: &Arc<Tracing>, session: &Session, commands: usize) -> Option<traces::Request> {
+    tracing.begin(&traces::Incoming {
+        name: "RESP",
+        protocol: traces::Protocol::Resp { commands },
+        traceparent: None,
+        tracestate: None,
+        client: session.service.caller.address,
+        request_id: &format!("resp-{}", session.id),
+    })
+}
+
+fn shrink(buffer: &mut Vec<u8>) {
+    if buffer.is_empty() && buffer.capacity() > CHUNK {
+        *buffer = Vec::new();
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    fn new(stream: S, limits: Limits, end: watch::Receiver<()>) -> Self {
+        let (request, idle) = (limits.request_timeout, limits.idle_timeout);
+        let tick = request.min(idle) / 2;
+        let ticks_in =
+            |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
+        let mut ticks = interval(tick);
+        // Ticks during a decision count as one afterwards.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.reset();
+        let limits = [ticks_in(request).saturating_add(1), ticks_in(idle).saturating_add(1)];
+        Self { stream, ticks, limits, passed: 0, end, is_closing: false }
+    }
+
+    /// Reads what has arrived, behind the beginning of a command in `input`. Returns false at the
+    /// end: the client or the node closes the connection, between two commands.
+    async fn read(&mut self, input: &mut Vec<u8>) -> io::Result<bool> {
+        let is_between = input.is_empty();
+        if is_between {
+            self.passed = 0;
+        }
+        let limit = self.limits[usize::from(is_between)];
+        input.reserve(CHUNK.min(MAX_COMMAND));
+        loop {
+            tokio::select! {
+                biased;
+                read = self.stream.read_buf(input) => return Ok(read? > 0),
+                _ = self.end.changed(), if !self.is_closing => {
+                    self.is_closing = true;
+                    // The runtime reports the bytes of a new socket only after its next turn.
+                    yield_now().await;
+                    if let Some(read) = self.stream.read_buf(input).now_or_never() {
+                        return Ok(read? > 0);
+                    }
+                    if is_between {
+                        return Ok(false);
+                    }
+                }
+                _ = self.ticks.tick() => {
+                    self.passed += 1;
+                    if self.passed >= limit {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes answers, which the client must read in its time.
+    async fn write(&mut self, output: &[u8]) -> io::Result<()> {
+        let (mut passed, limit) = (0, self.limits[0]);
+        let mut writing = pin!(async {
+            self.stream.write_all(output).await?;
+            self.stream.flush().await
+        });
+        loop {
+            tokio::select! {
+                biased;
+                written = writing.as_mut() => return written,
+                _ = self.ticks.tick() => {
+                    passed += 1;
+                    if passed >= limit {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends a connection so that the client still receives the last answers.
+    async fn close(mut self) -> io::Result<()> {
+        let mut rest = vec![0; 1024];
+        let closing = async {
+            self.stream.shutdown().await?;
+            while self.stream.read(&mut rest).await? > 0 {}
+            Ok(())
+        };
+        timeout(CLOSE_TIME, closing).await.unwrap_or(Ok(()))
+    }
+}

@@ -1,0 +1,180 @@
+//! The commands that clients send when they connect.
+
+use super::commands::{COMMANDS, Command, Outcome, Refusal, find};
+use super::decode::{Words, number};
+use super::reply::{Replies, Version};
+use super::session::Session;
+use crate::access::Refused;
+
+const OPEN: &str = "ERR AUTH <password> called without any password configured for the default user. \
+                    Are you sure your configuration is correct?";
+const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const HELLO_NO_AUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+                             <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
+                             RESP protocol version at the same time";
+const NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+type Ran = Result<Outcome, Refusal>;
+
+/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`. A failed command changes nothing.
+pub(super) fn hello(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
+    let version = match words.get(1) {
+        None => session.version,
+        Some(word) => version(word)?,
+    };
+    let (mut rest, mut name) = (words.get(2..).unwrap_or_default(), None);
+    while let [option, after @ ..] = rest {
+        rest = match after {
+            [_, password, after @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                authenticate(session, password)?;
+                after
+            }
+            [given, after @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                name = Some(client_name(given)?);
+                after
+            }
+            _ => return Err(Refusal::text(format!("ERR Syntax error in HELLO option '{}'", shown(option)))),
+        };
+    }
+    session.permit().map_err(|reason| {
+        refused(session, reason);
+        Refusal::Text(HELLO_NO_AUTH.into())
+    })?;
+    session.name = name.unwrap_or(std::mem::take(&mut session.name));
+    (session.version, replies.version) = (version, version);
+    greet(session, replies);
+    Ok(Outcome::Answered)
+}
+
+fn version(word: &[u8]) -> Result<Version, Refusal> {
+    match number(word) {
+        Some(2) => Ok(Version::Resp2),
+        Some(3) => Ok(Version::Resp3),
+        Some(_) => Err(Refusal::Text("NOPROTO unsupported protocol version".into())),
+        None => Err(Refusal::Text("ERR Protocol version is not an integer or out of range".into())),
+    }
+}
+
+fn greet(session: &Session, replies: &mut Replies<'_>) {
+    replies.map(7);
+    replies.bulk(b"server");
+    replies.bulk(b"tollgate");
+    replies.bulk(b"version");
+    replies.bulk(env!("CARGO_PKG_VERSION").as_bytes());
+    replies.bulk(b"proto");
+    replies.integer(session.version as i64);
+    replies.bulk(b"id");
+    replies.integer(session.id);
+    replies.bulk(b"mode");
+    replies.bulk(b"standalone");
+    replies.bulk(b"role");
+    replies.bulk(b"master");
+    replies.bulk(b"modules");
+    replies.array(0);
+}
+
+/// `AUTH [user] password`. The name of the user says nothing.
+pub(super) fn auth(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
+    match &words[1..] {
+        [_] if session.is_open() => return Err(Refusal::Text(OPEN.into())),
+        [password] | [_, password] => authenticate(session, password)?,
+        _ => return Err(Refusal::Text("ERR syntax error".into())),
+    }
+    replies.simple("OK");
+    Ok(Outcome::Answered)
+}
+
+fn authenticate(session: &mut Session, password: &[u8]) -> Result<(), Refusal> {
+    session.authenticate(password).map_err(|reason| {
+        refused(session, reason);
+        Refusal::Text(WRONG_PASS.into())
+    })
+}
+
+fn refused(session: &Session, reason: Refused) {
+    session.service.refusals.refused(reason, session.service.caller);
+}
+
+/// `CLIENT ID | GETNAME | SETNAME name | SETINFO attribute value`.
+pub(super) fn client(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
+    let is = |name: &str| words[1].eq_ignore_ascii_case(name.as_bytes());
+    match &words[2..] {
+        [] if is("ID") => replies.integer(session.id),
+        [] if is("GETNAME") && session.name.is_empty() => replies.null(),
+        [] if is("GETNAME") => replies.bulk(&session.name),
+        [name] if is("SETNAME") => {
+            session.name = client_name(name)?;
+            replies.simple("OK");
+        }
+        [attribute, _] if is("SETINFO") => {
+            let is_known = ["lib-name", "lib-ver"].iter().any(|name| attribute.eq_ignore_ascii_case(name.as_bytes()));
+            if !is_known {
+                return Err(Refusal::text(format!("ERR Unrecognized option '{}'", shown(attribute))));
+            }
+            replies.simple("OK");
+        }
+        _ => return Err(unknown_subcommand("CLIENT", &words[1])),
+    }
+    Ok(Outcome::Answered)
+}
+
+fn client_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let is_valid = name.len() <= 256 && name.iter().all(u8::is_ascii_graphic);
+    is_valid.then(|| name.to_vec()).ok_or(Refusal::Text(NAME.into()))
+}
+
+/// Some clients wait until `loading` is 0.
+pub(super) fn info(_: &mut Session, _: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
+    let text = concat!(
+        "# Server\r\nserver_name:tollgate\r\ntollgate_version:",
+        env!("CARGO_PKG_VERSION"),
+        "\r\nredis_mode:standalone\r\n\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\n",
+    );
+    replies.bulk(text.as_bytes());
+    Ok(Outcome::Answered)
+}
+
+/// `COMMAND [COUNT | LIST | DOCS | INFO names]`. Without descriptions clients show their own.
+pub(super) fn command(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
+    let is = |name: &str| words.get(1).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    match words.len() {
+        1 => list(replies, &COMMANDS.each_ref().map(Some)),
+        2 if is("COUNT") => replies.integer(COMMANDS.len().try_into().unwrap_or(i64::MAX)),
+        2 if is("LIST") => {
+            replies.array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| replies.bulk(command.name.as_bytes()));
+        }
+        2 if is("INFO") => list(replies, &COMMANDS.each_ref().map(Some)),
+        _ if is("INFO") => list(replies, &words[2..].iter().map(|name| find(name)).collect::<Vec<_>>()),
+        _ if is("DOCS") => replies.map(0),
+        _ => return Err(unknown_subcommand("COMMAND", &words[1])),
+    }
+    Ok(Outcome::Answered)
+}
+
+fn list(replies: &mut Replies<'_>, commands: &[Option<&Command>]) {
+    replies.array(commands.len());
+    for command in commands {
+        let Some(command) = command else {
+            replies.null();
+            continue;
+        };
+        replies.array(6);
+        replies.bulk(command.name.as_bytes());
+        replies.integer(command.arity);
+        replies.array(1);
+        replies.simple(if command.key > 0 { "write" } else { "fast" });
+        replies.integer(command.key);
+        replies.integer(command.key);
+        replies.integer(command.key.signum());
+    }
+}
+
+fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Refusal {
+    Refusal::text(format!("ERR unknown subcommand '{}'. Try {command} HELP.", shown(subcommand)))
+}
+
+/// At most 128 bytes of a client's text.
+fn shown(word: &[u8]) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(128)]).into_owned()
+}

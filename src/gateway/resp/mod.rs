@@ -1,0 +1,74 @@
+//! RESP: any Redis client may send `CL.THROTTLE`, as the module redis-cell answers it.
+//!
+//! ```text
+//! bytes     decode.rs       commands that have arrived; or the end, if they are no RESP
+//!           session.rs      the state of a connection: its right to check, its version
+//!           commands.rs     one row for each command
+//!           handshake.rs    those that clients send when they connect
+//!           throttle.rs     CL.THROTTLE -> check; decision -> five numbers
+//!           policy_check.rs TG.CHECK -> check; decision -> its answer
+//! checks    turn.rs         a turn: what has arrived is decided together, and answered in order
+//! bytes     connection.rs   reads, writes, the time of a client, the end
+//! ```
+
+use std::sync::Arc;
+
+use crate::access::{Need, Reach, Refused};
+use crate::engine::Engine;
+use crate::http::{Caller, Load, Node, Refusals};
+use crate::reload::Reloader;
+use crate::telemetry::traces::Tracing;
+
+mod decode;
+
+mod reply;
+
+mod session;
+
+mod commands;
+
+mod handshake;
+
+mod throttle;
+
+mod policy_check;
+
+mod turn;
+
+mod connection;
+
+pub use connection::serve;
+
+/// The door of one listener.
+#[derive(Debug, Clone)]
+pub struct Service {
+    engine: Arc<Engine>,
+    reloader: Arc<Reloader>,
+    load: Load,
+    refusals: Refusals,
+    tracing: Option<Arc<Tracing>>,
+    reach: Reach,
+    caller: Caller,
+}
+
+impl Service {
+    pub fn new(node: &Node, reach: Reach) -> Self {
+        let (engine, reloader) = (node.engine.clone(), node.reloader.clone());
+        let (load, refusals, tracing) = (node.load.clone(), node.refusals.clone(), node.tracing.clone());
+        Self { engine, reloader, load, refusals, tracing, reach, caller: Caller::default() }
+    }
+
+    /// The service of one connection.
+    #[must_use]
+    pub fn with_caller(&self, caller: Caller) -> Self {
+        Self { caller, ..self.clone() }
+    }
+
+    /// Checks whether a client with this token may check.
+    ///
+    /// # Errors
+    /// The reason for the rejection.
+    fn permit(&self, token: Option<&str>) -> Result<(), Refused> {
+        self.reloader.running().access.permit(Need::Check, self.reach, || token)
+    }
+}

@@ -1,0 +1,138 @@
+//! Real clients, without any option. `scripts/redis-clients` installs them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Door, POLICY, door};
+use crate::support::redis_cell::ROWS;
+use crate::support::unique;
+
+/// A program that reads commands as lines of JSON, and prints the answers so.
+struct Client {
+    process: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start(mut program: Command, door: &Door) -> Self {
+        let name = format!("{program:?}");
+        let mut process = program
+            .arg(&door.address)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/redis-clients, which installs the clients"));
+        let answers = BufReader::new(process.stdout.take().unwrap());
+        Self { commands: process.stdin.take().unwrap(), process, answers }
+    }
+
+    fn send(&mut self, words: &[String]) -> Value {
+        writeln!(self.commands, "{}", json!(words)).unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{words:?} -> {answer:?}: {error}"))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn installed(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/redis-clients").join(path)
+}
+
+fn program(name: &Path, arguments: &[&str]) -> Command {
+    let mut program = Command::new(name);
+    program.args(arguments);
+    program
+}
+
+fn throttle(key: &str, numbers: &[u64]) -> Vec<String> {
+    let words = ["CL.THROTTLE".to_owned(), key.to_owned()].into_iter();
+    words.chain(numbers.iter().map(u64::to_string)).collect()
+}
+
+/// Sends each row. The clock of the node runs, so a row may need another attempt on a slow machine.
+/// Spans that end within a ms of an edge need the clock of `numbers.rs`.
+fn gets_the_numbers_of_redis_cell(send: impl Fn(&[String]) -> Value) {
+    let is_at_an_edge = |later: u64| matches!(later, 59 | 428 | 1000 | 1999);
+    let rows: Vec<_> = ROWS.into_iter().filter(|([.., later, _], _)| !is_at_an_edge(*later)).collect();
+    assert!(rows.len() >= 17);
+    for ([max_burst, count, period, used, later, quantity], expected) in rows {
+        let mut last = Value::Null;
+        let is_right = (0..5).any(|_| {
+            let key = unique("row7");
+            if used > 0 {
+                let charged = send(&throttle(&key, &[max_burst, count, period, used]));
+                assert_eq!(charged[0], 0, "{charged}");
+            }
+            std::thread::sleep(Duration::from_millis(later));
+            last = send(&throttle(&key, &[max_burst, count, period, quantity]));
+            last == json!(expected)
+        });
+        assert!(
+            is_right,
+            "{max_burst} {count} {period} {quantity}, {used} used {later} ms ago: {last} not {expected:?}"
+        );
+    }
+}
+
+/// The answers and the errors of a client.
+fn serves(program: Command) {
+    let door = door(POLICY);
+    let client = std::cell::RefCell::new(Client::start(program, &door));
+    let send = |words: &[String]| client.borrow_mut().send(words);
+    gets_the_numbers_of_redis_cell(send);
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let checked = send(&words("TG.CHECK p alice 2"));
+    assert_eq!((&checked[0], &checked[1], &checked[2], &checked[3]), (&json!(0), &json!(5), &json!(3), &json!(-1)));
+    assert_eq!(checked[5], "store");
+    let failed = send(&words("CL.THROTTLE k 15 x 60"));
+    assert!(failed["error"].as_str().unwrap().contains("Couldn't parse as integer: x"), "{failed}");
+    assert_eq!(send(&words("ECHO hello")), "hello", "the connection goes on");
+}
+
+#[test]
+fn redis_py_gets_the_numbers_of_redis_cell() {
+    serves(program(&installed("python/bin/python"), &["tests/doors/clients/python/client.py"]));
+}
+
+#[test]
+fn ioredis_gets_the_numbers_of_redis_cell() {
+    serves(program(Path::new("node"), &[installed("node/client.js").to_str().unwrap()]));
+}
+
+#[test]
+fn go_redis_gets_the_numbers_of_redis_cell() {
+    serves(program(&installed("go/client"), &[]));
+}
+
+#[test]
+fn jedis_gets_the_numbers_of_redis_cell() {
+    let classes = format!("{}/*:{}", installed("java").display(), installed("java").display());
+    serves(program(Path::new("java"), &["-cp", &classes, "Client"]));
+}
+
+#[test]
+fn redis_cli_gets_the_numbers_of_redis_cell() {
+    let door = door(POLICY);
+    let port = door.address.rsplit_once(':').unwrap().1;
+    gets_the_numbers_of_redis_cell(|words| {
+        let output =
+            Command::new("redis-cli").args(["-p", port]).args(words).output().expect("redis-tools is installed");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines()
+            .map(|line| line.parse::<i64>().unwrap_or_else(|_| panic!("{text:?}")))
+            .collect::<Vec<_>>()
+            .into()
+    });
+}
