@@ -108,6 +108,8 @@ pub mod engine;
 
 pub mod reload;
 
+pub mod gateway;
+
 pub mod http;
 
 pub mod serve;

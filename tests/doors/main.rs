@@ -1,0 +1,9 @@
+//! The doors besides the JSON API, each by the real programs that use it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "each layer uses a part")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod gate;
