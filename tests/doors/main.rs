@@ -7,3 +7,4 @@
 mod support;
 
 mod gate;
+mod proxies;
