@@ -6,5 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod fuzz_gate;
 mod gate;
 mod proxies;
+mod source;

@@ -7,7 +7,7 @@ use crate::support::free_port;
 
 mod rig;
 
-mod spoofs;
+pub(crate) mod spoofs;
 
 use rig::{Client, Proxy, Rig, program};
 

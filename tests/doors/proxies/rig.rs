@@ -8,16 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::net::TcpSocket;
 
+use crate::source::{CLIENT, connect};
 use crate::support::http::{Answer, Connection};
 use crate::support::{Node, free_port, wait_until};
-
-/// The client's address. The proxies and the node have 127.0.0.1.
-pub(super) const CLIENT: [u8; 4] = [127, 0, 0, 9];
 
 pub(super) struct Proxy {
     /// The page in `docs/integrations`.
@@ -122,7 +118,10 @@ fn block(page: &str, name: &str) -> String {
         let named = first.trim_start_matches(['#', '-']).trim();
         first.starts_with(['#', '-']) && (named == name || named.ends_with(&format!("/{name}")))
     };
-    blocks.into_iter().find(is_file).map_or_else(|| panic!("the page has no {name}"), |block| format!("{block}\n"))
+    blocks
+        .into_iter()
+        .find(is_file)
+        .map_or_else(|| panic!("the page has no {name}"), |block| format!("{block}\n"))
 }
 
 /// A client with an address of its own.
@@ -141,23 +140,10 @@ impl Client {
         let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
         let head = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{length}{fields}\r\n");
-        let mut connection = Connection::over(connect(SocketAddr::from(([127, 0, 0, 1], self.port)))?);
+        let mut connection = Connection::over(connect(CLIENT, SocketAddr::from(([127, 0, 0, 1], self.port)))?);
         connection.send(head.as_bytes())?;
         connection.receive(method != "HEAD")
     }
-}
-
-/// A connection from the client's address.
-pub(super) fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let stream = runtime.block_on(async {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddr::from((CLIENT, 0)))?;
-        socket.connect(address).await?.into_std()
-    })?;
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    Ok(stream)
 }
 
 /// Answers every request with 200.
