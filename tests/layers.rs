@@ -120,6 +120,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "store::MemoryStore",
             "store::Subject",
             "reload",
+            "gateway::forward_auth",
             "serve",
             "telemetry::log_queue",
             "workers",

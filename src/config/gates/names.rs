@@ -79,6 +79,10 @@ pub(super) fn host(node: &Node, faults: &mut Faults) -> Option<String> {
 pub(super) fn path(node: &Node, faults: &mut Faults) -> Option<PathPattern> {
     let what = "a path such as `/login`, or `/v1/*` for it and all below it";
     let text = node.text(what, faults)?;
+    if let Some(decoded) = decoded(text) {
+        faults.note(node.place, format!("paths are decoded before they match: write `{}`", excerpt(&decoded)));
+        return None;
+    }
     let (path, is_below) = text.strip_suffix("/*").map_or((text, false), |path| (path, true));
     let path = path.strip_suffix('/').unwrap_or(path);
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['*', '?', '#']);
@@ -89,4 +93,10 @@ pub(super) fn path(node: &Node, faults: &mut Faults) -> Option<PathPattern> {
         (true, false) => Some(PathPattern::Only(if path.is_empty() { "/" } else { path }.to_owned())),
         (false, _) => node.refuse(what, faults),
     }
+}
+
+/// The text without its escapes, if it has some.
+fn decoded(text: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8_lossy();
+    (decoded != text).then(|| decoded.into_owned())
 }

@@ -20,6 +20,9 @@ impl Gate {
         if let Some(next) = first_open.and_then(|place| self.rules.get(place + 1)) {
             found.push(format!("no request reaches the rule in line {}: a rule before it matches all", next.line));
         }
+        if let Some(all) = self.trusted_proxies.iter().find(|network| network.length() == 0) {
+            found.push(format!("`trusted_proxies` has `{all}`, so every client chooses its own address and user"));
+        }
         if self.trusted_proxies.is_empty() {
             found.extend(self.without_proxies());
         }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::{Gate, GateCheck, MissingKey, Rule};
 use crate::engine::{Check, Door};
@@ -48,6 +48,23 @@ pub struct Plan<'a> {
     pub rule: Option<&'a Rule>,
     /// Without checks the request is allowed. Without a key it is denied.
     pub checks: Result<Vec<Check>, Missing<'a>>,
+}
+
+/// The headers of a question that no socket brought.
+///
+/// # Errors
+/// The name or the value that is not valid, in words.
+pub fn header_map<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<HeaderMap, String> {
+    let field = |(name, value): (&str, &str)| {
+        let valid = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no name of a header"));
+        let text = HeaderValue::from_str(value).map_err(|_| format!("{value:?} is no value of a header"));
+        Ok((valid?, text?))
+    };
+    fields.into_iter().map(field).try_fold(HeaderMap::new(), |mut headers, field: Result<_, String>| {
+        let (name, value) = field?;
+        headers.append(name, value);
+        Ok(headers)
+    })
 }
 
 /// Whether `peer` is one of the gate's proxies.

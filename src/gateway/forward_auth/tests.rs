@@ -1,7 +1,5 @@
 //! Questions of proxies, and the checks that they become.
 
-use axum::http::{HeaderName, HeaderValue};
-
 use super::*;
 use crate::config::{Gates, Overrides, Source, load};
 
@@ -11,17 +9,9 @@ fn gates(text: &str) -> std::sync::Arc<Gates> {
     load(&source, &Overrides::default(), 7).unwrap_or_else(|faults| panic!("{faults}")).gates
 }
 
-fn headers(fields: &[(&str, &str)]) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, value) in fields {
-        headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
-    }
-    headers
-}
-
 /// The keys of the question's checks, or the fact that is missing.
 fn keys(gate: &Gate, peer: &str, method: &str, path: &str, fields: &[(&str, &str)]) -> Result<Vec<String>, String> {
-    let headers = headers(fields);
+    let headers = header_map(fields.iter().copied()).unwrap();
     let question = Question {
         peer: Some(peer.parse().unwrap()),
         method,
