@@ -75,7 +75,7 @@ pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<V
     }))
 }
 
-/// The headers of the question. Those that describe the request follow from it, unless given.
+/// The headers of the question. The flags imply the headers that describe the request.
 fn fields(gate: &Gate, asked: &Question) -> Result<Vec<(String, String)>, String> {
     let mut fields = Vec::new();
     for header in &asked.headers {

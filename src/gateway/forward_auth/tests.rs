@@ -3,10 +3,15 @@
 use super::*;
 use crate::config::{Gates, Overrides, Source, load};
 
+type Fields<'a> = &'a [(&'a str, &'a str)];
+
+/// The keys, or the fact that is missing.
+type Keys<'a> = Result<&'a [&'a str], &'a str>;
+
 fn gates(text: &str) -> std::sync::Arc<Gates> {
     let policies = "policies: {per-ip: {key: {type: ip}, quotas: [5 per 1h]}, text: {quotas: [5 per 1h]}}";
     let source = Source { origin: "my.yaml".into(), text: format!("{policies}\n{text}"), file: None };
-    load(&source, &Overrides::default(), 7).unwrap_or_else(|faults| panic!("{faults}")).gates
+    load(&source, &Overrides::default(), 7).unwrap().gates
 }
 
 /// The keys of the question's checks, or the fact that is missing.
@@ -117,7 +122,7 @@ fn a_missing_key_denies_or_is_skipped_or_counts_the_address() {
         ))
     };
     let modes = ["deny", "allow", "client_ip"].map(gate);
-    let cases: [(&[(&str, &str)], [Result<&[&str], &str>; 3]); 6] = [
+    let cases: [(Fields<'_>, [Keys<'_>; 3]); 6] = [
         (
             &[("x-user", "7"), ("x-ip", "1.1.1.1")],
             [Ok(&["7", "1.1.1.1"]), Ok(&["7", "1.1.1.1"]), Ok(&["7", "1.1.1.1"])],
