@@ -116,6 +116,8 @@ named! {
         /// A page in a browser calls without a token. Any site could make the browser on this
         /// machine do so.
         Page = "page",
+        /// An anonymous gate serves only its trusted proxies.
+        UntrustedPeer = "untrusted_peer",
     }
 }
 

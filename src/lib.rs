@@ -76,8 +76,11 @@
 //! 9. **Both stores decide alike.** One pure core computes the verdicts of both, from the same
 //!    counts.
 //!
+//! Another door begins elsewhere: `gateway/forward_auth` maps the question of a proxy to checks, and
+//! `http/gate` renders the answer. Steps 3 to 8 are the same.
+//!
 //! Two rules keep the code testable. Time is a parameter, which only [`clock`] reads. Imports point
-//! one way, `gateway -> http -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
+//! one way, `http -> gateway -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
 //!
 //! The modules are declared in reading order.
 
@@ -108,9 +111,9 @@ pub mod engine;
 
 pub mod reload;
 
-pub mod http;
-
 pub mod gateway;
+
+pub mod http;
 
 pub mod serve;
 

@@ -65,6 +65,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     // Reads the configuration again and applies it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
+    // Maps the requests of other protocols to checks.
+    ("gateway", &["limit", "engine", "config"]),
     // Parses, calls the engine and renders. The other types are results of the engine and of a
     // reload.
     (
@@ -76,7 +78,10 @@ const MODULES: &[(&str, &[&str])] = &[
             "workers::cores",
             "engine",
             "telemetry",
+            "gateway",
             "config::Policies",
+            "config::Gate",
+            "config::Gates",
             "config::Fault",
             "config::Place",
             "reload",
@@ -137,6 +142,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "store::Work",
             "store::Done",
             "reload",
+            "gateway::forward_auth",
             "serve",
             "telemetry::log_queue",
             "workers",
@@ -150,7 +156,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the store speaks Redis.
     ("redis", &["store"]),
     // Only the HTTP surface and its server know of requests.
-    ("axum", &["http", "serve"]),
+    ("axum", &["gateway", "http", "serve"]),
     // Decisions need no runtime: the pre-filter and the configuration neither wait nor spawn.
     (
         "tokio",

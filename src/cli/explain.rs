@@ -17,36 +17,53 @@ use crate::limit::time::millis_up;
 use crate::store::redis::protocol::call::Call;
 use crate::store::redis::protocol::keys::Tag;
 
+mod gate;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The configuration with the policy; `-` is standard input.
     file: PathBuf,
     /// The policy's name.
-    policy: String,
+    #[arg(required_unless_present = "gate")]
+    policy: Option<String>,
     /// The key, as a check would name it.
-    key: String,
+    #[arg(required_unless_present = "gate")]
+    key: Option<String>,
+    #[command(flatten)]
+    question: gate::Question,
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
-    let told = explain(args)?;
-    print(&if args.json { shown::json(&format!("{told}\n")) } else { text(&told) })?;
+    let config = load::config(&args.file).map_err(|faults| faults.to_string())?;
+    let (told, text) = match (&args.question.gate, &args.policy, &args.key) {
+        (Some(name), ..) => {
+            let told = gate::explain(&config, name, &args.question)?;
+            let text = gate::text(&told);
+            (told, text)
+        }
+        (None, policy, key) => {
+            let told = explain(&config, policy.as_deref().unwrap_or_default(), key.as_deref().unwrap_or_default())?;
+            let text = lines(&text(&told));
+            (told, text)
+        }
+    };
+    print(&if args.json { shown::json(&format!("{told}\n")) } else { text })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain(args: &Args) -> Result<Value, String> {
-    let config = load::config(&args.file).map_err(|faults| faults.to_string())?;
+fn explain(config: &Config, policy: &str, written: &str) -> Result<Value, String> {
     let by_name = &config.policies.by_name;
-    let policy = by_name.get(&args.policy).ok_or_else(|| {
+    let policy = by_name.get(policy).ok_or_else(|| {
         let known: Vec<_> = by_name.keys().map(String::as_str).collect();
-        format!("{} has no policy {:?}: there are {}", config.policies.origin, args.policy, known.join(", "))
+        format!("{} has no policy {policy:?}: there are {}", config.policies.origin, known.join(", "))
     })?;
-    check_length(&args.key).map_err(|wrong| format!("the key {wrong}"))?;
-    let key = policy.key_type.normalise(&args.key).map_err(|why| format!("the key {:?} {why}", args.key))?;
-    let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, &args.key));
-    let (answer, counted) = match policy.applied(&key, &args.key) {
+    check_length(written).map_err(|wrong| format!("the key {wrong}"))?;
+    let key = policy.key_type.normalise(written).map_err(|why| format!("the key {written:?} {why}"))?;
+    let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, written));
+    let (answer, counted) = match policy.applied(&key, written) {
         Applied::Listed(Listed::Allow) => ("allow_listed", None),
         Applied::Listed(Listed::Deny) => ("deny_listed", None),
         Applied::Counted(policy) => ("counted", Some(policy)),
@@ -55,14 +72,14 @@ fn explain(args: &Args) -> Result<Value, String> {
         "file": config.policies.origin,
         "policy": policy.name,
         "algorithm": policy.algorithm.name(),
-        "key": args.key,
+        "key": written,
         "normalised": key,
         "match": found.map(entry),
         "answer": answer,
         "shadow": policy.options.shadow,
         "inline": policy.options.inline,
         "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
-        "redis": counted.map(|policy| redis(&config, policy, &key)),
+        "redis": counted.map(|policy| redis(config, policy, &key)),
     }))
 }
 
@@ -97,8 +114,7 @@ fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
     json!({"used": used, "slot": tag.slot(), "keys": names})
 }
 
-fn text(told: &Value) -> String {
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+fn text(told: &Value) -> Vec<(&'static str, String)> {
     let (file, key, normalised) = (word(&told["file"]), word(&told["key"]), word(&told["normalised"]));
     let mut lines = vec![("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"])))];
     lines.push(("key", if key == normalised { key } else { format!("{normalised}, written as {key}") }));
@@ -126,5 +142,13 @@ fn text(told: &Value) -> String {
         lines.push(("slot", format!("{}{used}", redis["slot"])));
         lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
     }
-    lines.into_iter().map(|(name, value)| format!("{name:8}{}\n", visible(&value))).collect()
+    lines
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn lines(lines: &[(&str, String)]) -> String {
+    lines.iter().map(|(name, value)| format!("{name:8}{}\n", visible(value))).collect()
 }

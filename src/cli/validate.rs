@@ -24,10 +24,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     };
     config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
     config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
+    config.gates.warnings().for_each(|warning| say(&format!("warning: {warning}")));
     let policies = match config.policies.by_name.len() {
         1 => "1 policy".to_owned(),
         number => format!("{number} policies"),
     };
-    print(&format!("{}: valid, {policies}\n", config.policies.origin))?;
+    let gates = match config.gates.0.len() {
+        0 => String::new(),
+        1 => ", 1 gate".to_owned(),
+        number => format!(", {number} gates"),
+    };
+    print(&format!("{}: valid, {policies}{gates}\n", config.policies.origin))?;
     Ok(ExitCode::SUCCESS)
 }

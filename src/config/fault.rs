@@ -17,6 +17,16 @@ pub enum Place {
     Asked { quota: usize, member: Option<usize> },
 }
 
+impl Place {
+    /// The line in the text; 0 for any other place.
+    pub(super) fn line(self) -> usize {
+        match self {
+            Self::At { line, .. } => line,
+            _ => 0,
+        }
+    }
+}
+
 /// One fault: a sentence, and where it applies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {

@@ -66,14 +66,7 @@ fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str>
 
 /// A network no smaller than the network that the policy counts as one key.
 fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Matcher<'a>> {
-    let text = node.text("a network such as `192.0.2.0/24`", faults)?;
-    let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
-    let network = parse(text).map_err(refuse).ok()?;
-    if let Some(meant) = network.inside_nat64() {
-        let sentence = format!("`{network}` matches no address, because NAT64 counts as IPv4: write `{meant}`");
-        faults.note(node.place, sentence);
-        return None;
-    }
+    let network = any_network(node, faults)?;
     match key_type {
         KeyType::Ip { ipv6_prefix } if network.is_ipv6() && network.length() > ipv6_prefix => {
             let (whole, length) = (network.widened(ipv6_prefix), network.length());
@@ -84,6 +77,19 @@ fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
         }
         _ => Some(Matcher::Network(network)),
     }
+}
+
+/// A network of canonical addresses.
+pub(super) fn any_network(node: &Node, faults: &mut Faults) -> Option<Network> {
+    let text = node.text("a network such as `192.0.2.0/24`", faults)?;
+    let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
+    let network = parse(text).map_err(refuse).ok()?;
+    if let Some(meant) = network.inside_nat64() {
+        let sentence = format!("`{network}` matches no address, because NAT64 counts as IPv4: write `{meant}`");
+        faults.note(node.place, sentence);
+        return None;
+    }
+    Some(network)
 }
 
 /// Parses a network, or returns the correction.

@@ -53,6 +53,8 @@ mod lists;
 
 mod matcher;
 
+mod gates;
+
 pub mod inline;
 
 mod section;
@@ -89,6 +91,9 @@ use crate::limit::policy::Policy;
 pub use credentials::{ClientTls, Credentials};
 pub use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
+pub use gates::{
+    ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathPattern, RequestFrom, Rule, RuleMatch, Template,
+};
 pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};
 pub use resp::{RespConfig, THROTTLE};
@@ -123,6 +128,8 @@ pub struct Config {
     /// The access rules; a reload applies them.
     pub access: Access,
     pub policies: Policies,
+    /// The gates of forward auth; a reload applies them.
+    pub gates: Arc<Gates>,
     /// The files that the configuration was read from; none for the built-in example.
     pub files: Vec<Watched>,
     /// Risks that are no faults, such as a private key that every user may read.

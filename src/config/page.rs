@@ -110,10 +110,14 @@ fn grouped(number: u64) -> String {
 }
 
 impl Row {
-    /// Whether the setting belongs to the node, and not to a policy.
+    /// Whether the setting belongs to the node, and not to a policy or a gate.
     fn is_of_node(&self) -> bool {
         let sections = ["policy", "window", "bucket", "key", "list", "override_", "match_"];
-        !sections.contains(&self.section)
+        !sections.contains(&self.section) && !self.is_of_gate()
+    }
+
+    fn is_of_gate(&self) -> bool {
+        self.section.starts_with("gate")
     }
 
     fn markdown(&self) -> String {
@@ -124,9 +128,10 @@ impl Row {
     }
 }
 
-/// The rows of the node, each section behind its name, and those of a policy.
-fn tables() -> [String; 2] {
-    let (node, policy): (Vec<_>, Vec<_>) = rows().into_iter().partition(Row::is_of_node);
+/// The rows of the node, each section behind its name, and those of a policy and of a gate.
+fn tables() -> [String; 3] {
+    let (node, others): (Vec<_>, Vec<_>) = rows().into_iter().partition(Row::is_of_node);
+    let (gate, policy): (Vec<_>, Vec<_>) = others.into_iter().partition(Row::is_of_gate);
     let below = |root: &Row| {
         let prefix = format!("{}.", root.setting);
         node.iter()
@@ -135,7 +140,8 @@ fn tables() -> [String; 2] {
             .collect::<String>()
     };
     let roots = node.iter().filter(|row| row.section == "root");
-    [roots.map(|root| root.markdown() + &below(root)).collect(), policy.iter().map(Row::markdown).collect()]
+    let each = |rows: &[Row]| rows.iter().map(Row::markdown).collect();
+    [roots.map(|root| root.markdown() + &below(root)).collect(), each(&policy), each(&gate)]
 }
 
 /// The page with the rows of the table.
@@ -143,6 +149,7 @@ fn rendered(page: &str) -> String {
     let heads = [
         "| setting | meaning | values | default | reload |\n|---|---|---|---|---|\n",
         "| setting | meaning | values | default |\n|---|---|---|---|\n",
+        "| setting of a gate | meaning | values | default |\n|---|---|---|---|\n",
     ];
     heads.iter().zip(tables()).fold(page.to_owned(), |page, (head, rows)| {
         let (before, after) = page.split_once(head).unwrap();

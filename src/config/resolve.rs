@@ -12,6 +12,7 @@ use crate::limit::time::Micros;
 use super::counter;
 use super::fault::Faults;
 use super::files::Files;
+use super::gates::gates;
 use super::policy::policy;
 use super::raw::{Node, Value};
 use super::resp::{THROTTLE, refuse_unfit, throttle};
@@ -111,6 +112,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let timeout = store.as_ref().map_or(Duration::ZERO, |store| store.timeout);
     let policies = policies(&root, timeout, resp.is_some_and(|resp| resp.is_some()), faults);
     let limits = limits(&root, policies.as_ref(), faults);
+    let gates = gates(&root, policies.as_ref(), faults);
     let (listen, admin_listen) = addresses?;
     let Stores { config: store, max_keys, .. } = store?;
     Some(Config {
@@ -127,6 +129,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
         limits: limits?,
         access: access?,
         policies: policies?,
+        gates: Arc::new(gates?),
         files: Vec::new(),
         warnings: Vec::new(),
     })

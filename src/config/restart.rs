@@ -7,7 +7,7 @@ use super::listen::is_beyond_loopback;
 use super::resolve::default_request_timeout;
 use super::resp::THROTTLE;
 use super::settings::root;
-use super::{Config, Limits, Policies, ServerTls};
+use super::{Config, Gates, Limits, Policies, ServerTls};
 use crate::access::Access;
 use crate::timeouts::least_request_timeout;
 
@@ -15,6 +15,7 @@ use crate::timeouts::least_request_timeout;
 #[derive(Debug, Clone)]
 pub struct Running {
     pub policies: Arc<Policies>,
+    pub gates: Arc<Gates>,
     pub access: Access,
     /// The TLS settings of new connections, or `None` for plain text.
     pub tls: Option<Arc<ServerTls>>,
@@ -24,6 +25,7 @@ impl From<&Config> for Running {
     fn from(config: &Config) -> Self {
         Self {
             policies: Arc::new(config.policies.clone()),
+            gates: config.gates.clone(),
             access: config.access.clone(),
             tls: config.tls.clone().map(Arc::new),
         }
@@ -33,7 +35,7 @@ impl From<&Config> for Running {
 impl From<Policies> for Running {
     /// These policies, for callers without tokens and TLS.
     fn from(policies: Policies) -> Self {
-        Self { policies: Arc::new(policies), access: Access::default(), tls: None }
+        Self { policies: Arc::new(policies), gates: Arc::default(), access: Access::default(), tls: None }
     }
 }
 
@@ -51,6 +53,7 @@ impl Running {
         }
         Self {
             policies: Arc::new(policies),
+            gates: config.gates,
             access: if waits(root::AUTH.name) { self.access.clone() } else { config.access },
             tls: match config.tls {
                 Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),
@@ -61,7 +64,11 @@ impl Running {
 
     /// The settings besides the policies that differ from `before`.
     pub fn changed_settings(&self, before: &Self) -> Vec<&'static str> {
-        let changed = [(root::AUTH.name, before.access != self.access), (root::TLS.name, before.tls != self.tls)];
+        let changed = [
+            (root::AUTH.name, before.access != self.access),
+            (root::TLS.name, before.tls != self.tls),
+            (root::GATES.name, before.gates != self.gates),
+        ];
         changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
     }
 }
@@ -100,6 +107,7 @@ impl Config {
             tls,
             access: _,
             policies: _,
+            gates: _,
             files: _,
             warnings: _,
         } = self;

@@ -5,11 +5,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::gates::{ClientFrom, MissingKey, RequestFrom};
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
 use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure};
-use crate::limit::quota::Anchor;
+use crate::limit::quota::{Anchor, MAX_UNITS};
 use crate::limit::ticks::{DEFAULT_TICK, MAX_TICK, MIN_TICK};
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 
@@ -84,6 +85,8 @@ settings! {
         /// One or more policies, by name. The policy named `default` applies to checks that name
         /// none.
         POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed");
+        /// Forward auth: how a proxy's question becomes checks, by the name of the gate.
+        GATES = "gates": Own("mapping; names as those of policies", "none");
     }
 
     store("store.", "", "{redis: [redis://127.0.0.1:7001]}") {
@@ -305,5 +308,55 @@ settings! {
         PREFIX = "prefix": Own("text", "none");
         /// A network of addresses.
         CIDR = "cidr": Own("network such as `192.0.2.0/24`", "none");
+    }
+
+    gate("", "", "{rules: [{checks: [{policy: per-ip, key: \"{client_ip}\"}]}]}") {
+        /// Source of method, host and path. `forwarded`: X-Forwarded-Method, -Host and -Uri.
+        /// `original`: X-Original-Method, X-Original-URI and Host. `request`: the request itself.
+        REQUEST_FROM = "request_from": Choice<RequestFrom>(RequestFrom::WORDS, RequestFrom::Request);
+        /// Source of the client's address.
+        CLIENT_FROM = "client_from": Choice<ClientFrom>(ClientFrom::WORDS, ClientFrom::Peer);
+        /// Only the forwarded and identity headers of these peers count.
+        TRUSTED_PROXIES = "trusted_proxies": Own("list of networks such as `10.0.0.0/8`", "none");
+        /// Headers that the proxy sets or strips. Only these may stand in keys.
+        IDENTITY_HEADERS = "identity_headers": Own("list of names such as `x-user`", "none");
+        /// Status of a denial.
+        DENY_STATUS = "deny_status": Choice<u16>(&[("429", 429), ("403", 403), ("401", 401)], 429);
+        /// Result of a check whose key is missing. `allow` skips it, `client_ip` counts the address.
+        MISSING_KEY = "missing_key": Choice<MissingKey>(MissingKey::WORDS, MissingKey::Deny);
+        /// `true`: trusted proxies need no token, and the gate rejects all other peers.
+        ANONYMOUS = "anonymous": Flag(false);
+        /// The first rule that matches decides. If none does, the request passes uncounted.
+        RULES = "rules": Own("list of `{name, match, checks}`", "needed");
+    }
+
+    gate_rule("", " of a rule", "{checks: [{policy: per-ip, key: \"{client_ip}\"}]}") {
+        /// Name for the placeholder `{rule}`.
+        NAME = "name": Own("1 to 64 of `A-Z a-z 0-9 _ . -`", "none");
+        /// The requests of the rule.
+        MATCH = "match": Own("mapping with the settings below", "every request");
+        /// Charged all or none. An empty list allows without counting.
+        CHECKS = "checks": Own("list of up to 16 of `{policy, key, cost}`", "needed");
+    }
+
+    gate_match("", " of a rule's match", "{paths: [/login]}") {
+        /// Hosts without ports, in any case.
+        HOSTS = "hosts": Own("list of hosts such as `api.example.com`", "any");
+        /// Methods, in any case.
+        METHODS = "methods": Own("list of methods such as `POST`", "any");
+        /// Decoded paths. `/v1/*` is `/v1` and all below it.
+        PATHS = "paths": Own("list of paths such as `/login` or `/v1/*`", "any");
+        /// Headers of a trusted proxy, with their whole values.
+        HEADERS = "headers": Own("mapping such as `{x-tier: free}`", "any");
+    }
+
+    gate_check("", " of a rule's check", "{policy: per-ip, key: \"{client_ip}\"}") {
+        /// The policy that decides.
+        POLICY = "policy": Own("name of a policy", "needed");
+        /// The key, by the placeholders `{client_ip}`, `{header.NAME}`, `{host}`, `{method}`,
+        /// `{rule}` and plain text.
+        KEY = "key": Own("template such as `{client_ip}`; one placeholder for a policy of addresses", "needed");
+        /// Cost of a request.
+        COST = "cost": Integer(0..=MAX_UNITS, 1);
     }
 }

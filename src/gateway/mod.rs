@@ -1,4 +1,6 @@
-//! The doors for programs that do not call the JSON API. Each maps its requests to checks, asks the
+//! The doors besides the JSON API. Each maps the requests of another protocol to checks, asks the
 //! engine and renders the decisions. No rule of limiting lives here.
+
+pub mod forward_auth;
 
 pub mod resp;

@@ -16,14 +16,16 @@ use crate::access::Need;
 
 /// One call of the API.
 pub(super) struct Call {
-    pub(super) method: Method,
+    /// None: any method.
+    pub(super) method: Option<Method>,
     pub(super) path: &'static str,
     /// The right that the caller needs.
     pub(super) need: Need,
     listener: Listener,
     /// The name of the call's span. Health and metrics are frequent, so they have none.
     pub(super) span: Option<&'static str>,
-    route: fn() -> MethodRouter<Node>,
+    /// None: `service.rs` answers the call itself.
+    route: Option<fn() -> MethodRouter<Node>>,
 }
 
 /// The calls that a listener answers.
@@ -48,12 +50,12 @@ enum Listener {
 macro_rules! calls {
     ($($method:ident $path:literal $need:ident $listener:ident $traced:literal $handler:path;)*) => {
         &[$(Call {
-            method: Method::$method,
+            method: Some(Method::$method),
             path: $path,
             need: Need::$need,
             listener: Listener::$listener,
             span: if $traced { Some(concat!(stringify!($method), " ", $path)) } else { None },
-            route: || on(MethodFilter::$method, $handler),
+            route: Some(|| on(MethodFilter::$method, $handler)),
         }),*]
     };
 }
@@ -76,15 +78,42 @@ static CALLS: &[Call] = calls! {
     GET    "/openapi.json"   Nothing  Both     false  openapi;
 };
 
+/// The path of every gate begins so.
+pub(super) const GATE_PREFIX: &str = "/v1/gate/";
+
+/// Forward auth. Its path is the client's own behind the name of the gate, so no router may
+/// normalise or decode it.
+static GATE: Call = Call {
+    method: None,
+    path: "/v1/gate/{gate}",
+    need: Need::Check,
+    listener: Listener::Checks,
+    span: Some("ANY /v1/gate/{gate}"),
+    route: None,
+};
+
+fn all() -> impl Iterator<Item = &'static Call> {
+    CALLS.iter().chain([&GATE])
+}
+
 impl Call {
     /// The call of this method and path, else the first call of the path.
     pub(super) fn find(method: &Method, path: &str) -> Option<&'static Self> {
         let mut of_path = CALLS.iter().filter(|call| call.path == path);
-        let first = of_path.next()?;
-        if first.method == *method {
+        let Some(first) = of_path.next() else { return path.starts_with(GATE_PREFIX).then_some(&GATE) };
+        if first.takes(method) {
             return Some(first);
         }
-        Some(of_path.find(|call| call.method == *method).unwrap_or(first))
+        Some(of_path.find(|call| call.takes(method)).unwrap_or(first))
+    }
+
+    pub(super) fn takes(&self, method: &Method) -> bool {
+        self.method.as_ref().is_none_or(|own| own == method)
+    }
+
+    /// Whether it is the call of a gate.
+    pub(super) fn is_gate(&self) -> bool {
+        std::ptr::eq(self, &GATE)
     }
 
     /// Whether it is `POST /v1/check`.
@@ -105,8 +134,9 @@ impl Call {
 /// The routes of one listener.
 pub(super) fn router(node: Node, surface: Surface) -> Router {
     let served = CALLS.iter().filter(|call| call.is_on(surface));
-    served
-        .fold(Router::new(), |routes, call| routes.route(call.path, (call.route)()))
+    let routed = served.filter_map(|call| Some((call.path, call.route?())));
+    routed
+        .fold(Router::new(), |routes, (path, route)| routes.route(path, route))
         .fallback(move |uri: Uri| async move { not_found(&uri, surface) })
         .method_not_allowed_fallback(problem::method_not_allowed)
         .with_state(node)
@@ -114,7 +144,7 @@ pub(super) fn router(node: Node, surface: Surface) -> Router {
 
 /// 404, with the path of this listener that may be meant.
 pub(super) fn not_found(uri: &Uri, surface: Surface) -> Problem {
-    Problem::not_found(uri, CALLS.iter().filter(|call| call.is_on(surface)).map(|call| call.path))
+    Problem::not_found(uri, all().filter(|call| call.is_on(surface)).map(|call| call.path))
 }
 
 /// `GET /openapi.json`.
@@ -139,10 +169,40 @@ const OPERATIONS: &str = include_str!("operations.json");
 
 fn paths() -> String {
     let mut paths: Value = serde_json::from_str(OPERATIONS).unwrap_or_default();
-    for call in CALLS {
-        call.complete(&mut paths[call.path][call.method.as_str().to_ascii_lowercase()]);
+    for (call, method) in CALLS.iter().filter_map(|call| Some((call, call.method.as_ref()?))) {
+        call.complete(&mut paths[call.path][method.as_str().to_ascii_lowercase()]);
     }
+    describe_gate(&mut paths);
     format!(r#""paths": {paths}"#)
+}
+
+/// The methods of OpenAPI, which has no word for any method.
+const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+
+/// Describes the call of a gate for each method, and below its path.
+fn describe_gate(paths: &mut Value) {
+    let mut any = paths[GATE.path]["any"].take();
+    GATE.complete(&mut any);
+    let rest = json!({
+        "name": "rest",
+        "in": "path",
+        "required": true,
+        "description": "The path of the client's request.",
+        "schema": {"type": "string"},
+    });
+    for (path, suffix) in [(GATE.path.to_owned(), ""), (format!("{}/{{rest}}", GATE.path), "Below")] {
+        paths[&path] = METHODS
+            .iter()
+            .map(|method| {
+                let mut operation = any.clone();
+                operation["operationId"] = format!("gate{suffix}_{method}").into();
+                if let (false, Some(parameters)) = (suffix.is_empty(), operation["parameters"].as_array_mut()) {
+                    parameters.push(rest.clone());
+                }
+                ((*method).to_owned(), operation)
+            })
+            .collect();
+    }
 }
 
 impl Call {
@@ -156,7 +216,7 @@ impl Call {
             (has_body, "408", "RequestTimeout"),
             (has_body, "413", "TooLarge"),
             (has_body, "415", "UnsupportedMediaType"),
-            (has_body || !parameters.is_empty(), "422", "InvalidRequest"),
+            ((has_body || !parameters.is_empty()) && !self.is_gate(), "422", "InvalidRequest"),
             (!is_open, "401", "Unauthorized"),
             (!is_open, "403", "Forbidden"),
             (shed::is_counted(self.path), "503", "Unavailable"),
@@ -173,6 +233,7 @@ impl Call {
         operation["parameters"] = parameters.into();
         operation["tags"] = json!([if self.listener == Listener::Checks { "checks" } else { "operators" }]);
         operation["security"] = match self.need {
+            _ if self.is_gate() => json!([{}, {"gateToken": []}]),
             Need::Nothing => json!([{}]),
             Need::Admin => json!([{}, {"adminToken": []}]),
             Need::Metrics | Need::Check | Need::Policies => json!([{}, {"token": []}, {"adminToken": []}]),
@@ -200,6 +261,9 @@ mod tests {
             (Method::PATCH, "/v1/usage", Some(Need::Check)),
             (Method::HEAD, "/metrics", Some(Need::Metrics)),
             (Method::POST, "/v1/check/", None),
+            (Method::PATCH, "/v1/gate/edge", Some(Need::Check)),
+            (Method::DELETE, "/v1/gate/edge/../../v1/usage", Some(Need::Check)),
+            (Method::GET, "/v1/gate", None),
             (Method::POST, "/", None),
         ] {
             assert_eq!(need(method.clone(), path), expected, "{method} {path}");
@@ -225,10 +289,10 @@ mod tests {
     fn every_call_is_described_and_nothing_else() {
         let operations: Value = serde_json::from_str(OPERATIONS).unwrap();
         let described = operations.as_object().unwrap().values().map(|methods| methods.as_object().unwrap().len());
-        assert_eq!(described.sum::<usize>(), CALLS.len());
-        for call in CALLS {
-            let method = call.method.as_str().to_ascii_lowercase();
-            assert!(operations[call.path][method]["operationId"].is_string(), "{} {}", call.method, call.path);
+        assert_eq!(described.sum::<usize>(), all().count());
+        for call in all() {
+            let method = call.method.as_ref().map_or("any", Method::as_str).to_ascii_lowercase();
+            assert!(operations[call.path][&method]["operationId"].is_string(), "{method} {}", call.path);
         }
     }
 

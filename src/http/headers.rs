@@ -34,6 +34,26 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
+/// Adds the fields of decisions on one request. Several policies may have quotas of one name, so the
+/// items of several decisions begin with the policy.
+pub(super) fn insert_each(decisions: &[Decision], headers: &mut HeaderMap) {
+    let (mut policies, mut states) = (Vec::new(), Vec::new());
+    for decision in decisions.iter().filter(|decision| decision.binding.is_some()) {
+        let prefix = prefix(decision, decisions.len());
+        push_policy(&decision.policy, &prefix, &mut policies);
+        push_states(decision, &prefix, &mut states);
+    }
+    if !policies.is_empty() {
+        insert_text(headers, RATELIMIT_POLICY, policies);
+        insert_text(headers, RATELIMIT, states);
+    }
+}
+
+/// The beginning of the items of a decision, if it is one of `number`.
+pub(super) fn prefix(decision: &Decision, number: usize) -> String {
+    if number == 1 { String::new() } else { format!("{}/", decision.policy.name) }
+}
+
 /// Adds the time until a denied cost fits, if it ever does.
 pub(super) fn insert_retry_after(wait: Wait, headers: &mut HeaderMap) {
     if let Some(seconds) = whole_seconds(wait) {
@@ -52,21 +72,30 @@ fn whole_seconds(wait: Wait) -> Option<u64> {
 /// `"1s";q=1000;w=1, "10s";q=5000;w=10`
 fn policy_items(policy: &Policy) -> Vec<u8> {
     let mut items = Vec::with_capacity(ITEM_BYTES * policy.quotas.len());
+    push_policy(policy, "", &mut items);
+    items
+}
+
+fn push_policy(policy: &Policy, prefix: &str, items: &mut Vec<u8>) {
     for quota in &policy.quotas {
         let (limit, window) = (quota.limit.get().min(MAX_INTEGER), seconds_up(quota.window));
-        push(&mut items, &quota.name, [("q", limit), ("w", window)]);
+        push(items, [prefix, &quota.name], [("q", limit), ("w", window)]);
     }
-    items
 }
 
 /// `"1s";r=12;t=1, "10s";r=3211;t=10`. A denial of the pre-filter has only its one known quota.
 fn state_items(decision: &Decision) -> Vec<u8> {
+    let mut items = Vec::with_capacity(ITEM_BYTES * decision.policy.quotas.len());
+    push_states(decision, "", &mut items);
+    items
+}
+
+fn push_states(decision: &Decision, prefix: &str, items: &mut Vec<u8>) {
     let quotas = &decision.policy.quotas;
-    let mut items = Vec::with_capacity(ITEM_BYTES * quotas.len());
     let latest = whole_seconds(decision.retry_after).filter(|_| !decision.allowed).unwrap_or(u64::MAX);
     let mut state = |quota: &Quota, remaining: u64, reset_after: Micros| {
         let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after).min(latest));
-        push(&mut items, &quota.name, [("r", remaining), ("t", reset)]);
+        push(items, [prefix, &quota.name], [("r", remaining), ("t", reset)]);
     };
     for (quota, known) in quotas.iter().zip(&decision.quotas) {
         state(quota, known.remaining, known.reset_after);
@@ -76,16 +105,15 @@ fn state_items(decision: &Decision) -> Vec<u8> {
     {
         state(quota, binding.remaining, binding.reset_after);
     }
-    items
 }
 
 /// Avoids the formatting machinery, since every answer has these two fields.
-fn push(items: &mut Vec<u8>, quota: &str, parameters: [(&str, u64); 2]) {
+fn push(items: &mut Vec<u8>, name: [&str; 2], parameters: [(&str, u64); 2]) {
     if !items.is_empty() {
         items.extend_from_slice(b", ");
     }
     items.push(b'"');
-    items.extend_from_slice(quota.as_bytes());
+    name.into_iter().for_each(|part| items.extend_from_slice(part.as_bytes()));
     items.push(b'"');
     for (name, number) in parameters {
         items.push(b';');

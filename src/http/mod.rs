@@ -21,6 +21,8 @@ mod spurious_wakes;
 
 mod check;
 
+mod gate;
+
 mod usage;
 
 mod policies;

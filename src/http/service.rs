@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{self, GetAll};
-use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Version};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
@@ -23,7 +23,7 @@ use super::problem::{Problem, panicked};
 use super::refusals::Caller;
 use super::request::body::DrainOnDrop;
 use super::shed::Admitted;
-use super::{calls, check};
+use super::{calls, check, gate};
 use crate::access::Reach;
 use crate::telemetry::traces::{self, Tracing};
 
@@ -96,6 +96,9 @@ impl Inner {
             self.node.refusals.malformed(caller);
             return Problem::malformed_http(fault).into_response();
         }
+        if call.is_some_and(|call| call.is_gate() && call.is_on(self.surface)) {
+            return Box::pin(gate::respond(&self.node, self.reach, caller, &head)).await;
+        }
         let need = call.map(|call| call.need);
         match permit(&self.node.reloader.running().access, self.reach, need, &head.headers) {
             Ok(()) => {}
@@ -105,7 +108,7 @@ impl Inner {
                 return Problem::refused(refused).into_response();
             }
         }
-        if call.is_some_and(|call| call.is_check() && call.method == head.method && call.is_on(self.surface)) {
+        if call.is_some_and(|call| call.is_check() && call.takes(&head.method) && call.is_on(self.surface)) {
             return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let request = Request::from_parts(head, Body::new(body));
@@ -130,13 +133,13 @@ fn begin_trace(
     caller: Caller,
     id: &HeaderValue,
 ) -> Option<traces::Request> {
-    let name = call.span.filter(|_| call.method == *request.method())?;
+    let name = call.span.filter(|_| call.takes(request.method()))?;
     let traceparent = only(request.headers().get_all(TRACEPARENT));
     let tracestate = traceparent.and_then(|_| joined(request.headers().get_all(TRACESTATE)));
     tracing.begin(&traces::Incoming {
         name,
         protocol: traces::Protocol::Http {
-            method: call.method.as_str(),
+            method: known_method(request.method()),
             route: call.path,
             scheme: if caller.encrypted { "https" } else { "http" },
         },
@@ -145,6 +148,12 @@ fn begin_trace(
         client: caller.address,
         request_id: id.to_str().unwrap_or_default(),
     })
+}
+
+/// The method in a trace. Clients choose the method of a gate's call, and each name is a constant.
+fn known_method(method: &Method) -> &'static str {
+    const KNOWN: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT"];
+    KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
 }
 
 /// The only line of a field. Repeated lines are ambiguous, so none counts (W3C trace context, 3.2).

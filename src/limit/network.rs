@@ -46,6 +46,11 @@ impl Network {
         Self::new(self.address, length.min(self.length)).unwrap_or(self)
     }
 
+    /// Whether the network contains a canonical address.
+    pub fn contains(self, address: IpAddr) -> bool {
+        Self::new(address, self.length) == Some(self)
+    }
+
     /// The IPv4 network that a network of NAT64 addresses embeds.
     pub fn inside_nat64(self) -> Option<Self> {
         let IpAddr::V6(address) = self.address else { return None };

@@ -8,6 +8,7 @@ mod support;
 
 mod commands;
 mod explain;
+mod gates;
 mod hostile_output;
 mod replay;
 

@@ -1,4 +1,4 @@
-//! The doors of real nodes: forward auth, Envoy and Redis clients.
+//! The doors besides the JSON API, each by the real programs that use it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -6,4 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod fuzz_gate;
+mod gate;
+mod proxies;
 mod resp;
+mod source;

@@ -190,6 +190,7 @@ fn config(shutdown: Shutdown) -> Config {
         limits: Limits::default(),
         access: Access::default(),
         policies,
+        gates: std::sync::Arc::default(),
         files: Vec::new(),
         warnings: Vec::new(),
     }

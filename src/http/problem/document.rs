@@ -134,6 +134,7 @@ impl Problem {
                 "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
                  operators on loopback (admin_listen) without tokens",
             ),
+            Refused::UntrustedPeer => (Kind::FORBIDDEN, "this gate serves only the peers in its trusted_proxies"),
             Refused::Page => (
                 Kind::FORBIDDEN,
                 "a page in a browser may not make this call without a token: make it without Origin and Sec-Fetch-Site, \

@@ -1,0 +1,102 @@
+//! The names in a gate: headers, methods, hosts and paths.
+
+use crate::config::fault::{Faults, Place};
+use crate::config::raw::Node;
+use crate::config::scalar::excerpt;
+
+use super::PathPattern;
+
+/// Headers that clients set, or that another setting reads.
+const REFUSED: &[(&str, &str)] = &[
+    ("authorization", "the client's own, which nobody has verified"),
+    ("proxy-authorization", "the client's own, which nobody has verified"),
+    ("cookie", "the client's own, which nobody has verified"),
+    ("origin", "the client's own"),
+    ("x-tollgate-token", "the token of the proxy"),
+    ("host", "read by `{host}` and `hosts`"),
+    ("forwarded", "never read"),
+    ("x-forwarded-for", "read by `client_from`: a key names it `{client_ip}`"),
+    ("x-real-ip", "read by `client_from`: a key names it `{client_ip}`"),
+];
+
+/// A header that a rule or a key may use, in lower case.
+pub(super) fn header(node: &Node, faults: &mut Faults) -> Option<String> {
+    let text = node.text("the name of a header, such as `x-user`", faults)?;
+    header_name(text).map_err(|sentence| faults.note(node.place, sentence)).ok()
+}
+
+/// The same for a key of a mapping.
+pub(super) fn header_key(place: Place, text: &str, faults: &mut Faults) -> Option<String> {
+    header_name(text).map_err(|sentence| faults.note(place, sentence)).ok()
+}
+
+/// # Errors
+/// The fault.
+pub(super) fn header_name(text: &str) -> Result<String, String> {
+    let name = text.to_ascii_lowercase();
+    if name.is_empty() || !name.bytes().all(is_token) {
+        return Err(format!("`{}` is no name of a header: write one such as `x-user`", excerpt(text)));
+    }
+    match REFUSED.iter().find(|(refused, _)| *refused == name) {
+        Some((_, why)) => Err(format!("the header `{name}` cannot be used here: it is {why}")),
+        None if name.starts_with("sec-fetch-") => {
+            Err(format!("the header `{name}` cannot be used here: it is the client's own"))
+        }
+        None => Ok(name),
+    }
+}
+
+/// Whether the byte may be in a token (RFC 9110, 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// A method in upper case.
+pub(super) fn method(node: &Node, faults: &mut Faults) -> Option<String> {
+    let what = "a method such as `POST`";
+    let text = node.text(what, faults)?;
+    let is_method = (1..=64).contains(&text.len()) && text.bytes().all(is_token);
+    if is_method { Some(text.to_ascii_uppercase()) } else { node.refuse(what, faults) }
+}
+
+/// A host in lower case, without a port or a final dot.
+pub(super) fn host(node: &Node, faults: &mut Faults) -> Option<String> {
+    let what = "a host without a port, such as `api.example.com`";
+    let text = node.text(what, faults)?;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let plain = text.strip_suffix('.').unwrap_or(text);
+    let is_host = !plain.is_empty() && plain.bytes().all(is_name);
+    match bracketed {
+        Some(address) if is_address(address) => Some(text.to_ascii_lowercase()),
+        None if is_host => Some(plain.to_ascii_lowercase()),
+        _ => node.refuse(what, faults),
+    }
+}
+
+/// A path, or one with all below it.
+pub(super) fn path(node: &Node, faults: &mut Faults) -> Option<PathPattern> {
+    let what = "a path such as `/login`, or `/v1/*` for it and all below it";
+    let text = node.text(what, faults)?;
+    if let Some(decoded) = decoded(text) {
+        faults.note(node.place, format!("paths are decoded before they match: write `{}`", excerpt(&decoded)));
+        return None;
+    }
+    let (path, is_below) = text.strip_suffix("/*").map_or((text, false), |path| (path, true));
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let is_plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['*', '?', '#']);
+    let parts = path.strip_prefix('/').map(|path| path.split('/'));
+    let is_path = text.starts_with('/') && parts.is_none_or(|mut parts| parts.all(is_plain));
+    match (is_path, is_below) {
+        (true, true) => Some(PathPattern::Below(path.to_owned())),
+        (true, false) => Some(PathPattern::Only(if path.is_empty() { "/" } else { path }.to_owned())),
+        (false, _) => node.refuse(what, faults),
+    }
+}
+
+/// The text without its escapes, if it has some.
+fn decoded(text: &str) -> Option<String> {
+    let decoded = percent_encoding::percent_decode_str(text).decode_utf8_lossy();
+    (decoded != text).then(|| decoded.into_owned())
+}

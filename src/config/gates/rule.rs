@@ -1,0 +1,205 @@
+//! One rule of a gate: the requests that it matches, and their checks.
+
+use crate::config::fault::Faults;
+use crate::config::raw::{Member, Node, Value};
+use crate::config::scalar::{excerpt, listed, nearest};
+use crate::config::section::Section;
+use crate::config::settings::{gate_check, gate_match, gate_rule};
+use crate::limit::key::KeyType;
+
+use super::template::Template;
+use super::{Known, names};
+
+/// The most checks of a rule; `/v1/check/all` permits as many.
+const MAX_CHECKS: usize = 16;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// None: no key of the rule names it.
+    pub name: Option<String>,
+    /// The line in the file, from 1.
+    pub line: usize,
+    /// None: every request.
+    pub matches: Option<RuleMatch>,
+    /// All are charged or none. Empty: allowed, and nothing counts.
+    pub checks: Vec<GateCheck>,
+}
+
+/// The requests of a rule. Every list that is not empty must contain the request's value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleMatch {
+    /// In lower case, without port and final dot.
+    pub hosts: Vec<String>,
+    /// In upper case.
+    pub methods: Vec<String>,
+    pub paths: Vec<PathPattern>,
+    /// Names in lower case, and their whole values.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Decoded paths, without a trailing `/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathPattern {
+    Only(String),
+    /// The path and all below it; empty for every path.
+    Below(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateCheck {
+    pub policy: String,
+    pub key: Template,
+    /// Whether the policy's keys are addresses.
+    pub is_ip: bool,
+    /// 0 to 10^15 units.
+    pub cost: u64,
+}
+
+/// `identity` is none after a fault in it.
+pub(super) fn rules(
+    node: &Node,
+    identity: Option<&[String]>,
+    known: &Known<'_>,
+    faults: &mut Faults,
+) -> Option<Vec<Rule>> {
+    let items = node.list("[{checks: [{policy: per-ip, key: \"{client_ip}\"}]}]", faults)?;
+    if items.is_empty() {
+        faults.note(node.place, "`rules` is empty: write at least one, or remove the gate");
+    }
+    let read: Vec<Option<Rule>> = items.iter().map(|item| rule(item, identity, known, faults)).collect();
+    let read: Vec<Rule> = read.into_iter().collect::<Option<_>>()?;
+    for (place, (rule, item)) in read.iter().zip(items).enumerate() {
+        let same = rule
+            .name
+            .as_ref()
+            .and_then(|name| read[..place].iter().find(|other| other.name.as_ref() == Some(name)));
+        if let Some(first) = same {
+            let name = rule.name.as_deref().unwrap_or_default();
+            faults
+                .note(item.place, format!("`{name}` is here twice, first in line {}: rename one of them", first.line));
+        }
+    }
+    Some(read)
+}
+
+fn rule(node: &Node, identity: Option<&[String]>, known: &Known<'_>, faults: &mut Faults) -> Option<Rule> {
+    let section = Section::open(node, &gate_rule::SHAPE, faults)?;
+    let name = section.or(gate_rule::NAME.name, None, |node| node.identifier(faults).map(str::to_owned).map(Some));
+    let matches = section.or(gate_rule::MATCH.name, None, |node| rule_match(node, faults).map(Some));
+    let sentence = "a rule needs `checks`, such as `checks: [{policy: per-ip, key: \"{client_ip}\"}]`, or `checks: []` \
+                    to allow without counting";
+    let checks = section.required(gate_rule::CHECKS.name, sentence, faults);
+    let is_named = section.member(gate_rule::NAME.name).is_some();
+    let checks = checks.and_then(|node| checks_of(node, &Context { is_named, identity, known }, faults));
+    Some(Rule { name: name?, line: node.place.line(), matches: matches?, checks: checks? })
+}
+
+/// The parts of the gate that a check depends on.
+struct Context<'a> {
+    is_named: bool,
+    identity: Option<&'a [String]>,
+    known: &'a Known<'a>,
+}
+
+fn checks_of(node: &Node, context: &Context<'_>, faults: &mut Faults) -> Option<Vec<GateCheck>> {
+    let items = node.list("[{policy: per-ip, key: \"{client_ip}\"}]", faults)?;
+    if items.len() > MAX_CHECKS {
+        faults.note(node.place, format!("a rule has up to {MAX_CHECKS} checks, not {}", items.len()));
+    }
+    items.iter().map(|item| check(item, context, faults)).collect::<Vec<_>>().into_iter().collect()
+}
+
+fn check(node: &Node, context: &Context<'_>, faults: &mut Faults) -> Option<GateCheck> {
+    let section = Section::open(node, &gate_check::SHAPE, faults)?;
+    let policy =
+        section.required(gate_check::POLICY.name, "a check needs a `policy`, such as `policy: per-ip`", faults);
+    let policy = policy.and_then(|node| policy_name(node, context.known, faults));
+    let key = section.required(gate_check::KEY.name, "a check needs a `key`, such as `key: \"{client_ip}\"`", faults);
+    let key_type = policy.and_then(|name| Some(context.known.policies?.by_name.get(name)?.key_type));
+    let key = key.and_then(|node| template(node, policy.zip(key_type), context, faults));
+    let cost = section.read(&gate_check::COST, faults);
+    let is_ip = matches!(key_type, Some(KeyType::Ip { .. }));
+    Some(GateCheck { policy: policy?.to_owned(), key: key?, is_ip, cost: cost? })
+}
+
+fn policy_name<'a>(node: &'a Node, known: &Known<'_>, faults: &mut Faults) -> Option<&'a str> {
+    let name = node.text("the name of a policy", faults)?;
+    if known.names.contains(&name) {
+        return Some(name);
+    }
+    let shown = excerpt(name);
+    let sentence = match nearest(name, known.names.iter().copied()) {
+        Some(meant) => format!("there is no policy `{shown}`: did you mean `{meant}`?"),
+        None => format!("there is no policy `{shown}`: there are {}", listed(&known.names)),
+    };
+    faults.note(node.place, sentence);
+    None
+}
+
+fn template(
+    node: &Node,
+    policy: Option<(&str, KeyType)>,
+    context: &Context<'_>,
+    faults: &mut Faults,
+) -> Option<Template> {
+    let text = node.text("a template such as `\"{client_ip}\"`", faults)?;
+    let template =
+        Template::parse(text).map_err(|why| faults.note(node.place, format!("{}: {why}", node.name))).ok()?;
+    let mut refuse = |sentence: String| faults.note(node.place, sentence);
+    for header in template.headers() {
+        if context.identity.is_some_and(|identity| !identity.iter().any(|known| known == header)) {
+            refuse(format!(
+                "the header `{header}` is not in `identity_headers`: name it there, if the proxy sets or strips it"
+            ));
+        }
+    }
+    if template.names_rule() && !context.is_named {
+        refuse("`{rule}` needs a rule with a `name`".to_owned());
+    }
+    if let Some((policy, key_type)) = policy {
+        template.check_type(policy, key_type).map_err(refuse).ok()?;
+    }
+    Some(template)
+}
+
+fn rule_match(node: &Node, faults: &mut Faults) -> Option<RuleMatch> {
+    let section = Section::open(node, &gate_match::SHAPE, faults)?;
+    let hosts = list(&section, gate_match::HOSTS.name, "[api.example.com]", names::host, faults);
+    let methods = list(&section, gate_match::METHODS.name, "[POST]", names::method, faults);
+    let paths = list(&section, gate_match::PATHS.name, "[/login, /v1/*]", names::path, faults);
+    let headers = section.or(gate_match::HEADERS.name, Vec::new(), |node| headers(node, faults));
+    if gate_match::SHAPE.known.iter().all(|key| section.member(key).is_none()) {
+        section
+            .note_missing("`match` is empty: name `hosts`, `methods`, `paths` or `headers`, or leave it out", faults);
+    }
+    Some(RuleMatch { hosts: hosts?, methods: methods?, paths: paths?, headers: headers? })
+}
+
+fn list<T>(
+    section: &Section<'_>,
+    key: &str,
+    example: &str,
+    read: fn(&Node, &mut Faults) -> Option<T>,
+    faults: &mut Faults,
+) -> Option<Vec<T>> {
+    let Some(node) = section.member(key) else { return Some(Vec::new()) };
+    let items = node.list(example, faults)?;
+    if items.is_empty() {
+        faults.note(node.place, format!("`{key}` is empty: leave it out"));
+    }
+    items.iter().map(|item| read(item, faults)).collect::<Vec<_>>().into_iter().collect()
+}
+
+fn headers(node: &Node, faults: &mut Faults) -> Option<Vec<(String, String)>> {
+    let Value::Mapping(members) = &node.value else { return node.refuse("a mapping such as `{x-tier: free}`", faults) };
+    if members.is_empty() {
+        faults.note(node.place, "`headers` is empty: leave it out");
+    }
+    members.iter().map(|member| header(member, faults)).collect::<Vec<_>>().into_iter().collect()
+}
+
+fn header(member: &Member, faults: &mut Faults) -> Option<(String, String)> {
+    let name = names::header_key(member.place, &member.key, faults);
+    let value = member.node.text("the value of a header, such as `free`", faults);
+    Some((name?, value?.to_owned()))
+}

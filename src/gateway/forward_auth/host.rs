@@ -1,0 +1,75 @@
+//! The host and the method of a request in the form that rules match.
+
+/// A host in lower case, without port and final dot. None for a text that is no host.
+pub(super) fn host(text: &str) -> Option<String> {
+    let host = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']')?;
+            address.parse::<std::net::Ipv6Addr>().ok()?;
+            check_port(port)?;
+            &text[..address.len() + 2]
+        }
+        None => {
+            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            check_port(port)?;
+            let name = name.strip_suffix('.').unwrap_or(name);
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=%".contains(&byte);
+            if name.is_empty() || !name.bytes().all(is_name) {
+                return None;
+            }
+            name
+        }
+    };
+    Some(host.to_ascii_lowercase())
+}
+
+/// `port` is empty, or begins with a colon.
+fn check_port(port: &str) -> Option<()> {
+    let is_right = port
+        .strip_prefix(':')
+        .map_or(port.is_empty(), |port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    is_right.then_some(())
+}
+
+/// A method in upper case. Backends may ignore the case, so it makes no difference here.
+pub(super) fn method(text: &str) -> Option<String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_method = (1..=64).contains(&text.len()) && text.bytes().all(is_token);
+    is_method.then(|| text.to_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_has_one_form() {
+        for (text, expected) in [
+            ("api.example.com", "api.example.com"),
+            ("API.Example.COM", "api.example.com"),
+            ("api.example.com:443", "api.example.com"),
+            ("api.example.com.", "api.example.com"),
+            ("api.example.com.:443", "api.example.com"),
+            ("api.example.com:", "api.example.com"),
+            ("127.0.0.1:80", "127.0.0.1"),
+            ("[2001:DB8::1]:80", "[2001:db8::1]"),
+            ("[::1]", "[::1]"),
+        ] {
+            assert_eq!(host(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in
+            ["", ".", ":80", "a b", "a, b", "a/b", "a:b", "a:1:2", "me@a", "[::1", "[x]", "::1", "[::1]x", "a\u{e4}"]
+        {
+            assert_eq!(host(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_method_has_one_form() {
+        assert_eq!(method("post").as_deref(), Some("POST"));
+        assert_eq!(method("M-SEARCH").as_deref(), Some("M-SEARCH"));
+        for text in ["", "PO ST", "POST,GET", "PÖST", &"A".repeat(65)] {
+            assert_eq!(method(text), None, "{text}");
+        }
+    }
+}

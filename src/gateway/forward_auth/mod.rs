@@ -1,0 +1,138 @@
+//! Forward auth: a proxy asks about each request before it passes the request on.
+//!
+//! [`plan`] turns the proxy's question into checks, by the rules of a gate. It is pure. The method,
+//! the host, the path and the address have one source each, which the gate names. A choice such as
+//! "this header, or else that one" would let clients choose.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::config::{Gate, GateCheck, MissingKey, Rule};
+use crate::engine::{Check, Door, Over};
+use crate::limit::address::{canonical, parse};
+
+mod address;
+
+mod facts;
+
+mod host;
+
+mod path;
+
+mod rules;
+
+mod template;
+
+pub use facts::{Facts, Fields, Missing, Why};
+
+use rules::Fit;
+
+/// The question of a proxy.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// The peer of the connection.
+    pub peer: Option<IpAddr>,
+    pub method: &'a str,
+    /// The target's authority, or the field Host.
+    pub host: Option<&'a str>,
+    /// The path behind the name of the gate, as sent.
+    pub path: &'a str,
+    pub headers: &'a HeaderMap,
+}
+
+/// The checks of a question, and the rule that named them.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    pub rule: Option<&'a Rule>,
+    /// Without checks the request is allowed. Without a key it is denied.
+    pub checks: Result<Vec<Check>, Missing<'a>>,
+}
+
+/// The headers of a question that no socket brought.
+///
+/// # Errors
+/// The name or the value that is not valid, in words.
+pub fn header_map<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<HeaderMap, String> {
+    let field = |(name, value): (&str, &str)| {
+        let valid = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no name of a header"));
+        let text = HeaderValue::from_str(value).map_err(|_| format!("{value:?} is no value of a header"));
+        Ok((valid?, text?))
+    };
+    fields.into_iter().map(field).try_fold(HeaderMap::new(), |mut headers, field: Result<_, String>| {
+        let (name, value) = field?;
+        headers.append(name, value);
+        Ok(headers)
+    })
+}
+
+/// Whether `peer` is one of the gate's proxies.
+pub fn is_trusted(gate: &Gate, peer: Option<IpAddr>) -> bool {
+    peer.map(canonical)
+        .is_some_and(|peer| gate.trusted_proxies.iter().any(|network| network.contains(peer)))
+}
+
+/// The checks that the gate asks for.
+pub fn plan<'a>(gate: &'a Gate, question: &Question<'a>) -> Plan<'a> {
+    let facts = Facts::read(gate, question);
+    for rule in &gate.rules {
+        match rules::fit(rule, &facts) {
+            Fit::Yes => return Plan { rule: Some(rule), checks: checks(gate, rule, &facts) },
+            Fit::Unknown(missing) if gate.missing_key == MissingKey::Deny => {
+                return Plan { rule: Some(rule), checks: Err(missing) };
+            }
+            Fit::No | Fit::Unknown(_) => {}
+        }
+    }
+    Plan { rule: None, checks: Ok(Vec::new()) }
+}
+
+fn checks<'a>(gate: &Gate, rule: &'a Rule, facts: &Facts<'a>) -> Result<Vec<Check>, Missing<'a>> {
+    let keys = rule.checks.iter().map(|check| Ok((check, key(gate, rule, check, facts)?)));
+    keys.filter_map(|keyed| match keyed {
+        Ok((check, Some(key))) => Some(Ok(ask(check, key))),
+        Ok((_, None)) => None,
+        Err(missing) => Some(Err(missing)),
+    })
+    .collect()
+}
+
+fn ask(check: &GateCheck, key: String) -> Check {
+    Check {
+        policy: check.policy.clone(),
+        key,
+        cost: check.cost,
+        meta: None,
+        id: None,
+        over: Over::Deny,
+        quotas: None,
+        door: Door::Gate,
+    }
+}
+
+/// The key of a check; none if the gate skips the check.
+fn key<'a>(
+    gate: &Gate,
+    rule: &'a Rule,
+    check: &'a GateCheck,
+    facts: &Facts<'a>,
+) -> Result<Option<String>, Missing<'a>> {
+    let rendered =
+        template::render(&check.key, rule, facts).and_then(|key| match check.is_ip && parse(&key).is_none() {
+            true => Err(Missing { source: Cow::Borrowed("the key"), why: Why::NoAddress }),
+            false => Ok(key),
+        });
+    match (rendered, gate.missing_key) {
+        (Ok(key), _) => Ok(Some(key)),
+        (Err(missing), MissingKey::Deny) => Err(missing),
+        (Err(_), MissingKey::Allow) => Ok(None),
+        (Err(_), MissingKey::ClientIp) => {
+            let address = facts.client.clone()?;
+            Ok(Some(if check.is_ip { address.to_string() } else { format!("ip:{address}") }))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

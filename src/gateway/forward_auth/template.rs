@@ -1,0 +1,62 @@
+//! Renders the key of a check.
+
+use std::borrow::Cow;
+
+use super::facts::{Facts, Missing};
+use crate::config::{Part, Rule, Template};
+use crate::limit::key::check_length;
+
+/// The key, or the fact that it lacks.
+///
+/// In a template of several parts the values are escaped, so two requests have one key only if all
+/// their values agree. A key over 1024 bytes is hashed: a client must not make its key missing.
+pub(super) fn render<'a>(template: &'a Template, rule: &'a Rule, facts: &Facts<'a>) -> Result<String, Missing<'a>> {
+    let key = match template.0.as_slice() {
+        [part] => value(part, rule, facts)?.into_owned(),
+        parts => {
+            let special = special(parts);
+            let mut key = String::new();
+            for part in parts {
+                match part {
+                    Part::Literal(text) => key.push_str(text),
+                    part => escape(&value(part, rule, facts)?, &special, &mut key),
+                }
+            }
+            key
+        }
+    };
+    Ok(if check_length(&key).is_ok() { key } else { format!("blake3:{}", blake3::hash(key.as_bytes()).to_hex()) })
+}
+
+fn value<'a>(part: &'a Part, rule: &'a Rule, facts: &Facts<'a>) -> Result<Cow<'a, str>, Missing<'a>> {
+    match part {
+        Part::Literal(text) => Ok(Cow::Borrowed(text)),
+        Part::ClientIp => facts.client.clone().map(|address| Cow::Owned(address.to_string())),
+        Part::Header(name) => facts.fields.only(name, Cow::Borrowed(name)).map(Cow::Borrowed),
+        Part::Host => facts.host.clone().map(Cow::Owned),
+        Part::Method => facts.method.clone().map(Cow::Owned),
+        Part::Rule => Ok(Cow::Borrowed(rule.name.as_deref().unwrap_or_default())),
+    }
+}
+
+/// The bytes to escape: `%` and those of the literals.
+fn special(parts: &[Part]) -> Vec<u8> {
+    let literals = parts.iter().filter_map(|part| match part {
+        Part::Literal(text) => Some(text.bytes()),
+        _ => None,
+    });
+    std::iter::once(b'%').chain(literals.flatten()).collect()
+}
+
+fn escape(value: &str, special: &[u8], key: &mut String) {
+    use std::fmt::Write;
+    for character in value.chars() {
+        let mut bytes = [0; 4];
+        let encoded = character.encode_utf8(&mut bytes);
+        if encoded.bytes().any(|byte| special.contains(&byte)) {
+            encoded.bytes().for_each(|byte| _ = write!(key, "%{byte:02X}"));
+        } else {
+            key.push(character);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The denials of a gate, and the reasons why it has no decision.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::document::{Kind, Problem};
+use super::violations::did_you_mean;
+use crate::access::Refused;
+use crate::config::Gates;
+use crate::engine::{CheckError, Decision, MultiCheck, Reason};
+use crate::gateway::forward_auth::Missing;
+use crate::http::{answer, headers};
+use crate::limit::decision::Wait;
+use crate::limit::time::{millis_up, seconds_up};
+
+/// The problem types of draft-ietf-httpapi-ratelimit-headers.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// A denied request.
+pub(in crate::http) struct Denial {
+    kind: &'static str,
+    title: &'static str,
+    detail: String,
+    /// The items of RateLimit-Policy that deny.
+    violated: Option<Vec<String>>,
+    retry_after: Option<Wait>,
+}
+
+impl Denial {
+    pub(in crate::http) fn missing_key(missing: &Missing<'_>) -> Self {
+        Self {
+            kind: "urn:tollgate:problem:missing-key",
+            title: "The request has no key",
+            detail: format!("{missing}, so the request has no key to count"),
+            violated: None,
+            retry_after: None,
+        }
+    }
+
+    /// The denial of a whole. A list outlasts a counter, and a counter is more than a guess.
+    pub(in crate::http) fn of(decided: &MultiCheck) -> Self {
+        let denied = || decided.decisions.iter().filter(|decision| !decision.allowed);
+        let is_for = |reason| denied().any(|decision| decision.reason == reason);
+        if is_for(Reason::DenyListed) {
+            return Self {
+                kind: "urn:tollgate:problem:deny-listed",
+                title: "A list denies the request",
+                detail: "a deny list has the key of this request".to_owned(),
+                violated: None,
+                retry_after: None,
+            };
+        }
+        let retry_after = Some(decided.retry_after());
+        if denied().all(|decision| decision.reason == Reason::StoreUnavailable) {
+            return Self {
+                kind: REDUCED_CAPACITY,
+                title: "Temporary reduced capacity",
+                detail: "the counts are not available, and the policy denies until they are".to_owned(),
+                violated: None,
+                retry_after,
+            };
+        }
+        let number = decided.decisions.len();
+        let violated: Vec<String> = denied().flat_map(|decision| violated(decision, number)).collect();
+        let until = match decided.retry_after() {
+            Wait::For(wait) => format!("ask again in {} s", seconds_up(wait).max(1)),
+            Wait::Never => "its cost is above the limit".to_owned(),
+        };
+        let detail = format!("the request exceeds {}: {until}", violated.join(", "));
+        Self { kind: QUOTA_EXCEEDED, title: "Quota exceeded", detail, violated: Some(violated), retry_after }
+    }
+
+    pub(in crate::http) fn answer(self, status: u16) -> Response {
+        let body = answer::bytes(|object| {
+            object.word("type", self.kind);
+            object.word("title", self.title);
+            object.number("status", status.into());
+            object.value("detail", &self.detail);
+            object.given("violated-policies", self.violated.as_ref());
+            match self.retry_after {
+                None => {}
+                Some(Wait::For(wait)) => object.number("retry_after_ms", millis_up(wait)),
+                Some(Wait::Never) => object.optional("retry_after_ms", None),
+            }
+        });
+        let mut response = (StatusCode::from_u16(status).unwrap_or_default(), body).into_response();
+        let fields = response.headers_mut();
+        fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(wait) = self.retry_after {
+            headers::insert_retry_after(wait, fields);
+        }
+        response
+    }
+}
+
+/// The quotas without room for the cost, as RateLimit-Policy names them.
+fn violated(decision: &Decision, number: usize) -> Vec<String> {
+    let quotas = &decision.policy.quotas;
+    let full = quotas.iter().zip(&decision.quotas).filter(|(_, state)| state.remaining < decision.cost);
+    let mut names: Vec<&str> = full.map(|(quota, _)| &*quota.name).collect();
+    if names.is_empty() {
+        let binding = decision.binding.and_then(|binding| quotas.get(binding.quota));
+        names.extend(binding.map(|quota| &*quota.name));
+    }
+    let prefix = headers::prefix(decision, number);
+    names.into_iter().map(|name| format!("{prefix}{name}")).collect()
+}
+
+impl Problem {
+    /// 401 or 403 for a proxy.
+    pub(in crate::http) fn refused_at_gate(refused: Refused) -> Self {
+        match refused {
+            Refused::NoToken => Self::new(Kind::UNAUTHORIZED, "let the proxy send its token in X-Tollgate-Token"),
+            refused => Self::refused(refused),
+        }
+    }
+
+    /// 404: no gate has this name.
+    pub(in crate::http) fn unknown_gate(name: &str, gates: &Gates) -> Self {
+        let hint = did_you_mean(name, gates.0.keys().map(String::as_str));
+        let shown: String = name.chars().take(MAX_NAME).collect();
+        let known = Some(gates.0.keys().take(MAX_KNOWN).cloned().collect());
+        Self { known, ..Self::new(Kind::NOT_FOUND, format!("there is no gate {shown:?}{hint}")) }
+    }
+
+    /// 503: a policy of mode `error` without a store, or a reload during the call.
+    pub(in crate::http) fn no_gate_decision(error: Option<&CheckError>) -> Self {
+        match error {
+            Some(error @ CheckError::StoreUnavailable(_)) => Self::new(Kind::STORE_UNAVAILABLE, error.to_string()),
+            _ => Self::new(Kind::OVERLOADED, "the policies changed during the call; ask again"),
+        }
+    }
+}
+
+/// The most gates that an answer lists for an unknown one.
+const MAX_KNOWN: usize = 100;
+
+/// Letters of an unknown name that the answer repeats.
+const MAX_NAME: usize = 64;

@@ -1,0 +1,137 @@
+//! Requests that claim to be others: an address, a method, a host, a path or a user that is not
+//! theirs. Each of them is beyond its limit.
+
+/// One request, and the header that it adds.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) method: &'static str,
+    pub(crate) target: String,
+    pub(crate) host: &'static str,
+    spoofed: Vec<(&'static str, &'static str)>,
+}
+
+impl Row {
+    pub(crate) fn headers(&self) -> Vec<(String, String)> {
+        self.spoofed.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+}
+
+/// The fields by which programs name a client.
+const ADDRESS_FIELDS: [&str; 18] = [
+    "X-Forwarded-For",
+    "x-forwarded-for",
+    "X_Forwarded_For",
+    "X-Forwarded",
+    "Forwarded-For",
+    "X-Real-IP",
+    "x-real-ip",
+    "X_Real_IP",
+    "X-Client-IP",
+    "Client-IP",
+    "True-Client-IP",
+    "CF-Connecting-IP",
+    "Fastly-Client-IP",
+    "X-Cluster-Client-IP",
+    "X-Originating-IP",
+    "X-Remote-Addr",
+    "X-Envoy-External-Address",
+    "X-ProxyUser-Ip",
+];
+
+const ADDRESSES: [&str; 9] = [
+    "203.0.113.50",
+    "203.0.113.51, 127.0.0.1",
+    "127.0.0.1",
+    "203.0.113.52:80",
+    "[2001:db8::1]:80",
+    "2001:db8::2",
+    "::ffff:203.0.113.53",
+    "unknown",
+    "for=203.0.113.54",
+];
+
+const METHOD_FIELDS: [&str; 6] = [
+    "X-Forwarded-Method",
+    "x-forwarded-method",
+    "X-Original-Method",
+    "X-HTTP-Method-Override",
+    "X-HTTP-Method",
+    "X_Forwarded_Method",
+];
+
+const HOST_FIELDS: [&str; 6] =
+    ["X-Forwarded-Host", "x-forwarded-host", "X-Original-Host", "X-Host", "X-Forwarded-Server", "X_Forwarded_Host"];
+
+const PATH_FIELDS: [&str; 9] = [
+    "X-Forwarded-Uri",
+    "x-forwarded-uri",
+    "X-Original-URI",
+    "X-Original-URL",
+    "X-Rewrite-URL",
+    "X-Forwarded-Path",
+    "X-Envoy-Original-Path",
+    "X-Forwarded-Prefix",
+    "X_Forwarded_Uri",
+];
+
+const USER_FIELDS: [&str; 8] =
+    ["X-User", "x-user", "X-USER", "X_User", "Remote-User", "X-Forwarded-User", "X-Auth-Request-User", "X-User-Id"];
+
+/// Other spellings of `/login`.
+const LOGINS: [&str; 15] = [
+    "/login",
+    "/login/",
+    "//login",
+    "/./login",
+    "/x/../login",
+    "/%6cogin",
+    "/%6Cogin/",
+    "/x/%2e%2e/login",
+    "/login?x=1",
+    "/login?/health",
+    "/login/.",
+    "/../login",
+    "/login%2f",
+    "/%2flogin",
+    "/x%2f..%2flogin",
+];
+
+pub(crate) fn rows() -> Vec<Row> {
+    let row = |method, target: &str, host, spoofed: &[(&'static str, &'static str)]| Row {
+        method,
+        target: target.to_owned(),
+        host,
+        spoofed: spoofed.to_vec(),
+    };
+    let (app, status) = ("app.example.com", "status.example.com");
+    let mut rows = Vec::new();
+    rows.extend(ADDRESS_FIELDS.map(|field| row("GET", "/", app, &[(field, "203.0.113.9")])));
+    rows.extend(ADDRESSES.map(|address| row("GET", "/", app, &[("X-Forwarded-For", address)])));
+    rows.extend(ADDRESSES.map(|address| row("GET", "/", app, &[("X-Real-IP", address)])));
+    rows.push(row("GET", "/", app, &[("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-For", "203.0.113.10")]));
+    rows.push(row("GET", "/", app, &[("X-Real-IP", "203.0.113.9"), ("X-Real-IP", "203.0.113.10")]));
+    rows.push(row("GET", "/", app, &[("Forwarded", "for=203.0.113.9;host=status.example.com;proto=http")]));
+    rows.push(row(
+        "GET",
+        "/",
+        app,
+        &[("Connection", "X-Forwarded-For, X-Real-IP, X-Forwarded-Uri, X-Original-URI")],
+    ));
+    // A POST to the login that claims to be a GET, and a GET of the path that nothing limits.
+    rows.extend(METHOD_FIELDS.map(|field| row("POST", "/login", app, &[(field, "GET")])));
+    rows.extend(METHOD_FIELDS.map(|field| row("POST", "/health", status, &[(field, "GET")])));
+    rows.extend(HOST_FIELDS.map(|field| row("GET", "/health", app, &[(field, "status.example.com")])));
+    rows.extend(PATH_FIELDS.map(|field| row("GET", "/", status, &[(field, "/health")])));
+    rows.extend(PATH_FIELDS.map(|field| row("POST", "/login", app, &[(field, "/other")])));
+    rows.extend(USER_FIELDS.map(|field| row("GET", "/account/7", app, &[(field, "8")])));
+    rows.push(row("GET", "/account/7", app, &[("X-User", "8"), ("X-User", "9")]));
+    rows.push(row("GET", "/account/../account/7", app, &[]));
+    rows.push(row("GET", "/account/7?user=8", app, &[("Authorization", "Bearer 8"), ("Cookie", "user=8")]));
+    rows.push(row("GET", "/", app, &[("X-Tollgate-Token", "tollgate_0"), ("Origin", "http://evil.example")]));
+    rows.extend(LOGINS.map(|target| row("POST", target, app, &[])));
+    rows.extend(
+        ["/health/..", "/health/../", "/health%2f..", "/x?/health", "/Health", "/health/x"]
+            .map(|target| row("GET", target, status, &[])),
+    );
+    rows
+}
