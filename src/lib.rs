@@ -18,7 +18,7 @@
 //!              serve/framing           the length of the request is unambiguous
 //!              http/service            the entry, and the panic guard
 //!              http/calls              the row of the call
-//!              http/shed               load limits
+//!              node/load               load limits
 //!              http/head               request id, framing, authorization
 //!              http/check              the handler: the next steps up to the answer
 //!              http/request/body       content type, size and time of the body
@@ -110,6 +110,8 @@ pub mod prefilter;
 pub mod engine;
 
 pub mod reload;
+
+pub mod node;
 
 pub mod gateway;
 

@@ -65,8 +65,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     // Reads the configuration again and applies it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
+    // The state that all doors share: the load, the refusals, the phase.
+    ("node", &["access", "clock::Clock", "engine", "reload", "telemetry", "workers::cores"]),
     // Maps the requests of other protocols to checks.
-    ("gateway", &["limit", "engine", "config"]),
+    ("gateway", &["access", "limit", "config", "telemetry::traces", "engine", "reload", "node"]),
     // Parses, calls the engine and renders. The other types are results of the engine and of a
     // reload.
     (
@@ -78,6 +80,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "workers::cores",
             "engine",
             "telemetry",
+            "node",
             "gateway",
             "config::Policies",
             "config::Gate",
@@ -87,30 +90,12 @@ const MODULES: &[(&str, &[&str])] = &[
             "reload",
         ],
     ),
-    // Doors for programs that do not call the JSON API. They share the load, the refusals and the
-    // callers of the HTTP surface.
-    (
-        "gateway",
-        &[
-            "access",
-            "limit",
-            "config::Limits",
-            "config::Running",
-            "config::THROTTLE",
-            "telemetry::traces",
-            "engine",
-            "reload",
-            "http::Caller",
-            "http::Load",
-            "http::Node",
-            "http::Refusals",
-        ],
-    ),
     // The composition root knows everything but the command line.
     (
         "serve",
         &[
             "access",
+            "node",
             "limit",
             "clock::Clock",
             "timeouts",
@@ -160,7 +145,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // Decisions need no runtime: the pre-filter and the configuration neither wait nor spawn.
     (
         "tokio",
-        &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "gateway", "serve", "cli"],
+        &["deadline", "workers", "telemetry", "store", "engine", "reload", "node", "gateway", "http", "serve", "cli"],
     ),
     // Wire formats end at the surface; the configuration has its own parser.
     ("serde", &["http", "cli"]),

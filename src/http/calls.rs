@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::{Value, json};
 
-use super::node::Node;
 use super::problem::Problem;
 use super::{check, health, metrics, policies, problem, shed, usage};
 use crate::access::Need;
+use crate::node::Node;
 
 /// One call of the API.
 pub(super) struct Call {

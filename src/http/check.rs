@@ -6,12 +6,12 @@ use axum::response::Response;
 use tokio::task::yield_now;
 
 use super::answer::{self, List};
-use super::node::Node;
 use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::{explain, parse, query};
-use super::shed::{LIGHT, Load};
+use super::shed::{permit, permit_heavy, refuse_unread};
 use crate::engine::{Check, Door};
+use crate::node::{LIGHT, Load, Node};
 
 /// The largest body of any other call, bytes.
 const MAX_BYTES: usize = 64 * 1024;
@@ -48,7 +48,7 @@ async fn read<B, Q>(
     query: impl FnOnce(Option<&str>) -> Result<Q, Violations>,
 ) -> Result<(B, Q), Problem> {
     let body = body::json(&head.headers, body, MAX_BYTES).await?;
-    let _permit = node.load.permit(body.len()).await?;
+    let _permit = permit(&node.load, body.len()).await?;
     problem::both(parse(&body), query(head.uri.query()))
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn batch(State(node): State<Node>, request: Request) -> Result<
     let (items, ()) = problem::both(items, query::none(head.uri.query()))?;
     drop(body);
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
-        return Err(node.load.refuse_unread());
+        return Err(refuse_unread(&node.load));
     }
     Ok(answer_each(&node, items).await)
 }
@@ -72,7 +72,7 @@ async fn read_batch(load: &Load, body: &[u8]) -> Result<Vec<explain::Item>, Prob
     if is_light && let Some(items) = parse::batch(body) {
         return Ok(items);
     }
-    let _permit = load.permit_heavy().await?;
+    let _permit = permit_heavy(load).await?;
     match parse::batch(body) {
         Some(items) => Ok(items),
         None => explain::batch(body).await,

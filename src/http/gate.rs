@@ -11,13 +11,13 @@ use axum::response::{IntoResponse, Response};
 
 use super::calls::GATE_PREFIX;
 use super::headers;
-use super::node::Node;
 use super::problem::{Denial, Problem};
-use super::refusals::Caller;
 use crate::access::{Access, Need, Reach, Refused};
 use crate::config::Gate;
 use crate::engine::{Check, CheckError, Engine, MultiCheck};
 use crate::gateway::forward_auth::{Question, is_trusted, plan};
+use crate::node::Caller;
+use crate::node::Node;
 
 /// The field with the token of a proxy. `Authorization` is the client's own.
 const TOKEN: &str = "x-tollgate-token";

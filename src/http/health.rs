@@ -5,8 +5,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::answer;
-use super::node::{Node, Phase};
 use crate::engine::Health;
+use crate::node::{Node, Phase};
 
 /// 200 as long as the process answers, since a restart cures nothing else.
 pub(super) async fn live(State(node): State<Node>) -> Response {

@@ -4,9 +4,9 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::node::Node;
 use super::problem::panicked;
 use crate::limit::time::Micros;
+use crate::node::Node;
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, single, text};
 

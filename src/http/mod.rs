@@ -9,11 +9,7 @@ mod calls;
 
 pub mod service;
 
-mod node;
-
 mod head;
-
-mod refusals;
 
 mod shed;
 
@@ -40,8 +36,6 @@ mod headers;
 mod problem;
 
 pub use calls::{Surface, description};
-pub use node::{Lifecycle, Node, Phase};
-pub use refusals::{Caller, Refusals};
 pub use service::CheckService;
-pub use shed::{Load, MAX_UNREAD_BYTES};
+pub use shed::refuse_answer;
 pub(crate) use spurious_wakes::suppress_spurious_wakes;

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 
 use super::answer::{self, Object};
-use super::node::Node;
 use super::problem::{Problem, panicked, write_fault};
 use super::request::query;
 use crate::config::Policies;
@@ -16,6 +15,7 @@ use crate::limit::matches::Counts;
 use crate::limit::policy::{Durability, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 use crate::limit::time::{Micros, millis_up};
+use crate::node::Node;
 use crate::reload::LastReload;
 
 pub(super) async fn policies(State(node): State<Node>) -> Response {

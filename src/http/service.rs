@@ -18,13 +18,12 @@ use tower_service::Service;
 
 use super::calls::{Call, Surface};
 use super::head::{CHALLENGE, Denied, REQUEST_ID, framing_fault, permit, request_id};
-use super::node::{Node, Phase};
 use super::problem::{Problem, panicked};
-use super::refusals::Caller;
 use super::request::body::DrainOnDrop;
-use super::shed::Admitted;
+use super::shed::{is_counted, refuse_unread};
 use super::{calls, check, gate};
 use crate::access::Reach;
+use crate::node::{Admitted, Caller, Node, Phase};
 use crate::telemetry::traces::{self, Tracing};
 
 /// The calls of one listener.
@@ -85,12 +84,12 @@ impl CheckService {
 impl Inner {
     async fn route(&self, request: Request<Incoming>, call: Option<&Call>, caller: Caller, has_room: bool) -> Response {
         let (head, body) = request.into_parts();
-        let admitted = self.node.load.admit(head.uri.path(), &body);
+        let admitted = self.node.load.admit(is_counted(head.uri.path()), &body);
         let heavy = admitted.as_ref().and_then(Admitted::heavy);
         let body = DrainOnDrop::new(&head, body, heavy);
         let Some(admitted) = admitted else { return Problem::overloaded().into_response() };
         if !has_room && admitted.is_counted() {
-            return self.node.load.refuse_unread().into_response();
+            return refuse_unread(&self.node.load).into_response();
         }
         if let Some(fault) = framing_fault(&head) {
             self.node.refusals.malformed(caller);

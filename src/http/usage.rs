@@ -6,11 +6,11 @@ use axum::extract::{RawQuery, State};
 use axum::response::Response;
 
 use super::answer::{self, Object};
-use super::node::Node;
 use super::problem::Problem;
 use super::request::query;
 use crate::engine::{History, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
+use crate::node::Node;
 
 pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;

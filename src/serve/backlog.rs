@@ -15,7 +15,7 @@ use std::time::Duration;
 use scopeguard::guard;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::http::{Load, MAX_UNREAD_BYTES};
+use crate::node::{Load, MAX_UNREAD_BYTES};
 
 /// Ticks in a client's time.
 const TICKS: usize = 2;

@@ -15,6 +15,7 @@ use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 
 use super::backlog::Backlog;
+use crate::http::refuse_answer;
 
 /// An answer is sent in pieces of this many bytes, so that its progress is visible.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -40,7 +41,7 @@ pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response
         return reservation.attach(answer);
     }
     drop(reservation);
-    let mut refusal = if is_refused { answer } else { backlog.load().refuse_answer(&answer) };
+    let mut refusal = if is_refused { answer } else { refuse_answer(backlog.load(), &answer) };
     if is_http2 {
         let (reservation, fits) = Reservation::new(backlog, self::length(&refusal));
         if fits {
@@ -185,7 +186,7 @@ mod tests {
 
     use super::super::backlog::{MAX_CONNECTION_BYTES, MIN_CONNECTION_BYTES};
     use super::*;
-    use crate::http::{Load, MAX_UNREAD_BYTES};
+    use crate::node::{Load, MAX_UNREAD_BYTES};
 
     fn backlog_of(load: &Load) -> Arc<Backlog> {
         Arc::new(Backlog::new(load.clone()))

@@ -215,7 +215,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Load;
+    use crate::node::Load;
 
     #[tokio::test]
     async fn slow_clients_exhaust_their_time() {

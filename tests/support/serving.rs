@@ -7,7 +7,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tollgate::access::Reach;
-use tollgate::http::{CheckService, Node, Surface};
+use tollgate::http::{CheckService, Surface};
+use tollgate::node::Node;
 
 /// Serves the node on a free port as long as the runtime runs; returns its address.
 pub(crate) async fn serve(node: Node) -> String {

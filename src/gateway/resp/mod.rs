@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::access::{Need, Reach, Refused};
 use crate::engine::Engine;
-use crate::http::{Caller, Load, Node, Refusals};
+use crate::node::{Caller, Load, Node, Refusals};
 use crate::reload::Reloader;
 use crate::telemetry::traces::Tracing;
 

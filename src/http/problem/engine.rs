@@ -4,12 +4,20 @@ use super::document::{Kind, Problem};
 use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, did_you_mean, member};
 use crate::config::Policies;
 use crate::engine::{CheckError, QuotaFault};
+use crate::node::Node;
 
 /// The most policy names that an answer lists for an unknown one.
 const MAX_KNOWN: usize = 100;
 
 /// Letters of an unknown policy name that the answer repeats. No policy has a longer name.
 const MAX_NAME: usize = 64;
+
+impl Node {
+    /// The problem of the only check of a call.
+    pub(in crate::http) fn refused(&self, error: &CheckError) -> Problem {
+        Problem::no_decision(error, &self.engine.policies(), "")
+    }
+}
 
 impl Problem {
     /// A check that the engine rejected. `at` points to the check in the body: empty, or

@@ -14,8 +14,8 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::task::yield_now;
 
 use crate::http::problem::Problem;
-use crate::http::shed::HeavyBody;
 use crate::http::spurious_wakes;
+use crate::node::HeavyBody;
 
 /// Longest time for a body to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use tollgate::config::{Limits, Overrides, Setup, Source, load};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
 use tollgate::gateway::resp::{Service, serve};
-use tollgate::http::{Lifecycle, Load, Node, Refusals};
+use tollgate::node::{Lifecycle, Load, Node, Refusals};
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
 use tollgate::store::{Generations, MemoryStore, Store};

@@ -9,7 +9,7 @@ use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::http::{Lifecycle, Load, Node, Refusals};
+use tollgate::node::{Lifecycle, Load, Node, Refusals};
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
 use tollgate::store::Generations;

@@ -1,16 +1,20 @@
-//! The state that all handlers share, and the phase of the node.
+//! The state that all doors of a node share, and the phase of the node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::problem::Problem;
-use super::refusals::Refusals;
-use super::shed::Load;
-use crate::engine::{CheckError, Engine};
+use crate::engine::Engine;
 use crate::reload::Reloader;
 use crate::telemetry::traces::Tracing;
 
-/// The state that all handlers share.
+mod load;
+
+mod refusals;
+
+pub use load::{Admitted, CallInFlight, HeavyBody, LIGHT, Load, MAX_UNREAD_BYTES};
+pub use refusals::{Caller, Refusals};
+
+/// The state that all doors share.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub engine: Arc<Engine>,
@@ -20,13 +24,6 @@ pub struct Node {
     pub load: Load,
     pub refusals: Refusals,
     pub reloader: Arc<Reloader>,
-}
-
-impl Node {
-    /// The problem of the only check of a call.
-    pub(super) fn refused(&self, error: &CheckError) -> Problem {
-        Problem::no_decision(error, &self.engine.policies(), "")
-    }
 }
 
 /// The phases of a node, in order. A node never returns to an earlier one.

@@ -65,7 +65,7 @@ impl Refusals {
     }
 
     /// Counts a call that is malformed HTTP.
-    pub(super) fn malformed(&self, caller: Caller) {
+    pub fn malformed(&self, caller: Caller) {
         self.call(&self.0.malformed, MALFORMED, caller);
     }
 
@@ -95,14 +95,14 @@ impl Refusals {
     }
 
     /// `tollgate_refused_calls_total`.
-    pub(super) fn calls(&self) -> Family<u64> {
+    pub fn calls(&self) -> Family<u64> {
         let refused = Refused::ALL.map(Refused::name).into_iter().zip(&self.0.refused);
         let calls = refused.chain([(MALFORMED, &self.0.malformed), (MALFORMED_RESP, &self.0.malformed_resp)]);
         calls.map(|(reason, calls)| (vec![("reason", reason.to_owned())], calls.count.total())).collect()
     }
 
     /// `tollgate_tls_handshakes_failed_total`.
-    pub(super) fn handshakes(&self) -> u64 {
+    pub fn handshakes(&self) -> u64 {
         self.0.handshakes.count.total()
     }
 }
