@@ -108,7 +108,11 @@ pub mod engine;
 
 pub mod reload;
 
+pub mod fields;
+
 pub mod http;
+
+pub mod gateway;
 
 pub mod serve;
 

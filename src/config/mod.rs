@@ -27,6 +27,8 @@ mod tls;
 
 mod store;
 
+pub mod envoy;
+
 mod login;
 
 mod sentinel;
@@ -86,10 +88,11 @@ use crate::limit::policy::Policy;
 
 pub use credentials::{ClientTls, Credentials};
 pub use duration::parse as span;
+pub use envoy::{EnvoyConfig, EnvoyRules};
 pub use fault::{Fault, Faults, Place};
 pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};
-pub use restart::Running;
+pub use restart::{Running, RunningEnvoy};
 pub use scalar::visible;
 pub use sentinel::SentinelConfig;
 pub use source::{Overrides, Source, is_standard_input, origin};
@@ -115,6 +118,8 @@ pub struct Config {
     /// TLS of both listeners; a reload applies its files to new connections.
     pub tls: Option<ServerTls>,
     pub limits: Limits,
+    /// Envoy's rate limit service, if the node has one.
+    pub envoy: Option<EnvoyConfig>,
     /// The access rules; a reload applies them.
     pub access: Access,
     pub policies: Policies,

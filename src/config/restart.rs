@@ -6,7 +6,7 @@ use super::fault::Faults;
 use super::listen::is_beyond_loopback;
 use super::resolve::default_request_timeout;
 use super::settings::root;
-use super::{Config, Limits, Policies, ServerTls};
+use super::{Config, EnvoyConfig, EnvoyRules, Limits, Policies, ServerTls};
 use crate::access::Access;
 use crate::timeouts::least_request_timeout;
 
@@ -17,6 +17,21 @@ pub struct Running {
     pub access: Access,
     /// The TLS settings of new connections, or `None` for plain text.
     pub tls: Option<Arc<ServerTls>>,
+    /// Envoy's rate limit service.
+    pub envoy: Option<RunningEnvoy>,
+}
+
+/// The parts of Envoy's rate limit service that a reload changes.
+#[derive(Debug, Clone)]
+pub struct RunningEnvoy {
+    pub rules: Arc<EnvoyRules>,
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+impl From<&EnvoyConfig> for RunningEnvoy {
+    fn from(config: &EnvoyConfig) -> Self {
+        Self { rules: config.rules.clone(), tls: config.tls.clone().map(Arc::new) }
+    }
 }
 
 impl From<&Config> for Running {
@@ -25,6 +40,7 @@ impl From<&Config> for Running {
             policies: Arc::new(config.policies.clone()),
             access: config.access.clone(),
             tls: config.tls.clone().map(Arc::new),
+            envoy: config.envoy.as_ref().map(RunningEnvoy::from),
         }
     }
 }
@@ -32,7 +48,7 @@ impl From<&Config> for Running {
 impl From<Policies> for Running {
     /// These policies, for callers without tokens and TLS.
     fn from(policies: Policies) -> Self {
-        Self { policies: Arc::new(policies), access: Access::default(), tls: None }
+        Self { policies: Arc::new(policies), access: Access::default(), tls: None, envoy: None }
     }
 }
 
@@ -48,6 +64,18 @@ impl Running {
                 Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),
                 _ => self.tls.clone(),
             },
+            envoy: match (&self.envoy, config.envoy) {
+                (Some(before), Some(next)) => Some(RunningEnvoy {
+                    rules: next.rules,
+                    tls: match next.tls {
+                        Some(tls) if asks_clients(Some(&tls)) == asks_clients(before.tls.as_deref()) => {
+                            Some(Arc::new(tls))
+                        }
+                        _ => before.tls.clone(),
+                    },
+                }),
+                _ => self.envoy.clone(),
+            },
         }
     }
 
@@ -56,6 +84,11 @@ impl Running {
         let changed = [(root::AUTH.name, before.access != self.access), (root::TLS.name, before.tls != self.tls)];
         changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
     }
+}
+
+/// Whether a listener asks for client certificates; none without TLS.
+fn asks_clients(tls: Option<&ServerTls>) -> Option<bool> {
+    tls.map(ServerTls::asks_clients)
 }
 
 impl Config {
@@ -89,12 +122,16 @@ impl Config {
             telemetry,
             limits,
             tls,
+            envoy,
             access: _,
             policies: _,
             files: _,
             warnings: _,
         } = self;
-        let asks = |tls: &Option<ServerTls>| tls.as_ref().map(ServerTls::asks_clients);
+        let asks = |tls: &Option<ServerTls>| asks_clients(tls.as_ref());
+        let fixed_of_envoy = |envoy: &Option<EnvoyConfig>| {
+            envoy.as_ref().map(|envoy| (envoy.listen, envoy.connection_age, asks(&envoy.tls)))
+        };
         let settings = [
             (root::LISTEN.name, *listen != running.listen),
             (root::ADMIN_LISTEN.name, *admin_listen != running.admin_listen),
@@ -105,6 +142,7 @@ impl Config {
             (root::PREFILTER.name, *prefilter != running.prefilter),
             (root::FALLBACK.name, *expected_nodes != running.expected_nodes),
             (root::LIMITS.name, *limits != running.limits && !self.limits_follow(running)),
+            (root::ENVOY.name, fixed_of_envoy(envoy) != fixed_of_envoy(&running.envoy)),
             (root::SHUTDOWN.name, *shutdown != running.shutdown),
             (root::TELEMETRY.name, *telemetry != running.telemetry),
         ];

@@ -36,6 +36,8 @@ pub struct Check {
     pub quotas: Option<Vec<QuotaSpec>>,
     /// How the check reached the node.
     pub door: Door,
+    /// Shortens the policy's timeout, for callers that wait less.
+    pub within: Option<Duration>,
 }
 
 /// The policy and the key of a check.
@@ -45,9 +47,17 @@ pub(super) struct Resolved {
     /// The verdict of a list. Nothing is counted then.
     pub(super) listed: Option<Listed>,
     pub(super) door: Door,
+    /// As in [`Check::within`].
+    pub(super) within: Option<Duration>,
 }
 
 impl Resolved {
+    /// How long the check waits for the store.
+    pub(super) fn timeout(&self) -> Duration {
+        let timeout = self.subject.policy.timeout;
+        self.within.map_or(timeout, |within| within.min(timeout))
+    }
+
     /// The decision of a list, if one decides.
     pub(super) fn decide_by_list(&self, cost: u64) -> Option<Decision> {
         self.listed.map(|listed| Decision::by_list(self.subject.policy.clone(), listed, cost))
@@ -70,7 +80,7 @@ impl Engine {
         let answer = match &check.id {
             None => self.check_without_id(&resolved, check).await,
             Some(id) => {
-                let until = self.clock.now() + micros(resolved.subject.policy.timeout);
+                let until = self.clock.now() + micros(resolved.timeout());
                 Box::pin(self.check_with_id(&resolved, check, id, until)).await
             }
         };
@@ -85,7 +95,7 @@ impl Engine {
             Some(decision) => Ok(decision),
             None => {
                 let metas = metas(subject, std::iter::once(check));
-                let until = now + micros(subject.policy.timeout);
+                let until = now + micros(resolved.timeout());
                 only(self.call_store(StoreCall { subject, costs: &[check.cost], metas: &metas, until }, now).await)
             }
         };
@@ -126,7 +136,7 @@ impl Engine {
             // A check's own quotas beat an override.
             Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
         };
-        Ok(Resolved { subject: self.subject(policy, &key), listed, door: check.door })
+        Ok(Resolved { subject: self.subject(policy, &key), listed, door: check.door, within: check.within })
     }
 
     /// Resolves a key to the policy that counts it, even if a list decides for it.
@@ -138,7 +148,7 @@ impl Engine {
             Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
             Applied::Counted(counting) => (counting, None),
         };
-        Ok(Resolved { subject: self.subject(counting, &normalised), listed, door })
+        Ok(Resolved { subject: self.subject(counting, &normalised), listed, door, within: None })
     }
 
     /// The subject for a normalised key under a policy.

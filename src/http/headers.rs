@@ -1,27 +1,13 @@
-//! The rate limit fields of an answer: draft-ietf-httpapi-ratelimit-headers-11 and Retry-After (RFC
-//! 9110).
-//!
-//! Both `RateLimit` fields are lists of RFC 9651. An item is the name of a quota, which needs no
-//! escapes. Spans are whole seconds, rounded up. `t` is the time until the quota is whole again,
-//! and `r` is the rest until then. By the draft, Retry-After should not precede the end of `t`. So
-//! on a denial `t` is at most Retry-After.
+//! The rate limit fields of an HTTP answer (`fields.rs`).
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::engine::Decision;
+use crate::fields::{policy_items, state_items, whole_seconds};
 use crate::limit::decision::Wait;
-use crate::limit::policy::Policy;
-use crate::limit::quota::Quota;
-use crate::limit::time::{Micros, seconds_up};
 
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-
-/// Bytes of an item with usual numbers, its comma included.
-const ITEM_BYTES: usize = 40;
-
-/// The largest integer of RFC 9651: one below the largest limit.
-const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Adds the fields of `decision`. Without counters there are no quota fields.
 pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
@@ -38,60 +24,6 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
 pub(super) fn insert_retry_after(wait: Wait, headers: &mut HeaderMap) {
     if let Some(seconds) = whole_seconds(wait) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-}
-
-/// Seconds until a denied cost fits.
-fn whole_seconds(wait: Wait) -> Option<u64> {
-    match wait {
-        Wait::For(wait) => Some(seconds_up(wait).max(1)),
-        Wait::Never => None,
-    }
-}
-
-/// `"1s";q=1000;w=1, "10s";q=5000;w=10`
-fn policy_items(policy: &Policy) -> Vec<u8> {
-    let mut items = Vec::with_capacity(ITEM_BYTES * policy.quotas.len());
-    for quota in &policy.quotas {
-        let (limit, window) = (quota.limit.get().min(MAX_INTEGER), seconds_up(quota.window));
-        push(&mut items, &quota.name, [("q", limit), ("w", window)]);
-    }
-    items
-}
-
-/// `"1s";r=12;t=1, "10s";r=3211;t=10`. A denial of the pre-filter has only its one known quota.
-fn state_items(decision: &Decision) -> Vec<u8> {
-    let quotas = &decision.policy.quotas;
-    let mut items = Vec::with_capacity(ITEM_BYTES * quotas.len());
-    let latest = whole_seconds(decision.retry_after).filter(|_| !decision.allowed).unwrap_or(u64::MAX);
-    let mut state = |quota: &Quota, remaining: u64, reset_after: Micros| {
-        let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after).min(latest));
-        push(&mut items, &quota.name, [("r", remaining), ("t", reset)]);
-    };
-    for (quota, known) in quotas.iter().zip(&decision.quotas) {
-        state(quota, known.remaining, known.reset_after);
-    }
-    if let (true, Some(binding)) = (decision.quotas.is_empty(), decision.binding)
-        && let Some(quota) = quotas.get(binding.quota)
-    {
-        state(quota, binding.remaining, binding.reset_after);
-    }
-    items
-}
-
-/// Avoids the formatting machinery, since every answer has these two fields.
-fn push(items: &mut Vec<u8>, quota: &str, parameters: [(&str, u64); 2]) {
-    if !items.is_empty() {
-        items.extend_from_slice(b", ");
-    }
-    items.push(b'"');
-    items.extend_from_slice(quota.as_bytes());
-    items.push(b'"');
-    for (name, number) in parameters {
-        items.push(b';');
-        items.extend_from_slice(name.as_bytes());
-        items.push(b'=');
-        items.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 }
 

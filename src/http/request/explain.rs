@@ -128,7 +128,7 @@ fn read_check(value: &RawValue, at: &str, violations: Violations) -> Result<Chec
     let quotas = members.take("quotas", quotas::written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
-    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, id, quotas, door: Door::Http })
+    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, id, quotas, door: Door::Http, within: None })
 }
 
 fn key(value: &RawValue) -> Result<String, String> {

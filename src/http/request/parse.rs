@@ -98,7 +98,7 @@ impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
         let Members { policy, key, cost, meta: who, id, quotas } = members;
         let (policy, key, id) = (policy.into_owned(), key.into_owned(), id.map(Into::into));
-        Self { policy, key, cost, meta: meta(&who), id, quotas, door: Door::Http }
+        Self { policy, key, cost, meta: meta(&who), id, quotas, door: Door::Http, within: None }
     }
 }
 

@@ -41,7 +41,7 @@ pub(in crate::http) fn usage(query: Option<&str>) -> Result<Check, Violations> {
         meta: None,
         id: None,
         quotas: None,
-        door: Door::Http,
+        door: Door::Http, within: None,
     })
 }
 
