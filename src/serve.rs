@@ -32,6 +32,12 @@ mod backlog;
 
 mod connections;
 
+mod service;
+
+mod envoy;
+
+mod rpc;
+
 mod framing;
 
 mod greeting;
@@ -41,6 +47,8 @@ mod metered_body;
 mod timeout_io;
 
 use connections::{Connections, OpenConnections};
+use envoy::RateLimitService;
+use service::Service;
 
 /// The interval at which expired state is freed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -56,6 +64,8 @@ struct Listeners {
     checks: TcpListener,
     /// Serves operators. If absent, `checks` does.
     admin: Option<TcpListener>,
+    /// Serves Envoy.
+    envoy: Option<TcpListener>,
 }
 
 /// The reason why a node does not start.
@@ -78,6 +88,8 @@ pub struct Server {
     listeners: Listeners,
     shutdown: Shutdown,
     limits: Limits,
+    /// How long connections of Envoy stay.
+    connection_age: Duration,
     workers: Workers,
 }
 
@@ -92,6 +104,8 @@ impl Server {
     pub async fn open(setup: Setup, config: Config) -> Result<Self, ServeError> {
         let admin = config.admin_listen.map(bind).transpose()?;
         let checks = bind(config.listen)?;
+        let envoy = config.envoy.as_ref().map(|envoy| bind(envoy.listen)).transpose()?;
+        let connection_age = config.envoy.as_ref().map(|envoy| envoy.connection_age).unwrap_or_default();
         let clock = Clock::system();
         let counting = clock.following();
         let workers = Workers::start().map_err(ServeError::Threads)?;
@@ -112,8 +126,12 @@ impl Server {
             reloader,
             tracing,
         };
-        let listeners = Listeners { checks: listen(checks)?, admin: admin.map(listen).transpose()? };
-        Ok(Self { node, listeners, shutdown, limits, workers })
+        let listeners = Listeners {
+            checks: listen(checks)?,
+            admin: admin.map(listen).transpose()?,
+            envoy: envoy.map(listen).transpose()?,
+        };
+        Ok(Self { node, listeners, shutdown, limits, connection_age, workers })
     }
 
     /// Lowers the number of connections of each listener to `connections`, if the configuration
@@ -144,23 +162,29 @@ impl Server {
 
     /// Serves until `stop` is ready, then shuts down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners: Listeners { checks, admin }, shutdown, limits, workers } = self;
+        let Self { node, listeners: Listeners { checks, admin, envoy }, shutdown, limits, connection_age, workers } = self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
-        let connections = |listener, surface| {
+        let connections = |listener, service| Connections::new(listener, service, &node, workers.clone(), limits);
+        let http = |listener, surface| {
             let service = CheckService::new(node.clone(), surface, reach(&listener));
-            Connections::new(listener, service, &node, workers.clone(), limits)
+            connections(listener, Service::Http(service))
         };
-        let checks = connections(checks, surface);
-        let admin = admin.map(|listener| connections(listener, Surface::Admin));
+        let checks = http(checks, surface);
+        let admin = admin.map(|listener| http(listener, Surface::Admin));
+        let envoy = envoy.map(|listener| {
+            let service = RateLimitService::new(node.clone(), reach(&listener));
+            connections(listener, Service::Envoy(service, connection_age))
+        });
         tokio::select! {
             () = checks.accept() => {}
             () = accept_if_any(admin.as_ref()) => {}
+            () = accept_if_any(envoy.as_ref()) => {}
             () = sweep(&node.engine) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        let open: Vec<_> = [Some(checks), admin].into_iter().flatten().map(Connections::close).collect();
+        let open: Vec<_> = [Some(checks), admin, envoy].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(timeouts::CLOSE_GRACE).await;
         let finished = async {
             join_all(open.into_iter().map(OpenConnections::end)).await;

@@ -38,6 +38,7 @@ mod headers;
 mod problem;
 
 pub use calls::{Surface, description};
+pub use head::bearer;
 pub use node::{Lifecycle, Node, Phase};
 pub use refusals::{Caller, Refusals};
 pub use service::CheckService;

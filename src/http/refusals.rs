@@ -56,7 +56,7 @@ const MALFORMED: &str = "malformed_http";
 
 impl Refusals {
     /// Counts a call without the right to make it.
-    pub(super) fn refused(&self, reason: Refused, caller: Caller) {
+    pub fn refused(&self, reason: Refused, caller: Caller) {
         self.call(&self.0.refused[reason as usize], reason.name(), caller);
     }
 

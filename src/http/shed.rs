@@ -148,17 +148,23 @@ impl Load {
 
     /// Counts a call with this `path` until the return value drops. `None`: too many are in flight.
     pub(super) fn admit(&self, path: &str, body: &impl Body) -> Option<Admitted<'_>> {
-        let counted = is_counted(path);
+        let call = if is_counted(path) { Some(self.admit_call()?) } else { None };
+        let is_light = body.size_hint().upper().is_some_and(|length| length <= LIGHT as u64);
+        let heavy =
+            (!is_light).then(|| HeavyBody(Arc::new(Reservation { load: self.clone(), bytes: AtomicUsize::new(0) })));
+        Some(Admitted { call, heavy })
+    }
+
+    /// Counts a call with a light body until the return value drops. `None`: too many are in
+    /// flight.
+    pub fn admit_call(&self) -> Option<CallInFlight<'_>> {
         // Counting first keeps two calls from sharing the last place.
-        if counted && self.0.calls.fetch_add(1, Ordering::Relaxed) >= self.0.max_calls {
+        if self.0.calls.fetch_add(1, Ordering::Relaxed) >= self.0.max_calls {
             self.0.calls.fetch_sub(1, Ordering::Relaxed);
             self.count_shed();
             return None;
         }
-        let is_light = body.size_hint().upper().is_some_and(|length| length <= LIGHT as u64);
-        let heavy =
-            (!is_light).then(|| HeavyBody(Arc::new(Reservation { load: self.clone(), bytes: AtomicUsize::new(0) })));
-        Some(Admitted { calls: counted.then_some(&self.0.calls), heavy })
+        Some(CallInFlight(&self.0.calls))
     }
 
     /// A permit to parse a call with a body of `length` bytes. Light bodies need none.
@@ -197,29 +203,31 @@ impl Load {
     }
 }
 
-/// A place among the calls in flight, for calls that count.
+/// A place among the calls in flight.
+#[derive(Debug)]
+pub struct CallInFlight<'a>(&'a AtomicUsize);
+
+impl Drop for CallInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An admitted call, and its place for calls that count.
 pub(super) struct Admitted<'a> {
-    calls: Option<&'a AtomicUsize>,
+    call: Option<CallInFlight<'a>>,
     heavy: Option<HeavyBody>,
 }
 
 impl Admitted<'_> {
     /// False for health and metrics.
     pub(super) fn is_counted(&self) -> bool {
-        self.calls.is_some()
+        self.call.is_some()
     }
 
     /// The body, unless its declared length is light.
     pub(super) fn heavy(&self) -> Option<HeavyBody> {
         self.heavy.clone()
-    }
-}
-
-impl Drop for Admitted<'_> {
-    fn drop(&mut self) {
-        if let Some(calls) = self.calls {
-            calls.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 

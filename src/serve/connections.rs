@@ -26,10 +26,11 @@ use tokio_rustls::TlsAcceptor;
 use super::ACCEPT_QUEUE;
 use super::backlog::Backlog;
 use super::metered_body::{is_long, metered};
+use super::service::Service;
 use super::timeout_io::TimeoutIo;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
-use crate::http::{Caller, CheckService, Load, Node, Refusals, suppress_spurious_wakes};
+use crate::http::{Caller, Load, Node, Refusals, suppress_spurious_wakes};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::timeouts;
@@ -49,7 +50,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The connections of one listener.
 pub(super) struct Connections {
     listener: TcpListener,
-    service: CheckService,
+    service: Service,
     protocol: Arc<Builder<StreamExecutor>>,
     open: OpenConnections,
     reloader: Arc<Reloader>,
@@ -81,7 +82,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
 impl Connections {
     pub(super) fn new(
         listener: TcpListener,
-        service: CheckService,
+        service: Service,
         node: &Node,
         workers: Workers,
         limits: Limits,
@@ -97,6 +98,9 @@ impl Connections {
         protocol.http1().max_buf_size(MAX_HEAD_BYTES);
         // A client that closes its sending side (`nc -N`) still receives its answer.
         protocol.http1().half_close(true);
+        if let Service::Envoy(..) = service {
+            protocol = protocol.http2_only();
+        }
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             listener,
@@ -158,7 +162,7 @@ impl Connections {
         };
         // An answer is one small write, which must not wait for the previous acknowledgement.
         let _ = stream.set_nodelay(true);
-        let tls = self.reloader.tls();
+        let tls = self.service.tls(&self.reloader);
         // On a listener for both IP versions, an IPv4 caller has an IPv6 address.
         let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let caller = Caller { address, encrypted: tls.is_some() };
@@ -204,7 +208,7 @@ impl OpenConnections {
 
 /// The parts of the listener that one connection needs.
 struct Connection {
-    service: CheckService,
+    service: Service,
     protocol: Arc<Builder<StreamExecutor>>,
     /// Counts the bytes that clients leave unread.
     load: Load,
@@ -239,6 +243,7 @@ impl Connection {
         let backlog = Arc::new(Backlog::new(load));
         let io = TokioIo::new(TimeoutIo::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
         let shared = backlog.clone();
+        let age = service.connection_age().map(jittered);
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());
             let open = (version == Version::HTTP_2).then(|| backlog.begin_request());
@@ -269,6 +274,7 @@ impl Connection {
                 }
             }
             () = backlog.is_idle(limits.idle_timeout) => {}
+            () = has_passed(age) => {}
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
@@ -278,6 +284,21 @@ impl Connection {
             // The client may keep its streams open, or never acknowledge the shutdown.
             () = sleep(limits.request_timeout) => log_end(Err("a client does not end its connection".into())),
         }
+    }
+}
+
+/// The time, give or take a quarter, so that connections of one moment do not end in one moment.
+fn jittered(time: Duration) -> Duration {
+    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+    let parts = u32::try_from(random % 513).unwrap_or(256);
+    time * 3 / 4 + time * parts / 1024
+}
+
+/// Waits until the time has passed; without one it waits without end.
+async fn has_passed(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -18,10 +18,13 @@ const MAX_SHOWN: usize = 5;
 pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     let (policies, kind) = (node.engine.policies(), node.engine.health().kind);
     let scheme = if node.reloader.tls().is_some() { "https" } else { "http" };
-    let url = |listener| url(scheme, listener);
-    let checks = url(&listeners.checks);
+    let checks = url(scheme, &listeners.checks);
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
-    lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
+    lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(scheme, admin))));
+    lines.extend(listeners.envoy.as_ref().map(|envoy| {
+        let scheme = if node.reloader.running().envoy.as_ref().is_some_and(|envoy| envoy.tls.is_some()) { "https" } else { "http" };
+        format!("  envoy      {}", url(scheme, envoy))
+    }));
     lines.push(match kind {
         "embedded" => {
             let most = node.engine.max_keys();
@@ -29,9 +32,10 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
         }
         kind => format!("  store      {kind}"),
     });
-    lines.push(format!("  policies   {} from {}", policies.by_name.len(), policies.origin));
-    lines.extend(policies.by_name.values().take(MAX_SHOWN).map(|policy| format!("    {}", summary(policy))));
-    if policies.by_name.len() > MAX_SHOWN {
+    let written = || policies.by_name.values().filter(|policy| !policy.is_of_envoy());
+    lines.push(format!("  policies   {} from {}", written().count(), policies.origin));
+    lines.extend(written().take(MAX_SHOWN).map(|policy| format!("    {}", summary(policy))));
+    if written().count() > MAX_SHOWN {
         lines.push("    ...".into());
     }
     let with_token = node.reloader.running().access.permit(Need::Check, reach(&listeners.checks), || None).is_err();
@@ -50,7 +54,7 @@ fn summary(policy: &Policy) -> String {
 /// as well.
 fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
-    let policy = policies.by_name.values().min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
+    let policy = policies.by_name.values().filter(|policy| !policy.is_of_envoy()).min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
     let token = if with_token { r#" -H "Authorization: Bearer $TOLLGATE_TOKEN""# } else { "" };
     Some(format!(

@@ -204,7 +204,7 @@ impl Config {
     /// The number of Envoy's domains, and of their limits.
     pub fn envoy_counts(&self) -> Option<(usize, usize)> {
         let envoy = self.envoy.as_ref()?;
-        let limits = self.policies.by_name.keys().filter(|name| name.starts_with("envoy:")).count();
+        let limits = self.policies.by_name.values().filter(|policy| policy.is_of_envoy()).count();
         Some((envoy.rules.domains.len(), limits - Unit::ALL.len() - 1))
     }
 }

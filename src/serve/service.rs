@@ -1,0 +1,54 @@
+//! What a listener serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+
+use super::envoy::RateLimitService;
+use crate::config::ServerTls;
+use crate::http::{Caller, CheckService};
+use crate::reload::Reloader;
+
+/// The service of a listener, or of one of its connections.
+#[derive(Debug, Clone)]
+pub(super) enum Service {
+    Http(CheckService),
+    Envoy(RateLimitService, Duration),
+}
+
+impl Service {
+    /// The service of one connection.
+    pub(super) fn with_caller(&self, caller: Caller) -> Self {
+        match self {
+            Self::Http(service) => Self::Http(service.with_caller(caller)),
+            Self::Envoy(service, age) => Self::Envoy(service.with_caller(caller), *age),
+        }
+    }
+
+    /// Answers every request. Without `has_room` the client has left too many answers unread.
+    pub(super) async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
+        match self {
+            Self::Http(service) => service.answer(request, has_room).await,
+            Self::Envoy(service, _) => service.answer(request, has_room).await,
+        }
+    }
+
+    /// The TLS settings of new connections, or `None` for plain text.
+    pub(super) fn tls(&self, reloader: &Reloader) -> Option<Arc<ServerTls>> {
+        match self {
+            Self::Http(_) => reloader.tls(),
+            Self::Envoy(..) => reloader.running().envoy.as_ref()?.tls.clone(),
+        }
+    }
+
+    /// How long a connection stays, before its jitter. gRPC clients keep theirs for ever.
+    pub(super) fn connection_age(&self) -> Option<Duration> {
+        match self {
+            Self::Http(_) => None,
+            Self::Envoy(_, age) => Some(*age),
+        }
+    }
+}
