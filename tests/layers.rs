@@ -65,6 +65,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     // Reads the configuration again and applies it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
+    // Renders the rate limit fields, for all doors.
+    ("fields", &["limit", "engine::Decision"]),
     // Parses, calls the engine and renders. The other types are results of the engine and of a
     // reload.
     (
@@ -80,8 +82,11 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Fault",
             "config::Place",
             "reload",
+            "fields",
         ],
     ),
+    // Maps requests of other protocols to checks, and renders the decisions.
+    ("gateway", &["limit", "config::envoy", "engine", "fields"]),
     // The composition root knows everything but the command line.
     (
         "serve",
@@ -97,6 +102,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "engine",
             "reload",
             "http",
+            "gateway",
             "workers",
         ],
     ),
@@ -130,13 +136,15 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface and its server know of requests.
     ("axum", &["http", "serve"]),
     // Decisions need no runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "serve", "cli"]),
+    ("tokio", &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "gateway", "serve", "cli"]),
     // Wire formats end at the surface; the configuration has its own parser.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),
     // The configuration loads certificates; listeners and clients use them.
     ("rustls", &["config", "store", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),
+    // Envoy's messages, and their framing.
+    ("prost", &["gateway", "serve"]),
     ("clap", &["cli", "main"]),
     // One module knows how metrics and traces leave the process.
     ("prometheus_client", &["telemetry"]),

@@ -121,7 +121,7 @@ mod tests {
 
     fn check(policy: &str) -> Check {
         let meta = Some("user-42".into());
-        Check { policy: policy.into(), key: "k".into(), cost: 3, meta, id: None, quotas: None, door: Door::Http }
+        Check { policy: policy.into(), key: "k".into(), cost: 3, meta, id: None, quotas: None, door: Door::Http, within: None }
     }
 
     #[tokio::test]

@@ -42,7 +42,9 @@ pub(super) mod tests {
     use super::*;
     use crate::engine::{Binding, Reason, Source};
     use crate::limit::decision::{QuotaState, QuotaStates};
-    use crate::limit::policy::Algorithm;
+    use crate::limit::policy::{Algorithm, Policy};
+    use crate::limit::quota::Quota;
+    use crate::limit::time::Micros;
 
     pub(in crate::http) fn decision(
         quotas: &[(&str, u64, Micros)],

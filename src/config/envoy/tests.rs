@@ -66,7 +66,7 @@ descriptors:
     let places: Vec<&str> = lines.iter().map(|line| line.split_once(": ").unwrap().0).collect();
     assert_eq!(
         places,
-        ["4:5", "5:31", "5:61", "6:5", "7:22", "9:5", "10:49", "11:41", "12:78", "12:89", "13:27", "14:22"],
+        ["4:5", "5:33", "5:63", "6:5", "7:22", "9:5", "10:50", "11:41", "12:80", "12:91", "13:27", "14:22"],
         "{faults}"
     );
     assert!(faults.contains("did you mean `rate_limit`?") && faults.contains("did you mean `api`?"), "{faults}");
