@@ -195,8 +195,8 @@ settings! {
         ], Algorithm::FixedWindow);
         /// Whether all descriptors of a request are charged or none, or each for itself.
         COUNTING = "counting": Choice<Counting>(Counting::WORDS, Counting::AllOrNone);
-        /// Longest wait of a call for the store. Three quarters of the caller's `grpc-timeout`
-        /// apply if that is shorter.
+        /// Longest wait of a call for the store. Two thirds of the caller's `grpc-timeout` apply if
+        /// that is shorter.
         DEADLINE = "deadline": Time(MICROS_PER_MILLI..=20 * MICROS_PER_SECOND, 15 * MICROS_PER_MILLI);
         /// The fields `RateLimit-Policy`, `RateLimit` and `Retry-After` in answers.
         HEADERS = "headers": Choice<bool>(&[("draft-11", true), ("none", false)], true);

@@ -114,7 +114,7 @@ fn overloaded() -> RpcError {
     RpcError::new(RpcCode::Unavailable, "the node has too many calls: retry in a second")
 }
 
-/// The answer needs time to reach the caller: a quarter of what the caller waits.
+/// Timers fire late, and the answer needs time to reach the caller: a third of what it waits.
 fn with_margin(timeout: Duration) -> Duration {
-    timeout * 3 / 4
+    timeout * 2 / 3
 }

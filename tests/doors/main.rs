@@ -8,4 +8,7 @@ mod support;
 
 mod rls;
 
+mod proxy;
+
 mod envoy;
+mod envoy_proxy;
