@@ -162,7 +162,8 @@ impl Server {
 
     /// Serves until `stop` is ready, then shuts down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners: Listeners { checks, admin, envoy }, shutdown, limits, connection_age, workers } = self;
+        let Self { node, listeners: Listeners { checks, admin, envoy }, shutdown, limits, connection_age, workers } =
+            self;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, service| Connections::new(listener, service, &node, workers.clone(), limits);
         let http = |listener, surface| {

@@ -136,7 +136,10 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the HTTP surface and its server know of requests.
     ("axum", &["http", "serve"]),
     // Decisions need no runtime: the pre-filter and the configuration neither wait nor spawn.
-    ("tokio", &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "gateway", "serve", "cli"]),
+    (
+        "tokio",
+        &["deadline", "workers", "telemetry", "store", "engine", "reload", "http", "gateway", "serve", "cli"],
+    ),
     // Wire formats end at the surface; the configuration has its own parser.
     ("serde", &["http", "cli"]),
     ("serde_json", &["http", "cli"]),

@@ -70,7 +70,8 @@ impl Faults {
     /// Adds the faults of a file that the configuration names.
     pub(super) fn absorb(&mut self, of_file: Self) {
         let file: Arc<str> = of_file.origin.into();
-        self.found.extend(of_file.found.into_iter().map(|fault| Fault { file: Some(file.clone()), ..fault }));
+        self.found
+            .extend(of_file.found.into_iter().map(|fault| Fault { file: Some(file.clone()), ..fault }));
     }
 
     pub(super) fn count(&self) -> usize {

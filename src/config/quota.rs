@@ -61,7 +61,7 @@ impl Draft<'_> {
             Form::Bucket => Rate { units: self.units?, per: window },
         };
         let Some(window) = Terms::of(rule).fill_time(limit) else {
-            let most = MAX_DEBT / Terms::of(rule).price;
+            let most = MAX_DEBT / 2 / Terms::of(rule).price;
             faults.note(self.place, format!("at this rate a burst of more than {most} cannot be counted exactly"));
             return None;
         };

@@ -23,7 +23,7 @@ pub enum CheckError {
     UnknownPolicy(String),
     #[error("{0}, as all keys of this policy")]
     InvalidKey(#[from] NotAnAddress),
-    #[error("the id stands for a charge of another cost: send the same cost, or another id")]
+    #[error("the id stands for a charge of another cost or `over`: send the same, or another id")]
     IdReused,
     #[error("the policy takes no quotas from requests")]
     UnwantedQuotas,
@@ -82,6 +82,7 @@ pub(super) fn attributes<'a>(subject: &'a Subject, cost: u64, answer: Result<&De
             policy,
             key,
             cost,
+            owed: decision.owed(),
             allowed: Some(decision.allowed),
             answer: Some((decision.source.name(), decision.reason.name())),
             fallback: decision.fallback.map(names),
@@ -89,7 +90,7 @@ pub(super) fn attributes<'a>(subject: &'a Subject, cost: u64, answer: Result<&De
         Err(error) => {
             let fallback = error.fallback();
             let answer = fallback.map(|_| (Source::Fallback.name(), Reason::StoreUnavailable.name()));
-            Answered { policy, key, cost, allowed: None, answer, fallback: fallback.map(names) }
+            Answered { policy, key, cost, owed: None, allowed: None, answer, fallback: fallback.map(names) }
         }
     }
 }

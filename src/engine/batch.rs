@@ -18,7 +18,7 @@ use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::time::Micros;
 use crate::prefilter::Question;
-use crate::store::{CheckRequest, StoreError};
+use crate::store::{CheckRequest, StoreError, Work};
 use crate::telemetry::traces::{self, Answered};
 
 /// A valid check, and its place in the batch.
@@ -45,7 +45,7 @@ impl Engine {
         let (mut singles, mut others) = (Vec::with_capacity(checks.len()), Vec::new());
         for of_key in by_key(&resolved, checks) {
             match of_key[..] {
-                [single] if !is_recorded && single.check.id.is_none() => singles.push(single),
+                [single] if !is_recorded && single.check.is_plain() => singles.push(single),
                 _ => others.push(of_key),
             }
         }
@@ -97,8 +97,9 @@ impl Engine {
         let checks: Vec<CheckRequest<'_>> = singles.iter().map(Placed::request).collect();
         let decide = |place: usize, taken| {
             let (single, question) = (&singles[place], questions[place]);
-            let (subject, costs) = (&single.resolved.subject, [single.check.cost]);
-            let answer = only(self.learn_or_fall_back(subject, &costs, question, taken));
+            let (subject, cost) = (&single.resolved.subject, single.check.cost);
+            let work = || Work::Take(smallvec![cost]);
+            let answer = only(self.learn_or_fall_back(subject, work, question, taken));
             self.finish_single(single, answer, now)
         };
         let mut answers: Vec<Option<Answer>> = vec![None; singles.len()];

@@ -16,7 +16,7 @@ use crate::deadline::within;
 use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::time::{Micros, micros};
 use crate::prefilter::Question;
-use crate::store::{Done, Meta, StoreError, Subject, Taken, Work};
+use crate::store::{Done, Meta, Over, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
@@ -30,14 +30,23 @@ pub struct Check {
     /// The cause of the charge, 1 to 256 bytes. Sliding logs store it.
     pub meta: Meta,
     /// Makes a retry safe, 1 to 64 bytes. After a charge, later checks with the same id get the
-    /// same answer. A check with another cost, 0 included, is rejected.
+    /// same answer. A check with another cost, 0 included, or another `over` is rejected.
     pub id: Option<Arc<str>>,
+    /// How it is charged if its cost does not fit.
+    pub over: Over,
     /// The check's own quotas, for policies that accept them.
     pub quotas: Option<Vec<QuotaSpec>>,
     /// How the check reached the node.
     pub door: Door,
     /// Shortens the policy's timeout, for callers that wait less.
     pub within: Option<Duration>,
+}
+
+impl Check {
+    /// Whether one call may decide it with others. A check with an id or a drain has its own call.
+    pub(super) fn is_plain(&self) -> bool {
+        self.id.is_none() && self.over == Over::Deny
+    }
 }
 
 /// The policy and the key of a check.
@@ -77,12 +86,11 @@ impl Engine {
     /// `error`.
     pub async fn check(&self, check: &Check) -> Answer {
         let resolved = self.resolve(check)?;
-        let answer = match &check.id {
-            None => self.check_without_id(&resolved, check).await,
-            Some(id) => {
-                let until = self.clock.now() + micros(resolved.timeout());
-                Box::pin(self.check_with_id(&resolved, check, id, until)).await
-            }
+        let answer = if check.is_plain() {
+            self.check_without_id(&resolved, check).await
+        } else {
+            let until = self.clock.now() + micros(resolved.timeout());
+            Box::pin(self.check_alone(&resolved, check, until)).await
         };
         traces::answered(|| attributes(&resolved.subject, check.cost, answer.as_ref()));
         answer
@@ -100,6 +108,14 @@ impl Engine {
             }
         };
         self.finish(resolved, answer, now)
+    }
+
+    /// Decides a check that needs a call of its own, until `until` (us): one with an id, or a drain.
+    pub(super) async fn check_alone(&self, resolved: &Resolved, check: &Check, until: Micros) -> Answer {
+        match &check.id {
+            Some(id) => self.check_with_id(resolved, check, id, until).await,
+            None => self.drain(resolved, check, until).await,
+        }
     }
 
     /// Decides without the store at `now` (us): by a list, or by a known denial.
@@ -216,14 +232,19 @@ impl Engine {
         let StoreCall { subject, costs, metas, .. } = call;
         let question = self.prefilter.question(self.store.slot(subject), sent);
         let taken = within(&self.clock, call.left(sent), self.store.charge(subject, costs, metas)).await;
-        self.learn_or_fall_back(subject, costs, question, taken.unwrap_or(Err(StoreError::Timeout)))
+        self.learn_or_fall_back(
+            subject,
+            || Work::Take(costs.into()),
+            question,
+            taken.unwrap_or(Err(StoreError::Timeout)),
+        )
     }
 
-    /// Turns a store reply that has just arrived into answers.
+    /// Turns a store reply to `work` that has just arrived into answers.
     pub(super) fn learn_or_fall_back(
         &self,
         subject: &Subject,
-        costs: &[u64],
+        work: impl FnOnce() -> Work,
         question: Question,
         taken: Result<Taken, StoreError>,
     ) -> Answers {
@@ -233,10 +254,13 @@ impl Engine {
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()
             }
-            Err(error) => match self.fall_back(subject, &Work::Take(costs.into()), &error) {
-                Ok((decisions, _)) => decisions.into_iter().map(Ok).collect(),
-                Err(error) => costs.iter().map(|_| Err(error.clone())).collect(),
-            },
+            Err(error) => {
+                let work = work();
+                match self.fall_back(subject, &work, &error) {
+                    Ok((decisions, _)) => decisions.into_iter().map(Ok).collect(),
+                    Err(error) => work.asked().iter().map(|_| Err(error.clone())).collect(),
+                }
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
+use crate::limit::drain::Parts;
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::Micros;
@@ -30,6 +31,8 @@ pub struct Decision {
     pub replayed: bool,
     /// Whether that earlier charge has been refunded since.
     pub refunded: bool,
+    /// For a drain: the units that each quota took; empty if no counter decided.
+    pub parts: Option<Box<Parts>>,
 }
 
 impl Decision {
@@ -49,6 +52,7 @@ impl Decision {
             fallback: None,
             replayed: false,
             refunded: false,
+            parts: None,
         }
     }
 
@@ -61,10 +65,11 @@ impl Decision {
         };
         Self {
             allowed: verdict.allowed,
-            charged: if verdict.allowed { verdict.cost } else { 0 },
+            charged: verdict.charged(),
             retry_after: verdict.retry_after,
             binding: binding(&verdict.quotas, verdict.binding),
             quotas: verdict.quotas,
+            parts: verdict.parts,
             ..Self::uncounted(policy, verdict.cost, Source::Store, reason)
         }
     }
@@ -110,11 +115,41 @@ impl Decision {
     }
 
     /// Turns a denial into an allowed decision with reason `shadow`, if the policy is in shadow
-    /// mode.
+    /// mode. A drain is charged in shadow mode too, and still reports its wait.
     pub fn shadow(&mut self) {
         if self.policy.options.shadow && !self.allowed {
-            (self.allowed, self.retry_after, self.reason) = (true, Wait::NONE, Reason::Shadow);
+            (self.allowed, self.reason) = (true, Reason::Shadow);
+            if self.parts.is_none() {
+                self.retry_after = Wait::NONE;
+            }
         }
+    }
+
+    /// The same decision as the answer to a drain.
+    #[must_use]
+    pub(super) fn drained(mut self) -> Self {
+        self.parts.get_or_insert_default();
+        self
+    }
+
+    /// The same decision without a charge in the store.
+    #[must_use]
+    pub(super) fn without_charge(mut self) -> Self {
+        self.charged = 0;
+        self.parts.iter_mut().for_each(|parts| parts.fill(0));
+        self
+    }
+
+    /// For a drain: the units of the cost that the store did not charge. An allow list forgives
+    /// them.
+    pub fn owed(&self) -> Option<u64> {
+        self.parts.as_ref()?;
+        Some(if self.reason == Reason::AllowListed { 0 } else { self.cost.saturating_sub(self.charged) })
+    }
+
+    /// Whether it is the answer of counters to a drain whose cost did not fit.
+    pub fn is_overdrawn(&self) -> bool {
+        self.parts.is_some() && self.is_by_counters() && self.reason != Reason::Ok
     }
 
     /// Whether counters decided: the store's, a known denial, or this node's share.

@@ -98,8 +98,7 @@ impl FallbackStore {
 }
 
 fn local_decision(share: &Arc<Policy>, subject: &Subject, verdict: Verdict, fallback: Fallback) -> Decision {
-    let mut decision = Decision::by_store(share.clone(), verdict);
-    decision.charged = 0;
+    let mut decision = Decision::by_store(share.clone(), verdict).without_charge();
     decision.source = Source::Fallback;
     decision.fallback = Some(fallback);
     if decision.retry_after == Wait::Never {

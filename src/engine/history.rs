@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::answer::attributes;
 use super::{Check, CheckError, Decision, Engine, History, Source, TickCounts};
 use crate::deadline::within;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
+use crate::telemetry::traces;
 
 /// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
 /// 10,000 entries with metas takes about 3 MB. The longest log takes 31 MB.
@@ -21,7 +23,7 @@ const TURN: Duration = Duration::from_secs(2);
 /// result.
 const READING: Duration = Duration::from_secs(2);
 
-/// The decision on cost 0, and the counts behind it that the store reports.
+/// The decision on a cost that is not charged, and the counts behind it that the store reports.
 #[derive(Debug)]
 pub struct Usage {
     pub decision: Decision,
@@ -32,18 +34,20 @@ pub struct Usage {
 }
 
 impl Engine {
-    /// Decides a check, and reads the history of its key's sliding log or the ticks of its counter.
+    /// Decides a check without charging it, and reads the history of its key's sliding log or the ticks of its counter.
     /// The history contains as much as the store returns within `limit` in total.
     ///
     /// # Errors
     /// As [`Engine::check`].
     pub async fn usage(self: &Arc<Self>, check: &Check, limit: Duration) -> Result<Usage, CheckError> {
-        if self.resolve(check)?.subject.policy.algorithm == Algorithm::SlidingCounter {
-            let (decision, ticks) = self.ticks(check).await?;
+        let (resolved, until) = (self.resolve(check)?, self.clock.now() + micros(limit));
+        if resolved.subject.policy.algorithm == Algorithm::SlidingCounter {
+            let (decision, ticks) = self.ticks(&resolved, check.cost).await?;
             return Ok(Usage { decision, history: None, ticks });
         }
-        let until = self.clock.now() + micros(limit);
-        let decision = self.check(check).await?;
+        let answer = self.dry_run(&resolved, check.cost).await;
+        traces::answered(|| attributes(&resolved.subject, check.cost, answer.as_ref()));
+        let decision = answer?;
         // Without the store there is no history, and a second wait is pointless.
         let history = match decision.source {
             Source::Store => self.history(check, until).await,
@@ -95,8 +99,7 @@ mod tests {
     use crate::limit::policy::Policy;
     use crate::limit::quota::{Quota, Rule};
     use crate::prefilter::Prefilter;
-    use crate::store::Generations;
-    use crate::store::{MemoryStore, Store};
+    use crate::store::{Generations, MemoryStore, Over, Store};
 
     fn engine(timeout: Duration) -> Arc<Engine> {
         let rule = Rule::SlidingLog(NonZeroU32::new(10).unwrap());
@@ -121,7 +124,17 @@ mod tests {
 
     fn check(policy: &str) -> Check {
         let meta = Some("user-42".into());
-        Check { policy: policy.into(), key: "k".into(), cost: 3, meta, id: None, quotas: None, door: Door::Http, within: None }
+        Check {
+            policy: policy.into(),
+            key: "k".into(),
+            cost: 3,
+            meta,
+            id: None,
+            over: Over::Deny,
+            quotas: None,
+            door: Door::Http,
+            within: None,
+        }
     }
 
     #[tokio::test]

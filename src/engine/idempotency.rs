@@ -7,7 +7,7 @@ use super::answer::{Answer, missing_answer, only_verdict, unexpected_reply};
 use super::check::{Resolved, metas};
 use super::{Check, CheckError, Decision, Engine};
 use crate::limit::time::Micros;
-use crate::store::{Charged, Done, Work};
+use crate::store::{Charged, Done, Over, Work};
 
 impl Engine {
     /// Decides one check with an id until `until` (us). It skips the pre-filter, since the id may
@@ -27,29 +27,40 @@ impl Engine {
                 self.charge_once(resolved, check, id, left).await
             }
         };
+        let answer = match check.over {
+            Over::Deny => answer,
+            Over::Drain => answer.map(Decision::drained),
+        };
         self.finish(resolved, answer, since)
     }
 
     async fn charge_once(&self, resolved: &Resolved, check: &Check, id: &Arc<str>, left: Duration) -> Answer {
         let (subject, cost) = (&resolved.subject, check.cost);
-        let (work, metas) = (Work::Once { id: id.clone(), cost }, metas(subject, std::iter::once(check)));
+        let (work, metas) =
+            (Work::Once { id: id.clone(), cost, over: check.over }, metas(subject, std::iter::once(check)));
         match self.run_within(subject, work.clone(), &metas, left).await {
             Ok(Done::Charged(charged)) => {
                 let Charged { policy, verdict, replayed, refunded } = *charged;
-                // The store charged, so this known denial is wrong. Another node took a charge
-                // back.
-                if !replayed && self.decide_locally(resolved, cost, self.clock.now()).is_some() {
+                if !replayed && self.is_outdated(resolved, check) {
                     self.prefilter.forget(self.store.slot(subject));
                 }
-                let decision = Decision::by_store(policy, verdict);
+                let decision = Decision { replayed, refunded, ..Decision::by_store(policy, verdict) };
                 // A retry cannot vouch for a refunded charge.
-                let charged = if refunded { 0 } else { decision.charged };
-                Ok(Decision { charged, replayed, refunded, ..decision })
+                Ok(if refunded { decision.without_charge() } else { decision })
             }
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), only_verdict(taken)?)),
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => self.fall_back(subject, &work, &error)?.0.pop().ok_or_else(missing_answer),
+        }
+    }
+
+    /// Whether a charge contradicts a known denial. A drain may lengthen the wait of any denial of
+    /// its key. After another charge a denial of its cost is wrong: another node took a charge back.
+    fn is_outdated(&self, resolved: &Resolved, check: &Check) -> bool {
+        match check.over {
+            Over::Deny => self.decide_locally(resolved, check.cost, self.clock.now()).is_some(),
+            Over::Drain => self.prefilter.knows(resolved.subject.fingerprint),
         }
     }
 }

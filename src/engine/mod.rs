@@ -3,7 +3,7 @@
 //! ```text
 //! check              one check          check.rs
 //! check_batch        many keys          batch.rs
-//! check_same_key     many of one key    same_key.rs, idempotency.rs
+//! check_same_key     many of one key    same_key.rs, idempotency.rs, drain.rs
 //! check_all_or_none  many keys at once  multi_check.rs
 //!
 //! resolve            policy and key     check.rs
@@ -28,6 +28,8 @@ mod check;
 mod same_key;
 
 mod idempotency;
+
+mod drain;
 
 mod batch;
 
@@ -56,7 +58,7 @@ mod metrics;
 mod door;
 
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
-pub use crate::store::{Health, History, Meta, ShardHealth};
+pub use crate::store::{Health, History, Meta, Over, ShardHealth};
 pub use answer::{Answer, CheckError};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};

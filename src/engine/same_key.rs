@@ -11,13 +11,12 @@ use crate::limit::time::{Micros, micros};
 
 impl Engine {
     /// Decides `checks` of one subject in order, all within the policy's timeout from `since` (us).
-    /// Adjacent checks without an id form a run, and each check with an id is a run. The engine
+    /// Adjacent plain checks form a run. Each check with an id and each drain is a run. The engine
     /// sends runs back to back, and the store decides them in that order. A run that the store
     /// might reorder waits for earlier runs, and later runs wait for it.
     pub(super) async fn check_same_key(&self, resolved: &Resolved, checks: &[&Check], since: Micros) -> Answers {
         let (mut answers, until) = (Answers::new(), since + micros(resolved.timeout()));
-        let runs: SmallVec<[&[&Check]; 1]> =
-            checks.chunk_by(|one, next| one.id.is_none() && next.id.is_none()).collect();
+        let runs: SmallVec<[&[&Check]; 1]> = checks.chunk_by(|one, next| one.is_plain() && next.is_plain()).collect();
         for together in runs.chunk_by(|one, next| !self.is_apart(resolved, one) && !self.is_apart(resolved, next)) {
             match together {
                 [run] => answers.extend(self.check_run(resolved, run, until).await),
@@ -39,10 +38,12 @@ impl Engine {
             || self.store.first_part(policy, &costs(run)) < run.len()
     }
 
-    /// Decides a run until `until` (us): one check with an id, or adjacent checks without one.
+    /// Decides a run until `until` (us): adjacent plain checks, or one other.
     async fn check_run(&self, resolved: &Resolved, run: &[&Check], until: Micros) -> Answers {
-        if let [check @ Check { id: Some(id), .. }] = run {
-            return std::iter::once(self.check_with_id(resolved, check, id, until).await).collect();
+        if let [check] = run
+            && !check.is_plain()
+        {
+            return std::iter::once(self.check_alone(resolved, check, until).await).collect();
         }
         let since = self.clock.now();
         let mut answers = self.decide_run(resolved, run, until, since).await;

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 
-use super::{Answer, Cause, Door, Fallback, Reason, Source};
+use super::{Answer, Cause, Decision, Door, Fallback, Reason, Source};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::time::Micros;
 use crate::store::StoreError;
@@ -23,8 +23,20 @@ named! {
     pub enum Outcome {
         Allowed = "allowed",
         Denied = "denied",
+        /// A drain whose cost did not fit: counters took as much as fits in them.
+        Drained = "drained",
         /// No decision: the store failed under mode `error`.
         Error = "error",
+    }
+}
+
+impl Outcome {
+    fn of(decision: &Decision) -> Self {
+        match decision.allowed {
+            _ if decision.is_overdrawn() => Self::Drained,
+            true => Self::Allowed,
+            false => Self::Denied,
+        }
     }
 }
 
@@ -63,10 +75,7 @@ impl Tally {
         let tally = policy.by(door);
         for answer in answers {
             let (outcome, source, reason, fallback) = match answer {
-                Ok(decision) => {
-                    let outcome = if decision.allowed { Outcome::Allowed } else { Outcome::Denied };
-                    (outcome, decision.source, decision.reason, decision.fallback)
-                }
+                Ok(decision) => (Outcome::of(decision), decision.source, decision.reason, decision.fallback),
                 Err(error) => match error.fallback() {
                     Some(fallback) => (Outcome::Error, Source::Fallback, Reason::StoreUnavailable, Some(fallback)),
                     None => continue,

@@ -79,6 +79,9 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     object.value("key", key);
     object.number("cost", decision.cost);
     object.number("charged", decision.charged);
+    if let Some(owed) = decision.owed() {
+        object.number("owed", owed);
+    }
     object.optional("limit", quota.map(|quota| quota.limit.get()));
     object.optional("remaining", binding.map(|binding| binding.remaining));
     object.optional("retry_after_ms", millis(decision.retry_after));
@@ -90,8 +93,13 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     object.word("source", decision.source.name());
     object.word("reason", decision.reason.name());
     if decision.source != Source::Prefilter {
-        let states = decision.policy.quotas.iter().zip(&decision.quotas);
-        object.list("quotas", states, |(quota, state), object| write_quota(object, quota, state));
+        let states = decision.policy.quotas.iter().zip(&decision.quotas).enumerate();
+        object.list("quotas", states, |(place, (quota, state)), object| {
+            write_quota(object, quota, state);
+            if let Some(part) = decision.parts.as_ref().and_then(|parts| parts.get(place)) {
+                object.number("charged", *part);
+            }
+        });
     } else if decision.allowed {
         // A known denial calls no store. Shadow turns it into an allowed decision, with the one
         // known quota.

@@ -78,6 +78,7 @@ pub(super) mod tests {
             fallback: None,
             replayed: false,
             refunded: false,
+            parts: None,
         }
     }
 

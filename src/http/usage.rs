@@ -1,5 +1,5 @@
-//! `GET /v1/usage` returns the decision of a check of cost 0 and the charges behind the count: the
-//! entries of a sliding log, the ticks of a sliding counter. `DELETE /v1/usage` resets the key and
+//! `GET /v1/usage` returns the decision of a check without charging it, by default of cost 0. It adds
+//! the charges behind the count: the entries of a sliding log, the ticks of a sliding counter. `DELETE /v1/usage` resets the key and
 //! then returns the decision.
 
 use axum::extract::{RawQuery, State};
@@ -51,7 +51,7 @@ fn write_history(object: &mut Object<'_>, history: Option<&History>) {
 }
 
 pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
+    let check = query::reset(query.as_deref()).map_err(Problem::invalid)?;
     let decision = node.engine.reset(&check.policy, &check.key).await.map_err(|error| node.refused(&error))?;
     Ok(answer::decision(&check.key, &decision, |_| {}))
 }

@@ -2,7 +2,8 @@
 //!
 //! The state is a debt, not a level: the time until the bucket is full again. A charge adds the
 //! time in which its units refill. A cost fits if the new debt does not exceed the debt of an empty
-//! bucket. Any interval t admits at most burst + rate x t.
+//! bucket. Any interval t admits at most burst + rate x t. Only a drain exceeds the debt of an empty
+//! bucket, by at most one burst more.
 //!
 //! One unit refills in per / units us, which is seldom an integer. So the debt counts fractions of
 //! 1 / units us. A microsecond is `units` fractions, and a unit is `per` fractions. Both are
@@ -51,6 +52,13 @@ impl TokenBucket {
         let terms = Terms::of_quota(quota);
         let capacity = quota.limit.get().saturating_mul(terms.price);
         capacity.saturating_sub(self.debt_at(terms, now)) / terms.price
+    }
+
+    /// Whole units that a drain may charge at `now`: to one burst of debt below empty.
+    pub fn drainable(&self, quota: &Quota, now: Micros) -> u64 {
+        let terms = Terms::of_quota(quota);
+        let most = quota.limit.get().saturating_mul(2 * terms.price);
+        most.saturating_sub(self.debt_at(terms, now)) / terms.price
     }
 
     /// Charges an admitted cost.

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::drain::Parts;
 use super::policy::Policy;
 use super::quota::Quota;
 use super::state::State;
@@ -36,6 +37,8 @@ pub struct Verdict {
     /// with the least remaining. The first wins a tie.
     pub binding: usize,
     pub quotas: QuotaStates,
+    /// For a drain: the units that each quota took. A boxed list costs other verdicts less.
+    pub parts: Option<Box<Parts>>,
 }
 
 impl Verdict {
@@ -50,6 +53,24 @@ impl Verdict {
             again_binding: 0,
             binding,
             quotas,
+            parts: None,
+        }
+    }
+
+    /// The most units that any quota took.
+    pub fn charged(&self) -> u64 {
+        match &self.parts {
+            Some(parts) => parts.iter().copied().max().unwrap_or(0),
+            None if self.allowed => self.cost,
+            None => 0,
+        }
+    }
+
+    /// The units that the quota at `place` took.
+    pub fn part(&self, place: usize) -> u64 {
+        match &self.parts {
+            Some(parts) => parts.get(place).copied().unwrap_or(0),
+            None => self.charged(),
         }
     }
 }
@@ -81,11 +102,11 @@ pub struct Closed {
 /// The capacity left in each quota of a policy at one instant. Costs are admitted against it in
 /// order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Room(SmallVec<[Left; 3]>);
+pub(super) struct Room(SmallVec<[Left; 3]>);
 
 /// The capacity left in one quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Left {
+pub(super) struct Left {
     units: u64,
     /// Charges of any cost that still fit.
     charges: u64,
@@ -107,7 +128,7 @@ impl Left {
 }
 
 impl Room {
-    fn of(policy: &Policy, states: &[State], now: Micros) -> Self {
+    pub(super) fn of(policy: &Policy, states: &[State], now: Micros) -> Self {
         let left = |(state, quota): (&State, &Quota)| Left {
             units: state.remaining(quota, now),
             charges: state.charges_left(quota, now),
@@ -161,7 +182,7 @@ pub fn look(policy: &Policy, states: &[State], now: Micros, cost: u64) -> Ruling
 
 /// Computes waits from the state after the whole list, since the next caller meets that state. A
 /// batch may split the checks of one key into several calls. The later calls are next callers too.
-fn ruling(policy: &Policy, states: &[State], now: Micros, mut verdicts: Vec<Verdict>) -> Ruling {
+pub(super) fn ruling(policy: &Policy, states: &[State], now: Micros, mut verdicts: Vec<Verdict>) -> Ruling {
     for verdict in &mut verdicts {
         let (last, wait) = open_last(policy, states, now, verdict.cost);
         (verdict.again_after, verdict.again_binding) = (wait, last);
@@ -178,7 +199,7 @@ fn ruling(policy: &Policy, states: &[State], now: Micros, mut verdicts: Vec<Verd
 }
 
 /// Time from `now` until each quota is full again, us.
-fn resets(policy: &Policy, states: &[State], now: Micros) -> impl Iterator<Item = Micros> {
+pub(super) fn resets(policy: &Policy, states: &[State], now: Micros) -> impl Iterator<Item = Micros> {
     states.iter().zip(&policy.quotas).map(move |(state, quota)| state.reset_after(quota, now))
 }
 
@@ -199,7 +220,7 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
     Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed: None })
 }
 
-fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {
+pub(super) fn verdict(room: &Room, cost: u64, allowed: bool, resets: impl Iterator<Item = Micros>) -> Verdict {
     let states = room.0.iter().zip(resets);
     let quotas: QuotaStates =
         states.map(|(left, reset_after)| QuotaState { remaining: left.remaining(), reset_after }).collect();

@@ -13,9 +13,9 @@
 //! instant. `shift` restarts before it grows too large, and `rebased` corrects the positions of
 //! earlier charges. At the next restart, charges from before the first one count as repaid.
 //!
-//! This is exact if the front has since skipped as much as the bucket holds. A bucket of which 33
-//! fit into `MAX_SHIFT` guarantees that. Its holes, which `shift` includes, hold at most 32 times
-//! its capacity. A larger bucket may refund less of an old charge.
+//! This is exact if the front has since skipped as much as the bucket may owe: twice its capacity.
+//! A bucket of which 66 fit into `MAX_SHIFT` guarantees that. Its holes, which `shift` includes,
+//! hold at most 32 times that debt. A larger bucket may refund less of an old charge.
 //!
 //! The number of a refundable charge is the store's instant, or the last number plus one. `born` is
 //! the first number since the bucket was last full. Earlier charges are repaid, whatever their

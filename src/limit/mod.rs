@@ -49,6 +49,8 @@ pub mod state;
 
 pub mod decision;
 
+pub mod drain;
+
 pub mod refunds;
 
 pub mod slot;

@@ -44,9 +44,10 @@ impl Terms {
         is_coarse.then(finer).filter(|finer| finer.capacity(burst).is_some()).unwrap_or(terms)
     }
 
-    /// The debt of an empty bucket that holds `burst`. Returns none if it cannot be exact.
+    /// The debt of an empty bucket that holds `burst`. Returns none if twice of it cannot be exact,
+    /// since a drain may double it.
     pub fn capacity(self, burst: NonZeroU64) -> Option<u64> {
-        burst.get().checked_mul(self.price).filter(|debt| *debt <= MAX_DEBT)
+        burst.get().checked_mul(self.price).filter(|debt| *debt <= MAX_DEBT / 2)
     }
 
     /// Time until an empty bucket of `burst` is full, us, rounded up.

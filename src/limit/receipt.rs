@@ -1,5 +1,6 @@
 //! The receipt of a charge, by which exactly that charge is refunded.
 
+use super::drain::Parts;
 use super::time::Micros;
 
 /// The data that a refund of one charge needs.
@@ -9,8 +10,20 @@ pub struct Receipt {
     pub at: Micros,
     /// Units, at least 1.
     pub cost: u64,
+    /// For a drain: the units that each quota took.
+    pub parts: Option<Box<Parts>>,
     /// One per quota; none for a quota that the charge did not affect.
     pub entries: Vec<Option<Entry>>,
+}
+
+impl Receipt {
+    /// The units that the quota at `place` took.
+    pub fn part(&self, place: usize) -> u64 {
+        match &self.parts {
+            Some(parts) => parts.get(place).copied().unwrap_or(0),
+            None => self.cost,
+        }
+    }
 }
 
 /// The position of the charge in the state of one quota. For windows the instant suffices, and the

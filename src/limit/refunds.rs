@@ -6,35 +6,41 @@
 //! state new.
 
 use super::decision::{Ruling, decide};
+use super::drain::{Over, drain};
 use super::policy::Policy;
 pub use super::receipt::{Entry, Receipt};
 use super::state::State;
 use super::time::Micros;
 
-/// Charges `cost` if it fits, and makes it refundable. A nonzero `mark` (us) makes it a reservation
-/// until then. Without a charge there is no receipt.
+/// Charges `cost` as `over` says, and makes the charge refundable. A nonzero `mark` (us) makes it a
+/// reservation until then. Without a charge there is no receipt.
 pub fn charge(
     policy: &Policy,
     states: &mut [State],
     now: Micros,
-    cost: u64,
+    (cost, over): (u64, Over),
     mark: Micros,
 ) -> (Ruling, Option<Receipt>) {
-    let ruling = decide(policy, states, now, &[cost]);
-    let charged = cost > 0 && ruling.verdicts.iter().all(|verdict| verdict.allowed);
-    let noted = |state: &mut State| Some(state.note(now, mark));
-    let receipt = || Receipt { at: now, cost, entries: states.iter_mut().map(noted).collect() };
-    let receipt = charged.then(receipt);
+    let ruling = match over {
+        Over::Deny => decide(policy, states, now, &[cost]),
+        Over::Drain => drain(policy, states, now, cost),
+    };
+    let charged = ruling.verdicts.first().filter(|verdict| verdict.charged() > 0);
+    let receipt = charged.map(|verdict| {
+        let noted = |(place, state): (usize, &mut State)| (verdict.part(place) > 0).then(|| state.note(now, mark));
+        let entries = states.iter_mut().enumerate().map(noted).collect();
+        Receipt { at: now, cost, parts: verdict.parts.clone(), entries }
+    });
     (ruling, receipt)
 }
 
 /// Takes back the part of `receipt` that still counts. Returns the largest amount of any quota,
 /// units.
 pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &Receipt) -> u64 {
-    let quotas = states.iter_mut().zip(&policy.quotas).zip(&receipt.entries);
-    let given = quotas.filter_map(|((state, quota), entry)| {
-        let entry = (*entry)?;
-        Some(state.give_back(quota, now, receipt.at, receipt.cost, entry))
+    let quotas = states.iter_mut().zip(&policy.quotas).zip(&receipt.entries).enumerate();
+    let given = quotas.filter_map(|(place, ((state, quota), entry))| {
+        let (entry, part) = ((*entry)?, receipt.part(place));
+        (part > 0).then(|| state.give_back(quota, now, receipt.at, part, entry))
     });
     let most = given.max().unwrap_or(0);
     settled(states, most)

@@ -50,6 +50,16 @@ impl State {
         }
     }
 
+    /// Units that a drain may charge at `now`. A token bucket may go below empty, and a full log takes
+    /// none.
+    pub fn drainable(&self, quota: &Quota, now: Micros) -> u64 {
+        match self {
+            Self::TokenBucket(bucket) => bucket.drainable(quota, now),
+            _ if self.charges_left(quota, now) == 0 => 0,
+            _ => self.remaining(quota, now),
+        }
+    }
+
     /// Charges of any cost that still fit at `now`. Only a log is bounded.
     pub fn charges_left(&self, quota: &Quota, now: Micros) -> u64 {
         match self {

@@ -107,6 +107,11 @@ impl Prefilter {
         })
     }
 
+    /// Whether it has a bucket of this policy and key, even one that is no longer believed.
+    pub fn knows(&self, fingerprint: Fingerprint) -> bool {
+        self.buckets.contains_key(&fingerprint)
+    }
+
     /// Makes a question, before the store is asked about a key in `slot`.
     pub fn question(&self, slot: u16, sent: Micros) -> Question {
         Question { slot: slot % SLOTS, generation: self.generations.current(slot), sent }
@@ -121,7 +126,7 @@ impl Prefilter {
         taken: &Taken,
         received: Micros,
     ) {
-        if taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0) {
+        if taken.ruling.verdicts.iter().any(|verdict| verdict.charged() > 0) {
             // A time from before the slot's knowledge ended is of another clock. It would block
             // knowledge of the present generation.
             if self.generations.current(question.slot) == question.generation {

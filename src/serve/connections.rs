@@ -80,13 +80,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
 }
 
 impl Connections {
-    pub(super) fn new(
-        listener: TcpListener,
-        service: Service,
-        node: &Node,
-        workers: Workers,
-        limits: Limits,
-    ) -> Self {
+    pub(super) fn new(listener: TcpListener, service: Service, node: &Node, workers: Workers, limits: Limits) -> Self {
         let mut protocol = Builder::new(StreamExecutor(workers.clone()));
         // `timeout_io.rs` limits the time of clients without a timer for each request.
         protocol.http1().header_read_timeout(None);

@@ -22,7 +22,11 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
     lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(scheme, admin))));
     lines.extend(listeners.envoy.as_ref().map(|envoy| {
-        let scheme = if node.reloader.running().envoy.as_ref().is_some_and(|envoy| envoy.tls.is_some()) { "https" } else { "http" };
+        let scheme = if node.reloader.running().envoy.as_ref().is_some_and(|envoy| envoy.tls.is_some()) {
+            "https"
+        } else {
+            "http"
+        };
         format!("  envoy      {}", url(scheme, envoy))
     }));
     lines.push(match kind {
@@ -54,7 +58,11 @@ fn summary(policy: &Policy) -> String {
 /// as well.
 fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
-    let policy = policies.by_name.values().filter(|policy| !policy.is_of_envoy()).min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
+    let policy = policies
+        .by_name
+        .values()
+        .filter(|policy| !policy.is_of_envoy())
+        .min_by_key(|policy| (policy.options.shadow, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
     let token = if with_token { r#" -H "Authorization: Bearer $TOLLGATE_TOKEN""# } else { "" };
     Some(format!(

@@ -161,7 +161,8 @@ impl HttpBody for Reply {
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let message = std::mem::take(&mut self.message);
-        let frame = if message.is_empty() { self.trailers.take().map(Frame::trailers) } else { Some(Frame::data(message)) };
+        let frame =
+            if message.is_empty() { self.trailers.take().map(Frame::trailers) } else { Some(Frame::data(message)) };
         Poll::Ready(frame.map(Ok))
     }
 

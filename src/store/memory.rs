@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::work::{Done, Work};
+use super::work::{Done, Over, Work};
 use super::{History, Meta, StoreError, Subject, Taken};
 use crate::clock::{Clock, Step};
 use crate::limit::history::Counting;
@@ -132,7 +132,8 @@ impl MemoryStore {
     fn without_place(&self, subject: &Subject, work: &Work, full: Full) -> Result<Done, StoreError> {
         match work {
             Work::Reset => Ok(KeyState::default().run(&subject.policy, &Work::Refund(0), None, &[], self.clock.now())),
-            Work::Once { cost, .. } => {
+            // A drain charges what fits, so it would need the record.
+            Work::Once { cost, over: Over::Deny, .. } => {
                 let look = |state: &mut KeyState, _: &Account| state.look(&subject.policy, *cost, self.clock.now());
                 match self.step(subject, None, look) {
                     Ok(taken) if taken.ruling.verdicts.iter().any(|verdict| !verdict.allowed) => Ok(Done::Taken(taken)),

@@ -5,7 +5,8 @@
 //! **One call is one atomic step** on the counts of one key under one policy. The store's own clock
 //! decides it, read once per call. Redis uses the clock of the key's shard.
 //!
-//! **Costs are decided in order.** Each cost charges all quotas of the policy, or none. A denial
+//! **Costs are decided in order.** Each cost charges all quotas of the policy, or none. Only a drain
+//! charges each quota as much as fits there, see [`drain`](crate::limit::drain). A denial
 //! and cost 0 store nothing and extend nothing. `retry_after` follows from the state after the
 //! whole call.
 //!
@@ -57,7 +58,7 @@ pub use generations::Generations;
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
 pub use redis::ShardCounts;
-pub use work::{Charged, Done, LogPage, Taken, Work};
+pub use work::{Charged, Done, LogPage, Over, Taken, Work};
 
 /// One of several checks sent at once.
 #[derive(Debug)]
@@ -185,15 +186,15 @@ impl Store {
         }
     }
 
-    /// Reads the ticks of a policy of sliding counters that count now, and decides cost 0 by them:
+    /// Reads the ticks of a policy of sliding counters that count now, and peeks by them:
     /// [`Done::Ticks`].
     ///
     /// # Errors
     /// As [`Store::charge`].
-    pub async fn ticks(&self, subject: &Subject) -> Result<Done, StoreError> {
+    pub async fn ticks(&self, subject: &Subject, cost: u64) -> Result<Done, StoreError> {
         match self {
-            Self::Memory(memory) => memory.run(subject, &Work::ReadTicks(0), &[]),
-            Self::Redis(redis) => Box::pin(redis.ticks(subject)).await,
+            Self::Memory(memory) => memory.run(subject, &Work::ReadTicks { at: 0, cost }, &[]),
+            Self::Redis(redis) => Box::pin(redis.ticks(subject, cost)).await,
         }
     }
 

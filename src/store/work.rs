@@ -6,6 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::limit::decision::{Ruling, Verdict};
+pub use crate::limit::drain::Over;
 use crate::limit::history::{Charge, Note};
 use crate::limit::policy::Policy;
 use crate::limit::refunds::Receipt;
@@ -19,9 +20,11 @@ pub enum Work {
     Take(SmallVec<[u64; 2]>),
     /// Peeks: decides a cost without charging it.
     Look(u64),
-    /// Charges a cost unless the id's record shows an earlier charge. Without a record, cost 0
-    /// peeks and leaves none.
-    Once { id: Arc<str>, cost: u64 },
+    /// Charges a cost, or as much of it as fits in each quota.
+    Drain(u64),
+    /// Charges a cost as `over` says unless the id's record shows an earlier charge. Without a
+    /// record, cost 0 peeks and leaves none.
+    Once { id: Arc<str>, cost: u64, over: Over },
     /// Reserves a cost, at least 1. The charge may be given back for the next `hold` us. Until then
     /// no answer about the key is final.
     Reserve { cost: u64, hold: Micros },
@@ -35,9 +38,9 @@ pub enum Work {
     Reset,
     /// Reads the portion with this number of a log's entries, newest first.
     ReadLog(usize),
-    /// Reads the ticks of a sliding counter that count at this instant, us. The embedded store reads
-    /// its clock instead.
-    ReadTicks(Micros),
+    /// Reads the ticks of a sliding counter that count at the instant `at`, us, and peeks by them. The
+    /// embedded store reads its clock instead.
+    ReadTicks { at: Micros, cost: u64 },
 }
 
 impl Work {
@@ -52,23 +55,23 @@ impl Work {
         match self {
             Self::Take(costs) => costs,
             Self::Look(_) => &[0],
-            Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
+            Self::Drain(cost) | Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
             Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset | Self::ReadLog(_) => &[],
-            Self::ReadTicks(_) => &[],
+            Self::ReadTicks { .. } => &[],
         }
     }
 
     /// The costs that the answer is about. For a peek this is its cost, not the charge.
     pub fn asked(&self) -> &[u64] {
         match self {
-            Self::Look(cost) => std::slice::from_ref(cost),
+            Self::Look(cost) | Self::ReadTicks { cost, .. } => std::slice::from_ref(cost),
             _ => self.costs(),
         }
     }
 
     /// Whether it may charge.
     pub fn charges(&self) -> bool {
-        matches!(self, Self::Take(_) | Self::Once { .. } | Self::Reserve { .. })
+        matches!(self, Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Reserve { .. })
     }
 
     /// Whether it charges if everything fits. A list of zeros does not.
@@ -98,20 +101,20 @@ pub struct Taken {
 /// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// The verdicts on the costs of a `Take` or a `Look`, or on an uncharged `Once`.
+    /// The verdicts on the costs of a `Take`, a `Look` or a `Drain`, or on an uncharged `Once`.
     Taken(Taken),
     /// The verdict on a reservation, and its receipt if it was made.
     Reserved(Taken, Option<Receipt>),
     /// The id's charge as decided, now or earlier.
     Charged(Box<Charged>),
-    /// The id belongs to a charge of another cost.
+    /// The id belongs to a charge of another cost or `over`.
     Reused,
     /// The verdict on cost 0 after the refund, and the refunded units: the largest amount of any
     /// quota.
     Refunded(Taken, u64),
     /// A portion of a log.
     Page(LogPage),
-    /// The verdict on cost 0, and the ticks that count, newest first: each start as users see it, and
+    /// The verdict on a peek, and the ticks that count, newest first: each start as users see it, and
     /// its count.
     Ticks(Taken, Vec<(u64, u64)>),
 }
@@ -130,7 +133,7 @@ impl Done {
     pub fn is_charge(&self) -> bool {
         match self {
             Self::Taken(taken) | Self::Reserved(taken, _) => {
-                taken.ruling.verdicts.iter().any(|verdict| verdict.allowed && verdict.cost > 0)
+                taken.ruling.verdicts.iter().any(|verdict| verdict.charged() > 0)
             }
             Self::Charged(_) => true,
             Self::Reused | Self::Refunded(..) | Self::Page(_) | Self::Ticks(..) => false,

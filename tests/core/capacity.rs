@@ -2,7 +2,7 @@
 
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, Subject, Work};
+use tollgate::store::{Done, Over, Subject, Work};
 
 use crate::support::timed::Timed;
 use crate::support::{steps, unique};
@@ -41,7 +41,7 @@ fn refund_that_empties_a_key_frees_capacity() {
 fn known_key_is_denied_when_no_capacity_is_left_for_its_id() {
     let store = Timed::new(3);
     let key = subject("p", 2);
-    let once = |id: &str| store.at(START).run(&key, &Work::Once { id: id.into(), cost: 1 }, &[]);
+    let once = |id: &str| store.at(START).run(&key, &Work::Once { id: id.into(), cost: 1, over: Over::Deny }, &[]);
     let charged =
         |id: &str, replayed: bool| matches!(once(id), Ok(Done::Charged(charged)) if charged.replayed == replayed);
     assert!(charged("one", false));
@@ -60,7 +60,10 @@ fn ids_of_one_key_leave_capacity_for_other_keys() {
     let store = Timed::new(32_000);
     let key = subject("p", 1_000_000);
     let once = |number: usize, now| {
-        store.at(now).run(&key, &Work::Once { id: format!("{number}").into(), cost: 1 }, &[]).is_ok()
+        store
+            .at(now)
+            .run(&key, &Work::Once { id: format!("{number}").into(), cost: 1, over: Over::Deny }, &[])
+            .is_ok()
     };
     assert_eq!((0..5000).filter(|number| once(*number, START)).count(), 4000);
     assert!(once(3999, START), "a known id is answered as before");

@@ -6,10 +6,10 @@ use redis::Value;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::ticks::Ticks;
-use tollgate::store::Work;
 use tollgate::store::redis::protocol::call::Call;
 use tollgate::store::redis::protocol::check;
 use tollgate::store::redis::protocol::keys::Tag;
+use tollgate::store::{Over, Work};
 
 use crate::support::dice::Dice;
 use crate::support::fuzz::cases;
@@ -32,12 +32,14 @@ fn random_replies_parse_or_are_malformed() {
     let works = [
         Work::Take([1, 2, 3].into_iter().collect()),
         Work::Look(1),
-        Work::Once { id: "id".into(), cost: 2 },
+        Work::Once { id: "id".into(), cost: 2, over: Over::Deny },
+        Work::Drain(2),
+        Work::Once { id: "id".into(), cost: 2, over: Over::Drain },
         Work::Reserve { cost: 2, hold: SECOND },
         Work::Refund(2),
         Work::RefundOnce("id".into()),
         Work::Reset,
-        Work::ReadTicks(START),
+        Work::ReadTicks { at: START, cost: 0 },
     ];
     for seed in 0..cases(20_000) {
         let dice = &mut Dice::new(seed);

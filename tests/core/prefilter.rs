@@ -14,7 +14,7 @@ use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 use tollgate::prefilter::{Prefilter, Question};
 use tollgate::store::Generations;
-use tollgate::store::{Done, Subject, Taken, Work};
+use tollgate::store::{Done, Over, Subject, Taken, Work};
 
 use crate::support::steps::{START, any_policies, counters, policy, runner, span, subject};
 use crate::support::timed::Timed;
@@ -223,7 +223,7 @@ fn known_denials_end_after_max_denial() {
 fn max_denial_applies_to_each_cost() {
     let scene = Scene::of(policy(&[(2, 10_000_000), (6, 3_600_000_000)]));
     let denial = |cost, now| scene.prefilter.denial(scene.fingerprint, &scene.policy, cost, now);
-    scene.run(Work::Once { id: "early".into(), cost: 2 }, START - 40_000_000);
+    scene.run(Work::Once { id: "early".into(), cost: 2, over: Over::Deny }, START - 40_000_000);
     scene.run(Work::Take([1].into_iter().collect()), START - 20_000_000);
     scene.take(2, START);
     scene.learn(scene.ask(START), &scene.take(2, START), START);

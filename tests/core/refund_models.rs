@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use tollgate::clock::Clock;
 use tollgate::limit::bucket::Terms;
+use tollgate::limit::decision::Verdict;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::log::max_entries;
 use tollgate::limit::policy::{Algorithm, Policy};
@@ -14,7 +15,7 @@ use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::refunds::Receipt;
 use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, MemoryStore, Subject, Work};
+use tollgate::store::{Done, MemoryStore, Over, Subject, Work};
 
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::steps::{START, Step, any_policies, policy_of, quota, runner, subject};
@@ -88,14 +89,26 @@ impl Model {
                 let ticks = ticks(quota);
                 let reach = quota.window / ticks.length() + u64::from(ticks.strict);
                 let counting = counts.iter().filter(|(tick, _)| **tick + reach > now / ticks.length());
-                limit - counting.map(|(_, count)| count).sum::<u64>()
+                limit.saturating_sub(counting.map(|(_, count)| count).sum())
             }
             Self::Log(charges) if charges.len() as u64 >= max_entries(quota) => 0,
             Self::Log(charges) => limit - charges.iter().map(|(_, left)| left).sum::<u64>(),
             Self::Bucket(debts, _) => {
                 let debt: u128 = debts.iter().map(|(_, debt)| debt).sum();
-                u64::try_from((u128::from(limit) * per(quota) - debt) / per(quota)).unwrap()
+                u64::try_from((u128::from(limit) * per(quota)).saturating_sub(debt) / per(quota)).unwrap()
             }
+        }
+    }
+
+    /// The units that a drain charges at most.
+    fn drainable(&self, quota: &Quota) -> u64 {
+        match self {
+            Self::Bucket(debts, _) => {
+                let debt: u128 = debts.iter().map(|(_, debt)| debt).sum();
+                u64::try_from((2 * u128::from(quota.limit.get()) * per(quota)).saturating_sub(debt) / per(quota))
+                    .unwrap()
+            }
+            _ => self.remaining(quota),
         }
     }
 
@@ -230,6 +243,11 @@ struct Ledger {
 struct Charge {
     at: Micros,
     cost: u64,
+    over: Over,
+    /// Whether the whole cost fit.
+    fits: bool,
+    /// The units that each quota took.
+    parts: Vec<u64>,
     taken_back: bool,
 }
 
@@ -243,23 +261,43 @@ impl Ledger {
         self.models.iter_mut().zip(&self.policy.quotas)
     }
 
-    fn take(&mut self, now: Micros, cost: u64) -> bool {
-        let fits = self.each().all(|(model, quota)| cost <= model.remaining(quota));
-        if fits && cost > 0 {
+    fn take(&mut self, now: Micros, cost: u64, over: Over) -> Expected {
+        let fits = cost == 0 || self.each().all(|(model, quota)| cost <= model.remaining(quota));
+        let parts = match over {
+            _ if fits => vec![cost; self.models.len()],
+            Over::Deny => vec![0; self.models.len()],
+            Over::Drain => self.parts(cost),
+        };
+        if parts.iter().any(|part| *part > 0) {
             let number = self.charges.len();
-            self.each().for_each(|(model, quota)| model.charge(quota, now, number, cost));
-            self.charges.push(Charge { at: now, cost, taken_back: false });
+            let charged = self.each().zip(&parts).filter(|(_, part)| **part > 0);
+            charged.for_each(|((model, quota), part)| model.charge(quota, now, number, *part));
+            self.charges.push(Charge { at: now, cost, over, fits, parts: parts.clone(), taken_back: false });
         }
-        fits || cost == 0
+        match over {
+            Over::Deny => Expected::Verdicts(vec![fits]),
+            Over::Drain => Expected::Drained(fits, parts),
+        }
+    }
+
+    /// Each quota takes what fits in it, but counters have one count.
+    fn parts(&mut self, cost: u64) -> Vec<u64> {
+        let parts: Vec<u64> = self.each().map(|(model, quota)| cost.min(model.drainable(quota))).collect();
+        match self.policy.algorithm {
+            Algorithm::SlidingCounter => vec![*parts.iter().max().unwrap(); parts.len()],
+            _ => parts,
+        }
     }
 
     fn give_back(&mut self, number: Number) -> u64 {
-        let Charge { at, cost, taken_back } = self.charges[number];
+        let Charge { at, taken_back, ref parts, .. } = self.charges[number];
+        let parts = parts.clone();
         self.charges[number].taken_back = true;
         if taken_back || at <= self.reset_at {
             return 0;
         }
-        self.each().map(|(model, quota)| model.give_back(quota, number, at, cost)).max().unwrap()
+        let charged = self.each().zip(parts).filter(|(_, part)| *part > 0);
+        charged.map(|((model, quota), part)| model.give_back(quota, number, at, part)).max().unwrap()
     }
 
     fn remaining(&self) -> Vec<u64> {
@@ -271,20 +309,26 @@ impl Ledger {
         let quotas = self.policy.quotas.clone();
         self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
         match work {
-            Work::Take(costs) => Expected::Verdicts(costs.iter().map(|cost| self.take(now, *cost)).collect()),
+            Work::Take(costs) => {
+                let taken =
+                    costs.iter().map(|cost| self.take(now, *cost, Over::Deny) == Expected::Verdicts(vec![true]));
+                Expected::Verdicts(taken.collect())
+            }
+            Work::Drain(cost) => self.take(now, *cost, Over::Drain),
             Work::Look(cost) => {
                 Expected::Verdicts(vec![*cost == 0 || self.remaining().iter().all(|left| cost <= left)])
             }
-            Work::Reserve { cost, .. } => Expected::Verdicts(vec![self.take(now, *cost)]),
-            Work::Once { id, cost } => match self.ids.get(id) {
-                Some(number) if self.charges[*number].cost != *cost => Expected::Reused,
+            Work::Reserve { cost, .. } => self.take(now, *cost, Over::Deny),
+            Work::Once { id, cost, over } => match self.ids.get(id).map(|number| &self.charges[*number]) {
+                Some(charge) if (charge.cost, charge.over) != (*cost, *over) => Expected::Reused,
                 Some(_) => Expected::Replayed,
                 None => {
-                    let fits = self.take(now, *cost);
-                    if fits && *cost > 0 {
-                        self.ids.insert(id.clone(), self.charges.len() - 1);
+                    let before = self.charges.len();
+                    let expected = self.take(now, *cost, *over);
+                    if self.charges.len() > before {
+                        self.ids.insert(id.clone(), before);
                     }
-                    Expected::Verdicts(vec![fits])
+                    expected
                 }
             },
             Work::GiveBack(receipt) => {
@@ -305,19 +349,20 @@ impl Ledger {
                 self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
                 Expected::Given(0)
             }
-            Work::ReadLog(_) | Work::ReadTicks(_) => unreachable!("no step reads a log"),
+            Work::ReadLog(_) | Work::ReadTicks { .. } => unreachable!("no step reads a log"),
         }
     }
 
     /// Guarantee 1 for charges without a refund. No interval as long as the window exceeds the
-    /// limit, and no interval of any length exceeds burst and rate.
+    /// limit, and no interval of any length exceeds burst and rate. An interval that ends in a drain
+    /// may contain one burst more.
     fn never_over(&self) -> Result<(), TestCaseError> {
         let kept: Vec<_> = self.charges.iter().filter(|charge| !charge.taken_back).collect();
-        for quota in &self.policy.quotas {
+        for (place, quota) in self.policy.quotas.iter().enumerate() {
             for (first, from) in kept.iter().enumerate() {
                 let mut sum = 0u128;
                 for to in &kept[first..] {
-                    sum += u128::from(to.cost);
+                    sum += u128::from(to.parts[place]);
                     let span = to.at - from.at;
                     let most = match quota.rule {
                         Rule::SlidingWindow | Rule::SlidingLog(_) if span >= quota.window => break,
@@ -335,8 +380,11 @@ impl Ledger {
                         Rule::FixedWindow(Anchor::FirstHit) if span >= quota.window => break,
                         Rule::FixedWindow(Anchor::FirstHit) => 2 * u128::from(quota.limit.get()),
                         Rule::TokenBucket(_) => {
-                            u128::from(quota.limit.get()) + u128::from(span) * units(quota) / per(quota)
+                            let bursts = if to.fits { 1 } else { 2 };
+                            bursts * u128::from(quota.limit.get()) + u128::from(span) * units(quota) / per(quota)
                         }
+                        // Only one of the quotas had room for it.
+                        Rule::SlidingCounter(_) if !to.fits => continue,
                         _ => quota.limit.get().into(),
                     };
                     prop_assert!(sum <= most, "{sum} in {span} us of {quota:?}");
@@ -350,6 +398,7 @@ impl Ledger {
 #[derive(Debug, PartialEq)]
 enum Expected {
     Verdicts(Vec<bool>),
+    Drained(bool, Vec<u64>),
     Replayed,
     Reused,
     Given(u64),
@@ -361,6 +410,7 @@ struct Seen {
     partly: u64,
     replayed: u64,
     reused: u64,
+    drained: u64,
 }
 
 fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Result<(), TestCaseError> {
@@ -369,7 +419,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
     let store = Timed::new(1000);
     let (mut history, mut ledger) = (OpHistory::default(), Ledger::new(policy));
     let by_charge = !ops.iter().any(|(_, op)| matches!(op, Op::Refund | Op::Reset));
-    let mut now = START;
+    let (mut now, mut first_answers) = (START, HashMap::new());
     for (step, op) in ops {
         // A reset may also remove a charge of the same microsecond.
         now = step.now.max(now + u64::from(ledger.reset_at == now));
@@ -384,11 +434,22 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             ledger.receipts.push((receipt.clone(), ledger.charges.len() - 1));
         }
         let told = match &done {
+            Done::Taken(taken) if taken.ruling.verdicts[0].parts.is_some() => drained(&taken.ruling.verdicts[0]),
             Done::Taken(taken) | Done::Reserved(taken, _) => {
                 Expected::Verdicts(taken.ruling.verdicts.iter().map(|verdict| verdict.allowed).collect())
             }
-            Done::Charged(charged) if charged.replayed => Expected::Replayed,
-            Done::Charged(_) => Expected::Verdicts(vec![true]),
+            Done::Charged(charged) if charged.replayed => {
+                let first = first_answers.get(id_of(&work).unwrap()).unwrap();
+                prop_assert_eq!(&charged.verdict, first, "{:?}", work);
+                Expected::Replayed
+            }
+            Done::Charged(charged) => {
+                first_answers.insert(id_of(&work).unwrap().clone(), charged.verdict.clone());
+                match charged.verdict.parts {
+                    Some(_) => drained(&charged.verdict),
+                    None => Expected::Verdicts(vec![true]),
+                }
+            }
             Done::Reused => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
             Done::Page(_) | Done::Ticks(..) => unreachable!("no step reads a log"),
@@ -401,6 +462,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
                 seen.partly += 1
             }
             (Expected::Given(1..), _) => seen.given += 1,
+            (Expected::Drained(false, parts), _) if parts.iter().any(|part| *part > 0) => seen.drained += 1,
             _ => {}
         }
         let left: Vec<u64> = store.at(now).charge(&subject, &[0], &[]).unwrap().ruling.verdicts[0]
@@ -414,6 +476,18 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
         }
     }
     Ok(())
+}
+
+fn drained(verdict: &Verdict) -> Expected {
+    assert!(verdict.parts.is_some());
+    Expected::Drained(verdict.allowed, verdict.parts.iter().flat_map(|parts| parts.iter().copied()).collect())
+}
+
+fn id_of(work: &Work) -> Option<&Arc<str>> {
+    match work {
+        Work::Once { id, .. } => Some(id),
+        _ => None,
+    }
 }
 
 fn histories(count: usize, by_charge: bool) -> impl Strategy<Value = (Policy, Vec<(Step, Op)>)> {
@@ -449,9 +523,12 @@ fn refunds_match_naive_model() {
                 break;
             }
         }
-        let Seen { given, partly, replayed, reused } = seen;
-        println!("{given} refunds, {partly} in part, {replayed} replays, {reused} ids reused");
-        assert!(given > 1000 && partly > 0 && replayed > 1000 && reused > 100, "the histories do too little");
+        let Seen { given, partly, replayed, reused, drained } = seen;
+        println!("{given} refunds, {partly} in part, {replayed} replays, {reused} ids reused, {drained} drained");
+        assert!(
+            given > 1000 && partly > 0 && replayed > 1000 && reused > 100 && drained > 1000,
+            "the histories do too little"
+        );
     }
 }
 
@@ -474,7 +551,7 @@ fn concurrent_charges_can_all_be_refunded() {
     std::thread::scope(|scope| {
         for id in &ids {
             scope.spawn(|| {
-                let work = Work::Once { id: id.clone(), cost: 1 };
+                let work = Work::Once { id: id.clone(), cost: 1, over: Over::Deny };
                 for (number, subject) in subjects.iter().enumerate() {
                     arrived.fetch_add(1, Ordering::SeqCst);
                     while arrived.load(Ordering::SeqCst) < (number + 1) * CALLERS {

@@ -196,7 +196,10 @@ async fn leaf_with_a_policy_uses_that_policy() {
     assert_eq!(node.node.check("per-ip", "2001:db8::4", 0)["remaining"], 0);
     // Not an address: nobody escapes a limit by such a value.
     assert_eq!(codes(&ask(&client, &[ip("nonsense")]).await).0, Code::OverLimit);
-    assert_eq!(codes(&ask(&client, &[ip("nonsense"), path("/b")]).await), (Code::OverLimit, vec![Code::OverLimit, Code::Ok]));
+    assert_eq!(
+        codes(&ask(&client, &[ip("nonsense"), path("/b")]).await),
+        (Code::OverLimit, vec![Code::OverLimit, Code::Ok])
+    );
     assert_eq!(remaining(&client, path("/b")).await, 5);
     // Envoy has no unit for a bucket. The fields of the draft have one.
     let bucket = ask(&client, &[descriptor(&[("bucket", "x")])]).await;
@@ -251,13 +254,20 @@ async fn reload_applies_changed_descriptors() {
     let node = EnvoyNode::start(&limits());
     let client = node.client().await;
     assert_eq!(ask(&client, &[user("alice")]).await.statuses[0].limit_remaining, 2);
-    node.write("limits.yaml", "domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]\n");
+    node.write(
+        "limits.yaml",
+        "domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]\n",
+    );
     assert_eq!(http::post(&node.node.address, "/v1/reload", String::new()).status, 200);
     assert_eq!(ask(&client, &[user("alice")]).await.statuses[0].limit_remaining, 7);
     node.write("limits.yaml", "domain: d\ndescriptors: [{kye: user}]\n");
     let faulty = http::post(&node.node.address, "/v1/reload", String::new());
     assert_eq!(faulty.status, 422);
-    assert!(faulty.json()["violations"][0]["file"].as_str().unwrap().ends_with("limits.yaml"), "{}", faulty.json());
+    assert!(
+        faulty.json()["violations"][0]["file"].as_str().unwrap().ends_with("limits.yaml"),
+        "{}",
+        faulty.json()
+    );
     assert_eq!(ask(&client, &[user("alice")]).await.statuses[0].limit_remaining, 6);
 }
 
@@ -294,4 +304,29 @@ async fn checks_of_this_door_have_its_label() {
     });
     let line = metrics.lines().find(|line| line.contains("door=\"envoy\"")).unwrap();
     assert!(line.contains("policy=\"envoy:d/user\"") && line.ends_with(" 1"), "{line}");
+}
+
+#[tokio::test]
+async fn own_hits_are_charged_up_to_the_limit() {
+    let node = EnvoyNode::start(&limits());
+    let client = node.client().await;
+    let response = ask(&client, &[with_hits(user("alice"), 7), path("/a")]).await;
+    assert_eq!(codes(&response), (Code::OverLimit, vec![Code::OverLimit, Code::Ok]));
+    assert_eq!(remaining(&client, user("alice")).await, 0);
+    assert_eq!(remaining(&client, path("/a")).await, 4);
+    let most = ask(&client, &[with_hits(path("/b"), u64::MAX)]).await;
+    assert_eq!(codes(&most).0, Code::OverLimit);
+    assert_eq!(remaining(&client, path("/b")).await, 0);
+}
+
+#[tokio::test]
+async fn independent_counting_charges_each_descriptor_for_itself() {
+    let node = EnvoyNode::start(&Settings { envoy: "  counting: independent", ..limits() });
+    let client = node.client().await;
+    let both = RateLimitRequest { hits_addend: 4, ..request(&[user("alice"), path("/a")]) };
+    let response = client.ask(both).await.unwrap();
+    assert_eq!(codes(&response), (Code::OverLimit, vec![Code::OverLimit, Code::Ok]));
+    assert_eq!((remaining(&client, user("alice")).await, remaining(&client, path("/a")).await), (0, 1));
+    let twice = ask(&client, &[path("/a"), path("/a")]).await;
+    assert_eq!(codes(&twice), (Code::OverLimit, vec![Code::Ok, Code::OverLimit]));
 }

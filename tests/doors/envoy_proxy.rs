@@ -85,7 +85,8 @@ async fn frozen_store_is_answered_before_envoy_gives_up() {
     let service = address(&node);
     let backend = Backend::start().await;
     // Envoy's own timeout is 20 ms.
-    let changes = [("                      timeout: 0.1s\n", ""), ("failure_mode_deny: true", "failure_mode_deny: false")];
+    let changes =
+        [("                      timeout: 0.1s\n", ""), ("failure_mode_deny: true", "failure_mode_deny: false")];
     let envoy = Envoy::start([&service, &service], &backend, &changes);
     assert_eq!(envoy.get("/", &unique("user")).status, 200);
     server.freeze();

@@ -84,7 +84,10 @@ impl Client {
         self.ask_with(tonic::Request::new(request)).await
     }
 
-    pub(crate) async fn ask_with(&self, request: tonic::Request<RateLimitRequest>) -> Result<RateLimitResponse, Status> {
+    pub(crate) async fn ask_with(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<RateLimitResponse, Status> {
         self.call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", request).await
     }
 
@@ -149,7 +152,11 @@ pub(crate) fn codes(response: &RateLimitResponse) -> (Code, Vec<Code>) {
 
 /// A field that the response adds.
 pub(crate) fn header<'a>(response: &'a RateLimitResponse, key: &str) -> Option<&'a str> {
-    response.response_headers_to_add.iter().find(|header| header.key == key).map(|header| header.value.as_str())
+    response
+        .response_headers_to_add
+        .iter()
+        .find(|header| header.key == key)
+        .map(|header| header.value.as_str())
 }
 
 /// The path of a file of this folder.

@@ -187,6 +187,7 @@ fn config(shutdown: Shutdown) -> Config {
         shutdown,
         tls: None,
         limits: Limits::default(),
+        envoy: None,
         access: Access::default(),
         policies,
         files: Vec::new(),

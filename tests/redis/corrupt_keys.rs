@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Connection;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
-use tollgate::store::{Done, RedisStore, StoreError, Subject, Work};
+use tollgate::store::{Done, Over, RedisStore, StoreError, Subject, Work};
 
 use crate::support::dice::Dice;
 use crate::support::redis::shared;
@@ -34,8 +34,8 @@ fn works() -> Vec<Work> {
         Work::Take([1].into_iter().collect()),
         Work::Take([1, 2, 0].into_iter().collect()),
         Work::Look(1),
-        Work::Once { id: "id".into(), cost: 1 },
-        Work::Once { id: "new".into(), cost: 1 },
+        Work::Once { id: "id".into(), cost: 1, over: Over::Deny },
+        Work::Once { id: "new".into(), cost: 1, over: Over::Deny },
         Work::Reserve { cost: 1, hold: 1_000_000 },
         Work::Refund(1),
         Work::RefundOnce("id".into()),
@@ -59,7 +59,7 @@ async fn write_all(store: &RedisStore, subject: &Subject) {
     for _ in 0..5 {
         ask(store, subject, Work::Take([1].into_iter().collect())).await.unwrap();
     }
-    ask(store, subject, Work::Once { id: "id".into(), cost: 1 }).await.unwrap();
+    ask(store, subject, Work::Once { id: "id".into(), cost: 1, over: Over::Deny }).await.unwrap();
 }
 
 fn names(connection: &mut Connection, key: &str) -> Vec<String> {

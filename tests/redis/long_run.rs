@@ -12,7 +12,7 @@ use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::refunds::Receipt;
 use tollgate::limit::ticks::Ticks;
-use tollgate::store::{Done, MemoryStore, Store, StoreError, Subject, Work};
+use tollgate::store::{Done, MemoryStore, Over, Store, StoreError, Subject, Work};
 
 use crate::support::dice::Dice;
 use crate::support::redis::Server;
@@ -121,7 +121,7 @@ impl Run {
                 5..12 => (place, Work::Reserve { cost: 1 + dice.below(2), hold: 100_000 }),
                 12..14 => (place, Work::Refund(dice.below(4))),
                 14..16 => (place, Work::RefundOnce(id(&mut dice))),
-                16..20 => (place, Work::Once { id: id(&mut dice), cost: 1 }),
+                16..20 => (place, Work::Once { id: id(&mut dice), cost: 1, over: Over::Deny }),
                 20..24 => (place, Work::Look(dice.below(3))),
                 24 => (place, Work::Reset),
                 _ => (place, Work::Take((0..=dice.below(3)).map(|_| dice.below(4)).collect())),

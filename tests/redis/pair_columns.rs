@@ -10,7 +10,7 @@ use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::refunds::Receipt;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::protocol::keys::Tag;
-use tollgate::store::{Done, StoreError, Subject, Work};
+use tollgate::store::{Done, Over, StoreError, Subject, Work};
 
 use crate::support::dice::Dice;
 use crate::support::redis::{Server, shared};
@@ -65,7 +65,7 @@ async fn added_and_removed_quotas_keep_counts_of_others() {
     for (algorithm, [a, b, c, d]) in kinds() {
         let key = unique("pairs");
         let all = |quotas: &[&Quota]| policy_of(algorithm, quotas.iter().copied().cloned().collect());
-        let once = Work::Once { id: "noted".into(), cost: 5 };
+        let once = Work::Once { id: "noted".into(), cost: 5, over: Over::Deny };
         let of_three = subject(all(&[&a, &b, &c]), &key);
         let charged = redis.at(START).run(&of_three, once, &[]).await.unwrap();
         assert!(matches!(charged, Done::Charged(_)), "{charged:?}");

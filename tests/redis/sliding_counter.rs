@@ -6,7 +6,7 @@ use tollgate::limit::policy::Policy;
 use tollgate::limit::quota::Rule;
 use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, StoreError, Subject, Taken, Work};
+use tollgate::store::{Done, Over, StoreError, Subject, Taken, Work};
 
 use crate::support::redis::{Server, shared, timed_store};
 use crate::support::steps::{START, counters, subject};
@@ -169,7 +169,7 @@ fn refuses(runtime: &tokio::runtime::Runtime, redis: &TimedRedis, subject: &Subj
     let works = [
         Work::Take([1].into_iter().collect()),
         Work::Look(0),
-        Work::Once { id: "id".into(), cost: 1 },
+        Work::Once { id: "id".into(), cost: 1, over: Over::Deny },
         Work::Reserve { cost: 1, hold: SECOND },
         Work::Refund(1),
     ];
@@ -188,7 +188,7 @@ fn refund_by_cost_begins_with_the_oldest_tick_and_by_charge_in_its_own() {
     incr(&key, NOW - 14, 2);
     incr(&key, NOW - 13, 4);
     let run = |work| runtime.block_on(redis.at(START).run(&subject, work, &[])).unwrap();
-    assert!(matches!(run(Work::Once { id: "mine".into(), cost: 5 }), Done::Charged(_)));
+    assert!(matches!(run(Work::Once { id: "mine".into(), cost: 5, over: Over::Deny }), Done::Charged(_)));
     let given = |work| match run(work) {
         Done::Refunded(taken, given) => {
             (given, taken.ruling.verdicts[0].quotas.iter().map(|quota| quota.remaining).collect::<Vec<_>>())

@@ -14,7 +14,7 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::protocol::keys::Tag;
-use tollgate::store::{Done, Meta, Subject, Taken, Work};
+use tollgate::store::{Done, Meta, Over, Subject, Taken, Work};
 
 use crate::support::cluster::add_calls;
 use crate::support::proxy::Proxy;
@@ -273,7 +273,7 @@ fn charge_history_survives_refunds() {
         for (number, (later, op)) in ops.into_iter().enumerate() {
             now += later;
             let (work, user) = match op {
-                Op::Charge(cost, user) => (Work::Once { id: number.to_string().into(), cost }, user),
+                Op::Charge(cost, user) => (Work::Once { id: number.to_string().into(), cost, over: Over::Deny }, user),
                 Op::TakeBack(place) => (Work::RefundOnce(place.to_string().into()), None),
                 Op::TakeBackCost(cost) => (Work::Refund(cost), None),
             };
@@ -503,7 +503,7 @@ fn refund_from_log_of_100_000_writes_little() {
     let (server, runtime, redis, subject) = long_logs();
     let mut connection = server.connection().unwrap();
     let once = |id: &str, now: Micros| {
-        let work = Work::Once { id: id.into(), cost: 7 };
+        let work = Work::Once { id: id.into(), cost: 7, over: Over::Deny };
         runtime.block_on(redis.at(now).run(&subject, work, &[meta("once")])).unwrap()
     };
     for call in 0..99 {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::refunds::Receipt;
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, Work};
+use tollgate::store::{Done, Over, Work};
 
 use super::steps::{Step, steps};
 
@@ -15,6 +15,7 @@ use super::steps::{Step, steps};
 pub enum Op {
     Take,
     Look,
+    Drain,
     Once(usize),
     Reserve,
     GiveBack(usize),
@@ -28,6 +29,7 @@ pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op
     let op = prop_oneof![
         8 => Just(Op::Take),
         1 => Just(Op::Look),
+        5 => Just(Op::Drain),
         6 => any::<usize>().prop_map(Op::Once),
         5 => Just(Op::Reserve),
         4 => any::<usize>().prop_map(Op::GiveBack),
@@ -41,9 +43,13 @@ pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op
 
 #[derive(Default)]
 pub struct OpHistory {
-    ids: Vec<(Arc<str>, u64)>,
+    ids: Vec<(Arc<str>, u64, Over)>,
     receipts: Vec<Receipt>,
     next: usize,
+}
+
+fn over_of(choice: usize) -> Over {
+    if choice % 2 == 0 { Over::Drain } else { Over::Deny }
 }
 
 /// How long a reservation marks its key, us; it has expired at some steps only.
@@ -51,21 +57,24 @@ const HOLD: Micros = 400_000;
 
 impl OpHistory {
     /// The work of a step. An id is mostly new; sometimes an earlier one, with its cost or another,
-    /// which may be 0.
+    /// which may be 0. Then it may also be charged in the other way.
     pub fn work(&mut self, step: &Step, op: &Op) -> Work {
         let cost = step.costs[0].max(1);
         match op {
             Op::Take => Work::Take(step.costs.as_slice().into()),
             Op::Look => Work::Look(step.costs[0]),
+            Op::Drain => Work::Drain(step.costs[0]),
             Op::Once(choice) => match self.ids.get(choice % (3 * self.ids.len() + 3)) {
-                Some((id, then)) => {
-                    Work::Once { id: id.clone(), cost: if choice % 5 == 0 { step.costs[0] } else { *then } }
-                }
+                Some((id, then, over)) => Work::Once {
+                    id: id.clone(),
+                    cost: if choice % 5 == 0 { step.costs[0] } else { *then },
+                    over: if choice % 7 == 0 { over_of(choice / 7) } else { *over },
+                },
                 None => {
-                    let id: Arc<str> = format!("id-{}", self.next).into();
+                    let (id, over): (Arc<str>, _) = (format!("id-{}", self.next).into(), over_of(*choice));
                     self.next += 1;
-                    self.ids.push((id.clone(), cost));
-                    Work::Once { id, cost }
+                    self.ids.push((id.clone(), cost, over));
+                    Work::Once { id, cost, over }
                 }
             },
             Op::Reserve => Work::Reserve { cost, hold: HOLD },

@@ -57,7 +57,7 @@ pub fn quota(limit: u64, window: Micros, rule: Rule) -> Quota {
 pub fn bucket(burst: u64, units: u64, per: Micros) -> Quota {
     let rate = Rate { units: NonZeroU64::new(units).unwrap(), per };
     let terms = Terms::of(rate);
-    let limit = NonZeroU64::new(burst.min(MAX_DEBT / terms.price)).unwrap();
+    let limit = NonZeroU64::new(burst.min(MAX_DEBT / 2 / terms.price)).unwrap();
     Quota { name: span_text(per), limit, window: terms.fill_time(limit).unwrap(), rule: Rule::TokenBucket(rate) }
 }
 

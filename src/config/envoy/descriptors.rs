@@ -123,7 +123,8 @@ impl DescriptorReader<'_> {
         if let Some(node) = section.member("share_threshold").filter(|_| shares)
             && value.is_some_and(|value| !value.contains('*'))
         {
-            self.faults.note(node.place, "`share_threshold` needs a `value` with `*`: only wildcards match several values");
+            self.faults
+                .note(node.place, "`share_threshold` needs a `value` with `*`: only wildcards match several values");
         }
         shares
     }
@@ -201,7 +202,9 @@ impl DescriptorReader<'_> {
         for item in node.list("[{name: per-user}]", self.faults).unwrap_or_default() {
             let Some(section) = Section::open(item, &REPLACES, self.faults) else { continue };
             let named = section.required("name", "an entry of `replaces` needs `name`", self.faults);
-            let Some(name) = named.and_then(|node| self.word(node, "the name of another `rate_limit`")) else { continue };
+            let Some(name) = named.and_then(|node| self.word(node, "the name of another `rate_limit`")) else {
+                continue;
+            };
             if name == own {
                 self.faults.note(item.place, "a `rate_limit` cannot replace itself: name another one");
             }

@@ -190,7 +190,9 @@ fn is_descriptor_file(path: &Path) -> bool {
 
 fn text(item: &Node, path: &Path, files: &mut Files, faults: &mut Faults) -> Option<String> {
     let file = path.display().to_string();
-    let read = files.read_path(path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8".into()));
+    let read = files
+        .read_path(path)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8".into()));
     match read {
         Ok(text) => Some(text),
         Err(error) => {

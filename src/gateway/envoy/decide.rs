@@ -62,7 +62,11 @@ async fn refund(engine: &Engine, refunds: &[Placed<'_>], within: Duration) -> Pl
 async fn each(engine: &Engine, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
     let checks: Vec<Check> = counted.iter().map(|(_, counted)| counted.check.clone()).collect();
     let answers = engine.check_batch(&checks).await;
-    counted.iter().zip(answers).map(|((place, counted), answer)| Ok((*place, verdict(counted, answer)?))).collect()
+    counted
+        .iter()
+        .zip(answers)
+        .map(|((place, counted), answer)| Ok((*place, verdict(counted, answer)?)))
+        .collect()
 }
 
 /// Charges all descriptors or none, but for those with hits of their own.

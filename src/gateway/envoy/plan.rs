@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::MAX_COUNTED;
 use super::messages::{CurrentLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, UnitOfTime};
 use crate::config::envoy::{
-    Entry, EnvoyRules, Found, Level, Limit, Rule, RuleKind, Unit, ZERO, counter_key, of_requests, policy_key,
+    Counting, Entry, EnvoyRules, Found, Level, Limit, Rule, RuleKind, Unit, ZERO, counter_key, of_requests, policy_key,
 };
-use crate::engine::{Check, Door, QuotaSpec};
+use crate::engine::{Check, Door, Over, QuotaSpec};
 use crate::limit::quota::MAX_UNITS;
 
 /// The descriptors of a request with their rules, in order.
@@ -59,7 +59,8 @@ impl Plan {
         let Some(level) = rules.domains.get(&request.domain) else {
             return Ok(Self(request.descriptors.iter().map(|_| Planned::Open).collect()));
         };
-        let planner = Planner { request, level, within };
+        let drains = rules.counting == Counting::Independent;
+        let planner = Planner { request, level, within, drains };
         let mut found = Vec::with_capacity(request.descriptors.len());
         for (place, descriptor) in request.descriptors.iter().enumerate() {
             found.push(planner.planned(descriptor).map_err(|fault| format!("descriptor {place}: {fault}"))?);
@@ -104,6 +105,8 @@ struct Planner<'a> {
     request: &'a RateLimitRequest,
     level: &'a Level,
     within: Duration,
+    /// Whether each descriptor is charged for itself, up to its limit.
+    drains: bool,
 }
 
 impl<'a> Planner<'a> {
@@ -179,6 +182,11 @@ impl<'a> Planner<'a> {
             cost: hits.min(MAX_UNITS),
             meta: None,
             id: None,
+            over: if action == Action::ChargeAlone || (self.drains && action == Action::Charge) {
+                Over::Drain
+            } else {
+                Over::Deny
+            },
             quotas,
             door: Door::Envoy,
             within: Some(self.within),

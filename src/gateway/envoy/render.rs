@@ -66,7 +66,10 @@ fn expressible(decision: &Decision) -> Option<CurrentLimit> {
 /// The fields of the descriptor that decides: the denied one that opens last, or else the one with
 /// the least remaining.
 fn header_fields(verdicts: &[Verdict], over: bool) -> Vec<HeaderValue> {
-    let decisions = verdicts.iter().filter(|verdict| verdict.over == over).filter_map(|verdict| verdict.decision.as_ref());
+    let decisions = verdicts
+        .iter()
+        .filter(|verdict| verdict.over == over)
+        .filter_map(|verdict| verdict.decision.as_ref());
     let least = |decision: &&Decision| decision.binding.map(|binding| binding.remaining).unwrap_or(u64::MAX);
     let deciding = match over {
         true => decisions.max_by_key(|decision| decision.retry_after),

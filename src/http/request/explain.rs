@@ -13,13 +13,13 @@ use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, ch
 use super::members::Members;
 use super::quotas;
 use super::raw::{array, document, each_member, integer, kind, string};
-use crate::engine::{Check, Door, Meta, Refund};
+use crate::engine::{Check, Door, Meta, Over, Refund};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
 
 /// Reads a check as `parse::check` does, and reports every fault.
 pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
-    read_check(document(body)?, "", Violations::default()).map_err(Problem::invalid)
+    read_check(document(body)?, "", over, Violations::default()).map_err(Problem::invalid)
 }
 
 /// One check of a batch, or its problem.
@@ -46,7 +46,7 @@ pub(in crate::http) async fn batch(body: &[u8]) -> Result<Vec<Item>, Problem> {
             yield_now().await;
         }
         let violations = if explained < MAX_EXPLAINED { Violations::default() } else { Violations::at_most(0) };
-        match read_check(item, &format!("/checks/{place}"), violations) {
+        match read_check(item, &format!("/checks/{place}"), over, violations) {
             Ok(check) => read.push(Ok(check)),
             Err(violations) => {
                 explained += 1;
@@ -68,7 +68,7 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     let mut checks = Vec::new();
     for (place, item) in items.into_iter().enumerate() {
         let at = format!("/checks/{place}");
-        match read_check(item, &at, Violations::default()) {
+        match read_check(item, &at, unwanted_over, Violations::default()) {
             Ok(Check { id: Some(_), .. }) => violations.note(|| {
                 let detail = "is not taken here: checks that are charged together cannot be retried one by one";
                 Violation::new(format!("{at}/id"), detail)
@@ -116,8 +116,13 @@ fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violation
     Ok((items.unwrap_or_default(), members.violations))
 }
 
-fn read_check(value: &RawValue, at: &str, violations: Violations) -> Result<Check, Violations> {
-    let names = &["policy", "key", "cost", "meta", "id", "quotas"];
+fn read_check(
+    value: &RawValue,
+    at: &str,
+    over: fn(&RawValue) -> Result<Over, String>,
+    violations: Violations,
+) -> Result<Check, Violations> {
+    let names = &["policy", "key", "cost", "meta", "id", "over", "quotas"];
     let mut members = Members::open(value, at, names, violations)?;
     members.require("key");
     let policy = members.take("policy", string);
@@ -125,10 +130,12 @@ fn read_check(value: &RawValue, at: &str, violations: Violations) -> Result<Chec
     let cost = members.take("cost", cost);
     let meta = members.take("meta", meta);
     let id = members.take("id", id).map(Into::into);
+    let over = members.take("over", over);
     let quotas = members.take("quotas", quotas::written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
-    members.finish(Check { policy, key, cost: cost.unwrap_or(1), meta, id, quotas, door: Door::Http, within: None })
+    let (cost, over) = (cost.unwrap_or(1), over.unwrap_or_default());
+    members.finish(Check { policy, key, cost, meta, id, over, quotas, door: Door::Http, within: None })
 }
 
 fn key(value: &RawValue) -> Result<String, String> {
@@ -137,6 +144,14 @@ fn key(value: &RawValue) -> Result<String, String> {
 
 fn id(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|id| check_id(&id).map(|()| id))
+}
+
+fn over(value: &RawValue) -> Result<Over, String> {
+    fields::over(&string(value)?)
+}
+
+fn unwanted_over(_: &RawValue) -> Result<Over, String> {
+    Err("is not taken here: these checks are charged together or not at all".into())
 }
 
 fn meta(value: &RawValue) -> Result<Meta, String> {

@@ -1,6 +1,6 @@
 //! The bounds of the values in requests.
 
-use crate::engine::Meta;
+use crate::engine::{Meta, Over};
 use crate::limit::key::check_length;
 
 /// The policy of a check that names none.
@@ -27,6 +27,15 @@ pub(in crate::http) fn check_id(id: &str) -> Result<(), String> {
         1..=MAX_ID_BYTES => Ok(()),
         length => Err(format!("must have 1 to {MAX_ID_BYTES} bytes, not {length}")),
     }
+}
+
+/// Reads `over`.
+///
+/// # Errors
+/// The valid words.
+pub(in crate::http) fn over(word: &str) -> Result<Over, String> {
+    let known = Over::WORDS.iter().find(|(name, _)| *name == word);
+    known.map(|(_, over)| *over).ok_or_else(|| "must be \"deny\" or \"drain\"".into())
 }
 
 /// Checks that `key` is a valid partition key.

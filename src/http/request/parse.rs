@@ -12,9 +12,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::explain::{self, Item};
-use super::fields::{DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, meta};
+use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, meta};
 use super::quotas;
-use crate::engine::{Check, Door, QuotaSpec};
+use crate::engine::{Check, Door, Over, QuotaSpec};
 use crate::http::problem::Problem;
 use crate::limit::quota::MAX_UNITS;
 
@@ -46,7 +46,7 @@ pub(in crate::http) fn batch(body: &[u8]) -> Option<Vec<Item>> {
 pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     let fits = |batch: &BatchMembers<'_>| {
         let few = batch.checks.len() <= MAX_ALL && batch.are_in_range();
-        few && batch.checks.iter().all(|check| check.0.id.is_none())
+        few && batch.checks.iter().all(|check| check.0.id.is_none() && check.0.over.is_none())
     };
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if fits(&batch) => Ok(batch.checks.into_iter().map(|check| check.0.into()).collect()),
@@ -71,10 +71,17 @@ struct Members<'a> {
     /// Absent or a string; `null` is a fault.
     #[serde(default, deserialize_with = "written")]
     id: Option<String>,
+    #[serde(default, deserialize_with = "over")]
+    over: Option<Over>,
 }
 
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     String::deserialize(deserializer).map(Some)
+}
+
+fn over<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Over>, D::Error> {
+    let word = <Cow<'de, str>>::deserialize(deserializer)?;
+    fields::over(&word).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn default_policy() -> Cow<'static, str> {
@@ -96,9 +103,19 @@ impl Members<'_> {
 
 impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
-        let Members { policy, key, cost, meta: who, id, quotas } = members;
+        let Members { policy, key, cost, meta: who, id, over, quotas } = members;
         let (policy, key, id) = (policy.into_owned(), key.into_owned(), id.map(Into::into));
-        Self { policy, key, cost, meta: meta(&who), id, quotas, door: Door::Http, within: None }
+        Self {
+            policy,
+            key,
+            cost,
+            meta: meta(&who),
+            id,
+            over: over.unwrap_or_default(),
+            quotas,
+            door: Door::Http,
+            within: None,
+        }
     }
 }
 
@@ -151,9 +168,9 @@ mod tests {
 
     #[test]
     fn both_readers_agree_on_valid_bodies() {
-        let body = br#" {"cost": 0, "meta": "m", "policy": "p", "key": "\u00e4/\\", "id": "once"} "#;
+        let body = br#" {"cost": 0, "meta": "m", "policy": "p", "key": "\u00e4/\\", "id": "once", "over": "drain"} "#;
         let (fast, slow) = (check(body).unwrap(), explain::check(body).unwrap());
         assert_eq!((fast.policy, fast.key, fast.cost), (slow.policy, slow.key, slow.cost));
-        assert_eq!((fast.meta, fast.id), (slow.meta, slow.id));
+        assert_eq!((fast.meta, fast.id, fast.over), (slow.meta, slow.id, slow.over));
     }
 }

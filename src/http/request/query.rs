@@ -7,8 +7,9 @@ use percent_encoding::percent_decode;
 
 use super::fields::{DEFAULT_POLICY, check_key};
 use super::members::Members;
-use crate::engine::{Check, Door};
+use crate::engine::{Check, Door, Over};
 use crate::http::problem::{Violation, Violations};
+use crate::limit::quota::MAX_UNITS;
 
 /// The status of a denial: `?deny_status=`, else 200.
 pub(in crate::http) fn deny_status(query: Option<&str>) -> Result<StatusCode, Violations> {
@@ -27,22 +28,40 @@ pub(in crate::http) fn none(query: Option<&str>) -> Result<(), Violations> {
     Members::of_query(query, &[]).finish(())
 }
 
-/// `?policy=&key=`: a check of cost 0.
+/// `?policy=&key=`: the key to reset.
+pub(in crate::http) fn reset(query: Option<&str>) -> Result<Check, Violations> {
+    of_key(Members::of_query(query, &["policy", "key"]))
+}
+
+/// `?policy=&key=&cost=`: the check of a dry run, by default of cost 0.
 pub(in crate::http) fn usage(query: Option<&str>) -> Result<Check, Violations> {
-    let mut parameters = Members::of_query(query, &["policy", "key"]);
+    of_key(Members::of_query(query, &["policy", "key", "cost"]))
+}
+
+fn of_key(mut parameters: Members<'_, Cow<'_, str>>) -> Result<Check, Violations> {
     parameters.require("key");
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
     let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
+    let cost = parameters.take("cost", |text| cost(&text));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     parameters.finish(Check {
         policy,
         key: key.unwrap_or_default(),
-        cost: 0,
+        cost: cost.unwrap_or(0),
         meta: None,
         id: None,
+        over: Over::Deny,
         quotas: None,
-        door: Door::Http, within: None,
+        door: Door::Http,
+        within: None,
     })
+}
+
+fn cost(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    digits
+        .filter(|cost| *cost <= MAX_UNITS)
+        .ok_or_else(|| format!("must be an integer from 0 to {MAX_UNITS}"))
 }
 
 impl<'a> Members<'a, Cow<'a, str>> {

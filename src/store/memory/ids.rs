@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::limit::decision::{QuotaState, Verdict};
+use crate::limit::decision::{QuotaState, Verdict, Wait};
+use crate::limit::drain::{Over, Parts};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::quota::Quota;
 use crate::limit::refunds::{Entry, Receipt};
@@ -35,15 +36,35 @@ pub(super) struct Record {
     pub(super) charged: Arc<Vec<Quota>>,
     /// The state of each quota after the charge.
     left: SmallVec<[QuotaState; 1]>,
-    /// The charge's entries in the states of the quotas; none if `at` suffices, as in windows.
-    entries: Option<Box<[Entry]>>,
+    /// Present unless `at` and `cost` suffice, as for most charges of windows.
+    details: Option<Box<Details>>,
+}
+
+/// The facts that few records have.
+#[derive(Debug)]
+struct Details {
+    /// The charge's entries in the states of the quotas.
+    entries: Box<[Option<Entry>]>,
+    drained: Option<Drained>,
+}
+
+/// The verdict on a drain.
+#[derive(Debug)]
+struct Drained {
+    parts: Box<Parts>,
+    retry_after: Wait,
+    binding: usize,
 }
 
 impl Record {
-    /// Records an allowed verdict with its receipt for `life` us.
+    /// Records the verdict on a charge with its receipt for `life` us.
     pub(super) fn new(verdict: &Verdict, receipt: &Receipt, charged: Arc<Vec<Quota>>, life: Micros) -> Self {
-        let entries: Vec<Entry> = receipt.entries.iter().map(|entry| entry.unwrap_or_default()).collect();
-        let is_plain = entries.iter().all(|entry| *entry == Entry::default());
+        let drained = verdict.parts.clone().map(|parts| {
+            let Verdict { retry_after, binding, .. } = *verdict;
+            Drained { parts, retry_after, binding }
+        });
+        let is_plain = drained.is_none() && receipt.entries.iter().all(|entry| *entry == Some(Entry::default()));
+        let details = || Box::new(Details { entries: receipt.entries.clone().into(), drained });
         Self {
             at: receipt.at,
             cost: receipt.cost,
@@ -51,12 +72,17 @@ impl Record {
             refunded: false,
             charged,
             left: verdict.quotas.iter().copied().collect(),
-            entries: (!is_plain).then(|| entries.into()),
+            details: (!is_plain).then(details),
         }
     }
 
-    pub(super) fn cost(&self) -> u64 {
-        self.cost
+    pub(super) fn is_of(&self, cost: u64, over: Over) -> bool {
+        let is_drained = self.drained().is_some();
+        self.cost == cost && is_drained == (over == Over::Drain)
+    }
+
+    fn drained(&self) -> Option<&Drained> {
+        self.details.as_ref().and_then(|details| details.drained.as_ref())
     }
 
     pub(super) fn is_alive(&self, now: Micros) -> bool {
@@ -65,16 +91,33 @@ impl Record {
 
     /// The verdict on the charge.
     pub(super) fn verdict(&self) -> Verdict {
-        Verdict::of_charge(self.cost, self.left.iter().copied().collect())
+        let charged = Verdict::of_charge(self.cost, self.left.iter().copied().collect());
+        match self.drained() {
+            None => charged,
+            Some(Drained { parts, retry_after, binding }) => Verdict {
+                allowed: retry_after.is_none(),
+                retry_after: *retry_after,
+                binding: *binding,
+                parts: Some(parts.clone()),
+                ..charged
+            },
+        }
     }
 
     /// The charge's receipt for `quotas`. `place` finds each of them among the charged quotas.
     pub(super) fn receipt(&self, quotas: &[Quota], place: impl Fn(&Quota) -> Option<usize>) -> Receipt {
         let entry = |quota: &Quota| {
             let place = place(quota)?;
-            Some(self.entries.as_ref().and_then(|entries| entries.get(place)).copied().unwrap_or_default())
+            match &self.details {
+                Some(details) => details.entries.get(place).copied().flatten(),
+                None => Some(Entry::default()),
+            }
         };
-        Receipt { at: self.at, cost: self.cost, entries: quotas.iter().map(entry).collect() }
+        let parts = self.drained().map(|drained| {
+            let part = |quota: &Quota| place(quota).and_then(|place| drained.parts.get(place)).copied().unwrap_or(0);
+            Box::new(quotas.iter().map(part).collect())
+        });
+        Receipt { at: self.at, cost: self.cost, parts, entries: quotas.iter().map(entry).collect() }
     }
 }
 
@@ -171,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_takes_88_bytes_with_its_id() {
-        assert_eq!(size_of::<(Fingerprint, Record)>(), 88);
+    fn a_record_takes_80_bytes_with_its_id() {
+        assert_eq!(size_of::<(Fingerprint, Record)>(), 80);
     }
 }

@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, decide, look};
+use crate::limit::drain::{Over, drain};
 use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::{Algorithm, Policy};
@@ -59,11 +60,12 @@ impl KeyState {
         match (work, id) {
             (Work::Take(costs), _) => Done::Taken(self.take(policy, costs, metas, now)),
             (Work::Look(cost), _) | (Work::Once { cost, .. }, None) => Done::Taken(self.look(policy, *cost, now)),
+            (Work::Drain(cost), _) => Done::Taken(self.drain(policy, *cost, metas, now)),
             (Work::Reserve { cost, hold }, _) => {
-                let (taken, receipt) = self.charge(policy, now, *cost, metas, now + hold);
+                let (taken, receipt) = self.charge(policy, now, (*cost, Over::Deny), metas, now + hold);
                 Done::Reserved(taken, receipt)
             }
-            (Work::Once { cost, .. }, Some(id)) => self.once(policy, id, *cost, metas, now),
+            (Work::Once { cost, over, .. }, Some(id)) => self.once(policy, id, (*cost, *over), metas, now),
             (Work::GiveBack(receipt), _) => {
                 let receipt = (!self.is_forgotten(receipt.at)).then_some(receipt);
                 self.give_back(policy, now, receipt)
@@ -75,13 +77,21 @@ impl KeyState {
             (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
             (Work::Reset, _) => self.reset(policy, now),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
-            (Work::ReadTicks(_), _) => Done::Ticks(self.look(policy, 0, now), self.ticks(policy, now)),
+            (Work::ReadTicks { cost, .. }, _) => Done::Ticks(self.look(policy, *cost, now), self.ticks(policy, now)),
         }
     }
 
     pub(super) fn take(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros) -> Taken {
         self.with(policy, now, |states| {
             let ruling = decide(policy, states, now, costs);
+            note_metas(policy, states, &ruling, metas);
+            ruling
+        })
+    }
+
+    fn drain(&mut self, policy: &Policy, cost: u64, metas: &[Meta], now: Micros) -> Taken {
+        self.with(policy, now, |states| {
+            let ruling = drain(policy, states, now, cost);
             note_metas(policy, states, &ruling, metas);
             ruling
         })
@@ -152,16 +162,23 @@ impl KeyState {
         self.notes.as_ref().and_then(|notes| notes.records.get(id))
     }
 
-    fn once(&mut self, policy: &Arc<Policy>, id: Id<'_>, cost: u64, metas: &[Meta], now: Micros) -> Done {
+    fn once(
+        &mut self,
+        policy: &Arc<Policy>,
+        id: Id<'_>,
+        (cost, over): (u64, Over),
+        metas: &[Meta],
+        now: Micros,
+    ) -> Done {
         if let Some(record) = self.record(id.print).filter(|record| record.is_alive(now)) {
-            if record.cost() != cost {
+            if !record.is_of(cost, over) {
                 return Done::Reused;
             }
             let (policy, refunded) = (decided_by(policy, &record.charged), record.refunded);
             let verdict = record.verdict();
             return Done::Charged(Box::new(Charged { policy, verdict, replayed: true, refunded }));
         }
-        let (taken, receipt) = self.charge(policy, now, cost, metas, 0);
+        let (taken, receipt) = self.charge(policy, now, (cost, over), metas, 0);
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
@@ -175,13 +192,13 @@ impl KeyState {
         &mut self,
         policy: &Policy,
         now: Micros,
-        cost: u64,
+        asked: (u64, Over),
         metas: &[Meta],
         mark: Micros,
     ) -> (Taken, Option<Receipt>) {
         let mut receipt = None;
         let taken = self.with(policy, now, |states| {
-            let (ruling, made) = refunds::charge(policy, states, now, cost, mark);
+            let (ruling, made) = refunds::charge(policy, states, now, asked, mark);
             receipt = made;
             note_metas(policy, states, &ruling, metas);
             ruling
@@ -281,8 +298,9 @@ impl KeyState {
 
 /// Records the metas of charges in the log that stores them.
 fn note_metas(policy: &Policy, states: &mut States, ruling: &Ruling, metas: &[Meta]) {
-    if let Some(State::SlidingLog(log)) = states.get_mut(policy.longest()).filter(|_| !metas.is_empty()) {
-        let charged = ruling.verdicts.iter().map(|verdict| verdict.allowed && verdict.cost > 0);
+    let longest = policy.longest();
+    if let Some(State::SlidingLog(log)) = states.get_mut(longest).filter(|_| !metas.is_empty()) {
+        let charged = ruling.verdicts.iter().map(|verdict| verdict.part(longest) > 0);
         let metas = metas.iter().zip(charged).filter(|(_, charged)| *charged).map(|(meta, _)| meta.as_ref());
         log.note(&metas.collect::<Vec<_>>());
     }
@@ -313,7 +331,7 @@ mod tests {
         let policy = Arc::new(Policy::new("p", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1)));
         let (mut state, quotas) = (KeyState::default(), SharedQuotas::default());
         let id = Id { print: Fingerprinter::default().fingerprint("p", "once"), quotas: &quotas };
-        let work = Work::Once { id: "once".into(), cost: 1 };
+        let work = Work::Once { id: "once".into(), cost: 1, over: Over::Deny };
         assert!(matches!(state.run(&policy, &work, Some(id), &[], 1_000_000), Done::Charged(_)));
         assert_eq!((state.records(), Arc::strong_count(&policy)), (1, 1));
     }

@@ -18,6 +18,8 @@ pub struct Answered<'a> {
     pub policy: &'a str,
     pub key: &'a str,
     pub cost: u64,
+    /// For a drain: the units that were not charged.
+    pub owed: Option<u64>,
     /// `None` if there is no decision.
     pub allowed: Option<bool>,
     /// The source and the reason, or `None` if the check was rejected as invalid.
@@ -56,9 +58,10 @@ pub fn answered<'a>(result: impl FnOnce() -> Answered<'a>) {
 
 impl Tracing {
     fn attributes(&self, result: &Answered<'_>) -> Vec<KeyValue> {
-        let cost = i64::try_from(result.cost).unwrap_or(i64::MAX);
-        let mut attributes =
-            vec![KeyValue::new("tollgate.policy", result.policy.to_owned()), KeyValue::new("tollgate.cost", cost)];
+        let units = |units: u64| i64::try_from(units).unwrap_or(i64::MAX);
+        let (policy, cost) = (result.policy.to_owned(), units(result.cost));
+        let mut attributes = vec![KeyValue::new("tollgate.policy", policy), KeyValue::new("tollgate.cost", cost)];
+        attributes.extend(result.owed.map(|owed| KeyValue::new("tollgate.owed", units(owed))));
         if let Some((source, reason)) = result.answer {
             attributes.extend([KeyValue::new("tollgate.source", source), KeyValue::new("tollgate.reason", reason)]);
         }

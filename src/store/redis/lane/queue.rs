@@ -143,7 +143,7 @@ impl Queue {
 
 impl KeyQueue {
     /// A charge merges into the open batch of its key. Other work gets a batch of its own. A list
-    /// of checks keeps its order, so a charge behind a check with an id starts a new batch.
+    /// of checks keeps its order, so a charge behind a check with an id or a drain starts a new batch.
     fn add(&mut self, request: KeyRequest) {
         match &request.work {
             Work::Take(_) => {
@@ -153,7 +153,7 @@ impl KeyQueue {
                 }
                 self.open = Some(self.batches.len());
             }
-            Work::Once { .. } => self.open = None,
+            Work::Drain(_) | Work::Once { .. } => self.open = None,
             _ => {}
         }
         self.batches.push(KeyBatch::of(request));
@@ -172,6 +172,7 @@ mod tests {
     use super::*;
     use crate::limit::policy::{Algorithm, Policy};
     use crate::limit::quota::{Quota, Rule};
+    use crate::store::Over;
     use crate::store::redis::request::tests::{Verdict, request};
 
     /// Queues requests for these keys in this order. Also returns the receivers of the answers.
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn order_behind_a_check_with_an_id_is_kept() {
         let take = || Work::Take([1].into_iter().collect());
-        let once = || Work::Once { id: "id".into(), cost: 1 };
+        let once = || Work::Once { id: "id".into(), cost: 1, over: Over::Deny };
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
         for work in [take(), once(), take(), take(), Work::Look(0), take(), once()] {
             let (request, verdict) = request("a");

@@ -19,13 +19,14 @@ use super::sources::{ScriptId, begin};
 use super::windows::{self, window_kind};
 use super::{counters, log, operations};
 use crate::limit::decision::{decide, decide_roomy, look};
+use crate::limit::drain::drain;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::refunds::{Entry, Receipt, charge, is_tentative};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
-use crate::store::{Done, Taken, Work};
+use crate::store::{Done, Over, Taken, Work};
 
 /// Whether a call declares its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,7 @@ fn taken(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<(Taken, Opti
             // Every cost was charged, and sliding windows identify a charge by its instant.
             let entries = || quotas.iter().map(|_| Some(Entry::default())).collect();
             let receipt = match call.work {
-                Work::Reserve { cost, .. } => Some(Receipt { at: time, cost: *cost, entries: entries() }),
+                Work::Reserve { cost, .. } => Some(Receipt { at: time, cost: *cost, parts: None, entries: entries() }),
                 _ => None,
             };
             return Some((Taken { ruling, at: time, tentative: false }, receipt));
@@ -122,7 +123,8 @@ fn taken(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<(Taken, Opti
     let tentative = is_tentative(call.policy, &states, time);
     let (ruling, receipt) = match call.work {
         Work::Look(cost) => (look(call.policy, &states, time, *cost), None),
-        Work::Reserve { cost, hold } => charge(call.policy, &mut states, time, *cost, time + hold),
+        Work::Reserve { cost, hold } => charge(call.policy, &mut states, time, (*cost, Over::Deny), time + hold),
+        Work::Drain(cost) => (drain(call.policy, &mut states, time, *cost), None),
         _ => (decide(call.policy, &mut states, time, call.costs), None),
     };
     Some((Taken { ruling, at: time, tentative }, receipt))

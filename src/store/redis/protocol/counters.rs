@@ -16,7 +16,7 @@ use super::reply::{EXACT, Reply, text, unsigned};
 use super::sources::{ScriptId, begin};
 use crate::limit::counter::SlidingCounter;
 use crate::limit::counts::Count;
-use crate::limit::decision::decide;
+use crate::limit::decision::look;
 use crate::limit::policy::Policy;
 use crate::limit::state::State;
 use crate::limit::ticks::{DEFAULT_TICK, Ticks};
@@ -28,7 +28,7 @@ const LARGEST: u64 = 10_000_000_000_000_000;
 
 /// Builds the command for a shard whose expected TIME is `now`, us. Tests replace TIME by `time`.
 pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-    if let Work::ReadTicks(at) = call.work {
+    if let Work::ReadTicks { at, .. } = call.work {
         return read_command(call, ticks, *at);
     }
     // A reset concerns all policies that share the counts.
@@ -63,8 +63,8 @@ fn read_command(call: &Call<'_>, ticks: Ticks, at: Micros) -> Cmd {
     cmd
 }
 
-/// Reads the reply to the plain read. The counts decide a cost of 0 as at `at`, us.
-pub fn read_reply(policy: &Policy, ticks: Ticks, at: Micros, value: &Value) -> Option<Reply> {
+/// Reads the reply to the plain read. The counts decide a peek as at `at`, us.
+pub fn read_reply(policy: &Policy, ticks: Ticks, (at, cost): (Micros, u64), value: &Value) -> Option<Reply> {
     let Value::Array(values) = value else { return None };
     let first = ticks.counting(ticks.longest(), at).start;
     let mut counts: SmallVec<[Count; 16]> = SmallVec::new();
@@ -82,8 +82,8 @@ pub fn read_reply(policy: &Policy, ticks: Ticks, at: Micros, value: &Value) -> O
     }
     let counter = SlidingCounter::from_counts(counts, 0);
     let listed = counter.listed(ticks, at);
-    let mut states: SmallVec<[State; 3]> = smallvec![State::SlidingCounter(counter); policy.quotas.len()];
-    let mut ruling = decide(policy, &mut states, at, &[0]);
+    let states: SmallVec<[State; 3]> = smallvec![State::SlidingCounter(counter); policy.quotas.len()];
+    let mut ruling = look(policy, &states, at, cost);
     // The shard's clock did not decide, so nothing follows for later checks.
     ruling.closed = None;
     Some(Reply::Done(Done::Ticks(Taken { ruling, at, tentative: false }, listed)))
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn usage_is_one_plain_read() {
         let (tag, policy) = (Tag::new("ratelimit", "203.0.113.7"), policy(1_000_000, true));
-        let call = Call { work: &Work::ReadTicks(NOW), costs: &[], ..Call::look(&tag, &policy) };
+        let call = Call { work: &Work::ReadTicks { at: NOW, cost: 0 }, costs: &[], ..Call::look(&tag, &policy) };
         let command = call.command(By::Hash, NOW, None);
         assert_eq!(command.args_iter().next(), Some(Arg::Simple(&b"MGET"[..])));
         assert_eq!(command.args_iter().count(), 5);

@@ -28,7 +28,7 @@ pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
         _ => call.tag.reset(call.policy.counters()),
     };
     match call.work {
-        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks(_) => SmallVec::new(),
+        Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => SmallVec::new(),
         Work::Once { id, .. } => smallvec![record(id)],
         Work::RefundOnce(id) => smallvec![record(id), reset()],
         Work::Reserve { .. } | Work::GiveBack(_) | Work::Refund(_) | Work::Reset => smallvec![reset()],
@@ -39,7 +39,7 @@ pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     let quotas = &call.policy.quotas;
     match call.work {
-        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks(_) => {}
+        Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => {}
         Work::Reserve { hold, .. } => _ = cmd.arg(*hold),
         Work::Once { .. } => {
             for quota in quotas {

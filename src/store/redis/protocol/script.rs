@@ -68,8 +68,8 @@ impl Call<'_> {
             // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
         }
-        if let (Work::ReadTicks(at), Some(ticks)) = (self.work, self.policy.ticks()) {
-            return counters::read_reply(self.policy, ticks, *at, value);
+        if let (Work::ReadTicks { at, cost }, Some(ticks)) = (self.work, self.policy.ticks()) {
+            return counters::read_reply(self.policy, ticks, (*at, *cost), value);
         }
         if !self.work.takes_back() {
             return check::replies(slice::from_ref(self), value).pop();

@@ -8,7 +8,7 @@ use redis::Cmd;
 use super::call::By;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
-use crate::store::Work;
+use crate::store::{Over, Work};
 
 /// A part of a script.
 macro_rules! lua {
@@ -90,6 +90,8 @@ enum Task {
     Once,
     TakeBack,
     ReadLog,
+    Drain,
+    DrainOnce,
 }
 
 const ALGORITHMS: [Algorithm; 5] = [
@@ -100,17 +102,20 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::SlidingCounter,
 ];
 
-const TASKS: [Task; 5] = [Task::Check, Task::Reserve, Task::Once, Task::TakeBack, Task::ReadLog];
+const TASKS: [Task; 7] =
+    [Task::Check, Task::Reserve, Task::Once, Task::TakeBack, Task::ReadLog, Task::Drain, Task::DrainOnce];
 
 impl ScriptId {
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let task = match work {
             Work::Take(_) | Work::Look(_) => Task::Check,
             Work::Reserve { .. } => Task::Reserve,
-            Work::Once { .. } => Task::Once,
+            Work::Drain(_) => Task::Drain,
+            Work::Once { over: Over::Deny, .. } => Task::Once,
+            Work::Once { over: Over::Drain, .. } => Task::DrainOnce,
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
             // A plain read of ticks has no script.
-            Work::ReadLog(_) | Work::ReadTicks(_) => Task::ReadLog,
+            Work::ReadLog(_) | Work::ReadTicks { .. } => Task::ReadLog,
         };
         let is_written_out = !matches!(policy.algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter)
             && matches!(task, Task::Check | Task::Reserve | Task::Once);
@@ -128,6 +133,8 @@ impl ScriptId {
                 [lua!("reserve/hold_head.lua"), state, noted, lua!("reserve/hold.lua"), check, "return reply\n"]
                     .concat()
             }
+            // Replaced by the scripts of drains.
+            Task::Drain | Task::DrainOnce => String::new(),
             Task::Once => {
                 let head = lua!("shared/record.lua", "once/once_head.lua");
                 [head, state, noted, lua!("once/once_note.lua"), check, lua!("once/once.lua")].concat()

@@ -9,10 +9,10 @@ impl RedisStore {
     ///
     /// # Errors
     /// As there.
-    pub async fn ticks(&self, subject: &Subject) -> Result<Done, StoreError> {
+    pub async fn ticks(&self, subject: &Subject, cost: u64) -> Result<Done, StoreError> {
         let lane = self.owner(self.slot(subject))?;
         let shard = lane.shard();
         let now = shard.shared.time().unwrap_or_else(|| shard.shard_now());
-        self.run(subject, Work::ReadTicks(now), &[]).await
+        self.run(subject, Work::ReadTicks { at: now, cost }, &[]).await
     }
 }

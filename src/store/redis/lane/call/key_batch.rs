@@ -12,7 +12,7 @@ use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::store::redis::request::KeyRequest;
-use crate::store::{Done, Meta, Taken, Work};
+use crate::store::{Done, Meta, Over, Taken, Work};
 
 /// The most costs in one call. The server does nothing else meanwhile.
 pub const COSTS: usize = 1000;
@@ -127,7 +127,7 @@ impl KeyBatch {
     /// Returns the script that its call must not wait for, since calls of the key follow. A read
     /// may come late.
     pub fn script_in_order(&self) -> Option<ScriptId> {
-        (!matches!(self.requests[0].work, Work::ReadLog(_) | Work::ReadTicks(_))).then(|| self.script_id())
+        (!matches!(self.requests[0].work, Work::ReadLog(_) | Work::ReadTicks { .. })).then(|| self.script_id())
     }
 
     pub fn script_id(&self) -> ScriptId {
@@ -160,7 +160,7 @@ impl KeyBatch {
 
     /// Returns the name of its command for traces.
     pub fn command(&self, by: By) -> &'static str {
-        if matches!(self.requests[0].work, Work::ReadTicks(_)) { "MGET" } else { by.command() }
+        if matches!(self.requests[0].work, Work::ReadTicks { .. }) { "MGET" } else { by.command() }
     }
 
     /// Returns the name of the script for traces.
@@ -169,13 +169,15 @@ impl KeyBatch {
         let algorithm = policy.algorithm.name();
         match work {
             Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
-            Work::Once { .. } => format!("{algorithm} once"),
+            Work::Drain(_) => format!("{algorithm} drain"),
+            Work::Once { over: Over::Deny, .. } => format!("{algorithm} once"),
+            Work::Once { over: Over::Drain, .. } => format!("{algorithm} drain once"),
             Work::Reserve { .. } => format!("{algorithm} reserve"),
             Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
                 format!("{algorithm} give back")
             }
             Work::ReadLog(_) => format!("{algorithm} entries"),
-            Work::ReadTicks(_) => format!("{algorithm} ticks"),
+            Work::ReadTicks { .. } => format!("{algorithm} ticks"),
         }
     }
 

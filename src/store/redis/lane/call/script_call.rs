@@ -174,9 +174,9 @@ impl ScriptCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Work;
     use crate::store::redis::request::KeyRequest;
     use crate::store::redis::request::tests::request;
+    use crate::store::{Over, Work};
 
     fn batch(key: &str) -> KeyBatch {
         KeyBatch::of(request(key).0)
@@ -250,7 +250,12 @@ mod tests {
 
     #[test]
     fn the_calls_of_a_key_keep_their_order() {
-        let once = || KeyBatch::of(KeyRequest { work: Work::Once { id: "id".into(), cost: 1 }, ..request("a").0 });
+        let once = || {
+            KeyBatch::of(KeyRequest {
+                work: Work::Once { id: "id".into(), cost: 1, over: Over::Deny },
+                ..request("a").0
+            })
+        };
         let script_calls = script_calls(vec![batch("b"), batch("a"), once(), batch("a"), batch("c"), batch("d")], true);
         let keys = |script_call: &ScriptCall| script_call.batches.iter().map(KeyBatch::key).collect::<Vec<_>>();
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| batch(key).key());

@@ -1,0 +1,41 @@
+//! Checks by the store alone: drains, which charge what fits, and peeks, which charge nothing.
+
+use std::time::Duration;
+
+use super::answer::{Answer, only};
+use super::check::{Resolved, metas};
+use super::{Check, Decision, Engine};
+use crate::limit::time::{Micros, micros};
+use crate::store::{Done, Meta, Work};
+
+impl Engine {
+    /// Charges one check, or as much of its cost as fits, until `until` (us). It skips the
+    /// pre-filter, since even a denied cost is charged.
+    pub(super) async fn drain(&self, resolved: &Resolved, check: &Check, until: Micros) -> Answer {
+        let metas = metas(&resolved.subject, std::iter::once(check));
+        let since = self.clock.now();
+        let answer = self.ask_store(resolved, Work::Drain(check.cost), &metas, until).await;
+        self.finish(resolved, answer.map(Decision::drained), since)
+    }
+
+    /// Decides a check without charging it. It skips the pre-filter, which knows one quota only.
+    pub(super) async fn dry_run(&self, resolved: &Resolved, cost: u64) -> Answer {
+        let since = self.clock.now();
+        let until = since + micros(resolved.subject.policy.timeout);
+        let answer = self.ask_store(resolved, Work::Look(cost), &[], until).await;
+        self.finish(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since)
+    }
+
+    async fn ask_store(&self, resolved: &Resolved, work: Work, metas: &[Meta], until: Micros) -> Answer {
+        let (subject, now) = (&resolved.subject, self.clock.now());
+        if let [cost] = work.asked()
+            && let Some(decision) = resolved.decide_by_list(*cost)
+        {
+            return Ok(decision);
+        }
+        let question = self.prefilter.question(self.store.slot(subject), now);
+        let left = Duration::from_micros(until.saturating_sub(now));
+        let taken = self.run_within(subject, work.clone(), metas, left).await.and_then(Done::taken);
+        only(self.learn_or_fall_back(subject, || work, question, taken))
+    }
+}
