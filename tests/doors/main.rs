@@ -12,3 +12,4 @@ mod proxy;
 
 mod envoy;
 mod envoy_proxy;
+mod envoy_reference;
