@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{load, print, shown};
+use super::{explain_descriptor, load, print, shown as terminal};
 use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::check_length;
@@ -22,9 +22,17 @@ pub(super) struct Args {
     /// The configuration with the policy; `-` is standard input.
     file: PathBuf,
     /// The policy's name.
-    policy: String,
+    #[arg(required_unless_present = "domain")]
+    policy: Option<String>,
     /// The key, as a check would name it.
-    key: String,
+    #[arg(required_unless_present = "domain")]
+    key: Option<String>,
+    /// A domain of Envoy, instead of a policy and a key.
+    #[arg(long, conflicts_with = "policy", requires = "descriptor")]
+    domain: Option<String>,
+    /// An entry of the descriptor, as KEY=VALUE; once for each entry, in order.
+    #[arg(long, requires = "domain")]
+    descriptor: Vec<String>,
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
@@ -32,21 +40,31 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let told = explain(args)?;
-    print(&if args.json { shown::json(&format!("{told}\n")) } else { text(&told) })?;
+    print(&if args.json { terminal::json(&format!("{told}\n")) } else { text(&told) })?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn explain(args: &Args) -> Result<Value, String> {
     let config = load::config(&args.file).map_err(|faults| faults.to_string())?;
+    if let Some(domain) = &args.domain {
+        return explain_descriptor::explain(&config, domain, &args.descriptor);
+    }
+    let (policy, key) = (args.policy.as_deref().unwrap_or_default(), args.key.as_deref().unwrap_or_default());
+    explain_key(&config, policy, key)
+}
+
+/// The effect of a policy on a key.
+pub(super) fn explain_key(config: &Config, policy: &str, written: &str) -> Result<Value, String> {
     let by_name = &config.policies.by_name;
-    let policy = by_name.get(&args.policy).ok_or_else(|| {
-        let known: Vec<_> = by_name.keys().map(String::as_str).collect();
-        format!("{} has no policy {:?}: there are {}", config.policies.origin, args.policy, known.join(", "))
+    let policy = by_name.get(policy).ok_or_else(|| {
+        let known = by_name.values().filter(|policy| !policy.is_of_envoy()).map(|policy| policy.name.as_str());
+        let known: Vec<_> = known.collect();
+        format!("{} has no policy {policy:?}: there are {}", config.policies.origin, known.join(", "))
     })?;
-    check_length(&args.key).map_err(|wrong| format!("the key {wrong}"))?;
-    let key = policy.key_type.normalise(&args.key).map_err(|why| format!("the key {:?} {why}", args.key))?;
-    let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, &args.key));
-    let (answer, counted) = match policy.applied(&key, &args.key) {
+    check_length(written).map_err(|wrong| format!("the key {wrong}"))?;
+    let key = policy.key_type.normalise(written).map_err(|why| format!("the key {written:?} {why}"))?;
+    let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, written));
+    let (answer, counted) = match policy.applied(&key, written) {
         Applied::Listed(Listed::Allow) => ("allow_listed", None),
         Applied::Listed(Listed::Deny) => ("deny_listed", None),
         Applied::Counted(policy) => ("counted", Some(policy)),
@@ -55,14 +73,14 @@ fn explain(args: &Args) -> Result<Value, String> {
         "file": config.policies.origin,
         "policy": policy.name,
         "algorithm": policy.algorithm.name(),
-        "key": args.key,
+        "key": written,
         "normalised": key,
         "match": found.map(entry),
         "answer": answer,
         "shadow": policy.options.shadow,
         "inline": policy.options.inline,
         "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
-        "redis": counted.map(|policy| redis(&config, policy, &key)),
+        "redis": counted.map(|policy| redis(config, policy, &key)),
     }))
 }
 
@@ -100,7 +118,14 @@ fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
 fn text(told: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (file, key, normalised) = (word(&told["file"]), word(&told["key"]), word(&told["normalised"]));
-    let mut lines = vec![("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"])))];
+    let mut lines = Vec::new();
+    if let Some(rule) = told["rule"].as_str() {
+        lines.push(("rule", rule.to_owned()));
+        if told["policy"].is_null() {
+            return shown(lines);
+        }
+    }
+    lines.push(("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"]))));
     lines.push(("key", if key == normalised { key } else { format!("{normalised}, written as {key}") }));
     let entry = &told["match"];
     lines.push((
@@ -126,5 +151,9 @@ fn text(told: &Value) -> String {
         lines.push(("slot", format!("{}{used}", redis["slot"])));
         lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
     }
+    shown(lines)
+}
+
+fn shown(lines: Vec<(&str, String)>) -> String {
     lines.into_iter().map(|(name, value)| format!("{name:8}{}\n", visible(&value))).collect()
 }

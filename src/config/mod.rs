@@ -29,6 +29,8 @@ mod store;
 
 pub mod envoy;
 
+pub mod limitador;
+
 mod login;
 
 mod sentinel;

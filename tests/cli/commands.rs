@@ -332,7 +332,7 @@ fn help_explains_each_positional_argument() {
         ("serve", &["[FILE]"][..]),
         ("validate", &["<FILE>"]),
         ("check", &["<POLICY>", "<KEY>"]),
-        ("explain", &["<FILE>", "<POLICY>", "<KEY>"]),
+        ("explain", &["<FILE>", "[POLICY]", "[KEY]"]),
         ("replay", &["<FILE>"]),
     ] {
         let (_, help, _) = run(&[command, "-h"], "");

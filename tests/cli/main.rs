@@ -7,6 +7,7 @@
 mod support;
 
 mod commands;
+mod envoy;
 mod explain;
 mod hostile_output;
 mod replay;

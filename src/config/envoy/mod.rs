@@ -189,15 +189,12 @@ fn is_descriptor_file(path: &Path) -> bool {
 }
 
 fn text(item: &Node, path: &Path, files: &mut Files, faults: &mut Faults) -> Option<String> {
-    let file = path.display().to_string();
-    let read = files
-        .read_path(path)
-        .and_then(|bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8".into()));
-    match read {
+    let utf8 = |bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned());
+    match files.read_path(path).and_then(utf8) {
         Ok(text) => Some(text),
         Err(error) => {
-            faults.note(item.place, format!("the file `{file}` cannot be read: {error}"));
-            None
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            item.note_file_fault(&format!("cannot be read (`{name}`): {error}"), faults)
         }
     }
 }
