@@ -120,6 +120,8 @@ const MODULES: &[(&str, &[&str])] = &[
             "store::memory",
             "store::MemoryStore",
             "store::Subject",
+            "store::Work",
+            "store::Done",
             "reload",
             "serve",
             "telemetry::log_queue",

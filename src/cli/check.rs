@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::client::Node;
 use super::print;
 use crate::config::visible;
+use crate::limit::drain::Over;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -20,6 +21,9 @@ pub(super) struct Args {
     /// Makes a retry safe: asked again with the same id, it is answered alike and charged once.
     #[arg(long)]
     id: Option<String>,
+    /// Charge as much as fits, for usage that is known only afterwards.
+    #[arg(long)]
+    drain: bool,
     /// Print the answer as the node gave it.
     #[arg(long)]
     json: bool,
@@ -31,6 +35,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let mut body = json!({"policy": args.policy, "key": args.key, "cost": args.cost});
     if let Some(id) = &args.id {
         body["id"] = json!(id);
+    }
+    if args.drain {
+        body["over"] = json!(Over::Drain.name());
     }
     let answer = args.node.post("/v1/check", &body)?;
     if let Some(document) = answer.document().filter(|_| args.json) {
@@ -54,6 +61,9 @@ fn sentence(decision: &Value) -> String {
         Some(true) => "allowed".to_owned(),
         _ => format!("denied: {}", text("reason")),
     }];
+    if let (Some(charged), Some(owed)) = (decision["charged"].as_u64(), decision["owed"].as_u64()) {
+        parts.push(format!("{charged} charged, {owed} owed"));
+    }
     if let (Some(remaining), Some(limit)) = (decision["remaining"].as_u64(), decision["limit"].as_u64()) {
         parts.push(format!("{remaining} of {limit} left of quota {}", text("quota")));
     }
@@ -81,5 +91,7 @@ mod tests {
         assert!(sentence(&decision).contains("no wait will help"));
         (decision["allowed"], decision["reason"]) = (json!(true), json!("shadow"));
         assert!(sentence(&decision).starts_with("allowed, as the policy only watches (shadow)"));
+        (decision["charged"], decision["owed"]) = (json!(4), json!(3));
+        assert!(sentence(&decision).contains(": else denied, 4 charged, 3 owed, 0 of 5 left"));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::{complain, fail, load, tell};
 use crate::config::{Policies, is_standard_input};
+use crate::limit::drain::Over;
 use crate::limit::policy::Policy;
 
 mod access_log;
@@ -76,6 +77,9 @@ pub(super) struct Args {
     /// member; 1 if left out or not there.
     #[arg(long, value_name = "N|FIELD")]
     cost: Option<String>,
+    /// Charge each request as far as it fits, as checks with `"over": "drain"` do.
+    #[arg(long)]
+    drain: bool,
     /// How many keys and minutes to show.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
     top: u16,
@@ -94,10 +98,11 @@ enum Failure {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
+    let over = if args.drain { Over::Drain } else { Over::Deny };
     let options = LogOptions { format: args.format, key: args.key.clone(), cost: args.cost.clone() };
     let replayed = one_reader(args)
         .and_then(|()| policies(args))
-        .and_then(|policies| run::replay(&policies, &args.logs, &options, args.top.into()));
+        .and_then(|policies| run::replay(&policies, &args.logs, &options, (args.top.into(), over)));
     match replayed {
         Ok(outcome) => {
             outcome.unreadable.iter().for_each(|line| complain(line));

@@ -1,6 +1,6 @@
-//! `GET /v1/usage` returns the decision of a check without charging it, by default of cost 0. It adds
-//! the charges behind the count: the entries of a sliding log, the ticks of a sliding counter. `DELETE /v1/usage` resets the key and
-//! then returns the decision.
+//! `GET /v1/usage` returns the decision of a check without charging it, by default of cost 0. It
+//! adds the charges behind the count: the entries of a sliding log, the ticks of a sliding counter.
+//! `DELETE /v1/usage` resets the key and then returns the decision.
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;

@@ -57,6 +57,18 @@ impl Verdict {
         }
     }
 
+    /// The verdict on a drain, from the state after the charge and the wait of each quota. The quota
+    /// with the longest wait is binding, and the first wins a tie.
+    pub fn of_drain(cost: u64, quotas: QuotaStates, parts: Parts, waits: &[Wait]) -> Self {
+        let mut verdict = Self { parts: Some(Box::new(parts)), ..Self::of_charge(cost, quotas) };
+        for (place, wait) in waits.iter().enumerate() {
+            if *wait > verdict.retry_after {
+                (verdict.allowed, verdict.retry_after, verdict.binding) = (false, *wait, place);
+            }
+        }
+        verdict
+    }
+
     /// The most units that any quota took.
     pub fn charged(&self) -> u64 {
         match &self.parts {

@@ -27,8 +27,8 @@ named! {
 /// The units that each quota takes, in the policy's order.
 pub type Parts = SmallVec<[u64; 3]>;
 
-/// Charges `cost` if it fits, or else to each quota as much of it as fits there. The waits are those
-/// of a denial right after the charge.
+/// Charges `cost` if it fits, or else to each quota as much of it as fits there. The waits are
+/// those of a denial right after the charge.
 pub fn drain(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> Ruling {
     let mut decided = decide(policy, states, now, &[cost]);
     let mut parts: Parts = smallvec![cost; states.len()];
@@ -101,7 +101,7 @@ mod tests {
         (policy, states)
     }
 
-    /// What each quota took, the remaining units, and the wait.
+    /// Returns what each quota took, the remaining units, and the wait.
     fn drained(key: &mut (Policy, Vec<State>), now: Micros, cost: u64) -> (Vec<u64>, Vec<u64>, Wait) {
         let ruling = drain(&key.0, &mut key.1, now, cost);
         let [verdict] = &ruling.verdicts[..] else { panic!("{ruling:?}") };

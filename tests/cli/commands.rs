@@ -28,6 +28,8 @@ fn check_exit_code_reports_decision() {
     assert!(code == 0 && out.starts_with("allowed, 0 of 5 left of quota 60s"), "{code} {out}");
     let (code, out, _) = check(&["five-per-minute", "me"]);
     assert!(code == 1 && out.starts_with("denied: over_limit") && out.lines().count() == 1, "{code} {out}");
+    let (code, out, _) = check(&["five-per-minute", "you", "--cost", "7", "--drain"]);
+    assert!(code == 1 && out.contains("cost_exceeds_limit, 5 charged, 2 owed, 0 of 5 left"), "{code} {out}");
     let (code, out, _) = check(&["five-per-minute", "me", "--json"]);
     assert!(code == 1 && out.starts_with(r#"{"allowed":false,"policy":"five-per-minute""#), "{code} {out}");
     let (code, _, reason) = check(&["five-a-minute", "me"]);

@@ -525,3 +525,17 @@ fn million_lines_replay_in_time() {
         }
     }
 }
+
+/// 10 + 20 + 40 + 50 + 60 bytes of `192.0.2.1`, and 30 of `192.0.2.2`, within an hour.
+#[test]
+fn drains_charge_what_fits() {
+    let folder = folder(&[("access.log", COMMON)]);
+    let report = report(&folder, "--policy sum --log access.log --cost bytes --drain");
+    let sum = &report["policies"][0];
+    assert_eq!((&report["over"], &sum["cost"], &sum["denied"]), (&json!("drain"), &json!(210), &json!(2)));
+    // The fourth takes 30 of 50, and the last none of 60.
+    assert_eq!(sum["cost_denied"], 80);
+    assert_eq!(sum["top_denied_keys"], json!([{"key": "192.0.2.1", "denied": 2, "cost": 80}]));
+    let (_, text, _) = run(&folder, "--policy sum --log access.log --cost bytes --drain");
+    assert!(text.contains("COST OWED") && text.contains("38.10 %"), "{text}");
+}

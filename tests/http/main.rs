@@ -8,7 +8,6 @@ mod support;
 
 mod batch;
 mod capacity;
-mod drain;
 mod first_curl;
 mod framing;
 mod fuzz_requests;

@@ -35,6 +35,7 @@ async fn each_failure_mode_gives_its_decision() {
         local(&check("local"));
         refused(&check("error"));
         wrong_key(&http::post(&address, "/v1/check", r#"{"policy": "local", "key": "localhost"}"#));
+        drained(&address);
         let batch = json!({"checks": [{"policy": "error", "key": "::1"}, {"policy": "allow", "key": "::1"}]});
         let results = http::post(&address, "/v1/check/batch", batch.to_string()).json()["results"].clone();
         assert_eq!((&results[0]["error"]["status"], &results[1]["allowed"]), (&json!(503), &json!(true)));
@@ -64,6 +65,20 @@ fn local(answer: &Answer) {
     assert_eq!((&decision["source"], &decision["fallback"]["mode"]), (&json!("fallback"), &json!("local")));
     assert_eq!(answer.header("ratelimit-policy"), Some(r#""1m";q=5;w=60"#));
     assert_eq!(decision["key"], "2001:db8::1");
+}
+
+/// The store charges nothing, so all is owed. With mode `local` the share of 5 takes a part.
+fn drained(address: &str) {
+    for (policy, remaining) in [("allow", Value::Null), ("deny", Value::Null), ("local", json!(0))] {
+        let body = json!({"policy": policy, "key": "2001:db8::7", "cost": 8, "over": "drain"}).to_string();
+        let answer = http::post(address, "/v1/check", body).json();
+        assert_eq!((&answer["charged"], &answer["owed"], &answer["remaining"]), (&json!(0), &json!(8), &remaining));
+        let quotas = answer["quotas"].as_array().unwrap();
+        assert!(quotas.iter().all(|quota| quota["charged"] == 0), "{answer}");
+        assert_eq!(answer["allowed"], policy == "allow", "{answer}");
+    }
+    let body = json!({"policy": "error", "key": "2001:db8::7", "cost": 8, "over": "drain"}).to_string();
+    refused(&http::post(address, "/v1/check", body));
 }
 
 fn refused(answer: &Answer) {

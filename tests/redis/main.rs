@@ -11,6 +11,8 @@ mod auth;
 mod changed_rates;
 mod clocks;
 mod corrupt_keys;
+mod drain;
+mod drain_answers;
 mod explain;
 mod inline_quotas;
 mod keys;

@@ -6,16 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::tally::{Denials, Keys, MINUTE, Minute, Peaks};
 use crate::clock::Clock;
 use crate::config::DEFAULT_MAX_KEYS;
+use crate::limit::drain::Over;
 use crate::limit::key::Fingerprinter;
 use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::time::Micros;
-use crate::store::{MemoryStore, Subject};
+use crate::store::{Done, MemoryStore, Subject, Work};
 
 /// With fewer keys than this, a sweep of expired keys is not worthwhile.
 const FEW: usize = 65_536;
 
 pub(super) struct PolicyReplay {
     policy: Arc<Policy>,
+    over: Over,
     store: MemoryStore,
     /// The store's clock, us.
     time: Arc<AtomicU64>,
@@ -31,7 +33,7 @@ pub(super) struct PolicyReplay {
 pub(super) struct Counts {
     pub(super) checks: u64,
     pub(super) denied: u64,
-    /// Requested units, and denied ones.
+    /// Requested units, and those that denied checks did not charge.
     pub(super) cost: u128,
     pub(super) cost_denied: u128,
     /// Checks rejected because the policy's key type does not accept the key.
@@ -51,10 +53,11 @@ pub(super) struct Result {
 }
 
 impl PolicyReplay {
-    pub(super) fn new(policy: Arc<Policy>, top: usize) -> Self {
+    pub(super) fn new(policy: Arc<Policy>, top: usize, over: Over) -> Self {
         let time = Arc::new(AtomicU64::new(0));
         Self {
             policy,
+            over,
             store: MemoryStore::new(Clock::manual(time.clone()), DEFAULT_MAX_KEYS),
             time,
             fingerprinter: Fingerprinter::default(),
@@ -71,27 +74,32 @@ impl PolicyReplay {
             self.counts.refused += 1;
             return;
         };
-        let denied = match self.policy.applied(&key, written) {
-            Applied::Listed(listed) => listed == Listed::Deny,
+        let (denied, charged) = match self.policy.applied(&key, written) {
+            Applied::Listed(listed) => (listed == Listed::Deny, 0),
             Applied::Counted(policy) => {
                 let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
                 let subject = Subject { policy: policy.clone(), key: (&*key).into(), fingerprint };
                 self.time.store(now, Ordering::Relaxed);
-                let taken = self.store.charge(&subject, &[cost], &[]);
+                let done = match self.over {
+                    Over::Deny => self.store.charge(&subject, &[cost], &[]),
+                    Over::Drain => self.store.run(&subject, &Work::Drain(cost), &[]).and_then(Done::taken),
+                };
                 self.make_room(now);
-                let Ok(taken) = taken else {
+                let Ok(taken) = done else {
                     self.counts.undecided += 1;
                     return;
                 };
-                taken.ruling.verdicts.first().is_some_and(|verdict| !verdict.allowed)
+                let verdict = taken.ruling.verdicts.first();
+                verdict.map_or((false, 0), |verdict| (!verdict.allowed, verdict.charged()))
             }
         };
         self.counts.checks += 1;
         self.counts.cost += u128::from(cost);
         if denied {
             self.counts.denied += 1;
-            self.counts.cost_denied += u128::from(cost);
-            self.keys.add(&key, cost);
+            let owed = cost - charged;
+            self.counts.cost_denied += u128::from(owed);
+            self.keys.add(&key, owed);
         }
         self.peaks.add(now, denied);
     }

@@ -11,6 +11,7 @@ use super::run::{Counts, Outcome};
 use super::tally::Minute;
 use crate::cli::shown;
 use crate::config::visible;
+use crate::limit::drain::Over;
 
 /// The report as one JSON document, with a line end.
 pub(super) fn json(outcome: &Outcome) -> String {
@@ -19,6 +20,7 @@ pub(super) fn json(outcome: &Outcome) -> String {
     let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
     let report = json!({
         "logs": outcome.logs.iter().map(log).collect::<Vec<_>>(),
+        "over": outcome.over.name(),
         "lines": lines,
         "requests": requests,
         "unreadable": unreadable,
@@ -70,7 +72,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
         push(&mut text, format_args!("from {} to {}", instant(first), instant(last)));
     }
     push(&mut text, format_args!(""));
-    table(&mut text, &outcome.policies);
+    table(&mut text, &outcome.policies, outcome.over);
     for Minute { start, checks, .. } in outcome.peaks.iter().take(1) {
         push(&mut text, format_args!("\npeak minute of the log: {} with {checks} requests", instant(*start)));
     }
@@ -79,9 +81,10 @@ pub(super) fn text(outcome: &Outcome) -> String {
 }
 
 /// One line for each policy.
-fn table(text: &mut String, results: &[Result]) {
+fn table(text: &mut String, results: &[Result], over: Over) {
     let width = results.iter().map(|result| result.policy.name.len()).max().unwrap_or(0).max("POLICY".len());
-    let head = ["CHECKS", "DENIED", "SHARE", "COST DENIED"];
+    let cost = if over == Over::Drain { "COST OWED" } else { "COST DENIED" };
+    let head = ["CHECKS", "DENIED", "SHARE", cost];
     push(
         text,
         format_args!("{:width$}  {:>12}  {:>12}  {:>8}  {:>11}", "POLICY", head[0], head[1], head[2], head[3]),

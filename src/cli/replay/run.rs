@@ -12,6 +12,7 @@ use super::progress::Progress;
 use super::reader::{Format, LogOptions, Reader};
 use super::tally::{MINUTE, Minute, Peaks};
 use crate::config::{is_standard_input, origin};
+use crate::limit::drain::Over;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
@@ -32,6 +33,8 @@ pub(super) struct Outcome {
     pub(super) span: Option<(Micros, Micros)>,
     pub(super) peaks: Vec<Minute>,
     pub(super) policies: Vec<policy_replay::Result>,
+    /// How the requests were charged.
+    pub(super) over: Over,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,7 +82,7 @@ pub(super) fn replay(
     policies: &[Arc<Policy>],
     logs: &[PathBuf],
     options: &LogOptions,
-    top: usize,
+    (top, over): (usize, Over),
 ) -> Result<Outcome, Failure> {
     let mut replay = Replay {
         options,
@@ -87,7 +90,7 @@ pub(super) fn replay(
         unreadable: Vec::new(),
         span: None,
         peaks: Peaks::new(|minute| minute.checks, top),
-        replays: policies.iter().map(|policy| PolicyReplay::new(policy.clone(), top)).collect(),
+        replays: policies.iter().map(|policy| PolicyReplay::new(policy.clone(), top, over)).collect(),
     };
     let opened: Vec<_> = logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
     let progress = Progress::new(opened.iter().map(|(_, _, bytes)| *bytes).sum());
@@ -99,7 +102,7 @@ pub(super) fn replay(
     progress.end();
     let Replay { counts, unreadable, span, peaks, replays, .. } = replay;
     let policies = replays.into_iter().map(|replay| replay.end(top)).collect();
-    Ok(Outcome { logs: formats, counts, unreadable, span, peaks: peaks.top(), policies })
+    Ok(Outcome { logs: formats, counts, unreadable, span, peaks: peaks.top(), policies, over })
 }
 
 impl Replay<'_> {

@@ -152,8 +152,15 @@ fn without_replica_checks_are_denied_and_charges_stay() {
         (&json!(false), &json!(0), &json!("fallback"), &json!({"mode": "deny", "cause": "no_replica_ack"})),
         "{answer}"
     );
-    let usage = http::get(&node.address, &format!("/v1/usage?policy=kept&key={key}")).json();
-    assert_eq!((&usage["source"], &usage["remaining"]), (&json!("store"), &json!(9)), "{usage}");
+    let left = || http::get(&node.address, &format!("/v1/usage?policy=kept&key={key}")).json()["remaining"].clone();
+    assert_eq!(left(), 9);
+    let drain = json!({"policy": "kept", "key": key, "cost": 20, "over": "drain"});
+    wait_until("a drain is told so in time", || {
+        answer = node.post("/v1/check", &drain).json();
+        answer["fallback"]["cause"] == "no_replica_ack"
+    });
+    assert_eq!((&answer["charged"], &answer["owed"]), (&json!(0), &json!(20)), "{answer}");
+    assert_eq!(left(), 0);
     assert_eq!(node.check("usual", &key, 1)["source"], "store");
 }
 

@@ -256,7 +256,8 @@ impl Asked {
     }
 }
 
-/// A denial charges no quota, neither the one that denies nor those before it.
+/// A denial charges no quota, neither the one that denies nor those before it. A drain charges each
+/// as much as fits.
 #[test]
 fn half_migrated_slot_denial_reports_remaining() {
     let cluster = chaos::arena_without_failovers();
@@ -281,6 +282,12 @@ policies:
     begin(&cluster, slot, from, to);
     assert_eq!(migrate(&cluster, slot, from, to, 3), 3);
     let answers = names.map(ask);
+    let drain = |policy: &str| {
+        let check = json!({"policy": policy, "key": key, "cost": 3, "over": "drain"});
+        let answer = node.post("/v1/check", &check).json();
+        [0, 1].map(|quota| answer["quotas"][quota]["charged"].as_u64())
+    };
+    assert_eq!(names.map(drain), [[Some(3), Some(2)], [Some(3), Some(2)], [Some(3), Some(3)]]);
     while migrate(&cluster, slot, from, to, 100) > 0 {}
     settle(&cluster, slot, [to, from]);
     for answer in answers {

@@ -124,7 +124,9 @@ fn taken(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<(Taken, Opti
     let (ruling, receipt) = match call.work {
         Work::Look(cost) => (look(call.policy, &states, time, *cost), None),
         Work::Reserve { cost, hold } => charge(call.policy, &mut states, time, (*cost, Over::Deny), time + hold),
-        Work::Drain(cost) => (drain(call.policy, &mut states, time, *cost), None),
+        Work::Drain(cost) | Work::Once { cost, over: Over::Drain, .. } => {
+            (drain(call.policy, &mut states, time, *cost), None)
+        }
         _ => (decide(call.policy, &mut states, time, call.costs), None),
     };
     Some((Taken { ruling, at: time, tentative }, receipt))

@@ -11,11 +11,12 @@ use smallvec::{SmallVec, smallvec};
 use super::call::Call;
 use super::keys::recorded;
 use super::reply::{text, unsigned};
-use crate::limit::decision::{QuotaState, QuotaStates, Verdict};
+use crate::limit::decision::{QuotaState, QuotaStates, Verdict, Wait};
+use crate::limit::drain::Parts;
 use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::millis_up;
-use crate::store::work::{Charged, Done, Work, longest_life, record_life};
+use crate::store::work::{Charged, Done, Over, Work, longest_life, record_life};
 
 /// The number of values in a record before its quotas, and for each quota.
 const RECORD: (usize, usize) = (3, 8);
@@ -66,10 +67,14 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
 }
 
 /// Reads a record. `word` reports whether it is new or old.
-pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[Value]) -> Option<Done> {
+pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: (u64, Over), record: &[Value]) -> Option<Done> {
+    let (record, drained) = match record {
+        [record @ .., Value::Array(drained)] => (record, Some(drained)),
+        _ => (record, None),
+    };
     let (head, quotas) = record.split_at_checked(RECORD.0)?;
-    let cost = unsigned(&head[0])?;
-    if cost != asked {
+    let (cost, over) = (unsigned(&head[0])?, if drained.is_some() { Over::Drain } else { Over::Deny });
+    if (cost, over) != asked {
         return Some(Done::Reused);
     }
     let (charged, []) = quotas.as_chunks::<{ RECORD.1 }>() else { return None };
@@ -84,12 +89,29 @@ pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: u64, record: &[Value]) 
     };
     let quotas = charged.iter().map(quota).collect::<Option<Vec<Quota>>>()?;
     let states = charged.iter().map(state).collect::<Option<QuotaStates>>()?;
+    let verdict = match drained {
+        None => Verdict::of_charge(cost, states),
+        Some(drained) => drained_verdict(cost, states, drained)?,
+    };
     let policy =
         if policy.quotas == quotas { policy.clone() } else { Arc::new(Policy { quotas, ..Policy::clone(policy) }) };
     Some(Done::Charged(Box::new(Charged {
         policy,
-        verdict: Verdict::of_charge(cost, states),
+        verdict,
         replayed: word == b"replayed",
         refunded: unsigned(&head[2])? == 1,
     })))
+}
+
+/// Reads the list of a drain's record: for each quota the units that it took, and us until the cost
+/// fits.
+fn drained_verdict(cost: u64, states: QuotaStates, drained: &[Value]) -> Option<Verdict> {
+    let (quotas, []) = drained.as_chunks::<2>() else { return None };
+    let parts = quotas.iter().map(|[part, _]| unsigned(part)).collect::<Option<Parts>>()?;
+    let wait = |[_, wait]: &[Value; 2]| match wait {
+        Value::Int(-1) => Some(Wait::Never),
+        wait => unsigned(wait).map(Wait::For),
+    };
+    let waits = quotas.iter().map(wait).collect::<Option<SmallVec<[Wait; 3]>>>()?;
+    (parts.len() == states.len()).then(|| Verdict::of_drain(cost, states, parts, &waits))
 }

@@ -61,10 +61,10 @@ impl Call<'_> {
             // The call only reads, so nothing was charged.
             return Some(log::page(value).map_or_else(Reply::corrupt_state, |page| Reply::Done(Done::Page(page))));
         }
-        if let (Work::Once { cost, .. }, Value::Array(values)) = (self.work, value)
+        if let (Work::Once { cost, over, .. }, Value::Array(values)) = (self.work, value)
             && let [Value::BulkString(word), rest @ ..] = &values[..]
         {
-            let charged = operations::charged(self.policy, word, *cost, rest).map(Reply::Done);
+            let charged = operations::charged(self.policy, word, (*cost, *over), rest).map(Reply::Done);
             // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
         }

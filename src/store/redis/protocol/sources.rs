@@ -26,6 +26,7 @@ struct Parts {
     noted: &'static str,
     check: &'static str,
     back: &'static str,
+    drain: &'static str,
 }
 
 /// The parts by [`Algorithm`], in its order.
@@ -35,6 +36,7 @@ const PARTS: [Parts; 5] = [
         noted: lua!("window/window_noted.lua"),
         check: lua!("window/window_check.lua"),
         back: lua!("window/window_back.lua"),
+        drain: lua!("window/window_drain.lua"),
     },
     Parts {
         state: lua!(
@@ -46,7 +48,8 @@ const PARTS: [Parts; 5] = [
         ),
         noted: lua!("pair/pair_noted.lua", "fixed/fixed_noted.lua"),
         check: lua!("pair/pair_check.lua"),
-        back: lua!("pair/pair_back.lua", "fixed/fixed_back.lua"),
+        back: lua!("pair/pair_noted.lua", "pair/pair_quotas.lua", "pair/pair_back.lua", "fixed/fixed_back.lua"),
+        drain: lua!("pair/pair_quotas.lua", "fixed/fixed_drain.lua", "pair/pair_drain.lua"),
     },
     Parts {
         state: lua!(
@@ -58,19 +61,22 @@ const PARTS: [Parts; 5] = [
         ),
         noted: lua!("pair/pair_noted.lua", "bucket/bucket_noted.lua"),
         check: lua!("pair/pair_check.lua"),
-        back: lua!("pair/pair_back.lua", "bucket/bucket_back.lua"),
+        back: lua!("pair/pair_noted.lua", "pair/pair_quotas.lua", "pair/pair_back.lua", "bucket/bucket_back.lua"),
+        drain: lua!("pair/pair_quotas.lua", "bucket/bucket_drain.lua", "pair/pair_drain.lua"),
     },
     Parts {
         state: lua!("log/log_head.lua"),
         noted: lua!("log/log_noted.lua"),
-        check: lua!("log/log.lua"),
+        check: lua!("log/log_charge.lua", "log/log.lua"),
         back: lua!("log/log_back.lua"),
+        drain: lua!("log/log_charge.lua", "log/log_drain.lua"),
     },
     Parts {
         state: lua!("counter/counter_head.lua"),
         noted: lua!("counter/counter_noted.lua"),
-        check: lua!("counter/counter.lua"),
+        check: lua!("counter/counter.lua", "counter/counter_charge.lua", "counter/counter_note.lua"),
         back: lua!("counter/counter_back.lua"),
+        drain: lua!("counter/counter_drain.lua", "counter/counter_charge.lua", "counter/counter_after.lua"),
     },
 ];
 
@@ -125,7 +131,7 @@ impl ScriptId {
 
     /// Joins the parts of the script.
     fn parts(self) -> String {
-        let Parts { state, noted, check, back } = PARTS[self.algorithm as usize];
+        let Parts { state, noted, check, back, drain } = PARTS[self.algorithm as usize];
         let check = &*check.replace("-- decide\n", lua!("shared/decide.lua"));
         match self.task {
             Task::Check => [state, &replaced(check, "noted", |_| String::new()), "return reply\n"].concat(),
@@ -133,8 +139,11 @@ impl ScriptId {
                 [lua!("reserve/hold_head.lua"), state, noted, lua!("reserve/hold.lua"), check, "return reply\n"]
                     .concat()
             }
-            // Replaced by the scripts of drains.
-            Task::Drain | Task::DrainOnce => String::new(),
+            Task::Drain => [state, noted, &replaced(drain, "noted", |_| String::new()), "return reply\n"].concat(),
+            Task::DrainOnce => {
+                let head = lua!("shared/record.lua", "once/once_head.lua");
+                [head, state, noted, drain, lua!("drain/drain_once.lua")].concat()
+            }
             Task::Once => {
                 let head = lua!("shared/record.lua", "once/once_head.lua");
                 [head, state, noted, lua!("once/once_note.lua"), check, lua!("once/once.lua")].concat()
@@ -212,6 +221,7 @@ pub fn wanted() -> Vec<&'static str> {
 /// Returns the scripts that a new process is likely to call.
 fn usual() -> impl Iterator<Item = ScriptId> {
     let is_usual = |ScriptId { algorithm, task, quotas }: &ScriptId| match (algorithm, task) {
+        (_, Task::Drain | Task::DrainOnce) => false,
         (Algorithm::SlidingLog, _) => *quotas == 1,
         (Algorithm::SlidingCounter, task) => *quotas == 1 && *task != Task::ReadLog,
         (_, Task::Check) => *quotas <= USUAL_QUOTAS,

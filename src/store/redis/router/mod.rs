@@ -15,7 +15,7 @@ use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::request::{KeyRequest, ReplyTo, given_up};
 use crate::store::redis::router::retry::{RetryBudget, can_do_without_metas};
 use crate::store::redis::topology::{Moving, Topology};
-use crate::store::{Done, Meta, Over, StoreError, Subject, Work};
+use crate::store::{Done, Meta, StoreError, Subject, Work};
 use crate::telemetry::traces::StoreSpan;
 
 mod batch;
@@ -54,9 +54,6 @@ impl RedisStore {
     /// # Errors
     /// As there.
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        if matches!(work, Work::Drain(_) | Work::Once { over: Over::Drain, .. }) {
-            return Err(StoreError::Refused("this store cannot drain yet".into()));
-        }
         let span = StoreSpan::start(if work.takes_back() { "store.give_back" } else { "store.take" });
         let since = self.topology.clock().now();
         let answer = self.route(self.target(subject, work, metas, &span, since), None).await;

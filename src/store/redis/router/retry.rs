@@ -65,5 +65,5 @@ impl<'a> RetryBudget<'a> {
 
 /// Whether the call has only one key without its metas.
 pub fn can_do_without_metas(policy: &Policy, work: &Work, metas: &[Meta]) -> bool {
-    policy.quotas.len() == 1 && matches!(work, Work::Take(_)) && !metas.is_empty()
+    policy.quotas.len() == 1 && matches!(work, Work::Take(_) | Work::Drain(_)) && !metas.is_empty()
 }

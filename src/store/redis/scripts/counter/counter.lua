@@ -30,16 +30,3 @@ while at <= #numbers do
   end
 end
 
--- Another program may have set no TTL, or a shorter one.
-if charged > 0 then
-  add(here, charged)
-  local rest = found[here + 2] and redis.call('PTTL', KEYS[skipped + here]) or -1
-  if rest * 1000 < kept - 1000000 - now % tick then
-    redis.call('PEXPIRE', KEYS[skipped + here], text_of('%.0f', kept / 1000))
-  end
-end
--- noted
-for q = 1, charged > 0 and quotas or 0 do
-  on_charge(q, charged)
-end
--- end noted

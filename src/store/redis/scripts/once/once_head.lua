@@ -18,12 +18,13 @@ local life, about = table.remove(ARGV), {}
 for i = tonumber(table.remove(ARGV)), 1, -1 do
   about[i] = table.remove(ARGV)
 end
-local record = record_of(record_key)
+local record, drained_before = record_of(record_key)
 if record then
   if is_durable then
     -- WAIT covers only writes of this connection. Another one may have written the record.
     redis.call('PEXPIRE', record_key, math.max(1, redis.call('PTTL', record_key)))
   end
+  record[#record + 1] = drained_before
   table.insert(record, 1, 'replayed')
   return record
 end

@@ -9,13 +9,15 @@ if how == 'reset' then
   redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
 elseif cost > 0 then
   for q = 1, quotas do
-    if not made or number[q] then
+    cost = parts[q] or cost
+    if cost > 0 and (not made or number[q]) then
       given = math.max(given, take_back(q))
     end
   end
 end
 if record and record[3] == 0 then
   record[3] = 1
+  record[#record + 1] = drained
   redis.call('SET', record_key, cmsgpack.pack(record), 'KEEPTTL')
 end
 local reply = {now, given}

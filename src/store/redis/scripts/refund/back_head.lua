@@ -22,6 +22,8 @@ end
 local how, reset_key = argument(), table.remove(KEYS)
 local cost, made, life, record, record_key = 0, nil, nil, nil, nil
 local number, owed_then = {}, {}
+-- The list of a drain's record, and the units that each quota took.
+local drained, parts = nil, {}
 
 if how == 'reset' then
   life = argument()
@@ -34,12 +36,13 @@ elseif how == 'charge' then
   cost, made = tonumber(argument()), tonumber(argument())
 else
   record_key = table.remove(KEYS)
-  record = record_of(record_key)
+  record, drained = record_of(record_key)
   for q = tonumber(argument()), 1, -1 do
     local name = argument()
     for r = 4, record and #record or 0, 8 do
       if record[r] == name then
         number[q], owed_then[q] = record[r + 6], record[r + 7]
+        parts[q] = drained and drained[(r - 4) / 4 + 1]
       end
     end
   end

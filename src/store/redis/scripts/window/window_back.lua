@@ -22,6 +22,11 @@ if not columns and how ~= 'reset' then
   return {now, ''}
 end
 for q = 1, columns and quotas or 0 do
+  -- Counts of a former limit may be too large for sums of this width.
+  local other = window.other_width(kinds[q])
+  if columns[other] and not columns[kinds[q]] then
+    kinds[q] = other
+  end
   columns[kinds[q]] = window.own_column(columns, kinds[q], bucket[q])
 end
 

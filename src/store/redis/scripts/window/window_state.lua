@@ -172,10 +172,15 @@ local function windows()
     return buckets
   end
 
+  -- The kind of the same window with sums of the other width.
+  local function other_width(kind)
+    return kind % 2 == 0 and kind + 1 or kind - 1
+  end
+
   -- The column of a kind as seen in a bucket. Without one it takes over the counts of sums with the
   -- other width.
   local function own_column(columns, kind, bucket)
-    local other = kind % 2 == 0 and kind + 1 or kind - 1
+    local other = other_width(kind)
     local former = not columns[kind] and seen_from(columns[other], bucket)
     if former then
       columns[kind], columns[other] = column_of(kind, narrowed(kind, buckets_of(former))), nil
@@ -281,8 +286,8 @@ local function windows()
 
   return {
     bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
-    columns_of = columns_of, counted_at = counted_at, filled = filled, own_column = own_column, terms = terms,
-    write = write,
+    columns_of = columns_of, counted_at = counted_at, filled = filled, other_width = other_width,
+    own_column = own_column, terms = terms, write = write,
   }
 end
 
