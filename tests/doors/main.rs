@@ -11,5 +11,6 @@ mod rls;
 mod proxy;
 
 mod envoy;
+mod envoy_connections;
 mod envoy_proxy;
 mod envoy_reference;
