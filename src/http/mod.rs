@@ -41,6 +41,6 @@ pub use calls::{Surface, description};
 pub use head::bearer;
 pub use node::{Lifecycle, Node, Phase};
 pub use refusals::{Caller, Refusals};
-pub use service::CheckService;
+pub use service::{CheckService, trace_context};
 pub use shed::{Load, MAX_UNREAD_BYTES};
 pub(crate) use spurious_wakes::suppress_spurious_wakes;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{self, GetAll};
-use axum::http::{HeaderName, HeaderValue, Request, StatusCode, Version};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
@@ -25,7 +25,7 @@ use super::request::body::DrainOnDrop;
 use super::shed::Admitted;
 use super::{calls, check};
 use crate::access::Reach;
-use crate::telemetry::traces::{self, Tracing};
+use crate::telemetry::traces::{self, AnswerStatus, Called, Tracing};
 
 /// The calls of one listener.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl CheckService {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(traced) = traced {
-            traced.end(response.status().as_u16());
+            traced.end(AnswerStatus::Http(response.status().as_u16()));
         }
         response
     }
@@ -131,18 +131,26 @@ fn begin_trace(
     id: &HeaderValue,
 ) -> Option<traces::Request> {
     let name = call.span.filter(|_| call.method == *request.method())?;
-    let traceparent = only(request.headers().get_all(TRACEPARENT));
-    let tracestate = traceparent.and_then(|_| joined(request.headers().get_all(TRACESTATE)));
+    let (traceparent, tracestate) = trace_context(request.headers());
     tracing.begin(&traces::Incoming {
-        method: call.method.as_str(),
-        route: call.path,
+        call: Called::Http {
+            method: call.method.as_str(),
+            route: call.path,
+            scheme: if caller.encrypted { "https" } else { "http" },
+        },
         name,
         traceparent,
         tracestate: tracestate.as_deref(),
-        scheme: if caller.encrypted { "https" } else { "http" },
         client: caller.address,
         request_id: id.to_str().unwrap_or_default(),
     })
+}
+
+/// The parent and the state of a trace, by W3C trace context.
+pub fn trace_context(headers: &HeaderMap) -> (Option<&str>, Option<String>) {
+    let traceparent = only(headers.get_all(TRACEPARENT));
+    let tracestate = traceparent.and_then(|_| joined(headers.get_all(TRACESTATE)));
+    (traceparent, tracestate)
 }
 
 /// The only line of a field. Repeated lines are ambiguous, so none counts (W3C trace context, 3.2).

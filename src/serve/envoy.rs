@@ -1,6 +1,7 @@
 //! The listener of Envoy's rate limit service: one call of gRPC, and its health.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
@@ -14,13 +15,16 @@ use crate::gateway::envoy::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, ServingStatus,
 };
 use crate::gateway::envoy::{RateLimitError, should_rate_limit};
-use crate::http::{Caller, Node, Phase, bearer};
+use crate::http::{Caller, Node, Phase, bearer, trace_context};
+use crate::telemetry::traces::{self, AnswerStatus, Called, Tracing};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
 /// The services whose health the node reports. Envoy's own server calls itself `ratelimit`.
-const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+const SERVICES: [&str; 3] = ["", SERVICE, "ratelimit"];
 
 /// The calls of the listener.
 #[derive(Debug, Clone)]
@@ -60,10 +64,33 @@ impl RateLimitService {
             return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
         }
         match head.uri.path() {
-            SHOULD_RATE_LIMIT => rpc::answer(self.should_rate_limit(&head.headers, body, has_room).await),
+            SHOULD_RATE_LIMIT => rpc::answer(self.traced(&head.headers, body, has_room).await),
             HEALTH_CHECK => rpc::answer(self.health(&head.headers, body).await),
             _ => failed(RpcCode::Unimplemented, "unknown method"),
         }
+    }
+
+    /// Decides a request in a span of its own, if it is recorded.
+    async fn traced(&self, headers: &HeaderMap, body: Incoming, has_room: bool) -> Result<RateLimitResponse, RpcError> {
+        let deciding = self.should_rate_limit(headers, body, has_room);
+        let Some(span) = self.node.tracing.as_ref().and_then(|tracing| self.begin(tracing, headers)) else {
+            return deciding.await;
+        };
+        let answer = Box::pin(span.within(deciding)).await;
+        span.end(AnswerStatus::Grpc(answer.as_ref().map_or_else(|error| error.code, |_| RpcCode::Ok) as u16));
+        answer
+    }
+
+    fn begin(&self, tracing: &Arc<Tracing>, headers: &HeaderMap) -> Option<traces::Request> {
+        let (traceparent, tracestate) = trace_context(headers);
+        tracing.begin(&traces::Incoming {
+            call: Called::Grpc { service: SERVICE, method: "ShouldRateLimit" },
+            name: "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            traceparent,
+            tracestate: tracestate.as_deref(),
+            client: self.caller.address,
+            request_id: headers.get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default(),
+        })
     }
 
     async fn should_rate_limit(

@@ -6,6 +6,7 @@ use tollgate::gateway::envoy::messages::{
 use tonic::Code as Grpc;
 
 use crate::rls::{Client, EnvoyNode, Settings, codes, descriptor, header, request, with_hits, with_limit};
+use crate::support::collector::{Collector, PARENT, attributes, hex, trace_id};
 use crate::support::{http, wait_until};
 
 const LIMITS: &str = "domain: d
@@ -329,4 +330,23 @@ async fn independent_counting_charges_each_descriptor_for_itself() {
     assert_eq!((remaining(&client, user("alice")).await, remaining(&client, path("/a")).await), (0, 1));
     let twice = ask(&client, &[path("/a"), path("/a")]).await;
     assert_eq!(codes(&twice), (Code::OverLimit, vec![Code::Ok, Code::OverLimit]));
+}
+
+#[test]
+fn call_is_a_span_of_grpc_under_its_parent() {
+    const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let collector = Collector::start();
+    let node = EnvoyNode::start_by(collector.tollgate(&[]), &limits());
+    let trace = trace_id();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut request = tonic::Request::new(request(&[user("alice")]));
+        request.metadata_mut().insert("traceparent", format!("00-{trace}-{PARENT}-01").parse().unwrap());
+        node.client().await.ask_with(request).await.unwrap();
+    });
+    let spans = collector.wait("the span is there", |spans| spans.named(&trace, NAME).len() == 1);
+    let span = spans.one(&trace, NAME);
+    assert_eq!(hex(&span.parent_span_id), PARENT);
+    let rpc = ["rpc.system", "rpc.service", "rpc.method", "rpc.grpc.status_code", "http.request.method"];
+    let service = "envoy.service.ratelimit.v3.RateLimitService";
+    assert_eq!(attributes(span, rpc), ["grpc", service, "ShouldRateLimit", "0", ""]);
 }

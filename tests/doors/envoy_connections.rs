@@ -38,7 +38,10 @@ impl Connection {
     }
 
     async fn open(address: &str) -> Self {
-        Self::over(TcpStream::connect(address).await.unwrap()).await
+        let stream = TcpStream::connect(address).await.unwrap();
+        // Without it each call waits for a delayed acknowledgement.
+        stream.set_nodelay(true).unwrap();
+        Self::over(stream).await
     }
 
     /// # Errors
@@ -80,7 +83,8 @@ async fn client_certificate_stands_for_a_token() {
     let file = |name: &str| authority.text(name);
     let tls = |more: &str| format!("  tls: {{cert_file: {}, key_file: {}{more}}}", file("node.pem"), file("node.key"));
     let more = format!("auth: {{check_token_files: [{}]}}", file("check.tokens"));
-    let start = |envoy: &str| EnvoyNode::start(&Settings { more: &more, envoy, descriptors: LIMITS, ..Settings::default() });
+    let start =
+        |envoy: &str| EnvoyNode::start(&Settings { more: &more, envoy, descriptors: LIMITS, ..Settings::default() });
 
     let node = start(&tls(&format!(", ca_file: {}", file("ca.pem"))));
     let mut envoy = Connection::encrypted(&node.address, authority.client(Some("envoy"))).await.unwrap();
@@ -98,7 +102,8 @@ async fn client_certificate_stands_for_a_token() {
 
 #[tokio::test]
 async fn connections_end_at_their_age() {
-    let node = EnvoyNode::start(&Settings { envoy: "  connection_age: 1s", descriptors: LIMITS, ..Settings::default() });
+    let node =
+        EnvoyNode::start(&Settings { envoy: "  connection_age: 1s", descriptors: LIMITS, ..Settings::default() });
     let mut connection = Connection::open(&node.address).await;
     assert_eq!(connection.call(PATH, valid()).await.unwrap(), (200, Some(0)));
     // 0.75 to 1.25 s; an idle connection stays two minutes.

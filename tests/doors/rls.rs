@@ -1,7 +1,7 @@
 //! A node with Envoy's rate limit service, and a client of it.
 
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
 
 use tempfile::TempDir;
 use tollgate::gateway::envoy::messages::{
@@ -14,7 +14,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
-use crate::support::Node;
+use crate::support::{Node, TOLLGATE};
 
 /// A node with descriptor files.
 pub(crate) struct EnvoyNode {
@@ -28,6 +28,11 @@ impl EnvoyNode {
     /// A node with `policies`, `more` members of the configuration and of its section `envoy`, and
     /// a file of descriptors.
     pub(crate) fn start(settings: &Settings<'_>) -> Self {
+        Self::start_by(Command::new(TOLLGATE), settings)
+    }
+
+    /// The same by a command that runs the program, with its own environment.
+    pub(crate) fn start_by(program: Command, settings: &Settings<'_>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let Settings { policies, more, envoy, descriptors } = settings;
         std::fs::write(folder.path().join("limits.yaml"), descriptors).unwrap();
@@ -36,7 +41,7 @@ impl EnvoyNode {
         );
         let file = folder.path().join("tollgate.yaml");
         std::fs::write(&file, config).unwrap();
-        let node = Node::with_config(&file);
+        let node = Node::start_by(program, &["--config", file.to_str().unwrap()]);
         let address = address(&node);
         Self { node, address, folder }
     }
@@ -75,11 +80,6 @@ impl Client {
         Self(channel.connect().await.expect("the service accepts connections"))
     }
 
-    /// Over TLS, or with other settings.
-    pub(crate) fn over(channel: Channel) -> Self {
-        Self(channel)
-    }
-
     pub(crate) async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.ask_with(tonic::Request::new(request)).await
     }
@@ -89,17 +89,6 @@ impl Client {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<RateLimitResponse, Status> {
         self.call("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", request).await
-    }
-
-    /// The same with a `grpc-timeout`.
-    pub(crate) async fn ask_within(
-        &self,
-        request: RateLimitRequest,
-        timeout: Duration,
-    ) -> Result<RateLimitResponse, Status> {
-        let mut request = tonic::Request::new(request);
-        request.set_timeout(timeout);
-        self.ask_with(request).await
     }
 
     pub(crate) async fn health(&self, service: &str) -> Result<HealthCheckResponse, Status> {

@@ -12,23 +12,53 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Instrument;
 
 use super::Tracing;
-use super::root::{Root, TailSample, WallTime, end, status_attributes};
+use super::root::{AnswerStatus, Root, TailSample, WallTime, end};
 use super::sampling::{AlwaysRecord, fraction};
 
 /// A request as it arrives.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    pub method: &'static str,
-    /// The path in the interface's description.
-    pub route: &'static str,
-    /// Method and route.
+    pub call: Called,
+    /// Method and route, or service and method.
     pub name: &'static str,
     pub traceparent: Option<&'a str>,
     pub tracestate: Option<&'a str>,
-    /// `http` or `https`.
-    pub scheme: &'static str,
     pub client: Option<IpAddr>,
     pub request_id: &'a str,
+}
+
+/// The call of a request.
+#[derive(Debug, Clone, Copy)]
+pub enum Called {
+    Http {
+        method: &'static str,
+        /// The path in the interface's description.
+        route: &'static str,
+        /// `http` or `https`.
+        scheme: &'static str,
+    },
+    Grpc {
+        service: &'static str,
+        method: &'static str,
+    },
+}
+
+impl Called {
+    fn attributes(self) -> Vec<KeyValue> {
+        match self {
+            Self::Http { method, route, scheme } => vec![
+                KeyValue::new("http.request.method", method),
+                KeyValue::new("http.route", route),
+                KeyValue::new("url.path", route),
+                KeyValue::new("url.scheme", scheme),
+            ],
+            Self::Grpc { service, method } => vec![
+                KeyValue::new("rpc.system", "grpc"),
+                KeyValue::new("rpc.service", service),
+                KeyValue::new("rpc.method", method),
+            ],
+        }
+    }
 }
 
 /// A request that is recorded, or may yet be.
@@ -98,12 +128,7 @@ impl Incoming<'_> {
     }
 
     fn attributes(&self) -> Vec<KeyValue> {
-        let mut attributes = vec![
-            KeyValue::new("http.request.method", self.method),
-            KeyValue::new("http.route", self.route),
-            KeyValue::new("url.path", self.route),
-            KeyValue::new("url.scheme", self.scheme),
-        ];
+        let mut attributes = self.call.attributes();
         attributes.extend(self.client.map(|client| KeyValue::new("client.address", client.to_string())));
         attributes
     }
@@ -120,11 +145,11 @@ impl Request {
         answering.with_context(self.context.clone()).instrument(self.log.clone()).await
     }
 
-    /// Ends with the HTTP status of the answer.
-    pub fn end(self, status: u16) {
+    /// Ends with the status of the answer.
+    pub fn end(self, status: AnswerStatus) {
         let Some(root) = self.context.get::<Arc<Root>>() else { return };
         match &root.tail {
-            None => self.context.span().set_attributes(status_attributes(status)),
+            None => self.context.span().set_attributes(status.attributes()),
             Some(tail) => root.tracing.keep(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), status),
         }
         end(&self.context, status);
