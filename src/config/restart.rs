@@ -57,8 +57,14 @@ impl Running {
     #[must_use]
     pub fn reloaded(&self, config: Config, restart_needed: &[&str]) -> Self {
         let waits = |setting| restart_needed.contains(&setting);
+        let mut policies = config.policies;
+        if self.envoy.is_some() && config.envoy.is_none() {
+            // The service goes on until the restart, and needs the policies of its limits.
+            let of_envoy = self.policies.by_name.iter().filter(|(_, policy)| policy.is_of_envoy());
+            policies.by_name.extend(of_envoy.map(|(name, policy)| (name.clone(), policy.clone())));
+        }
         Self {
-            policies: Arc::new(config.policies),
+            policies: Arc::new(policies),
             access: if waits(root::AUTH.name) { self.access.clone() } else { config.access },
             tls: match config.tls {
                 Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),
@@ -165,7 +171,11 @@ impl Config {
     /// listens on loopback needs no tokens.
     fn locks_out(&self, running: &Self) -> bool {
         let access = &self.access;
-        is_beyond_loopback(running.listen) && access.check.is_empty() && !access.allow_anonymous
+        let needs_token = |envoy: &EnvoyConfig| {
+            is_beyond_loopback(envoy.listen) && !envoy.tls.as_ref().is_some_and(ServerTls::asks_clients)
+        };
+        let needs_tokens = is_beyond_loopback(running.listen) || running.envoy.as_ref().is_some_and(needs_token);
+        needs_tokens && access.check.is_empty() && !access.allow_anonymous
             || running.admin_listen.is_some_and(is_beyond_loopback) && access.admin.is_empty()
     }
 }

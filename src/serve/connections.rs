@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use super::ACCEPT_QUEUE;
 use super::backlog::Backlog;
 use super::metered_body::{is_long, metered};
-use super::service::Service;
+use super::service::{Service, has_passed};
 use super::timeout_io::TimeoutIo;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
@@ -237,7 +237,7 @@ impl Connection {
         let backlog = Arc::new(Backlog::new(load));
         let io = TokioIo::new(TimeoutIo::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
         let shared = backlog.clone();
-        let age = service.connection_age().map(jittered);
+        let age = service.connection_age();
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());
             let open = (version == Version::HTTP_2).then(|| backlog.begin_request());
@@ -278,21 +278,6 @@ impl Connection {
             // The client may keep its streams open, or never acknowledge the shutdown.
             () = sleep(limits.request_timeout) => log_end(Err("a client does not end its connection".into())),
         }
-    }
-}
-
-/// The time, give or take a quarter, so that connections of one moment do not end in one moment.
-fn jittered(time: Duration) -> Duration {
-    let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
-    let parts = u32::try_from(random % 513).unwrap_or(256);
-    time * 3 / 4 + time * parts / 1024
-}
-
-/// Waits until the time has passed; without one it waits without end.
-async fn has_passed(time: Option<Duration>) {
-    match time {
-        Some(time) => sleep(time).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,11 +1,13 @@
 //! What a listener serves.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request;
 use axum::response::Response;
 use hyper::body::Incoming;
+use tokio::time::sleep;
 
 use super::envoy::RateLimitService;
 use crate::config::ServerTls;
@@ -44,11 +46,26 @@ impl Service {
         }
     }
 
-    /// How long a connection stays, before its jitter. gRPC clients keep theirs for ever.
+    /// How long a connection stays. gRPC clients keep theirs for ever.
     pub(super) fn connection_age(&self) -> Option<Duration> {
         match self {
             Self::Http(_) => None,
-            Self::Envoy(_, age) => Some(*age),
+            Self::Envoy(_, age) => Some(jittered(*age)),
         }
+    }
+}
+
+/// The time, give or take a quarter, so that connections of one moment do not end in one moment.
+fn jittered(time: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0);
+    let parts = u32::try_from(random % 513).unwrap_or(256);
+    time * 3 / 4 + time * parts / 1024
+}
+
+/// Waits until the time has passed; without one it waits without end.
+pub(super) async fn has_passed(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => std::future::pending().await,
     }
 }

@@ -273,6 +273,18 @@ async fn reload_applies_changed_descriptors() {
 }
 
 #[tokio::test]
+async fn removed_section_waits_for_a_restart() {
+    let node = EnvoyNode::start(&limits());
+    let client = node.client().await;
+    node.write("tollgate.yaml", "policies: {unused: {quotas: [1 per 1s]}}\n");
+    let reloaded = http::post(&node.node.address, "/v1/reload", "").json();
+    assert_eq!(reloaded["restart_needed"], serde_json::json!(["envoy"]));
+    assert_eq!(ask(&client, &[user("alice")]).await.statuses[0].limit_remaining, 2);
+    let known = http::post(&node.node.address, "/v1/check", r#"{"policy": "gone", "key": "k"}"#).json();
+    assert_eq!(known["known"], serde_json::json!(["unused"]));
+}
+
+#[tokio::test]
 async fn tokens_for_checks_open_the_service() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("check.tokens");

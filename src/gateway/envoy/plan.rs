@@ -65,12 +65,25 @@ impl Plan {
         for (place, descriptor) in request.descriptors.iter().enumerate() {
             found.push(planner.planned(descriptor).map_err(|fault| format!("descriptor {place}: {fault}"))?);
         }
-        let plan = Self(without_replaced(found));
+        let mut plan = Self(without_replaced(found));
+        plan.share_time();
         match plan.counted().count() {
             counted if counted > MAX_COUNTED => {
                 Err(format!("{counted} descriptors have a limit: a request may have at most {MAX_COUNTED}"))
             }
             _ => Ok(plan),
+        }
+    }
+
+    /// Looks come before the charges, so both together have the time of one.
+    fn share_time(&mut self) {
+        let looks = self.counted().any(|counted| counted.action == Action::Look);
+        if looks && self.counted().any(|counted| counted.action != Action::Look) {
+            for planned in &mut self.0 {
+                if let Planned::Counted(Counted { check, .. }) = planned {
+                    check.within = check.within.map(|within| within / 2);
+                }
+            }
         }
     }
 
