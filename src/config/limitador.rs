@@ -67,14 +67,18 @@ fn limit(node: &Node, faults: &mut Faults) -> Option<Limit> {
     let limit = limit.and_then(|node| node.integer(1..=MAX_UNITS, faults));
     let seconds = section.required("seconds", "a limit needs `seconds`", faults);
     let seconds = seconds.and_then(|node| node.integer(1..=MAX_SECONDS, faults));
+    let before = faults.count();
     let mut path = expressions(section.member("conditions"), condition, faults);
     path.extend(expressions(section.member("variables"), variable, faults));
-    if path.is_empty() {
+    if path.is_empty() && faults.count() == before {
         section.note_missing("a limit needs a condition or a variable, since a descriptor has an entry", faults);
     }
     let first = path.first().map(|(descriptor, _)| *descriptor);
     if path.iter().any(|(descriptor, _)| Some(*descriptor) != first) {
         faults.note(node.place, "a limit of several descriptors has no counterpart: write a limit for each descriptor");
+    }
+    if faults.count() > before {
+        return None;
     }
     let path = path.into_iter().map(|(_, entry)| entry).collect();
     Some(Limit { place: node.place, namespace: namespace?, path, quota: Quota { limit: limit?, seconds: seconds? } })
