@@ -7,6 +7,9 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 
+/// Timers count in whole milliseconds and fire up to this much late on an idle machine.
+const TIMER_STEP: Duration = Duration::from_millis(2);
+
 /// Waits for `answer` for at most `limit`. Returns `None` at once for a `limit` of zero: the
 /// request might otherwise run although its answer is lost.
 ///
@@ -24,6 +27,9 @@ pub async fn within<T>(clock: &Clock, limit: Duration, answer: impl Future<Outpu
         return Some(answer);
     }
     let late = Duration::from_micros(clock.now().saturating_sub(asked)).saturating_sub(limit);
+    if late <= TIMER_STEP {
+        return None;
+    }
     let most = if late < limit / 2 { limit / 4 } else { limit / 16 };
     // The box keeps this rare and large future out of the caller's future.
     Box::pin(timeout(late.min(most), answer)).await.ok()

@@ -113,6 +113,8 @@ pub mod reload;
 
 pub mod node;
 
+pub mod fields;
+
 pub mod gateway;
 
 pub mod http;

@@ -34,6 +34,12 @@ mod backlog;
 
 mod connections;
 
+mod service;
+
+mod envoy;
+
+mod rpc;
+
 mod framing;
 
 mod greeting;
@@ -42,7 +48,9 @@ mod metered_body;
 
 mod timeout_io;
 
-use connections::{Connections, OpenConnections, Service};
+use connections::{Connections, OpenConnections};
+use envoy::RateLimitService;
+use service::{HttpService, Service};
 
 /// The interval at which expired state is freed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -60,6 +68,8 @@ struct Listeners {
     admin: Option<TcpListener>,
     /// Serves Redis clients.
     resp: Option<TcpListener>,
+    /// Serves Envoy.
+    envoy: Option<TcpListener>,
 }
 
 /// The reason why a node does not start.
@@ -82,6 +92,8 @@ pub struct Server {
     listeners: Listeners,
     shutdown: Shutdown,
     limits: Limits,
+    /// How long connections of Envoy stay.
+    connection_age: Duration,
     workers: Workers,
 }
 
@@ -97,6 +109,8 @@ impl Server {
         let admin = config.admin_listen.map(bind).transpose()?;
         let resp = config.resp.map(|resp| bind(resp.listen)).transpose()?;
         let checks = bind(config.listen)?;
+        let envoy = config.envoy.as_ref().map(|envoy| bind(envoy.listen)).transpose()?;
+        let connection_age = config.envoy.as_ref().map(|envoy| envoy.connection_age).unwrap_or_default();
         let clock = Clock::system();
         let counting = clock.following();
         let workers = Workers::start().map_err(ServeError::Threads)?;
@@ -117,9 +131,13 @@ impl Server {
             reloader,
             tracing,
         };
-        let (admin, resp) = (admin.map(listen).transpose()?, resp.map(listen).transpose()?);
-        let listeners = Listeners { checks: listen(checks)?, admin, resp };
-        Ok(Self { node, listeners, shutdown, limits, workers })
+        let listeners = Listeners {
+            checks: listen(checks)?,
+            admin: admin.map(listen).transpose()?,
+            resp: resp.map(listen).transpose()?,
+            envoy: envoy.map(listen).transpose()?,
+        };
+        Ok(Self { node, listeners, shutdown, limits, connection_age, workers })
     }
 
     /// Lowers the number of connections of each listener to `connections`, if the configuration
@@ -150,28 +168,35 @@ impl Server {
 
     /// Serves until `stop` is ready, then shuts down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners: Listeners { checks, admin, resp }, shutdown, limits, workers } = self;
+        let Self { node, listeners, shutdown, limits, connection_age, workers } = self;
+        let Listeners { checks, admin, resp, envoy } = listeners;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
-        let connections = |listener, surface| {
-            let service = Service::Http(CheckService::new(node.clone(), surface, reach(&listener)));
-            Connections::new(listener, service, &node, workers.clone(), limits)
+        let connections = |listener, service| Connections::new(listener, service, &node, workers.clone(), limits);
+        let http = |listener, surface| {
+            let service = CheckService::new(node.clone(), surface, reach(&listener));
+            connections(listener, Service::Http(HttpService::Api(service)))
         };
-        let checks = connections(checks, surface);
-        let admin = admin.map(|listener| connections(listener, Surface::Admin));
+        let checks = http(checks, surface);
+        let admin = admin.map(|listener| http(listener, Surface::Admin));
         let resp = resp.map(|listener| {
-            let service = Service::Resp(resp::Service::new(&node, reach(&listener)));
-            Connections::new(listener, service, &node, workers.clone(), limits)
+            let service = resp::Service::new(&node, reach(&listener));
+            connections(listener, Service::Resp(service))
+        });
+        let envoy = envoy.map(|listener| {
+            let service = RateLimitService::new(node.clone(), reach(&listener));
+            connections(listener, Service::Http(HttpService::Envoy(service, connection_age)))
         });
         tokio::select! {
             () = checks.accept() => {}
             () = accept_if_any(admin.as_ref()) => {}
             () = accept_if_any(resp.as_ref()) => {}
+            () = accept_if_any(envoy.as_ref()) => {}
             () = sweep(&node.engine) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node.lifecycle, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        let open: Vec<_> = [Some(checks), admin, resp].into_iter().flatten().map(Connections::close).collect();
+        let open: Vec<_> = [Some(checks), admin, resp, envoy].into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(timeouts::CLOSE_GRACE).await;
         let finished = async {
             join_all(open.into_iter().map(OpenConnections::end)).await;

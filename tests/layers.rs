@@ -67,8 +67,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
     // The state that all doors share: the load, the refusals, the phase.
     ("node", &["access", "clock::Clock", "engine", "reload", "telemetry", "workers::cores"]),
+    // Renders the rate limit fields, for all doors.
+    ("fields", &["limit", "engine::Decision"]),
     // Maps the requests of other protocols to checks.
-    ("gateway", &["access", "limit", "config", "telemetry::traces", "engine", "reload", "node"]),
+    ("gateway", &["access", "limit", "config", "telemetry::traces", "engine", "fields", "reload", "node"]),
     // Parses, calls the engine and renders. The other types are results of the engine and of a
     // reload.
     (
@@ -88,8 +90,11 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Fault",
             "config::Place",
             "reload",
+            "fields",
         ],
     ),
+    // Maps requests of other protocols to checks, and renders the decisions.
+    ("gateway", &["limit", "config::envoy", "engine", "fields"]),
     // The composition root knows everything but the command line.
     (
         "serve",
@@ -153,6 +158,8 @@ const CRATES: &[(&str, &[&str])] = &[
     // The configuration loads certificates; listeners and clients use them.
     ("rustls", &["config", "store", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),
+    // Envoy's messages, and their framing.
+    ("prost", &["gateway", "serve"]),
     ("clap", &["cli", "main"]),
     // One module knows how metrics and traces leave the process.
     ("prometheus_client", &["telemetry"]),

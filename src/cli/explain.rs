@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{load, print, shown};
+use super::{explain_descriptor, load, print, shown};
 use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::check_length;
@@ -24,13 +24,19 @@ pub(super) struct Args {
     /// The configuration with the policy; `-` is standard input.
     file: PathBuf,
     /// The policy's name.
-    #[arg(required_unless_present = "gate")]
+    #[arg(required_unless_present_any = ["gate", "domain"])]
     policy: Option<String>,
     /// The key, as a check would name it.
-    #[arg(required_unless_present = "gate")]
+    #[arg(required_unless_present_any = ["gate", "domain"])]
     key: Option<String>,
     #[command(flatten)]
     question: gate::Question,
+    /// A domain of Envoy, instead of a policy and a key.
+    #[arg(long, conflicts_with_all = ["policy", "gate"], requires = "descriptor")]
+    domain: Option<String>,
+    /// An entry of the descriptor, as KEY=VALUE; once for each entry, in order.
+    #[arg(long, requires = "domain")]
+    descriptor: Vec<String>,
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
@@ -38,14 +44,21 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let config = load::config(&args.file).map_err(|faults| faults.to_string())?;
-    let (told, text) = match (&args.question.gate, &args.policy, &args.key) {
-        (Some(name), ..) => {
+    let (told, text) = match (&args.question.gate, &args.domain) {
+        (Some(name), _) => {
             let told = gate::explain(&config, name, &args.question)?;
             let text = gate::text(&told);
             (told, text)
         }
-        (None, policy, key) => {
-            let told = explain(&config, policy.as_deref().unwrap_or_default(), key.as_deref().unwrap_or_default())?;
+        (None, domain) => {
+            let told = match domain {
+                Some(domain) => explain_descriptor::explain(&config, domain, &args.descriptor)?,
+                None => explain_key(
+                    &config,
+                    args.policy.as_deref().unwrap_or_default(),
+                    args.key.as_deref().unwrap_or_default(),
+                )?,
+            };
             let text = lines(&text(&told));
             (told, text)
         }
@@ -54,10 +67,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain(config: &Config, policy: &str, written: &str) -> Result<Value, String> {
+/// The effect of a policy on a key.
+pub(super) fn explain_key(config: &Config, policy: &str, written: &str) -> Result<Value, String> {
     let by_name = &config.policies.by_name;
     let policy = by_name.get(policy).ok_or_else(|| {
-        let known: Vec<_> = by_name.keys().map(String::as_str).collect();
+        let known = by_name.values().filter(|policy| !policy.is_of_envoy()).map(|policy| policy.name.as_str());
+        let known: Vec<_> = known.collect();
         format!("{} has no policy {policy:?}: there are {}", config.policies.origin, known.join(", "))
     })?;
     check_length(written).map_err(|wrong| format!("the key {wrong}"))?;
@@ -116,7 +131,14 @@ fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
 
 fn text(told: &Value) -> Vec<(&'static str, String)> {
     let (file, key, normalised) = (word(&told["file"]), word(&told["key"]), word(&told["normalised"]));
-    let mut lines = vec![("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"])))];
+    let mut lines = Vec::new();
+    if let Some(rule) = told["rule"].as_str() {
+        lines.push(("rule", rule.to_owned()));
+        if told["policy"].is_null() {
+            return lines;
+        }
+    }
+    lines.push(("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"]))));
     lines.push(("key", if key == normalised { key } else { format!("{normalised}, written as {key}") }));
     let entry = &told["match"];
     lines.push((

@@ -16,6 +16,10 @@ mod validate;
 
 mod explain;
 
+mod explain_descriptor;
+
+mod import;
+
 mod policies;
 
 mod health;
@@ -57,9 +61,11 @@ enum Command {
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
     /// Say what a file's policy does with a key: list or override, quotas, Redis keys. With `--gate`:
-    /// what a gate does with a request. Exit code: 0 explained, 1 the file, the policy or the key is
-    /// wrong.
+    /// what a gate does with a request. With `--domain`: which rule decides a descriptor of Envoy.
+    /// Exit code: 0 explained, 1 the file, the policy or the key is wrong.
     Explain(explain::Args),
+    /// Convert the limits of another program.
+    Import(import::Args),
     /// Show the policies of a running node. Exit code: 0 shown, 1 not.
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
@@ -124,6 +130,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Check(args) => (check::run(&args), 2),
         Command::Validate(args) => (validate::run(&args), 1),
         Command::Explain(args) => (explain::run(&args), 1),
+        Command::Import(args) => (import::run(&args), 1),
         Command::Policies(args) => (policies::run(&args), 1),
         Command::Health(args) => (health::run(&args), 1),
         Command::Token(args) => (token::run(&args), 1),

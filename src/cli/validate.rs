@@ -25,15 +25,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
     config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
     config.gates.warnings().for_each(|warning| say(&format!("warning: {warning}")));
-    let policies = match config.policies.by_name.len() {
-        1 => "1 policy".to_owned(),
-        number => format!("{number} policies"),
-    };
-    let gates = match config.gates.0.len() {
-        0 => String::new(),
-        1 => ", 1 gate".to_owned(),
-        number => format!(", {number} gates"),
-    };
-    print(&format!("{}: valid, {policies}{gates}\n", config.policies.origin))?;
+    let counted = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
+    let written = config.policies.by_name.values().filter(|policy| !policy.is_of_envoy()).count();
+    let mut told = counted(written, "policy", "policies");
+    if !config.gates.0.is_empty() {
+        told += &format!(", {}", counted(config.gates.0.len(), "gate", "gates"));
+    }
+    if let Some((domains, limits)) = config.envoy_counts() {
+        told += &format!(
+            ", {} of Envoy with {}",
+            counted(domains, "domain", "domains"),
+            counted(limits, "limit", "limits")
+        );
+    }
+    print(&format!("{}: valid, {told}\n", config.policies.origin))?;
     Ok(ExitCode::SUCCESS)
 }

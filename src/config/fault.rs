@@ -1,6 +1,7 @@
 //! Faults of a configuration: the error, its place and the correction.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::watched::Watched;
 
@@ -30,13 +31,18 @@ impl Place {
 /// One fault: a sentence, and where it applies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
+    /// The file, if it is not the configuration itself but one that it names.
+    pub file: Option<Arc<str>>,
     pub place: Place,
     pub message: String,
 }
 
 impl fmt::Display for Fault {
-    /// `line:column: message`, or the flag instead of a line.
+    /// `line:column: message`, or the flag instead of a line. A file of its own precedes the line.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(out, "{file}:")?;
+        }
         match self.place {
             Place::At { line, column } => write!(out, "{line}:{column}: {}", self.message),
             Place::Flag(name) => write!(out, "{name}: {}", self.message),
@@ -68,7 +74,14 @@ impl Faults {
     }
 
     pub(super) fn note(&mut self, place: Place, message: impl Into<String>) {
-        self.found.push(Fault { place, message: message.into() });
+        self.found.push(Fault { file: None, place, message: message.into() });
+    }
+
+    /// Adds the faults of a file that the configuration names.
+    pub(super) fn absorb(&mut self, of_file: Self) {
+        let file: Arc<str> = of_file.origin.into();
+        self.found
+            .extend(of_file.found.into_iter().map(|fault| Fault { file: Some(file.clone()), ..fault }));
     }
 
     pub(super) fn count(&self) -> usize {
@@ -112,6 +125,7 @@ impl fmt::Display for Faults {
             let line_end = if index == 0 { "" } else { "\n" };
             match fault.place {
                 Place::Flag(_) => write!(out, "{line_end}{fault}")?,
+                _ if fault.file.is_some() => write!(out, "{line_end}{fault}")?,
                 Place::Source => write!(out, "{line_end}{}: {fault}", self.origin)?,
                 Place::At { .. } | Place::Asked { .. } => write!(out, "{line_end}{}:{fault}", self.origin)?,
             }

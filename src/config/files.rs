@@ -94,14 +94,30 @@ impl Files {
     /// Like [`Self::bytes`], but the caller notes a read error.
     pub(super) fn read(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Result<Vec<u8>, String>> {
         let path = self.path(node, what, faults)?;
+        Some(self.read_path(&path))
+    }
+
+    /// The contents of the file at `path`.
+    pub(super) fn read_path(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         // Opening a pipe would block until another process writes to it.
-        let (watched, read) = match is_other(&path) {
-            true => (Watched::look(&path), Err("it is no file".to_owned())),
-            false => watched(&path, MAX_BYTES),
+        let (watched, read) = match is_other(path) {
+            true => (Watched::look(path), Err("it is no file".to_owned())),
+            false => watched(path, MAX_BYTES),
         };
         self.read.push(watched);
-        self.open.extend(permissions(&path, WRITABLE));
-        Some(read)
+        self.open.extend(permissions(path, WRITABLE));
+        read
+    }
+
+    /// The paths in a folder that `is_wanted` selects, by name. The folder is watched, since files
+    /// may come and go.
+    pub(super) fn folder(&mut self, path: &Path, is_wanted: fn(&Path) -> bool) -> std::io::Result<Vec<PathBuf>> {
+        self.read.push(Watched::look(path));
+        let entries: std::io::Result<Vec<PathBuf>> = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
+        let mut found = entries?;
+        found.retain(|path| is_wanted(path));
+        found.sort();
+        Ok(found)
     }
 
     /// The contents of the file as text.

@@ -55,8 +55,9 @@ pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
     let mut terms: Vec<String> = quotas.iter().map(version::terms).collect();
     terms.sort();
     let hash = blake3::hash(terms.join(" ").as_bytes()).to_hex();
-    // No policy name may contain `~`.
-    let counters = format!("{}~{}", policy.name, &hash[..16]).into();
+    // No policy name may contain `~`. Limits of Envoy's requests count under their unit.
+    let own = || format!("{}~{}", policy.name, &hash[..16]).into();
+    let counters = policy.options.counters.clone().unwrap_or_else(own);
     let options = Options { lists: None, counters: Some(counters), ..policy.options.clone() };
     Policy { quotas, options, ..policy.clone() }
 }

@@ -17,6 +17,8 @@ pub(super) const CHECKS_BEYOND_LOOPBACK: &str = "name `auth: {check_token_files:
      write `auth: {allow_anonymous: true}` to let everyone in";
 const OPERATORS_BEYOND_LOOPBACK: &str =
     "or name `auth: {admin_token_files: [FILE]}` (`tollgate token new` makes a token)";
+const ENVOY_BEYOND_LOOPBACK: &str = "name `ca_file` in `envoy.tls` for client certificates, or \
+     `auth: {check_token_files: [FILE]}`, or write `auth: {allow_anonymous: true}` to let everyone in";
 
 /// An address, and its place in the source.
 pub(super) type AddressSpec = (SocketAddr, Place);
@@ -52,6 +54,13 @@ pub(super) fn listen(
     let checks = checks?.map_or(LISTEN.kind.0, |(address, _)| address);
     let admin = admin?.map(|(address, _)| address);
     Some((checks, admin.filter(|admin| apart(*admin, checks))))
+}
+
+/// Notes an address of Envoy's service that other machines reach without a token or a certificate.
+pub(super) fn refuse_open_door(written: AddressSpec, access: &Access, asks_clients: bool, faults: &mut Faults) {
+    if access.check.is_empty() && !access.allow_anonymous && !asks_clients {
+        refuse_beyond_loopback(written, ENVOY_BEYOND_LOOPBACK, faults);
+    }
 }
 
 /// Whether the addresses are two listeners: port 0 is a new port each time.

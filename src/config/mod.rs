@@ -29,6 +29,10 @@ mod resp;
 
 mod store;
 
+pub mod envoy;
+
+pub mod limitador;
+
 mod login;
 
 mod sentinel;
@@ -90,6 +94,7 @@ use crate::limit::policy::Policy;
 
 pub use credentials::{ClientTls, Credentials};
 pub use duration::parse as span;
+pub use envoy::{EnvoyConfig, EnvoyRules};
 pub use fault::{Fault, Faults, Place};
 pub use gates::{
     ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathPattern, RequestFrom, Rule, RuleMatch, Template,
@@ -97,7 +102,7 @@ pub use gates::{
 pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};
 pub use resp::{RespConfig, THROTTLE};
-pub use restart::Running;
+pub use restart::{Running, RunningEnvoy};
 pub use scalar::visible;
 pub use sentinel::SentinelConfig;
 pub use source::{Overrides, Source, is_standard_input, origin};
@@ -125,6 +130,8 @@ pub struct Config {
     /// TLS of both listeners; a reload applies its files to new connections.
     pub tls: Option<ServerTls>,
     pub limits: Limits,
+    /// Envoy's rate limit service, if the node has one.
+    pub envoy: Option<EnvoyConfig>,
     /// The access rules; a reload applies them.
     pub access: Access,
     pub policies: Policies,

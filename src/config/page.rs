@@ -182,9 +182,13 @@ fn a_restart_is_needed_where_the_table_says_so() {
     let mut compared = 0;
     for row in rows().iter().filter(|row| row.is_of_node()) {
         let Some((section, name)) = row.setting.split_once('.') else { continue };
-        let redis = if section == "store" { "redis: [redis://a:1], " } else { "" };
+        let needed = match section {
+            "store" => "redis: [redis://a:1], ",
+            "envoy" => "listen: \"127.0.0.1:8081\", config: [tests/fixtures/envoy/limits.yaml], ",
+            _ => "",
+        };
         let configs: Vec<_> = (row.samples.iter())
-            .map(|sample| config(&format!("{section}: {{{redis}{name}: {sample}}}\n{policies}")))
+            .map(|sample| config(&format!("{section}: {{{needed}{name}: {sample}}}\n{policies}")))
             .collect();
         let [running, changed] = &configs[..] else { continue };
         let expected = if row.reload.starts_with("no") { vec![section] } else { Vec::new() };

@@ -1,6 +1,6 @@
 //! Loads a configuration: resolves the tree as written, and notes every fault.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
 use super::counter;
+use super::envoy::{Context, envoy};
 use super::fault::Faults;
 use super::files::Files;
 use super::gates::gates;
@@ -111,6 +112,13 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let telemetry = telemetry(&root, faults);
     let timeout = store.as_ref().map_or(Duration::ZERO, |store| store.timeout);
     let policies = policies(&root, timeout, resp.is_some_and(|resp| resp.is_some()), faults);
+    let context = Context { access: access.as_ref(), known: names(&root) };
+    let envoy = envoy(&root, &context, files, faults);
+    let (envoy, of_envoy) = envoy.map_or((None, None), |envoy| {
+        let (config, policies) = envoy.unzip();
+        (Some(config), policies)
+    });
+    let policies = policies.map(|policies| with_limits(policies, of_envoy.unwrap_or_default()));
     let limits = limits(&root, policies.as_ref(), faults);
     let gates = gates(&root, policies.as_ref(), faults);
     let (listen, admin_listen) = addresses?;
@@ -127,6 +135,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
         telemetry: telemetry?,
         tls: tls?,
         limits: limits?,
+        envoy: envoy?,
         access: access?,
         policies: policies?,
         gates: Arc::new(gates?),
@@ -191,6 +200,20 @@ fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) 
         faults.note(node.place, sentence);
     }
     Some(Limits { max_connections: max_connections?, request_timeout: request?, idle_timeout: idle? })
+}
+
+/// The names of the policies as written, also of faulty ones.
+fn names(root: &Section<'_>) -> BTreeSet<String> {
+    match root.member("policies").map(|node| &node.value) {
+        Some(Value::Mapping(members)) => members.iter().map(|member| member.key.clone()).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// The policies, with those that count Envoy's limits.
+fn with_limits(mut policies: Policies, limits: BTreeMap<String, Arc<Policy>>) -> Policies {
+    policies.by_name.extend(limits);
+    Policies { version: version::version(&policies.by_name), ..policies }
 }
 
 /// The policies, still without their origin and time. `with_throttle`: Redis clients need theirs.

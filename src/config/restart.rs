@@ -7,7 +7,7 @@ use super::listen::is_beyond_loopback;
 use super::resolve::default_request_timeout;
 use super::resp::THROTTLE;
 use super::settings::root;
-use super::{Config, Gates, Limits, Policies, ServerTls};
+use super::{Config, EnvoyConfig, EnvoyRules, Gates, Limits, Policies, ServerTls};
 use crate::access::Access;
 use crate::timeouts::least_request_timeout;
 
@@ -19,6 +19,21 @@ pub struct Running {
     pub access: Access,
     /// The TLS settings of new connections, or `None` for plain text.
     pub tls: Option<Arc<ServerTls>>,
+    /// Envoy's rate limit service.
+    pub envoy: Option<RunningEnvoy>,
+}
+
+/// The parts of Envoy's rate limit service that a reload changes.
+#[derive(Debug, Clone)]
+pub struct RunningEnvoy {
+    pub rules: Arc<EnvoyRules>,
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+impl From<&EnvoyConfig> for RunningEnvoy {
+    fn from(config: &EnvoyConfig) -> Self {
+        Self { rules: config.rules.clone(), tls: config.tls.clone().map(Arc::new) }
+    }
 }
 
 impl From<&Config> for Running {
@@ -28,6 +43,7 @@ impl From<&Config> for Running {
             gates: config.gates.clone(),
             access: config.access.clone(),
             tls: config.tls.clone().map(Arc::new),
+            envoy: config.envoy.as_ref().map(RunningEnvoy::from),
         }
     }
 }
@@ -35,7 +51,7 @@ impl From<&Config> for Running {
 impl From<Policies> for Running {
     /// These policies, for callers without tokens and TLS.
     fn from(policies: Policies) -> Self {
-        Self { policies: Arc::new(policies), gates: Arc::default(), access: Access::default(), tls: None }
+        Self { policies: Arc::new(policies), gates: Arc::default(), access: Access::default(), tls: None, envoy: None }
     }
 }
 
@@ -51,6 +67,11 @@ impl Running {
             // The door stays open until the restart, and its commands need their policy.
             policies.by_name.entry(THROTTLE.to_owned()).or_insert_with(|| throttle.clone());
         }
+        if self.envoy.is_some() && config.envoy.is_none() {
+            // The service goes on until the restart, and needs the policies of its limits.
+            let of_envoy = self.policies.by_name.iter().filter(|(_, policy)| policy.is_of_envoy());
+            policies.by_name.extend(of_envoy.map(|(name, policy)| (name.clone(), policy.clone())));
+        }
         Self {
             policies: Arc::new(policies),
             gates: config.gates,
@@ -58,6 +79,18 @@ impl Running {
             tls: match config.tls {
                 Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),
                 _ => self.tls.clone(),
+            },
+            envoy: match (&self.envoy, config.envoy) {
+                (Some(before), Some(next)) => Some(RunningEnvoy {
+                    rules: next.rules,
+                    tls: match next.tls {
+                        Some(tls) if asks_clients(Some(&tls)) == asks_clients(before.tls.as_deref()) => {
+                            Some(Arc::new(tls))
+                        }
+                        _ => before.tls.clone(),
+                    },
+                }),
+                _ => self.envoy.clone(),
             },
         }
     }
@@ -71,6 +104,11 @@ impl Running {
         ];
         changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
     }
+}
+
+/// Whether a listener asks for client certificates; none without TLS.
+fn asks_clients(tls: Option<&ServerTls>) -> Option<bool> {
+    tls.map(ServerTls::asks_clients)
 }
 
 impl Config {
@@ -105,13 +143,17 @@ impl Config {
             telemetry,
             limits,
             tls,
+            envoy,
             access: _,
             policies: _,
             gates: _,
             files: _,
             warnings: _,
         } = self;
-        let asks = |tls: &Option<ServerTls>| tls.as_ref().map(ServerTls::asks_clients);
+        let asks = |tls: &Option<ServerTls>| asks_clients(tls.as_ref());
+        let fixed_of_envoy = |envoy: &Option<EnvoyConfig>| {
+            envoy.as_ref().map(|envoy| (envoy.listen, envoy.connection_age, asks(&envoy.tls)))
+        };
         let settings = [
             (root::LISTEN.name, *listen != running.listen),
             (root::ADMIN_LISTEN.name, *admin_listen != running.admin_listen),
@@ -123,6 +165,7 @@ impl Config {
             (root::PREFILTER.name, *prefilter != running.prefilter),
             (root::FALLBACK.name, *expected_nodes != running.expected_nodes),
             (root::LIMITS.name, *limits != running.limits && !self.limits_follow(running)),
+            (root::ENVOY.name, fixed_of_envoy(envoy) != fixed_of_envoy(&running.envoy)),
             (root::SHUTDOWN.name, *shutdown != running.shutdown),
             (root::TELEMETRY.name, *telemetry != running.telemetry),
         ];
@@ -145,7 +188,11 @@ impl Config {
     /// listens on loopback needs no tokens.
     fn locks_out(&self, running: &Self) -> bool {
         let access = &self.access;
-        running.is_public() && access.check.is_empty() && !access.allow_anonymous
+        let needs_token = |envoy: &EnvoyConfig| {
+            is_beyond_loopback(envoy.listen) && !envoy.tls.as_ref().is_some_and(ServerTls::asks_clients)
+        };
+        let needs_tokens = running.is_public() || running.envoy.as_ref().is_some_and(needs_token);
+        needs_tokens && access.check.is_empty() && !access.allow_anonymous
             || running.admin_listen.is_some_and(is_beyond_loopback) && access.admin.is_empty()
     }
 }

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use super::envoy::Counting;
 use super::gates::{ClientFrom, MissingKey, RequestFrom};
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
@@ -76,6 +77,8 @@ settings! {
         TLS = "tls": Own("mapping", "off"), "no: only a restart turns TLS on or off";
         /// Limits for clients.
         LIMITS = "limits": Own("mapping", "as below"), "no";
+        /// Envoy's rate limit service ([page](integrations/envoy.md)).
+        ENVOY = "envoy": Own("mapping", "off"), "as below; a restart adds or removes it";
         /// The end of a node.
         SHUTDOWN = "shutdown": Own("mapping", "as below"), "no";
         /// The door for Redis clients, off without it ([CL.THROTTLE](integrations/redis-cell.md)).
@@ -181,6 +184,43 @@ settings! {
         /// Longest silence of a connection between two requests. The node may close it later, by up
         /// to the shorter of the two timeouts.
         IDLE_TIMEOUT = "idle_timeout": Time(MICROS_PER_SECOND..=HOUR, 120 * MICROS_PER_SECOND), "no";
+    }
+
+    envoy("envoy.", "", "{listen: \"127.0.0.1:8081\", config: [envoy/]}") {
+        /// Address of the service. Beyond loopback it needs tokens for checks, client certificates
+        /// or `auth.allow_anonymous`.
+        LISTEN = "listen": Own("IP address and port", "needed"), "no";
+        /// Descriptors in the format of envoyproxy/ratelimit: files, or folders with `.yaml` and
+        /// `.yml` files. A `policy: NAME` may replace a `rate_limit`.
+        CONFIG = "config": Own("list of files and folders", "needed"), "yes, files";
+        /// How each `rate_limit` counts.
+        ALGORITHM = "algorithm": Choice<Algorithm>(&[
+            ("fixed-window", Algorithm::FixedWindow),
+            ("sliding-window", Algorithm::SlidingWindow),
+        ], Algorithm::FixedWindow);
+        /// Whether all descriptors of a request are charged or none, or each for itself.
+        COUNTING = "counting": Choice<Counting>(Counting::WORDS, Counting::AllOrNone);
+        /// Longest wait of a call for the store. Two thirds of the caller's `grpc-timeout` apply if
+        /// that is shorter.
+        DEADLINE = "deadline": Time(MICROS_PER_MILLI..=20 * MICROS_PER_SECOND, 15 * MICROS_PER_MILLI);
+        /// The fields `RateLimit-Policy`, `RateLimit` and `Retry-After` in answers.
+        HEADERS = "headers": Choice<bool>(&[("draft-11", true), ("none", false)], true);
+        /// How long a connection stays, give or take a quarter. Envoy then opens another, maybe to
+        /// another node.
+        CONNECTION_AGE = "connection_age": Time(MICROS_PER_SECOND..=24 * HOUR, 300 * MICROS_PER_SECOND), "no";
+        /// TLS of this listener.
+        TLS = "tls": Own("mapping", "off"), "no: only a restart turns TLS on or off";
+    }
+
+    envoy_tls("envoy.tls.", "", "{cert_file: node.pem, key_file: node.key}") {
+        /// Certificate, or chain.
+        CERT_FILE = "cert_file": Own("PEM file", "needed"), "yes, files";
+        /// Key of `cert_file`.
+        KEY_FILE = "key_file": Own("PEM file", "needed"), "yes, files";
+        /// The listener accepts only clients with a certificate of this authority. They need no
+        /// token.
+        CA_FILE = "ca_file": Own("PEM file", "the listener asks for no certificate"),
+            "yes, files. Only a restart adds or removes the setting";
     }
 
     shutdown("shutdown.", "", "{timeout: 30s}") {

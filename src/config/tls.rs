@@ -15,7 +15,8 @@ use super::fault::Faults;
 use super::files::Files;
 use super::raw::Node;
 use super::section::Section;
-use super::settings::tls::SHAPE;
+use super::settings::envoy_tls;
+use super::settings::tls::{CLIENT_CA_FILE, SHAPE};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 const CERTIFICATE: &str = "a file with certificates in PEM, such as `node.pem`";
@@ -57,12 +58,30 @@ impl PartialEq for ServerTls {
 pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Option<ServerTls>> {
     let Some(node) = root.member("tls") else { return Some(None) };
     let section = Section::open(node, &SHAPE, faults)?;
+    server(&section, CLIENT_CA_FILE.name, &[b"h2", b"http/1.1"], files, faults).map(Some)
+}
+
+/// Reads `envoy.tls`.
+pub(super) fn of_envoy(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<ServerTls> {
+    let section = Section::open(node, &envoy_tls::SHAPE, faults)?;
+    server(&section, envoy_tls::CA_FILE.name, &[b"h2"], files, faults)
+}
+
+/// Reads the files of a listener that speaks `protocols`. `authority` is the member with the
+/// authority of client certificates.
+fn server(
+    section: &Section<'_>,
+    authority: &str,
+    protocols: &[&[u8]],
+    files: &mut Files,
+    faults: &mut Faults,
+) -> Option<ServerTls> {
     let sentence = "`tls` needs `cert_file` and `key_file`, such as `{cert_file: node.pem, key_file: node.key}`";
     let certificate = section.required("cert_file", sentence, faults);
     let key_node = section.required("key_file", sentence, faults);
     let chain = certificate.and_then(|node| certificates(node, files, faults));
     let key = key_node.and_then(|node| key(node, files, faults));
-    let (clients, verifier) = match section.member("client_ca_file") {
+    let (clients, verifier) = match section.member(authority) {
         Some(node) => {
             let clients = Arc::new(authorities(node, files, faults)?);
             (Some(clients.clone()), verifier(node, clients, faults)?)
@@ -74,9 +93,9 @@ pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) ->
     let config = config.with_client_cert_verifier(verifier).with_single_cert(chain.clone(), key);
     let refuse = |error| key_node?.note_file_fault::<()>(&format!("does not go with `cert_file`: {error}"), faults);
     let mut config = config.map_err(refuse).ok()?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let ends_at = chain.iter().filter_map(ends_at).min();
-    Some(Some(ServerTls { server: Arc::new(config), chain, ends_at, clients }))
+    Some(ServerTls { server: Arc::new(config), chain, ends_at, clients })
 }
 
 fn provider() -> Arc<CryptoProvider> {

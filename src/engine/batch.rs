@@ -144,7 +144,7 @@ impl Engine {
 
 impl Placed<'_> {
     fn timeout(&self) -> Duration {
-        self.resolved.subject.policy.timeout
+        self.resolved.timeout()
     }
 
     fn request(&self) -> CheckRequest<'_> {

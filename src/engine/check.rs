@@ -38,9 +38,17 @@ pub struct Check {
     pub quotas: Option<OwnQuotas>,
     /// How the check reached the node.
     pub door: Door,
+    /// Shortens the policy's timeout, for callers that wait less.
+    pub within: Option<Duration>,
 }
 
 impl Check {
+    /// A check with nothing but the required members.
+    pub fn new(policy: String, key: String, cost: u64, door: Door) -> Self {
+        let (meta, id, over, quotas, within) = (None, None, Over::Deny, None, None);
+        Self { policy, key, cost, meta, id, over, quotas, door, within }
+    }
+
     /// Whether one call may decide it with others. A check with an id or a drain has its own call.
     pub(super) fn is_plain(&self) -> bool {
         self.id.is_none() && self.over == Over::Deny
@@ -54,9 +62,17 @@ pub(super) struct Resolved {
     /// The verdict of a list. Nothing is counted then.
     pub(super) listed: Option<Listed>,
     pub(super) door: Door,
+    /// As in [`Check::within`].
+    pub(super) within: Option<Duration>,
 }
 
 impl Resolved {
+    /// How long the check waits for the store.
+    pub(super) fn timeout(&self) -> Duration {
+        let timeout = self.subject.policy.timeout;
+        self.within.map_or(timeout, |within| within.min(timeout))
+    }
+
     /// The decision of a list, if one decides.
     pub(super) fn decide_by_list(&self, cost: u64) -> Option<Decision> {
         self.listed.map(|listed| Decision::by_list(self.subject.policy.clone(), listed, cost))
@@ -79,7 +95,7 @@ impl Engine {
         let answer = if check.is_plain() {
             self.check_without_id(&resolved, check).await
         } else {
-            let until = self.clock.now() + micros(resolved.subject.policy.timeout);
+            let until = self.clock.now() + micros(resolved.timeout());
             Box::pin(self.check_alone(&resolved, check, until)).await
         };
         traces::answered(|| attributes(&resolved.subject, check.cost, answer.as_ref()));
@@ -93,7 +109,7 @@ impl Engine {
             Some(decision) => Ok(decision),
             None => {
                 let metas = metas(subject, std::iter::once(check));
-                let until = now + micros(subject.policy.timeout);
+                let until = now + micros(resolved.timeout());
                 only(self.call_store(StoreCall { subject, costs: &[check.cost], metas: &metas, until }, now).await)
             }
         };
@@ -142,7 +158,7 @@ impl Engine {
             // A check's own quotas beat an override.
             Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
         };
-        Ok(Resolved { subject: self.subject(policy, &key), listed, door: check.door })
+        Ok(Resolved { subject: self.subject(policy, &key), listed, door: check.door, within: check.within })
     }
 
     /// Resolves a key to the policy that counts it, even if a list decides for it.
@@ -154,7 +170,7 @@ impl Engine {
             Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
             Applied::Counted(counting) => (counting, None),
         };
-        Ok(Resolved { subject: self.subject(counting, &normalised), listed, door })
+        Ok(Resolved { subject: self.subject(counting, &normalised), listed, door, within: None })
     }
 
     /// The subject for a normalised key under a policy.

@@ -205,6 +205,11 @@ fn binding(quotas: &QuotaStates, quota: usize) -> Option<Binding> {
     Some(Binding { quota, remaining: state.remaining, reset_after: state.reset_after })
 }
 
+/// Whether both policies have the same limits, under any names and in any order.
+pub(super) fn limits_agree(one: &Policy, other: &Policy) -> bool {
+    one.quotas.len() == other.quotas.len() && one.quotas.iter().all(|quota| place_of(quota, &other.quotas).is_some())
+}
+
 /// The place in `quotas` of a quota that counts the same, under any name.
 fn place_of(quota: &Quota, quotas: &[Quota]) -> Option<usize> {
     let counted = |quota: &Quota| (quota.limit, quota.window, quota.rule);

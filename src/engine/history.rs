@@ -99,7 +99,7 @@ mod tests {
     use crate::limit::policy::Policy;
     use crate::limit::quota::{Quota, Rule};
     use crate::prefilter::Prefilter;
-    use crate::store::{Generations, MemoryStore, Over, Store};
+    use crate::store::{Generations, MemoryStore, Store};
 
     fn engine(timeout: Duration) -> Arc<Engine> {
         let rule = Rule::SlidingLog(NonZeroU32::new(10).unwrap());
@@ -124,16 +124,7 @@ mod tests {
 
     fn check(policy: &str) -> Check {
         let meta = Some("user-42".into());
-        Check {
-            policy: policy.into(),
-            key: "k".into(),
-            cost: 3,
-            meta,
-            id: None,
-            over: Over::Deny,
-            quotas: None,
-            door: Door::Http,
-        }
+        Check { meta, ..Check::new(policy.into(), "k".into(), 3, Door::Http) }
     }
 
     #[tokio::test]

@@ -20,7 +20,8 @@ use futures_util::future::{join, join_all};
 use tokio::sync::watch;
 
 use super::answer::{Answer, CheckError, missing_answer, only, only_verdict, unexpected_reply};
-use super::check::{StoreCall, metas};
+use super::check::{Resolved, StoreCall, metas};
+use super::decision::limits_agree;
 use super::{Check, Decision, Engine};
 use crate::limit::decision::Wait;
 use crate::limit::refunds::Receipt;
@@ -85,7 +86,12 @@ impl Engine {
                 Ok(resolved) => {
                     let subject = &resolved.subject;
                     let place = Place { number, cost: check.cost, policy: subject.policy.clone() };
-                    match parts.iter_mut().find(|part| part.subject().fingerprint == subject.fingerprint) {
+                    // Other limits of the same counter, as those of Envoy's requests, are decided in order.
+                    let is_alike = |part: &&mut Part| {
+                        let known = part.subject();
+                        known.fingerprint == subject.fingerprint && limits_agree(&known.policy, &subject.policy)
+                    };
+                    match parts.iter_mut().find(is_alike) {
                         Some(part) => part.add(check, place),
                         None => {
                             let metas = metas(subject, std::iter::once(check));
@@ -154,15 +160,22 @@ impl Call {
         if known.iter().flatten().any(|decision| !decision.allowed) {
             let decided = known.into_iter().zip(&self.parts).map(async |(known, part)| match known {
                 Some(decision) => part.traced(async { Ok(decision) }, |decision| decision).await,
-                None => part.traced(self.peek(part), |decision| decision).await,
+                None => part.traced(self.peek(part, part.resolved.timeout()), |decision| decision).await,
             });
             return each(&self.parts, join_all(decided).await);
         }
-        let (reserved, denial) = self.reserve().await;
+        let until = self.engine.clock.now() + micros(self.longest(Resolved::timeout));
+        // Giving back may take as long as the policies permit, even if the caller waits less.
+        let hold = Work::hold(self.longest(|resolved| resolved.subject.policy.timeout));
+        let (reserved, denial) = self.reserve(hold, until).await;
         match denial {
             None => Ok(reserved.into_iter().map(|(decision, _)| decision).collect()),
-            Some(denial) => self.unwind(reserved, denial).await,
+            Some(denial) => self.unwind(reserved, denial, until).await,
         }
+    }
+
+    fn longest(&self, timeout: fn(&Resolved) -> Duration) -> Duration {
+        self.parts.iter().map(|part| timeout(&part.resolved)).max().unwrap_or_default()
     }
 
     async fn check_alone(&self, part: &Part) -> Answer {
@@ -172,7 +185,7 @@ impl Call {
                 return Ok(known);
             }
             let now = self.engine.clock.now();
-            let until = now + micros(subject.policy.timeout);
+            let until = now + micros(part.resolved.timeout());
             let call = StoreCall { subject, costs: std::slice::from_ref(cost), metas, until };
             only(self.engine.call_store(call, now).await).map(Decision::shadowed)
         };
@@ -190,15 +203,11 @@ impl Call {
         decision.map(Decision::shadowed)
     }
 
-    /// Reserves in order, up to the first denial or error.
-    async fn reserve(&self) -> (Vec<Reserved>, Option<Answer>) {
-        let longest = self.parts.iter().map(|part| part.subject().policy.timeout).max().unwrap_or_default();
-        let hold = Work::hold(longest);
-        let until = self.engine.clock.now() + hold / 2;
+    /// Reserves in order until `until` (us), up to the first denial or error.
+    async fn reserve(&self, hold: Micros, until: Micros) -> (Vec<Reserved>, Option<Answer>) {
         let mut reserved = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
-            let left = Duration::from_micros(until.saturating_sub(self.engine.clock.now()));
-            match part.traced(self.reserve_one(part, hold, left), |(decision, _)| decision).await {
+            match part.traced(self.reserve_one(part, hold, self.left(until)), |(decision, _)| decision).await {
                 Ok((decision, receipt)) if decision.allowed => reserved.push((decision, receipt)),
                 Ok((denied, _)) => return (reserved, Some(Ok(denied))),
                 Err(error) => return (reserved, Some(Err(error))),
@@ -213,8 +222,13 @@ impl Call {
         self.run(part, work, metas, left).await
     }
 
-    async fn peek(&self, part: &Part) -> Answer {
-        let (decision, _) = self.run(part, Work::Look(part.cost), &[], part.subject().policy.timeout).await?;
+    /// The time left until `until`, us.
+    fn left(&self, until: Micros) -> Duration {
+        Duration::from_micros(until.saturating_sub(self.engine.clock.now()))
+    }
+
+    async fn peek(&self, part: &Part, left: Duration) -> Answer {
+        let (decision, _) = self.run(part, Work::Look(part.cost), &[], left).await?;
         Ok(Decision { charged: 0, ..decision })
     }
 
@@ -238,15 +252,25 @@ impl Call {
     }
 
     /// Gives back the reservations before the denial, and peeks at the parts after it. An error
-    /// fails the call in any case, so it skips the peeks.
-    async fn unwind(&self, reserved: Vec<Reserved>, denial: Answer) -> Result<Vec<Decision>, Failure<'_>> {
+    /// fails the call in any case, so it skips the peeks. A caller that waits less gets no peeks
+    /// after `until` (us).
+    async fn unwind(
+        &self,
+        reserved: Vec<Reserved>,
+        denial: Answer,
+        until: Micros,
+    ) -> Result<Vec<Decision>, Failure<'_>> {
         let (before, from) = self.parts.split_at(reserved.len());
         let giving = before
             .iter()
             .zip(reserved)
             .map(async |(part, (decision, receipt))| self.give_back(part, decision, receipt).await);
         let after = if denial.is_ok() { &from[1..] } else { &[] };
-        let looking = after.iter().map(async |part| part.traced(self.peek(part), |decision| decision).await);
+        let looking = after.iter().map(async |part| {
+            let waits_less = part.resolved.within.is_some();
+            let left = if waits_less { self.left(until) } else { part.resolved.timeout() };
+            part.traced(self.peek(part, left), |decision| decision).await
+        });
         let (given, looked) = join(join_all(giving), join_all(looking)).await;
         let rest = each(from, std::iter::once(denial).chain(looked).collect())?;
         Ok(given.into_iter().chain(rest).collect())

@@ -15,7 +15,7 @@ impl Engine {
     /// sends runs back to back, and the store decides them in that order. A run that the store
     /// might reorder waits for earlier runs, and later runs wait for it.
     pub(super) async fn check_same_key(&self, resolved: &Resolved, checks: &[&Check], since: Micros) -> Answers {
-        let (mut answers, until) = (Answers::new(), since + micros(resolved.subject.policy.timeout));
+        let (mut answers, until) = (Answers::new(), since + micros(resolved.timeout()));
         let runs: SmallVec<[&[&Check]; 1]> = checks.chunk_by(|one, next| one.is_plain() && next.is_plain()).collect();
         for together in runs.chunk_by(|one, next| !self.is_apart(resolved, one) && !self.is_apart(resolved, next)) {
             match together {

@@ -143,7 +143,7 @@ fn is_of_a_page(headers: &HeaderMap) -> bool {
 }
 
 /// The token of `Authorization: Bearer`. A repeated field is ambiguous, so it counts as no token.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;

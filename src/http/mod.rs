@@ -36,6 +36,7 @@ mod headers;
 mod problem;
 
 pub use calls::{Surface, description};
-pub use service::CheckService;
+pub use head::bearer;
+pub use service::{CheckService, trace_context};
 pub use shed::refuse_answer;
 pub(crate) use spurious_wakes::suppress_spurious_wakes;

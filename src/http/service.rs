@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{self, GetAll};
-use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Version};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
@@ -24,7 +24,7 @@ use super::shed::{is_counted, refuse_unread};
 use super::{calls, check, gate};
 use crate::access::Reach;
 use crate::node::{Admitted, Caller, Node, Phase};
-use crate::telemetry::traces::{self, Tracing};
+use crate::telemetry::traces::{self, AnswerStatus, Tracing};
 
 /// The calls of one listener.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ impl CheckService {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(traced) = traced {
-            traced.end(response.status().as_u16());
+            traced.end(Some(AnswerStatus::Http(response.status().as_u16())));
         }
         response
     }
@@ -133,8 +133,7 @@ fn begin_trace(
     id: &HeaderValue,
 ) -> Option<traces::Request> {
     let name = call.span.filter(|_| call.takes(request.method()))?;
-    let traceparent = only(request.headers().get_all(TRACEPARENT));
-    let tracestate = traceparent.and_then(|_| joined(request.headers().get_all(TRACESTATE)));
+    let (traceparent, tracestate) = trace_context(request.headers());
     tracing.begin(&traces::Incoming {
         name,
         protocol: traces::Protocol::Http {
@@ -153,6 +152,13 @@ fn begin_trace(
 fn known_method(method: &Method) -> &'static str {
     const KNOWN: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT"];
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
+}
+
+/// The parent and the state of a trace, by W3C trace context.
+pub fn trace_context(headers: &HeaderMap) -> (Option<&str>, Option<String>) {
+    let traceparent = only(headers.get_all(TRACEPARENT));
+    let tracestate = traceparent.and_then(|_| joined(headers.get_all(TRACESTATE)));
+    (traceparent, tracestate)
 }
 
 /// The only line of a field. Repeated lines are ambiguous, so none counts (W3C trace context, 3.2).

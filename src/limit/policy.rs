@@ -128,6 +128,11 @@ impl Policy {
         self.options.counters.as_deref().unwrap_or(&self.name)
     }
 
+    /// Whether the policy counts a limit of Envoy's and stands in no configuration.
+    pub fn is_of_envoy(&self) -> bool {
+        self.name.starts_with("envoy:")
+    }
+
     /// Whether the policy stores the metas of charges.
     pub fn keeps_metas(&self) -> bool {
         self.algorithm == Algorithm::SlidingLog

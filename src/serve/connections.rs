@@ -26,11 +26,12 @@ use tokio_rustls::TlsAcceptor;
 use super::ACCEPT_QUEUE;
 use super::backlog::Backlog;
 use super::metered_body::{is_long, metered};
+use super::service::{HttpService, Service, has_passed};
 use super::timeout_io::TimeoutIo;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
 use crate::gateway::resp;
-use crate::http::{CheckService, suppress_spurious_wakes};
+use crate::http::suppress_spurious_wakes;
 use crate::node::{Caller, Load, Node, Refusals};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
@@ -69,22 +70,6 @@ pub(super) struct Connections {
     limits: Limits,
 }
 
-/// The protocol of a listener, with its calls.
-pub(super) enum Service {
-    Http(CheckService),
-    Resp(resp::Service),
-}
-
-impl Service {
-    /// The service of one connection.
-    fn with_caller(&self, caller: Caller) -> Self {
-        match self {
-            Self::Http(service) => Self::Http(service.with_caller(caller)),
-            Self::Resp(service) => Self::Resp(service.with_caller(caller)),
-        }
-    }
-}
-
 /// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
 /// all cores.
 #[derive(Debug, Clone)]
@@ -109,6 +94,9 @@ impl Connections {
         protocol.http1().max_buf_size(MAX_HEAD_BYTES);
         // A client that closes its sending side (`nc -N`) still receives its answer.
         protocol.http1().half_close(true);
+        if let Service::Http(HttpService::Envoy(..)) = service {
+            protocol = protocol.http2_only();
+        }
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             listener,
@@ -170,7 +158,7 @@ impl Connections {
         };
         // An answer is one small write, which must not wait for the previous acknowledgement.
         let _ = stream.set_nodelay(true);
-        let tls = self.reloader.tls();
+        let tls = self.service.tls(&self.reloader);
         // On a listener for both IP versions, an IPv4 caller has an IPv6 address.
         let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let caller = Caller { address, encrypted: tls.is_some() };
@@ -260,11 +248,12 @@ impl Connection {
         }
     }
 
-    async fn serve_http(self, service: CheckService, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    async fn serve_http(self, service: HttpService, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { protocol, load, mut end, limits, .. } = self;
         let backlog = Arc::new(Backlog::new(load));
         let io = TokioIo::new(TimeoutIo::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
         let shared = backlog.clone();
+        let age = service.connection_age();
         let service = service_fn(move |request: Request<Incoming>| {
             let (version, backlog) = (request.version(), shared.clone());
             let open = (version == Version::HTTP_2).then(|| backlog.begin_request());
@@ -295,6 +284,7 @@ impl Connection {
                 }
             }
             () = backlog.is_idle(limits.idle_timeout) => {}
+            () = has_passed(age) => {}
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {

@@ -19,12 +19,14 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     let (policies, kind) = (node.engine.policies(), node.engine.health().kind);
     let scheme = if node.reloader.tls().is_some() { "https" } else { "http" };
     let redis = if node.reloader.tls().is_some() { "rediss" } else { "redis" };
-    let resp = listeners.resp.as_ref().map(|resp| url(redis, resp));
-    let url = |listener| url(scheme, listener);
-    let checks = url(&listeners.checks);
+    let checks = url(scheme, &listeners.checks);
     let mut lines = vec![format!("Tollgate {}: listening on {checks}", env!("CARGO_PKG_VERSION"))];
-    lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(admin))));
-    lines.extend(resp.map(|resp| format!("  RESP       {resp}")));
+    lines.extend(listeners.admin.as_ref().map(|admin| format!("  operators  {}", url(scheme, admin))));
+    lines.extend(listeners.resp.as_ref().map(|resp| format!("  RESP       {}", url(redis, resp))));
+    lines.extend(listeners.envoy.as_ref().map(|envoy| {
+        let encrypted = node.reloader.running().envoy.as_ref().is_some_and(|envoy| envoy.tls.is_some());
+        format!("  Envoy      {}", url(if encrypted { "https" } else { "http" }, envoy))
+    }));
     lines.push(match kind {
         "embedded" => {
             let most = node.engine.max_keys();
@@ -32,9 +34,10 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
         }
         kind => format!("  store      {kind}"),
     });
-    lines.push(format!("  policies   {} from {}", policies.by_name.len(), policies.origin));
-    lines.extend(policies.by_name.values().take(MAX_SHOWN).map(|policy| format!("    {}", summary(policy))));
-    if policies.by_name.len() > MAX_SHOWN {
+    let written = || policies.by_name.values().filter(|policy| !policy.is_of_envoy());
+    lines.push(format!("  policies   {} from {}", written().count(), policies.origin));
+    lines.extend(written().take(MAX_SHOWN).map(|policy| format!("    {}", summary(policy))));
+    if written().count() > MAX_SHOWN {
         lines.push("    ...".into());
     }
     let with_token = node.reloader.running().access.permit(Need::Check, reach(&listeners.checks), || None).is_err();
@@ -56,6 +59,7 @@ fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> 
     let policy = policies
         .by_name
         .values()
+        .filter(|policy| !policy.is_of_envoy())
         .min_by_key(|policy| (policy.options.shadow, policy.options.inline, smallest(policy)))?;
     let body = format!(r#"{{"policy":"{}","key":"203.0.113.7"}}"#, policy.name);
     let token = if with_token { r#" -H "Authorization: Bearer $TOLLGATE_TOKEN""# } else { "" };

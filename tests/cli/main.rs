@@ -7,6 +7,7 @@
 mod support;
 
 mod commands;
+mod envoy;
 mod explain;
 mod gates;
 mod hostile_output;

@@ -6,6 +6,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod rls;
+
+mod proxy;
+
+mod envoy;
+mod envoy_connections;
+mod envoy_proxy;
+mod envoy_reference;
 mod fuzz_gate;
 mod gate;
 mod proxies;

@@ -188,6 +188,7 @@ fn config(shutdown: Shutdown) -> Config {
         shutdown,
         tls: None,
         limits: Limits::default(),
+        envoy: None,
         access: Access::default(),
         policies,
         gates: std::sync::Arc::default(),

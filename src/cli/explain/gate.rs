@@ -55,7 +55,7 @@ pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<V
         Err(missing) => ("missing_key", Some(missing.to_string())),
     };
     let explained = checks.unwrap_or_default().into_iter().map(|check| {
-        let mut told = super::explain(config, &check.policy, &check.key)?;
+        let mut told = super::explain_key(config, &check.policy, &check.key)?;
         told["cost"] = check.cost.into();
         Ok(told)
     });

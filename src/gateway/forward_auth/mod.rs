@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::{Gate, GateCheck, MissingKey, Rule};
-use crate::engine::{Check, Door, Over};
+use crate::engine::{Check, Door};
 use crate::limit::address::{canonical, parse};
 
 mod address;
@@ -99,16 +99,7 @@ fn checks<'a>(gate: &Gate, rule: &'a Rule, facts: &Facts<'a>) -> Result<Vec<Chec
 }
 
 fn ask(check: &GateCheck, key: String) -> Check {
-    Check {
-        policy: check.policy.clone(),
-        key,
-        cost: check.cost,
-        meta: None,
-        id: None,
-        over: Over::Deny,
-        quotas: None,
-        door: Door::Gate,
-    }
+    Check::new(check.policy.clone(), key, check.cost, Door::Gate)
 }
 
 /// The key of a check; none if the gate skips the check.

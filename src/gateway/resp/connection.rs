@@ -90,7 +90,7 @@ async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
         None => decide(&service.engine, &turn.checks).await,
         Some(traced) => {
             let answers = Box::pin(traced.within(decide(&service.engine, &turn.checks))).await;
-            traced.end_without_status();
+            traced.end(None);
             answers
         }
     };

@@ -3,7 +3,7 @@
 use super::commands::{Refusal, key, text};
 use super::decode::{Words, number};
 use super::reply::Replies;
-use crate::engine::{Check, Decision, Door, Over};
+use crate::engine::{Check, Decision, Door};
 use crate::limit::decision::Wait;
 use crate::limit::quota::MAX_UNITS;
 use crate::limit::time::millis_up;
@@ -20,7 +20,7 @@ pub(super) fn check(words: &Words<'_>) -> Result<Check, Refusal> {
         _ => return Err(Refusal::Arity("tg.check")),
     };
     let policy = text("policy", policy)?.to_owned();
-    Ok(Check { policy, key: key(name)?, cost, meta: None, id: None, over: Over::Deny, quotas: None, door: Door::Resp })
+    Ok(Check::new(policy, key(name)?, cost, Door::Resp))
 }
 
 /// limited, limit, remaining, retry_after_ms or -1, reset_after_ms, source. By a list no counter

@@ -9,7 +9,7 @@ use super::commands::{Refusal, key};
 use super::decode::Words;
 use super::reply::Replies;
 use crate::config::THROTTLE;
-use crate::engine::{Check, Decision, Door, Over, OwnQuotas};
+use crate::engine::{Check, Decision, Door, OwnQuotas};
 use crate::limit::bucket::Terms;
 use crate::limit::decision::Wait;
 use crate::limit::quota::{MAX_UNITS, MAX_WINDOW, Quota, Rate};
@@ -37,19 +37,7 @@ pub(super) fn check(words: &Words<'_>) -> Result<(Check, NonZeroU64), Refusal> {
     let cost = u64::try_from(quantity).map_err(|_| range("quantity", 0, i64::MAX.cast_unsigned()))?.min(MAX_UNITS);
     let quotas = Some(OwnQuotas::Bucket(rate, limit));
     let key = key(name)?;
-    Ok((
-        Check {
-            policy: THROTTLE.to_owned(),
-            key,
-            cost,
-            meta: None,
-            id: None,
-            over: Over::Deny,
-            quotas,
-            door: Door::Resp,
-        },
-        limit,
-    ))
+    Ok((Check { quotas, ..Check::new(THROTTLE.to_owned(), key, cost, Door::Resp) }, limit))
 }
 
 /// The rate of `count` units in `period` seconds, for a bucket of `limit`.

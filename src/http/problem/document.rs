@@ -101,6 +101,7 @@ impl IntoResponse for Problem {
 /// Writes a fault of a configuration: line and column in its file from 1, and its correction. A
 /// fault of the command line begins with its flag.
 pub(in crate::http) fn write_fault(fault: &Fault, object: &mut Object<'_>) {
+    object.given("file", fault.file.as_deref());
     match fault.place {
         Place::At { line, column } => {
             object.value("line", &line);

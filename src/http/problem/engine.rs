@@ -65,7 +65,7 @@ impl Problem {
     }
 
     fn unknown_policy(name: &str, policies: &Policies) -> Self {
-        let names = policies.by_name.keys();
+        let names = policies.by_name.values().filter(|policy| !policy.is_of_envoy()).map(|policy| &policy.name);
         let hint = did_you_mean(name, names.clone().map(String::as_str));
         let known = Some(names.take(MAX_KNOWN).cloned().collect());
         let name: String = name.chars().take(MAX_NAME).collect();

@@ -135,7 +135,7 @@ fn read_check(
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
     let (cost, over) = (cost.unwrap_or(1), over.unwrap_or_default());
-    members.finish(Check { policy, key, cost, meta, id, over, quotas, door: Door::Http })
+    members.finish(Check { policy, key, cost, meta, id, over, quotas, door: Door::Http, within: None })
 }
 
 fn key(value: &RawValue) -> Result<String, String> {

@@ -106,7 +106,7 @@ impl From<Members<'_>> for Check {
         let Members { policy, key, cost, meta: who, id, over, quotas } = members;
         let (policy, key, id) = (policy.into_owned(), key.into_owned(), id.map(Into::into));
         let (over, quotas) = (over.unwrap_or_default(), quotas.map(OwnQuotas::Written));
-        Self { policy, key, cost, meta: meta(&who), id, over, quotas, door: Door::Http }
+        Self { policy, key, cost, meta: meta(&who), id, over, quotas, door: Door::Http, within: None }
     }
 }
 

@@ -7,7 +7,7 @@ use percent_encoding::percent_decode;
 
 use super::fields::{DEFAULT_POLICY, check_key};
 use super::members::Members;
-use crate::engine::{Check, Door, Over};
+use crate::engine::{Check, Door};
 use crate::http::problem::{Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
 
@@ -44,16 +44,7 @@ fn of_key(mut parameters: Members<'_, Cow<'_, str>>) -> Result<Check, Violations
     let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
     let cost = parameters.take("cost", |text| cost(&text));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    parameters.finish(Check {
-        policy,
-        key: key.unwrap_or_default(),
-        cost: cost.unwrap_or(0),
-        meta: None,
-        id: None,
-        over: Over::Deny,
-        quotas: None,
-        door: Door::Http,
-    })
+    parameters.finish(Check::new(policy, key.unwrap_or_default(), cost.unwrap_or(0), Door::Http))
 }
 
 fn cost(text: &str) -> Result<u64, String> {

@@ -42,6 +42,7 @@ mod store;
 pub use check_result::{Answered, answered};
 pub use part::{Part, carried, is_recorded, part};
 pub use request::{Incoming, Protocol, Request};
+pub use root::AnswerStatus;
 pub use settings::{InvalidVariable, Settings};
 pub use store::{Call, StoreSpan, Waiting, called};
 

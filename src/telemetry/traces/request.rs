@@ -12,13 +12,13 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Instrument;
 
 use super::Tracing;
-use super::root::{Root, TailSample, WallTime, end, status_attributes};
+use super::root::{AnswerStatus, Root, TailSample, WallTime, end};
 use super::sampling::{AlwaysRecord, fraction};
 
 /// A request as it arrives.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// The name of the span.
+    /// The name of the span: method and route, or service and method.
     pub name: &'static str,
     pub protocol: Protocol,
     pub traceparent: Option<&'a str>,
@@ -38,7 +38,13 @@ pub enum Protocol {
         scheme: &'static str,
     },
     /// Commands of a Redis client that are decided together.
-    Resp { commands: usize },
+    Resp {
+        commands: usize,
+    },
+    Grpc {
+        service: &'static str,
+        method: &'static str,
+    },
 }
 
 /// A request that is recorded, or may yet be.
@@ -128,6 +134,11 @@ impl Protocol {
                 KeyValue::new("url.path", route),
                 KeyValue::new("url.scheme", scheme),
             ],
+            Self::Grpc { service, method } => vec![
+                KeyValue::new("rpc.system", "grpc"),
+                KeyValue::new("rpc.service", service),
+                KeyValue::new("rpc.method", method),
+            ],
             Self::Resp { commands } => vec![
                 KeyValue::new("network.protocol.name", "resp"),
                 KeyValue::new("tollgate.checks", i64::try_from(commands).unwrap_or(i64::MAX)),
@@ -142,20 +153,11 @@ impl Request {
         answering.with_context(self.context.clone()).instrument(self.log.clone()).await
     }
 
-    /// Ends with the HTTP status of the answer.
-    pub fn end(self, status: u16) {
-        self.end_with(Some(status));
-    }
-
-    /// Ends a request whose protocol has no status.
-    pub fn end_without_status(self) {
-        self.end_with(None);
-    }
-
-    fn end_with(&self, status: Option<u16>) {
+    /// Ends with the status of the answer, if its protocol has one.
+    pub fn end(self, status: Option<AnswerStatus>) {
         let Some(root) = self.context.get::<Arc<Root>>() else { return };
         match &root.tail {
-            None => self.context.span().set_attributes(status_attributes(status)),
+            None => self.context.span().set_attributes(status.map_or_else(Vec::new, AnswerStatus::attributes)),
             Some(tail) => root.tracing.keep(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), status),
         }
         end(&self.context, status);

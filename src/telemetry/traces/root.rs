@@ -40,19 +40,39 @@ impl Root {
     }
 }
 
-/// The attributes of an HTTP status; none without one.
-pub(super) fn status_attributes(status: Option<u16>) -> Vec<KeyValue> {
-    let Some(status) = status else { return Vec::new() };
-    let mut attributes = vec![KeyValue::new("http.response.status_code", i64::from(status))];
-    if status >= 500 {
-        attributes.push(KeyValue::new("error.type", status.to_string()));
-    }
-    attributes
+/// The status of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerStatus {
+    Http(u16),
+    Grpc(u16),
 }
 
-/// Ends the span of a request with its HTTP status, if it has one.
-pub(super) fn end(context: &Context, status: Option<u16>) {
-    if status.is_some_and(|status| status >= 500) {
+impl AnswerStatus {
+    /// Whether the node failed: 5xx, or UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL,
+    /// UNAVAILABLE and DATA_LOSS, as OpenTelemetry has it for servers.
+    fn is_failure(self) -> bool {
+        match self {
+            Self::Http(status) => status >= 500,
+            Self::Grpc(code) => matches!(code, 2 | 4 | 12..=15),
+        }
+    }
+
+    pub(super) fn attributes(self) -> Vec<KeyValue> {
+        let (name, number) = match self {
+            Self::Http(status) => ("http.response.status_code", status),
+            Self::Grpc(code) => ("rpc.grpc.status_code", code),
+        };
+        let mut attributes = vec![KeyValue::new(name, i64::from(number))];
+        if self.is_failure() {
+            attributes.push(KeyValue::new("error.type", number.to_string()));
+        }
+        attributes
+    }
+}
+
+/// Ends the span of a request with the status of its answer, if it has one.
+pub(super) fn end(context: &Context, status: Option<AnswerStatus>) {
+    if status.is_some_and(AnswerStatus::is_failure) {
         context.span().set_status(Status::error(""));
     }
     context.span().end();
@@ -60,12 +80,12 @@ pub(super) fn end(context: &Context, status: Option<u16>) {
 
 impl Tracing {
     /// Records an unsampled request, if its result is worth it and the draw selects it.
-    pub(super) fn keep(&self, tail: &mut TailSample, status: Option<u16>) {
-        if !(tail.worth_keeping || status.is_some_and(|status| status >= 500)) || fraction() >= self.keep_denials {
+    pub(super) fn keep(&self, tail: &mut TailSample, status: Option<AnswerStatus>) {
+        if !(tail.worth_keeping || status.is_some_and(AnswerStatus::is_failure)) || fraction() >= self.keep_denials {
             return;
         }
         let mut attributes = std::mem::take(&mut tail.attributes);
-        attributes.extend(status_attributes(status));
+        attributes.extend(status.map_or_else(Vec::new, AnswerStatus::attributes));
         attributes.push(KeyValue::new("tollgate.kept", true));
         let builder = self.tracer.span_builder(tail.name).with_kind(SpanKind::Server);
         let builder = builder.with_start_time(tail.started).with_attributes(attributes);

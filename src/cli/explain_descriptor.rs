@@ -1,0 +1,41 @@
+//! `tollgate explain FILE --domain D --descriptor KEY=VALUE`: the rule of a descriptor of Envoy.
+
+use serde_json::{Value, json};
+
+use super::explain::explain_key;
+use crate::config::Config;
+use crate::config::envoy::{Entry, Rule, RuleKind, counter_key, policy_key};
+
+/// The rule that decides a descriptor with these entries, and the effect of its policy.
+pub(super) fn explain(config: &Config, domain: &str, descriptor: &[String]) -> Result<Value, String> {
+    let origin = &config.policies.origin;
+    let envoy = config.envoy.as_ref().ok_or_else(|| format!("{origin} has no section `envoy`"))?;
+    let level = envoy.rules.domains.get(domain).ok_or_else(|| {
+        let known: Vec<_> = envoy.rules.domains.keys().map(String::as_str).collect();
+        format!("there is no domain {domain:?}: there are {}", known.join(", "))
+    })?;
+    let entries: Vec<Entry<'_>> = descriptor.iter().map(|entry| self::entry(entry)).collect::<Result<_, _>>()?;
+    let Some(found) = level.find(&entries) else {
+        return Ok(json!({"domain": domain, "rule": "none: the descriptor is allowed and not counted"}));
+    };
+    let (policy, key) = match &found.rule.kind {
+        RuleKind::Unlimited => return Ok(json!({"domain": domain, "rule": told(found.rule, "unlimited")})),
+        RuleKind::Limit(limit) => (&limit.policy, counter_key(domain, &entries, Some(&found))),
+        RuleKind::Policy(policy) => (policy, policy_key(&entries)),
+    };
+    let kind = if matches!(found.rule.kind, RuleKind::Limit(_)) { "rate_limit" } else { "policy" };
+    let mut explained = explain_key(config, policy, &key)?;
+    explained["domain"] = json!(domain);
+    explained["rule"] = json!(told(found.rule, kind));
+    Ok(explained)
+}
+
+fn entry(text: &str) -> Result<Entry<'_>, String> {
+    text.split_once('=')
+        .ok_or_else(|| format!("the entry {text:?} must be KEY=VALUE, such as user=alice"))
+}
+
+fn told(rule: &Rule, kind: &str) -> String {
+    let (file, line) = &rule.place;
+    format!("{kind}, {file}:{line}")
+}

@@ -1,0 +1,104 @@
+//! The keys of descriptors. Different descriptors never share a key by accident: separators inside
+//! names and values are escaped.
+
+use std::fmt::Write;
+
+use super::tree::Found;
+
+/// The longest key of a check, bytes.
+const MAX_KEY_BYTES: usize = 1024;
+
+/// One entry of a descriptor: key and value.
+pub type Entry<'a> = (&'a str, &'a str);
+
+/// The key of a counter of Envoy's: domain, keys and values. An entry of a shared wildcard has the
+/// pattern instead of its value, so all matching values count together.
+pub fn counter_key(domain: &str, entries: &[Entry<'_>], found: Option<&Found<'_>>) -> String {
+    let mut key = String::with_capacity(64);
+    escape(&mut key, domain, "%|=~");
+    for (place, (name, value)) in entries.iter().enumerate() {
+        key.push('|');
+        escape(&mut key, name, "%|=~");
+        match found.and_then(|found| found.shared_pattern(place)) {
+            Some(pattern) => {
+                key.push('~');
+                escape(&mut key, pattern, "%|");
+            }
+            None => {
+                key.push('=');
+                escape(&mut key, value, "%|");
+            }
+        }
+    }
+    shortened(key)
+}
+
+/// The key under a policy of the configuration: the values. One value stays as it is, since the
+/// policy may read it as an address.
+pub fn policy_key(entries: &[Entry<'_>]) -> String {
+    if let [(_, value)] = entries
+        && !value.is_empty()
+    {
+        return shortened((*value).to_owned());
+    }
+    let mut key = String::new();
+    for (place, (_, value)) in entries.iter().enumerate() {
+        if place > 0 {
+            key.push('|');
+        }
+        match *value {
+            "" => key.push('%'),
+            value => escape(&mut key, value, "%|"),
+        }
+    }
+    shortened(key)
+}
+
+/// A key that is too long becomes its hash. No escaped key begins like it.
+fn shortened(key: String) -> String {
+    if key.len() <= MAX_KEY_BYTES { key } else { format!("%h{}", blake3::hash(key.as_bytes()).to_hex()) }
+}
+
+/// Writing to a String cannot fail.
+pub(super) fn escape(out: &mut String, text: &str, special: &str) {
+    for letter in text.chars() {
+        if special.contains(letter) {
+            let _ = write!(out, "%{:02X}", u32::from(letter));
+        } else {
+            out.push(letter);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_that_an_underscore_would_merge_have_different_keys() {
+        let keys = [
+            counter_key("d", &[("a_b", "c")], None),
+            counter_key("d", &[("a", "b_c")], None),
+            counter_key("d", &[("a", "b"), ("c", "")], None),
+            counter_key("d_a", &[("b", "c")], None),
+            counter_key("d|a=b", &[("c", "")], None),
+            counter_key("d", &[("a", "b|c=")], None),
+            counter_key("d", &[("a=b|c", "")], None),
+            counter_key("d", &[("a", "b%7Cc=")], None),
+            counter_key("d", &[("a~b", "")], None),
+        ];
+        let distinct: std::collections::HashSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len(), "{keys:?}");
+    }
+
+    #[test]
+    fn key_of_a_policy_is_the_values() {
+        let of = |values: &[&str]| policy_key(&values.iter().map(|value| ("k", *value)).collect::<Vec<_>>());
+        assert_eq!(of(&["2001:db8::1"]), "2001:db8::1");
+        assert_eq!(of(&["a|b%"]), "a|b%");
+        assert_eq!(of(&[""]), "%");
+        assert_eq!(of(&["a|b", "", "50%"]), "a%7Cb|%|50%25");
+        assert!(of(&[&"x".repeat(1025)]).starts_with("%h"));
+        assert_eq!(of(&[&"x".repeat(1024)]).len(), 1024);
+    }
+}

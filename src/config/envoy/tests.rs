@@ -1,0 +1,101 @@
+use super::*;
+use crate::config::{Overrides, Source, load};
+
+const NODE: &str = "policies: {api: {quotas: [9 per 1s]}}\nenvoy: {listen: \"127.0.0.1:0\", config: [limits.yaml]}\n";
+
+/// The configuration of a node with these descriptors.
+fn loaded(descriptors: &str) -> Result<Config, Faults> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("limits.yaml"), descriptors).unwrap();
+    let file = folder.path().join("tollgate.yaml");
+    std::fs::write(&file, NODE).unwrap();
+    load(&Source::read(&file).unwrap(), &Overrides::default(), 0)
+}
+
+fn rules(descriptors: &str) -> Arc<EnvoyRules> {
+    loaded(descriptors).unwrap().envoy.unwrap().rules
+}
+
+#[test]
+fn exact_values_beat_wildcards_and_wildcards_beat_bare_keys() {
+    let rules = rules(
+        "domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: k, value: ab*, rate_limit: {unit: hour, requests_per_unit: 2}}
+  - {key: k, value: a*, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: k, value: abc, rate_limit: {unit: hour, requests_per_unit: 4}, descriptors: [{key: below, policy: api}]}
+",
+    );
+    let requests = |entries: &[Entry<'_>]| match rules.domains["d"].find(entries)?.rule.kind {
+        RuleKind::Limit(Limit { requests_per_unit, .. }) => Some(requests_per_unit),
+        _ => Some(0),
+    };
+    assert_eq!(requests(&[("k", "x")]), Some(1));
+    assert_eq!(requests(&[("k", "abx")]), Some(2));
+    assert_eq!(requests(&[("k", "ax")]), Some(3));
+    assert_eq!(requests(&[("k", "abc")]), Some(4));
+    assert_eq!(requests(&[("k", "abc"), ("below", "y")]), Some(0));
+    assert_eq!(requests(&[("k", "abx"), ("below", "y")]), None);
+    assert_eq!(requests(&[("other", "x")]), None);
+    assert_eq!(requests(&[]), None);
+}
+
+#[test]
+fn every_fault_of_a_descriptor_file_has_its_file_line_and_column() {
+    let faults = loaded(
+        "domain: d
+descriptors:
+  - key: a
+    ratelimit: {unit: hour, requests_per_unit: 1}
+  - {key: b, rate_limit: {unit: fortnight, requests_per_unit: -1}}
+  - {value: c}
+  - {key: d, policy: apy}
+  - {key: e}
+  - {key: e}
+  - {key: f, rate_limit: {unlimited: true, unit: day}}
+  - {key: g, value: x, share_threshold: true}
+  - {key: h, rate_limit: {unit: day, requests_per_unit: 1, name: h, replaces: [{name: h}, {}]}}
+  - {key: i, policy: api, shadow_mode: true}
+  - {key: j, policy: api, rate_limit: {unit: day, requests_per_unit: 1}}
+",
+    )
+    .unwrap_err()
+    .to_string();
+    let lines: Vec<&str> = faults.lines().map(|line| line.split_once("limits.yaml:").unwrap().1).collect();
+    let places: Vec<&str> = lines.iter().map(|line| line.split_once(": ").unwrap().0).collect();
+    assert_eq!(
+        places,
+        ["4:5", "5:33", "5:63", "6:5", "7:22", "9:5", "10:50", "11:41", "12:80", "12:91", "13:27", "14:22"],
+        "{faults}"
+    );
+    assert!(faults.contains("did you mean `rate_limit`?") && faults.contains("did you mean `api`?"), "{faults}");
+}
+
+#[test]
+fn every_member_of_the_format_is_accepted() {
+    let rules = rules(
+        "domain: d
+descriptors:
+  - key: a
+    value: x*
+    detailed_metric: true
+    value_to_metric: true
+    share_threshold: true
+    shadow_mode: true
+    quota_mode: false
+    metadata: {any: [thing]}
+    rate_limit: {name: one, unit: HOUR, requests_per_unit: 0, replaces: [{name: two}]}
+    descriptors:
+  - key: b
+    value: 7
+    rate_limit:
+      unlimited: true
+      requests_per_unit: 5
+",
+    );
+    let found = rules.domains["d"].find(&[("a", "xyz")]).unwrap();
+    assert_eq!((found.rule.name.as_str(), &found.rule.replaces[..]), ("one", &["two".to_owned()][..]));
+    assert_eq!(counter_key("d", &[("a", "xyz")], Some(&found)), "d|a~x*");
+    assert!(matches!(rules.domains["d"].find(&[("b", "7")]).unwrap().rule.kind, RuleKind::Unlimited));
+}

@@ -1,0 +1,62 @@
+//! Envoy's rate limit service, version 3.
+//!
+//! `plan.rs` finds the rule of each descriptor and turns it into a check. `decide.rs` asks the
+//! engine, and `render.rs` writes the response. `serve/envoy.rs` is the listener.
+
+mod decide;
+
+pub mod messages;
+
+mod plan;
+
+mod render;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::{CheckError, Engine};
+use messages::{RateLimitRequest, RateLimitResponse};
+use plan::Plan;
+
+/// The most descriptors of a request that a limit or a policy counts, as in `/v1/check/all`.
+pub const MAX_COUNTED: usize = 16;
+
+/// Why a request has no response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RateLimitError {
+    #[error("{0}")]
+    Invalid(String),
+    /// The policy's `on_store_failure` is `error`.
+    #[error("{0}")]
+    Unavailable(CheckError),
+}
+
+/// Decides a request within the deadline of the configuration, and within `left` if the caller
+/// waits less. Without a configuration nothing is limited.
+///
+/// # Errors
+/// The request is invalid, or the store fails under mode `error`.
+pub async fn should_rate_limit(
+    engine: &Arc<Engine>,
+    request: &RateLimitRequest,
+    left: Option<Duration>,
+) -> Result<RateLimitResponse, RateLimitError> {
+    match once(engine, request, left).await {
+        // A reload has replaced the rules between the plan and the check.
+        Err(RateLimitError::Unavailable(CheckError::UnknownPolicy(_))) => once(engine, request, left).await,
+        decided => decided,
+    }
+}
+
+async fn once(
+    engine: &Arc<Engine>,
+    request: &RateLimitRequest,
+    left: Option<Duration>,
+) -> Result<RateLimitResponse, RateLimitError> {
+    let rules = engine.running().envoy.as_ref().map(|envoy| envoy.rules.clone());
+    let Some(rules) = rules else { return Ok(RateLimitResponse::default()) };
+    let within = left.map_or(rules.deadline, |left| left.min(rules.deadline));
+    let plan = Plan::new(&rules, request, within).map_err(RateLimitError::Invalid)?;
+    let verdicts = decide::decide(engine, rules.counting, plan.counted(), within).await?;
+    Ok(render::response(&plan, &verdicts, rules.headers))
+}

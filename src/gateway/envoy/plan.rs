@@ -1,0 +1,227 @@
+//! Finds the rule of each descriptor of a request, and turns it into a check.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::MAX_COUNTED;
+use super::messages::{CurrentLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, UnitOfTime};
+use crate::config::envoy::{
+    Counting, Entry, EnvoyRules, Found, Level, Limit, Rule, RuleKind, Unit, ZERO, counter_key, of_requests, policy_key,
+};
+use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
+use crate::limit::quota::MAX_UNITS;
+
+/// The descriptors of a request with their rules, in order.
+#[derive(Debug)]
+pub(super) struct Plan(Vec<Planned>);
+
+/// What decides a descriptor.
+#[derive(Debug)]
+pub(super) enum Planned {
+    /// No rule applies.
+    Open,
+    Unlimited,
+    Counted(Counted),
+}
+
+/// A descriptor that the engine counts.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) check: Check,
+    pub(super) action: Action,
+    /// The limit as written; none under a policy of the configuration.
+    pub(super) limit: Option<CurrentLimit>,
+}
+
+/// How a descriptor is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// With the others of the request.
+    Charge,
+    /// For itself: a descriptor with its own hits may come from the end of a stream.
+    ChargeAlone,
+    /// Its own hits are 0.
+    Look,
+    Refund,
+}
+
+impl Plan {
+    /// # Errors
+    /// The reason why the request is invalid.
+    pub(super) fn new(rules: &EnvoyRules, request: &RateLimitRequest, within: Duration) -> Result<Self, String> {
+        if request.domain.is_empty() {
+            return Err("`domain` is empty: name a domain of the configuration".to_owned());
+        }
+        if request.descriptors.is_empty() {
+            return Err("`descriptors` is empty: send at least one descriptor".to_owned());
+        }
+        // A limit of the request needs a known domain as well.
+        let Some(level) = rules.domains.get(&request.domain) else {
+            return Ok(Self(request.descriptors.iter().map(|_| Planned::Open).collect()));
+        };
+        let drains = rules.counting == Counting::Independent;
+        let planner = Planner { request, level, within, drains };
+        let mut found = Vec::with_capacity(request.descriptors.len());
+        for (place, descriptor) in request.descriptors.iter().enumerate() {
+            found.push(planner.planned(descriptor).map_err(|fault| format!("descriptor {place}: {fault}"))?);
+        }
+        let mut plan = Self(without_replaced(found));
+        plan.share_time();
+        match plan.counted().count() {
+            counted if counted > MAX_COUNTED => {
+                Err(format!("{counted} descriptors have a limit: a request may have at most {MAX_COUNTED}"))
+            }
+            _ => Ok(plan),
+        }
+    }
+
+    /// Looks come before the charges, so both together have the time of one.
+    fn share_time(&mut self) {
+        let looks = self.counted().any(|counted| counted.action == Action::Look);
+        if looks && self.counted().any(|counted| counted.action != Action::Look) {
+            for planned in &mut self.0 {
+                if let Planned::Counted(Counted { check, .. }) = planned {
+                    check.within = check.within.map(|within| within / 2);
+                }
+            }
+        }
+    }
+
+    pub(super) fn descriptors(&self) -> &[Planned] {
+        &self.0
+    }
+
+    /// The counted descriptors, in order.
+    pub(super) fn counted(&self) -> impl Iterator<Item = &Counted> {
+        self.0.iter().filter_map(|planned| match planned {
+            Planned::Counted(counted) => Some(counted),
+            Planned::Open | Planned::Unlimited => None,
+        })
+    }
+}
+
+/// Opens the descriptors whose rules another rule of the request replaces.
+fn without_replaced(found: Vec<(Planned, Option<&Rule>)>) -> Vec<Planned> {
+    let rules = found.iter().filter_map(|(_, rule)| *rule);
+    let replaced: HashSet<&str> = rules.flat_map(|rule| rule.replaces.iter().map(String::as_str)).collect();
+    let is_replaced = |rule: Option<&Rule>| rule.is_some_and(|rule| replaced.contains(rule.name.as_str()));
+    found
+        .into_iter()
+        .map(|(planned, rule)| match planned {
+            Planned::Counted(_) if is_replaced(rule) => Planned::Open,
+            planned => planned,
+        })
+        .collect()
+}
+
+struct Planner<'a> {
+    request: &'a RateLimitRequest,
+    level: &'a Level,
+    within: Duration,
+    /// Whether each descriptor is charged for itself, up to its limit.
+    drains: bool,
+}
+
+impl<'a> Planner<'a> {
+    fn planned(&self, descriptor: &RateLimitDescriptor) -> Result<(Planned, Option<&'a Rule>), String> {
+        let entries: Vec<Entry<'_>> =
+            descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str())).collect();
+        if let Some(limit) = descriptor.limit {
+            return Ok((self.of_request(descriptor, &entries, limit)?, None));
+        }
+        let Some(found) = self.level.find(&entries) else { return Ok((Planned::Open, None)) };
+        let planned = match &found.rule.kind {
+            RuleKind::Unlimited => Planned::Unlimited,
+            RuleKind::Limit(limit) => self.limit(descriptor, &entries, &found, limit),
+            RuleKind::Policy(policy) => self.counted(descriptor, policy.clone(), policy_key(&entries), None, None),
+        };
+        Ok((planned, Some(found.rule)))
+    }
+
+    fn limit(
+        &self,
+        descriptor: &RateLimitDescriptor,
+        entries: &[Entry<'_>],
+        found: &Found<'_>,
+        limit: &Limit,
+    ) -> Planned {
+        let shown = CurrentLimit {
+            requests_per_unit: limit.requests_per_unit,
+            unit: wire(limit.unit).into(),
+            name: found.rule.name.clone(),
+        };
+        let key = counter_key(&self.request.domain, entries, Some(found));
+        self.counted(descriptor, limit.policy.clone(), key, None, Some(shown))
+    }
+
+    /// The limit that the request itself brings.
+    fn of_request(
+        &self,
+        descriptor: &RateLimitDescriptor,
+        entries: &[Entry<'_>],
+        limit: RateLimitOverride,
+    ) -> Result<Planned, String> {
+        let RateLimitOverride { requests_per_unit, unit } = limit;
+        let unit = UnitOfTime::try_from(unit).ok().and_then(of_wire);
+        let unit = unit.ok_or("the `unit` of its `limit` is unknown: expected SECOND to YEAR")?;
+        let key = counter_key(&self.request.domain, entries, None);
+        let shown = CurrentLimit { requests_per_unit, unit: wire(unit).into(), name: String::new() };
+        let (policy, quotas) = match requests_per_unit {
+            0 => (ZERO.to_owned(), None),
+            _ => (of_requests(unit), Some(vec![quota(requests_per_unit, unit)])),
+        };
+        Ok(self.counted(descriptor, policy, key, quotas, Some(shown)))
+    }
+
+    fn counted(
+        &self,
+        descriptor: &RateLimitDescriptor,
+        policy: String,
+        key: String,
+        quotas: Option<Vec<QuotaSpec>>,
+        limit: Option<CurrentLimit>,
+    ) -> Planned {
+        let own = descriptor.hits_addend.map(|hits| hits.value);
+        let action = match own {
+            _ if descriptor.is_negative_hits => Action::Refund,
+            Some(0) => Action::Look,
+            Some(_) => Action::ChargeAlone,
+            None => Action::Charge,
+        };
+        let hits = own.unwrap_or_else(|| u64::from(self.request.hits_addend.max(1)));
+        let drains = action == Action::ChargeAlone || self.drains && action == Action::Charge;
+        let check = Check {
+            over: if drains { Over::Drain } else { Over::Deny },
+            quotas: quotas.map(OwnQuotas::Written),
+            within: Some(self.within),
+            ..Check::new(policy, key, hits.min(MAX_UNITS), Door::Envoy)
+        };
+        Planned::Counted(Counted { check, action, limit })
+    }
+}
+
+/// The quota of a request's limit, named as those of the configuration.
+fn quota(requests_per_unit: u32, unit: Unit) -> QuotaSpec {
+    let text = |text: &str| QuotaSpec::Text(text.to_owned());
+    QuotaSpec::Members(vec![
+        ("name".to_owned(), text(unit.name())),
+        ("limit".to_owned(), QuotaSpec::Word(requests_per_unit.to_string())),
+        ("per".to_owned(), QuotaSpec::Text(format!("{}s", unit.window() / 1_000_000))),
+    ])
+}
+
+pub(super) fn wire(unit: Unit) -> UnitOfTime {
+    match unit {
+        Unit::Second => UnitOfTime::Second,
+        Unit::Minute => UnitOfTime::Minute,
+        Unit::Hour => UnitOfTime::Hour,
+        Unit::Day => UnitOfTime::Day,
+        Unit::Week => UnitOfTime::Week,
+        Unit::Month => UnitOfTime::Month,
+        Unit::Year => UnitOfTime::Year,
+    }
+}
+
+fn of_wire(unit: UnitOfTime) -> Option<Unit> {
+    Unit::ALL.into_iter().find(|known| wire(*known) == unit)
+}

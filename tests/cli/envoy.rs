@@ -1,0 +1,81 @@
+//! `validate`, `explain --domain` and `import` know the files of Envoy's rate limit service.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::{TOLLGATE, file_with};
+
+/// The exit code, standard output and standard error of a command.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = Command::new(TOLLGATE).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn documented() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs/integrations/envoy/tollgate.yaml")
+        .display()
+        .to_string()
+}
+
+#[test]
+fn validate_counts_domains_and_limits() {
+    let (code, out, reason) = run(&["validate", &documented()]);
+    assert_eq!(code, 0, "{reason}");
+    assert!(out.ends_with(": valid, 1 policy, 1 domain of Envoy with 2 limits\n"), "{out}");
+}
+
+#[test]
+fn validate_reports_faults_of_descriptor_files_at_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("envoy")).unwrap();
+    std::fs::write(folder.path().join("envoy/a.yaml"), "domain: d\ndescriptors: [{key: a, rate_limt: {}}]\n").unwrap();
+    std::fs::write(folder.path().join("envoy/b.yml"), "domain: d\n").unwrap();
+    std::fs::write(folder.path().join("envoy/notes.txt"), "not read").unwrap();
+    let file = folder.path().join("tollgate.yaml");
+    let text = "policies: {p: {quotas: [1 per 1s]}}\nenvoy: {listen: \"127.0.0.1:8081\", config: [envoy/]}\n";
+    std::fs::write(&file, text).unwrap();
+    let (code, _, faults) = run(&["validate", file.to_str().unwrap()]);
+    assert_eq!(code, 1);
+    let root = folder.path().display();
+    assert!(faults.contains(&format!("{root}/envoy/a.yaml:2:24: unknown member `rate_limt`")), "{faults}");
+    assert!(faults.contains(&format!("{root}/envoy/b.yml:1:9: the domain `d` is already in ")), "{faults}");
+}
+
+#[test]
+fn explain_finds_the_rule_of_a_descriptor() {
+    let file = documented();
+    let explain = |entries: &[&str]| {
+        let mut arguments = vec!["explain", &file, "--json", "--domain", "edge"];
+        entries.iter().for_each(|entry| arguments.extend(["--descriptor", entry]));
+        let (code, out, reason) = run(&arguments);
+        assert_eq!(code, 0, "{reason}");
+        serde_json::from_str::<Value>(&out).unwrap()
+    };
+    let user = explain(&["user=alice"]);
+    assert_eq!((user["policy"].as_str(), user["key"].as_str()), (Some("per-user"), Some("alice")));
+    assert!(user["rule"].as_str().unwrap().ends_with("limits.yaml:7"), "{user}");
+    let tokens = explain(&["tokens=alice"]);
+    assert_eq!(tokens["key"], "edge|tokens=alice");
+    assert_eq!(tokens["quotas"][0]["limit"], 1000);
+    assert_eq!(tokens["redis"]["keys"][0], "{ratelimit:edge|tokens=alice:}envoy~day:fixed");
+    assert_eq!(explain(&["other=x"])["rule"], "none: the descriptor is allowed and not counted");
+    let (_, text, _) = run(&["explain", &file, "--domain", "edge", "--descriptor", "user=alice"]);
+    assert!(text.starts_with("rule    policy, ") && text.contains("quota   1h: 200 per 1h"), "{text}");
+    let (code, _, reason) = run(&["explain", &file, "--domain", "elsewhere", "--descriptor", "user=alice"]);
+    assert!(code == 1 && reason.contains("there are edge"), "{reason}");
+}
+
+#[test]
+fn import_prints_policies_for_limits_of_limitador() {
+    let limits = file_with("- {namespace: shop, max_value: 10, seconds: 60, variables: ['descriptors[0].user']}\n");
+    let (code, out, reason) = run(&["import", "limitador", limits.path().to_str().unwrap()]);
+    assert_eq!(code, 0, "{reason}");
+    assert!(out.contains("quotas: [10 per 60s]") && out.contains("domain: 'shop'"), "{out}");
+    let wrong = file_with("- {namespace: shop, max_value: 10, seconds: 60, variables: [user]}\n");
+    let (code, _, faults) = run(&["import", "limitador", wrong.path().to_str().unwrap()]);
+    assert!(code == 1 && faults.contains(":1:"), "{faults}");
+}

@@ -1,0 +1,121 @@
+//! The real Envoy asks two nodes about its requests, by the documented configuration.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::proxy::{Backend, Envoy, documented};
+use crate::rls::address;
+use crate::support::cluster;
+use crate::support::redis::Server;
+use crate::support::{Node, unique, wait_until};
+
+/// Clients at the same time.
+const CLIENTS: u64 = 64;
+
+/// The documented configuration of a node on these servers, with `changes` to its text.
+fn node_on(seeds: &[String], changes: &[(&str, &str)]) -> Node {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(documented("limits.yaml"), folder.path().join("limits.yaml")).unwrap();
+    let mut config = std::fs::read_to_string(documented("tollgate.yaml")).unwrap();
+    let seeds = format!("redis: [{}]", seeds.join(", "));
+    let own = [("redis: [redis://127.0.0.1:7001]", seeds.as_str()), ("127.0.0.1:8081", "127.0.0.1:0")];
+    for (from, to) in own.iter().chain(changes) {
+        assert!(config.contains(from), "the documented configuration has no {from}");
+        config = config.replace(from, to);
+    }
+    let file = folder.path().join("tollgate.yaml");
+    std::fs::write(&file, config).unwrap();
+    Node::with_config(&file)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_envoy_get_exactly_the_limit_from_two_nodes() {
+    let seeds = cluster::shared().seeds();
+    let nodes = [(); 2].map(|()| node_on(&seeds, &[("deadline: 80ms", "deadline: 800ms")]));
+    let services = [address(&nodes[0]), address(&nodes[1])];
+    let backend = Backend::start().await;
+    let envoy = Envoy::start([&services[0], &services[1]], &backend, &[("timeout: 0.1s", "timeout: 1s")]);
+    let (user, admitted) = (unique("user"), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                for _ in 0..6 {
+                    let answer = envoy.get("/", &user);
+                    match answer.status {
+                        200 => _ = admitted.fetch_add(1, Ordering::Relaxed),
+                        429 => assert!(answer.header("retry-after").is_some(), "{answer:?}"),
+                        _ => panic!("{answer:?}"),
+                    }
+                    assert!(answer.header("ratelimit-policy").is_some(), "{answer:?}");
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), 200);
+    assert_eq!(backend.requests(), 200);
+    let denied = envoy.get("/", &user);
+    assert_eq!(denied.header("ratelimit-policy"), Some("\"1h\";q=200;w=3600"));
+    assert!(denied.header("ratelimit").unwrap().starts_with("\"1h\";r=0;t="), "{denied:?}");
+    assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
+    assert!(denied.header("x-ratelimit-limit").unwrap().starts_with("200, "), "{denied:?}");
+    for node in &nodes {
+        assert!(node.metrics().contains("door=\"envoy\""), "Envoy did not ask both nodes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_service_follows_failure_mode_deny() {
+    for (mode, status) in [("failure_mode_deny: true", 500), ("failure_mode_deny: false", 200)] {
+        let mut node = Some(node_on(&cluster::shared().seeds(), &[]));
+        let service = address(node.as_ref().unwrap());
+        let backend = Backend::start().await;
+        let envoy = Envoy::start([&service, &service], &backend, &[("failure_mode_deny: true", mode)]);
+        assert_eq!(envoy.get("/", &unique("user")).status, 200);
+        drop(node.take());
+        assert_eq!(envoy.get("/", &unique("user")).status, status);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen_store_is_answered_before_envoy_gives_up() {
+    const REQUESTS: u32 = 150;
+    let server = Server::start();
+    let seeds = [server.url()];
+    let node = node_on(&seeds, &[("  deadline: 80ms\n", "  deadline: 15ms\n")]);
+    let service = address(&node);
+    let backend = Backend::start().await;
+    // Envoy's own timeout is 20 ms.
+    let changes =
+        [("                      timeout: 0.1s\n", ""), ("failure_mode_deny: true", "failure_mode_deny: false")];
+    let envoy = Envoy::start([&service, &service], &backend, &changes);
+    assert_eq!(envoy.get("/", &unique("user")).status, 200);
+    server.freeze();
+    let (started, mut denied) = (Instant::now(), 0);
+    for number in 0..REQUESTS {
+        // `per-user` denies without the store; Envoy itself would let the request pass.
+        denied += u32::from(envoy.get("/", &unique("user")).status == 429);
+        let due = Duration::from_millis(20) * (number + 1);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+    }
+    server.thaw();
+    // 99 of 100 on an idle machine, which a test may not have.
+    assert!(denied * 100 >= REQUESTS * 75, "{denied} of {REQUESTS}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_at_the_end_of_a_stream_count() {
+    let node = node_on(&cluster::shared().seeds(), &[]);
+    let service = address(&node);
+    let backend = Backend::start().await;
+    let envoy = Envoy::start([&service, &service], &backend, &[]);
+    let user = unique("user");
+    let remaining = || envoy.get("/llm", &user).header("x-ratelimit-remaining").map(str::to_owned);
+    assert_eq!(envoy.get("/llm?cost=600", &user).status, 200);
+    wait_until("the first cost counts", || remaining().as_deref() == Some("400"));
+    // The answer has cost more than was left: the limit is charged in full.
+    assert_eq!(envoy.get("/llm?cost=600", &user).status, 200);
+    wait_until("the second cost counts", || remaining().as_deref() == Some("0"));
+    assert_eq!(envoy.get("/llm", &user).status, 429);
+    let other = envoy.get("/llm", &unique("other"));
+    assert_eq!(other.status, 200);
+}
