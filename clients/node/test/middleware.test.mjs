@@ -4,6 +4,7 @@ import http from 'node:http'
 
 import { FRAMEWORKS } from './applications.mjs'
 import { cases, matches, optionsOf, within } from './cases.mjs'
+import { get } from './http.mjs'
 
 for (const [framework, application] of Object.entries(FRAMEWORKS)) {
   cases(framework, 'middleware', async (instance) => {
@@ -40,14 +41,4 @@ function compare(response, { status, headers = {}, body, json }) {
   }
   if (body !== undefined) assert.equal(response.body, body)
   if (json !== undefined) matches(JSON.parse(response.body), json, 'body')
-}
-
-export function get(url, headers = {}, agent = undefined) {
-  return new Promise((resolve, reject) => {
-    http.get(url, { headers, agent }, (response) => {
-      let body = ''
-      response.setEncoding('utf8').on('data', (part) => { body += part })
-      response.once('end', () => resolve({ status: response.statusCode, headers: response.headers, body }))
-    }).once('error', reject)
-  })
 }
