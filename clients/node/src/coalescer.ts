@@ -64,7 +64,7 @@ function settle(waiting: Waiting, result: BatchAnswer['results'][number] | undef
 
 /** The problem as a call with this check alone has it: `/key`, not `/checks/3/key`. */
 function ofOneCheck(problem: ProblemDocument): ProblemDocument {
-  const detail = problem.detail?.replace(/^\/checks\/\d+/, '')
+  const detail = problem.detail.replace(/^\/checks\/\d+/, '')
   const violations = problem.violations?.map((violation) => ({
     ...violation,
     pointer: violation.pointer.replace(/^\/checks\/\d+/, ''),

@@ -13,7 +13,8 @@ export interface StoreOptions extends ClientOptions {
 
 type Callback = (error: Error | null, result?: { current: number; ttl: number }) => void
 
-interface RouteOptions {
+/** The options of the plugin, or of a route. */
+interface Limits {
   continueExceeding?: boolean
   exponentialBackoff?: boolean
   routeInfo?: { method?: string | string[]; url?: string }
@@ -22,19 +23,20 @@ interface RouteOptions {
 interface Store {
   incr(key: string, callback: Callback, timeWindow: number, max: number): void
   read(key: string, callback: Callback, timeWindow: number, max: number): void
-  child(routeOptions: RouteOptions): Store
+  child(limits: object): Store
 }
 
 /**
  * A store for @fastify/rate-limit: `{store: tollgateStore({policy: 'routes'})}`. Each check carries
  * `max` and `timeWindow` as its quota. The node decides: `current` exceeds `max` exactly if it denies.
  */
-export function tollgateStore(options: StoreOptions = {}): new (limits: RouteOptions) => Store {
+export function tollgateStore(options: StoreOptions = {}): new (limits: object) => Store {
   const client = options.client ?? new Client(options)
 
   class TollgateStore implements Store {
-    constructor(limits: RouteOptions, private readonly prefix = options.prefix ?? '') {
-      if (limits.continueExceeding || limits.exponentialBackoff) {
+    constructor(limits: object, private readonly prefix = options.prefix ?? '') {
+      const { continueExceeding, exponentialBackoff } = limits as Limits
+      if (continueExceeding || exponentialBackoff) {
         throw new TypeError('continueExceeding and exponentialBackoff are not available: denied requests do not count')
       }
     }
@@ -47,8 +49,8 @@ export function tollgateStore(options: StoreOptions = {}): new (limits: RouteOpt
       this.ask(key, 0, timeWindow, max).then((result) => callback(null, result), callback)
     }
 
-    child(limits: RouteOptions): Store {
-      const { method = '', url = '' } = limits.routeInfo ?? {}
+    child(limits: object): Store {
+      const { method = '', url = '' } = (limits as Limits).routeInfo ?? {}
       return new TollgateStore(limits, `${this.prefix}${method}${url}-`)
     }
 
