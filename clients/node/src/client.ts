@@ -2,8 +2,9 @@ import { randomBytes } from 'node:crypto'
 
 import { Coalescer } from './coalescer.js'
 import { Problem, Unavailable } from './errors.js'
-import type { Answer, Call } from './exchange.js'
+import type { Call } from './exchange.js'
 import { Nodes } from './nodes.js'
+import type { Answer } from './response.js'
 import type {
   BatchAnswer,
   Check,
@@ -119,7 +120,7 @@ export class Client {
 
   private withId(check: Check): Check {
     if (!this.retry || check.id !== undefined || check.cost === 0) return check
-    return { ...check, id: `${this.idPrefix}${(this.ids++).toString(36)}` }
+    return { ...check, id: this.idPrefix + this.ids++ }
   }
 
   private post<T>(path: string, body: unknown, repeatable: boolean, options: CallOptions): Promise<T> {
