@@ -105,13 +105,17 @@ export class Client {
     this.nodes.close()
   }
 
-  private checkAlone(check: Check, options: CallOptions): Promise<CheckAnswer> {
-    return this.post('/v1/check', check, this.repeatable(check), options)
+  private async checkAlone(check: Check, options: CallOptions): Promise<CheckAnswer> {
+    const answer: CheckAnswer = await this.post('/v1/check', check, this.repeatable(check), options)
+    if (typeof answer.allowed !== 'boolean') throw noDecision()
+    return answer
   }
 
-  private batch(checks: Check[], options: CallOptions): Promise<BatchAnswer> {
+  private async batch(checks: Check[], options: CallOptions): Promise<BatchAnswer> {
     const repeatable = checks.every((check) => this.repeatable(check))
-    return this.post('/v1/check/batch', { checks }, repeatable, options)
+    const answer: BatchAnswer = await this.post('/v1/check/batch', { checks }, repeatable, options)
+    if (!Array.isArray(answer.results) || answer.results.length !== checks.length) throw noDecision()
+    return answer
   }
 
   private repeatable(check: Check): boolean {
@@ -140,9 +144,12 @@ function parsed(answer: Answer): unknown {
   try {
     body = JSON.parse(answer.text)
   } catch (error) {
-    if (answer.status === 200) throw new Unavailable('the answer is not JSON', error)
+    if (answer.status === 200) throw noDecision(error)
   }
-  if (answer.status === 200) return body
+  if (answer.status === 200) {
+    if (typeof body !== 'object' || body === null) throw noDecision()
+    return body
+  }
   throw new Problem({
     type: 'about:blank',
     title: `status ${answer.status}`,
@@ -150,6 +157,11 @@ function parsed(answer: Answer): unknown {
     ...(typeof body === 'object' ? (body as Partial<ProblemDocument>) : {}),
     status: answer.status,
   })
+}
+
+/** Something else than a node has answered. */
+function noDecision(cause?: unknown): Unavailable {
+  return new Unavailable('the answer is no decision', cause)
 }
 
 /** JSON has no NaN or Infinity: it would write null, and the node would charge 1. */

@@ -23,6 +23,8 @@ export class NoAnswer extends Error {
 const MOST_CONNECTIONS = 64
 /** A header value that needs no escapes and ends no line. */
 const VISIBLE = /^[\x21-\x7e]+$/
+/** A caller chooses the trace context of a request, so no other text passes. */
+const TRACEPARENT = /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/
 
 /** The address of one node, with its connections. */
 export class Link {
@@ -60,11 +62,14 @@ export class Link {
         clearTimeout(timer)
         if (error !== undefined) reject(error)
       }
-      const timer = setTimeout(() => {
+      const expire = () => {
+        if (over) return
         // A call that waited for its turn says nothing about the node.
         end(new NoAnswer(connection === undefined || connection.ready ? 'silent' : 'refused'))
         connection?.close()
-      }, timeoutMs)
+      }
+      // If this process was busy, the answer may have arrived: it is read before the immediate.
+      const timer = setTimeout(() => setImmediate(expire), timeoutMs)
       const start = () => {
         if (over) return this.nextTurn()
         connection = this.connection()
@@ -96,7 +101,7 @@ export class Link {
       if (!VISIBLE.test(token)) throw new TypeError('a token must be visible ASCII characters')
       request += `Authorization: Bearer ${token}\r\n`
     }
-    if (call.traceparent !== undefined && VISIBLE.test(call.traceparent)) {
+    if (call.traceparent !== undefined && TRACEPARENT.test(call.traceparent)) {
       request += `traceparent: ${call.traceparent}\r\n`
     }
     if (call.body === undefined) return `${request}\r\n`

@@ -8,6 +8,7 @@ import { describe, test } from 'node:test'
 import { Client, Problem, Unavailable } from '@tollgate/client'
 
 import { ResponseReader } from '../dist/esm/response.js'
+import { RealNode } from './nodes.mjs'
 
 const BODY = '{"key":"日"}'
 const LENGTH = `HTTP/1.1 200 OK\r\ncontent-Length: ${Buffer.byteLength(BODY)}\r\n\r\n${BODY}`
@@ -111,6 +112,42 @@ describe('a client', () => {
       assert.equal(answers.length, 200)
       assert.equal(connections.size, 64)
     })
+  })
+
+  test('reads an answer that arrived while the process was busy', async () => {
+    const node = await RealNode.start()
+    const client = new Client({ nodes: node.url, deadlineMs: 200 })
+    try {
+      await client.check({ key: 'a', cost: 0 })
+      const answer = client.check({ key: 'a', cost: 0 })
+      // The check leaves at the end of this turn, and the next turn is long.
+      setImmediate(() => setImmediate(() => { for (const end = Date.now() + 500; Date.now() < end;); }))
+      assert.equal((await answer).allowed, true)
+    } finally {
+      client.close()
+      await node.kill()
+    }
+  })
+
+  test('finds a server that sends other JSON unavailable', async () => {
+    for (const body of ['{}', '[]', 'null', '{"results":[]}', '{"allowed":"yes"}']) {
+      await withServer((_request, response) => response.end(body), async (client) => {
+        const checks = [client.check({ key: 'a' }), client.check({ key: 'b' })]
+        for (const check of checks) await assert.rejects(check, Unavailable)
+        await assert.rejects(client.check({ key: 'a' }), Unavailable)
+      })
+    }
+  })
+
+  test('passes on no traceparent of another form', async () => {
+    const seen = []
+    const answer = (request, response) => { seen.push(request.headers.traceparent); response.end('{"allowed":true}') }
+    await withServer(answer, async (client) => {
+      for (const traceparent of ['x'.repeat(10_000), '00-abc', '', `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01\r\nx: y`]) {
+        await client.check({ key: 'a' }, { traceparent })
+      }
+    })
+    assert.deepEqual(seen, [undefined, undefined, undefined, undefined])
   })
 
   test('rejects a cost that JSON cannot write', async () => {
