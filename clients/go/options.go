@@ -1,0 +1,119 @@
+package tollgate
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// Defaults of [Options].
+const (
+	DefaultNode     = "http://127.0.0.1:7070"
+	DefaultDeadline = 100 * time.Millisecond
+)
+
+const (
+	// maxConnections bounds the connections to one node, also while it is silent.
+	maxConnections = 64
+	// idleTimeout is shorter than the node's, so that the node rarely closes a connection in use.
+	idleTimeout = 30 * time.Second
+)
+
+// Options configure a [Client]. The zero value calls a node on this machine.
+type Options struct {
+	// Nodes are base URLs in the order of preference. The default is [DefaultNode].
+	Nodes []string
+	// Deadline bounds each call with its retry. The default is [DefaultDeadline]. A context may
+	// end a call sooner.
+	Deadline time.Duration
+	// Token is a bearer token of the nodes.
+	Token string
+	// CAFile is a PEM file with the authorities of the nodes' certificates. The default is those
+	// of the platform.
+	CAFile string
+	// NoRetry turns off the retry after a broken connection, and the ids of checks.
+	NoRetry bool
+	// NoCoalesce sends each check as a call of its own.
+	NoCoalesce bool
+	// Transport replaces the connections of the client, for example to trace calls. It must not
+	// repeat calls by itself. CAFile is then invalid.
+	Transport http.RoundTripper
+}
+
+func (o Options) nodes() ([]*node, error) {
+	urls := o.Nodes
+	if len(urls) == 0 {
+		urls = []string{DefaultNode}
+	}
+	transport, err := o.transport()
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]*node, len(urls))
+	for i, text := range urls {
+		base, err := parseNode(text)
+		if err != nil {
+			return nil, err
+		}
+		nodes[i] = newNode(base, transport())
+	}
+	return nodes, nil
+}
+
+func parseNode(text string) (*url.URL, error) {
+	base, err := url.Parse(text)
+	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
+		return nil, fmt.Errorf("tollgate: node %q must be a URL such as %s", text, DefaultNode)
+	}
+	if base.RawQuery != "" || base.Fragment != "" || base.User != nil {
+		return nil, fmt.Errorf("tollgate: node %q must have a host and at most a path", text)
+	}
+	base.Path = strings.TrimSuffix(base.Path, "/")
+	return base, nil
+}
+
+// transport returns a function that makes the connections of one node. Each node has its own, since
+// a retry closes the idle connections of its node only.
+func (o Options) transport() (func() http.RoundTripper, error) {
+	if o.Transport != nil {
+		if o.CAFile != "" {
+			return nil, errors.New("tollgate: CAFile has no effect beside Transport; set one of them")
+		}
+		return func() http.RoundTripper { return o.Transport }, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		authorities, err := readAuthorities(o.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = authorities
+	}
+	return func() http.RoundTripper {
+		return &http.Transport{
+			TLSClientConfig:     config.Clone(),
+			MaxConnsPerHost:     maxConnections,
+			MaxIdleConnsPerHost: maxConnections,
+			IdleConnTimeout:     idleTimeout,
+			DisableCompression:  true,
+		}
+	}, nil
+}
+
+func readAuthorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("tollgate: CAFile: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tollgate: CAFile %s must have certificates in PEM form", file)
+	}
+	return pool, nil
+}
