@@ -99,6 +99,30 @@ func TestAnAnswerOfAnotherServerIsAProblemOrUnavailable(t *testing.T) {
 	}
 }
 
+func TestARejectedBatchGoesOneByOne(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	transport := roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path == "/v1/check/batch" {
+			recorder := httptest.NewRecorder()
+			recorder.WriteHeader(http.StatusUnprocessableEntity)
+			return recorder.Result(), nil
+		}
+		return http.DefaultTransport.RoundTrip(r)
+	})
+	client := newClient(t, tollgate.Options{
+		Nodes: []string{node.URL()}, Deadline: 10 * time.Second, Transport: transport,
+	})
+	var checks sync.WaitGroup
+	for range 16 {
+		checks.Go(func() {
+			if _, err := client.Check(t.Context(), tollgate.Check{Policy: "thousand", Key: "each"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	checks.Wait()
+}
+
 // A node that restarts leaves dead connections in the pool. Each call must survive its own.
 func TestChecksSurviveARestartOfTheirNode(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")

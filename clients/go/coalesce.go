@@ -118,9 +118,7 @@ func (c *coalescer) send(batch []*waiter) {
 	ctx, cancel := contextOf(batch, c.client.deadline)
 	defer cancel()
 	if len(batch) == 1 {
-		only := batch[0]
-		only.answer, only.err = c.client.checkAlone(ctx, &only.check)
-		close(only.done)
+		c.sendEach(ctx, batch)
 		return
 	}
 	checks := make([]*Check, len(batch))
@@ -128,9 +126,23 @@ func (c *coalescer) send(batch []*waiter) {
 		checks[i] = &waiter.check
 	}
 	results, err := c.client.checkBatch(ctx, checks)
+	if badCheck(err) {
+		c.sendEach(ctx, batch)
+		return
+	}
 	for i, waiter := range batch {
 		waiter.settle(results, i, err)
 	}
+}
+
+// sendEach finds the checks at fault after a node rejected their whole batch.
+func (c *coalescer) sendEach(ctx context.Context, batch []*waiter) {
+	var calls sync.WaitGroup
+	for _, waiter := range batch[1:] {
+		calls.Go(func() { waiter.sendAlone(ctx, c.client) })
+	}
+	batch[0].sendAlone(ctx, c.client)
+	calls.Wait()
 }
 
 // present drops the checks that no caller waits for any more, so that they are not charged.
@@ -155,6 +167,11 @@ func contextOf(batch []*waiter, deadline time.Duration) (context.Context, contex
 		}
 	}
 	return context.WithDeadlineCause(ctx, batch[0].since.Add(deadline), errDeadline)
+}
+
+func (w *waiter) sendAlone(ctx context.Context, client *Client) {
+	w.answer, w.err = client.checkAlone(ctx, &w.check)
+	close(w.done)
 }
 
 func (w *waiter) settle(results []BatchResult, i int, err error) {
