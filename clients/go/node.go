@@ -3,7 +3,6 @@ package tollgate
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,13 +13,9 @@ import (
 	"time"
 )
 
-const (
-	// pause is the time for which calls avoid a failed node. Half a second leaves room for the
-	// deadline of one call, so that decisions return within a second of the node's return.
-	pause = 500 * time.Millisecond
-	// maxAnswer bounds the memory of one response.
-	maxAnswer = 8 << 20
-)
+// pause is the time for which calls avoid a failed node. Half a second leaves room for the deadline of
+// one call, so that decisions return within a second of the node's return.
+const pause = 500 * time.Millisecond
 
 // node is one address of the list, with its own connections.
 type node struct {
@@ -108,7 +103,6 @@ func (n *node) exchange(ctx context.Context, header http.Header, call *call) (*r
 	if err != nil {
 		return nil, because(ctx, err)
 	}
-	defer reply.Body.Close()
 	body, err := readAll(reply)
 	if err != nil {
 		return nil, because(ctx, err)
@@ -116,7 +110,7 @@ func (n *node) exchange(ctx context.Context, header http.Header, call *call) (*r
 	return &response{reply.StatusCode, body}, nil
 }
 
-// request has no Idempotency-Key, and so net/http repeats no POST that a node may have received.
+// request has no Idempotency-Key: with one, an http.Transport would repeat it by itself.
 func (n *node) request(ctx context.Context, header http.Header, call *call) *http.Request {
 	address := *n.base
 	address.Path += call.path
@@ -128,28 +122,9 @@ func (n *node) request(ctx context.Context, header http.Header, call *call) *htt
 	}
 	if call.body != nil {
 		request.ContentLength = int64(len(call.body))
-		request.GetBody = func() (io.ReadCloser, error) {
-			return io.NopCloser(bytes.NewReader(call.body)), nil
-		}
-		request.Body, _ = request.GetBody()
+		request.Body = io.NopCloser(bytes.NewReader(call.body))
 	}
 	return request.WithContext(ctx)
-}
-
-func readAll(reply *http.Response) ([]byte, error) {
-	if reply.ContentLength > maxAnswer {
-		return nil, fmt.Errorf("the response of %d bytes is too long", reply.ContentLength)
-	}
-	if reply.ContentLength >= 0 {
-		body := make([]byte, reply.ContentLength)
-		_, err := io.ReadFull(reply.Body, body)
-		return body, err
-	}
-	body, err := io.ReadAll(io.LimitReader(reply.Body, maxAnswer+1))
-	if len(body) > maxAnswer {
-		return nil, errors.New("the response is too long")
-	}
-	return body, err
 }
 
 func (n *node) closeIdle() {
@@ -169,6 +144,6 @@ func because(ctx context.Context, err error) error {
 // notSent reports whether the node surely received nothing.
 func notSent(err error) bool {
 	var dial *net.OpError
-	var certificate *tls.CertificateVerificationError
-	return errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &certificate)
+	var handshake *handshakeError
+	return errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &handshake)
 }

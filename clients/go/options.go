@@ -18,13 +18,6 @@ const (
 	DefaultDeadline = 100 * time.Millisecond
 )
 
-const (
-	// maxConnections bounds the connections to one node, also while it is silent.
-	maxConnections = 64
-	// idleTimeout is shorter than the node's, so that the node rarely closes a connection in use.
-	idleTimeout = 30 * time.Second
-)
-
 // Options configure a [Client]. The zero value calls a node on this machine.
 type Options struct {
 	// Nodes are base URLs in the order of preference. The default is [DefaultNode].
@@ -41,8 +34,8 @@ type Options struct {
 	NoRetry bool
 	// NoCoalesce sends each check as a call of its own.
 	NoCoalesce bool
-	// Transport replaces the connections of the client, for example to trace calls. It must not
-	// repeat calls by itself. CAFile is then invalid.
+	// Transport replaces the connections of the client, for example by those of a proxy. It must
+	// not repeat calls by itself. CAFile is then invalid.
 	Transport http.RoundTripper
 }
 
@@ -50,6 +43,9 @@ func (o Options) nodes() ([]*node, error) {
 	urls := o.Nodes
 	if len(urls) == 0 {
 		urls = []string{DefaultNode}
+	}
+	if !printable(o.Token) {
+		return nil, errors.New("tollgate: Token must have no control characters; remove a final newline")
 	}
 	transport, err := o.transport()
 	if err != nil {
@@ -95,15 +91,7 @@ func (o Options) transport() (func() http.RoundTripper, error) {
 		}
 		config.RootCAs = authorities
 	}
-	return func() http.RoundTripper {
-		return &http.Transport{
-			TLSClientConfig:     config.Clone(),
-			MaxConnsPerHost:     maxConnections,
-			MaxIdleConnsPerHost: maxConnections,
-			IdleConnTimeout:     idleTimeout,
-			DisableCompression:  true,
-		}
-	}, nil
+	return func() http.RoundTripper { return newConnections(config) }, nil
 }
 
 func readAuthorities(file string) (*x509.CertPool, error) {
