@@ -164,10 +164,25 @@ func answerOf[T any](ctx context.Context, c *Client, call *call) (*T, error) {
 		return nil, problemOf(reply.status, reply.body)
 	}
 	answer := new(T)
+	if scanned(reply.body, answer) {
+		return answer, nil
+	}
+	*answer = *new(T)
 	if err := json.Unmarshal(reply.body, answer); err != nil {
 		return nil, &Unavailable{fmt.Errorf("the response is none of a node: %w", err)}
 	}
 	return answer, nil
+}
+
+// scanned reports whether the answer has the form that nodes write, and is complete.
+func scanned(body []byte, answer any) bool {
+	target, ok := answer.(interface{ scan(*scanner) })
+	if !ok {
+		return false
+	}
+	scanner := &scanner{text: body}
+	target.scan(scanner)
+	return scanner.whole()
 }
 
 // ask calls the nodes in order until one answers. It never repeats a call that a node answered.
