@@ -17,7 +17,6 @@ import (
 type Client struct {
 	nodes     []*node
 	deadline  time.Duration
-	header    http.Header
 	ids       *ids
 	coalescer *coalescer
 	pending   sync.WaitGroup
@@ -29,14 +28,9 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{nodes: nodes, deadline: options.Deadline, header: http.Header{}}
+	client := &Client{nodes: nodes, deadline: options.Deadline}
 	if client.deadline <= 0 {
 		client.deadline = DefaultDeadline
-	}
-	client.header.Set("Content-Type", "application/json")
-	client.header.Set("User-Agent", "tollgate-go")
-	if options.Token != "" {
-		client.header.Set("Authorization", "Bearer "+options.Token)
 	}
 	if !options.NoRetry {
 		client.ids = newIDs()
@@ -133,7 +127,7 @@ func (c *Client) Close(ctx context.Context) error {
 		err = fmt.Errorf("tollgate: charges after responses are pending: %w", ctx.Err())
 	}
 	for _, node := range c.nodes {
-		node.closeIdle()
+		node.link.closeIdle()
 	}
 	return err
 }
@@ -189,12 +183,12 @@ func scanned(body []byte, answer any) bool {
 func (c *Client) ask(ctx context.Context, call *call) (*response, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.deadline, errDeadline)
 	defer cancel()
-	header, last := c.headerOf(call), errAvoided
+	last := errAvoided
 	for i, node := range c.nodes {
 		if !node.admit() {
 			continue
 		}
-		reply, err := c.askWithin(ctx, node, c.share(ctx, c.nodes[i+1:], call), header, call)
+		reply, err := c.askWithin(ctx, node, c.share(ctx, c.nodes[i+1:], call), call)
 		if err == nil {
 			return reply, nil
 		}
@@ -210,14 +204,14 @@ var errAvoided = errors.New("every node failed less than 500 ms ago")
 
 // askWithin bounds one attempt, so that time remains for the next node.
 func (c *Client) askWithin(
-	ctx context.Context, node *node, share time.Duration, header http.Header, call *call,
+	ctx context.Context, node *node, share time.Duration, call *call,
 ) (*response, error) {
 	if share > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, share, errDeadline)
 		defer cancel()
 	}
-	return node.ask(ctx, header, call)
+	return node.ask(ctx, call)
 }
 
 // share returns an equal part of the remaining time, or 0 for all of it. A call that must not be
@@ -234,13 +228,4 @@ func (c *Client) share(ctx context.Context, rest []*node, call *call) time.Durat
 		return 0
 	}
 	return time.Until(deadline) / time.Duration(nodes)
-}
-
-func (c *Client) headerOf(call *call) http.Header {
-	if call.traceparent == "" {
-		return c.header
-	}
-	header := c.header.Clone()
-	header.Set("Traceparent", call.traceparent)
-	return header
 }

@@ -2,15 +2,10 @@ package tollgate
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
-	"strconv"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -20,14 +15,16 @@ const (
 	maxConnections = 64
 	// idleTimeout is shorter than the node's, so that the node rarely closes a connection in use.
 	idleTimeout = 30 * time.Second
-	// maxAnswer bounds the memory of one response.
-	maxAnswer = 8 << 20
+	// fresh connections are probably open. Only a call that must not be repeated makes sure.
+	fresh = time.Second
 )
 
 // connections are those of one node. They speak HTTP/1.1 in the goroutine of the caller, by one write
 // and usually one read. http.Transport needs two more goroutines per connection, and several times
-// the CPU. Unlike it, connections never repeat a request, and read each response as a whole.
+// the CPU.
 type connections struct {
+	base   *url.URL
+	head   string
 	tls    *tls.Config
 	dialer net.Dialer
 	// places has an element for each open or opening connection.
@@ -40,29 +37,33 @@ type connections struct {
 type connection struct {
 	net.Conn
 	reader *bufio.Reader
-	since  time.Time
+	// message is the space of the last request.
+	message []byte
+	since   time.Time
 }
 
-func newConnections(config *tls.Config) *connections {
-	return &connections{tls: config, places: make(chan struct{}, maxConnections)}
+func newConnections(base *url.URL, token string, config *tls.Config) *connections {
+	head := " HTTP/1.1\r\nHost: " + base.Host + "\r\nUser-Agent: " + userAgent + "\r\n"
+	if token != "" {
+		head += "Authorization: Bearer " + token + "\r\n"
+	}
+	return &connections{base: base, head: head, tls: config, places: make(chan struct{}, maxConnections)}
 }
 
-// RoundTrip ends when the context does.
-func (c *connections) RoundTrip(request *http.Request) (*http.Response, error) {
-	ctx := request.Context()
+func (c *connections) exchange(ctx context.Context, call *call) (*response, error) {
 	select {
 	case c.places <- struct{}{}:
 		defer func() { <-c.places }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	connection, err := c.take(request)
+	connection, err := c.take(ctx, call)
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })
-	reply, err := connection.exchange(request)
-	if !stop() || err != nil || reply.Close || connection.reader.Buffered() > 0 {
+	reply, err := connection.exchange(c, call)
+	if !stop() || err != nil || reply.last || connection.reader.Buffered() > 0 {
 		connection.Close()
 	} else {
 		c.put(connection)
@@ -71,14 +72,16 @@ func (c *connections) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // take returns the connection that was in use last, or a new one.
-func (c *connections) take(request *http.Request) (*connection, error) {
+func (c *connections) take(ctx context.Context, call *call) (*connection, error) {
 	for connection := c.pop(); connection != nil; connection = c.pop() {
-		if time.Since(connection.since) < idleTimeout && alive(connection.Conn) {
+		idle := time.Since(connection.since)
+		sure := call.repeatable && idle < fresh
+		if sure || idle < idleTimeout && alive(connection.Conn) {
 			return connection, nil
 		}
 		connection.Close()
 	}
-	return c.dial(request)
+	return c.dial(ctx)
 }
 
 func (c *connections) pop() *connection {
@@ -105,8 +108,8 @@ func (c *connections) put(connection *connection) {
 	c.idle = append(c.idle, connection)
 }
 
-// CloseIdleConnections makes the next calls connect anew.
-func (c *connections) CloseIdleConnections() {
+// closeIdle makes the next calls connect anew.
+func (c *connections) closeIdle() {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for _, connection := range c.idle {
@@ -115,13 +118,13 @@ func (c *connections) CloseIdleConnections() {
 	c.idle = nil
 }
 
-func (c *connections) dial(request *http.Request) (*connection, error) {
-	ctx, host := request.Context(), request.URL.Hostname()
-	raw, err := c.dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, portOf(request)))
+func (c *connections) dial(ctx context.Context) (*connection, error) {
+	host := c.base.Hostname()
+	raw, err := c.dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, portOf(c.base)))
 	if err != nil {
 		return nil, err
 	}
-	if request.URL.Scheme == "https" {
+	if c.base.Scheme == "https" {
 		config := c.tls.Clone()
 		config.ServerName = host
 		secure := tls.Client(raw, config)
@@ -134,11 +137,11 @@ func (c *connections) dial(request *http.Request) (*connection, error) {
 	return &connection{Conn: raw, reader: bufio.NewReader(raw)}, nil
 }
 
-func portOf(request *http.Request) string {
-	switch port := request.URL.Port(); {
+func portOf(base *url.URL) string {
+	switch port := base.Port(); {
 	case port != "":
 		return port
-	case request.URL.Scheme == "https":
+	case base.Scheme == "https":
 		return "443"
 	}
 	return "80"
@@ -149,79 +152,3 @@ type handshakeError struct{ err error }
 
 func (h *handshakeError) Error() string { return "TLS: " + h.err.Error() }
 func (h *handshakeError) Unwrap() error { return h.err }
-
-func (c *connection) exchange(request *http.Request) (*http.Response, error) {
-	message, err := messageOf(request)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := c.Write(message); err != nil {
-		return nil, err
-	}
-	for {
-		reply, err := http.ReadResponse(c.reader, request)
-		if err != nil {
-			return nil, fmt.Errorf("the connection broke: %w", err)
-		}
-		if reply.StatusCode < http.StatusOK {
-			continue // an interim response, such as 103
-		}
-		body, err := readAll(reply)
-		reply.Body = io.NopCloser(bytes.NewReader(body))
-		return reply, err
-	}
-}
-
-// messageOf returns the request as one text, for one packet.
-func messageOf(request *http.Request) ([]byte, error) {
-	const head = 512
-	length := max(request.ContentLength, 0)
-	message := make([]byte, 0, head+length)
-	message = append(append(message, request.Method...), ' ')
-	message = append(append(message, request.URL.RequestURI()...), " HTTP/1.1\r\nHost: "...)
-	message = append(append(message, request.Host...), "\r\n"...)
-	for name, values := range request.Header {
-		for _, value := range values {
-			if !printable(value) {
-				return nil, fmt.Errorf("the header %s must have no control characters", name)
-			}
-			message = append(append(message, name...), ": "...)
-			message = append(append(message, value...), "\r\n"...)
-		}
-	}
-	if request.Body == nil {
-		return append(message, "\r\n"...), nil
-	}
-	message = append(message, "Content-Length: "...)
-	message = append(strconv.AppendInt(message, length, 10), "\r\n\r\n"...)
-	start := len(message)
-	message = message[:start+int(length)]
-	_, err := io.ReadFull(request.Body, message[start:])
-	return message, err
-}
-
-func printable(value string) bool {
-	for i := range len(value) {
-		if value[i] < ' ' || value[i] == 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
-func readAll(reply *http.Response) ([]byte, error) {
-	defer reply.Body.Close()
-	if reply.ContentLength > maxAnswer {
-		return nil, fmt.Errorf("the response of %d bytes is too long", reply.ContentLength)
-	}
-	if reply.ContentLength >= 0 {
-		body := make([]byte, reply.ContentLength)
-		_, err := io.ReadFull(reply.Body, body)
-		return body, err
-	}
-	body, err := io.ReadAll(io.LimitReader(reply.Body, maxAnswer+1))
-	if len(body) > maxAnswer {
-		return nil, errors.New("the response is too long")
-	}
-	return body, err
-}

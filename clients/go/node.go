@@ -1,14 +1,10 @@
 package tollgate
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
-	"net/url"
 	"sync/atomic"
 	"time"
 )
@@ -19,22 +15,24 @@ const pause = 500 * time.Millisecond
 
 // node is one address of the list, with its own connections.
 type node struct {
-	base      *url.URL
-	transport http.RoundTripper
+	link link
 	// avoidUntil is the end of a pause after a failure, or 0.
 	avoidUntil atomic.Int64
 	// answered is the time of the newest response.
 	answered atomic.Int64
 }
 
+// link sends one call to one node.
+type link interface {
+	exchange(context.Context, *call) (*response, error)
+	// closeIdle makes the next calls connect anew.
+	closeIdle()
+}
+
 var start = time.Now()
 
 // now is monotonic.
 func now() int64 { return int64(time.Since(start)) }
-
-func newNode(base *url.URL, transport http.RoundTripper) *node {
-	return &node{base: base, transport: transport}
-}
 
 // avoided reports whether the node failed within the last pause.
 func (n *node) avoided() bool { return n.avoidUntil.Load() > now() }
@@ -70,16 +68,18 @@ type call struct {
 type response struct {
 	status int
 	body   []byte
+	// last says that the node closes the connection.
+	last bool
 }
 
 // ask sends the call, and once more on a new connection if the first one breaks.
-func (n *node) ask(ctx context.Context, header http.Header, call *call) (*response, error) {
+func (n *node) ask(ctx context.Context, call *call) (*response, error) {
 	began := now()
-	answer, err := n.exchange(ctx, header, call)
+	answer, err := n.exchange(ctx, call)
 	broken := err != nil && ctx.Err() == nil && !notSent(err)
 	if broken && call.repeatable {
-		n.closeIdle()
-		answer, err = n.exchange(ctx, header, call)
+		n.link.closeIdle()
+		answer, err = n.exchange(ctx, call)
 		broken = false
 	}
 	switch {
@@ -98,39 +98,12 @@ func silent(ctx context.Context) bool { return errors.Is(context.Cause(ctx), err
 
 var errDeadline = fmt.Errorf("the deadline passed: %w", context.DeadlineExceeded)
 
-func (n *node) exchange(ctx context.Context, header http.Header, call *call) (*response, error) {
-	reply, err := n.transport.RoundTrip(n.request(ctx, header, call))
+func (n *node) exchange(ctx context.Context, call *call) (*response, error) {
+	reply, err := n.link.exchange(ctx, call)
 	if err != nil {
 		return nil, because(ctx, err)
 	}
-	body, err := readAll(reply)
-	if err != nil {
-		return nil, because(ctx, err)
-	}
-	return &response{reply.StatusCode, body}, nil
-}
-
-// request has no Idempotency-Key: with one, an http.Transport would repeat it by itself.
-func (n *node) request(ctx context.Context, header http.Header, call *call) *http.Request {
-	address := *n.base
-	address.Path += call.path
-	address.RawQuery = call.query
-	request := &http.Request{
-		Method: call.method, URL: &address, Host: address.Host,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header,
-	}
-	if call.body != nil {
-		request.ContentLength = int64(len(call.body))
-		request.Body = io.NopCloser(bytes.NewReader(call.body))
-	}
-	return request.WithContext(ctx)
-}
-
-func (n *node) closeIdle() {
-	if transport, ok := n.transport.(interface{ CloseIdleConnections() }); ok {
-		transport.CloseIdleConnections()
-	}
+	return reply, nil
 }
 
 // because returns the reason why a context ended, else err.

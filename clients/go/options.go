@@ -47,7 +47,7 @@ func (o Options) nodes() ([]*node, error) {
 	if !printable(o.Token) {
 		return nil, errors.New("tollgate: Token must have no control characters; remove a final newline")
 	}
-	transport, err := o.transport()
+	link, err := o.link()
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (o Options) nodes() ([]*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		nodes[i] = newNode(base, transport())
+		nodes[i] = &node{link: link(base)}
 	}
 	return nodes, nil
 }
@@ -74,14 +74,14 @@ func parseNode(text string) (*url.URL, error) {
 	return base, nil
 }
 
-// transport returns a function that makes the connections of one node. Each node has its own, since
-// a retry closes the idle connections of its node only.
-func (o Options) transport() (func() http.RoundTripper, error) {
+// link returns a function that makes the connections of one node. Each node has its own, since a
+// retry closes the idle connections of its node only.
+func (o Options) link() (func(*url.URL) link, error) {
 	if o.Transport != nil {
 		if o.CAFile != "" {
 			return nil, errors.New("tollgate: CAFile has no effect beside Transport; set one of them")
 		}
-		return func() http.RoundTripper { return o.Transport }, nil
+		return func(base *url.URL) link { return &roundTripper{o.Transport, base, o.Token} }, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -91,7 +91,7 @@ func (o Options) transport() (func() http.RoundTripper, error) {
 		}
 		config.RootCAs = authorities
 	}
-	return func() http.RoundTripper { return newConnections(config) }, nil
+	return func(base *url.URL) link { return newConnections(base, o.Token, config) }, nil
 }
 
 func readAuthorities(file string) (*x509.CertPool, error) {
@@ -104,4 +104,13 @@ func readAuthorities(file string) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("tollgate: CAFile %s must have certificates in PEM form", file)
 	}
 	return pool, nil
+}
+
+func printable(value string) bool {
+	for i := range len(value) {
+		if value[i] < ' ' || value[i] == 0x7f {
+			return false
+		}
+	}
+	return true
 }

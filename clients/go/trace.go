@@ -11,5 +11,8 @@ func WithTraceparent(ctx context.Context, traceparent string) context.Context {
 
 func traceparentOf(ctx context.Context) string {
 	traceparent, _ := ctx.Value(traceparentKey{}).(string)
+	if !printable(traceparent) {
+		return ""
+	}
 	return traceparent
 }
