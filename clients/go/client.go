@@ -181,19 +181,18 @@ func scanned(body []byte, answer any) bool {
 
 // ask calls the nodes in order until one answers. It never repeats a call that a node answered.
 func (c *Client) ask(ctx context.Context, call *call) (*response, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.deadline, errDeadline)
-	defer cancel()
-	last := errAvoided
+	until, last := time.Now().Add(c.deadline), errAvoided
 	for i, node := range c.nodes {
 		if !node.admit() {
 			continue
 		}
-		reply, err := c.askWithin(ctx, node, c.share(ctx, c.nodes[i+1:], call), call)
+		reply, err := node.ask(ctx, c.share(until, c.nodes[i+1:], call), call)
 		if err == nil {
 			return reply, nil
 		}
 		last = err
-		if ctx.Err() != nil || !call.repeatable && !notSent(err) {
+		over := ctx.Err() != nil || !time.Now().Before(until)
+		if over || !call.repeatable && !notSent(err) {
 			break
 		}
 	}
@@ -202,30 +201,17 @@ func (c *Client) ask(ctx context.Context, call *call) (*response, error) {
 
 var errAvoided = errors.New("every node failed less than 500 ms ago")
 
-// askWithin bounds one attempt, so that time remains for the next node.
-func (c *Client) askWithin(
-	ctx context.Context, node *node, share time.Duration, call *call,
-) (*response, error) {
-	if share > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, share, errDeadline)
-		defer cancel()
-	}
-	return node.ask(ctx, call)
-}
-
-// share returns an equal part of the remaining time, or 0 for all of it. A call that must not be
-// repeated has no use for the next node.
-func (c *Client) share(ctx context.Context, rest []*node, call *call) time.Duration {
+// share ends an attempt so that each node that may follow has an equal part of the time. A call that
+// must not be repeated has no use for the next node.
+func (c *Client) share(until time.Time, rest []*node, call *call) time.Time {
 	nodes := 1
 	for _, node := range rest {
 		if !node.avoided() {
 			nodes++
 		}
 	}
-	deadline, _ := ctx.Deadline()
 	if nodes == 1 || !call.repeatable {
-		return 0
+		return until
 	}
-	return time.Until(deadline) / time.Duration(nodes)
+	return time.Now().Add(time.Until(until) / time.Duration(nodes))
 }

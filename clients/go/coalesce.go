@@ -29,7 +29,6 @@ type coalescer struct {
 type waiter struct {
 	ctx    context.Context
 	check  Check
-	since  time.Time
 	done   chan struct{}
 	answer *Answer
 	err    error
@@ -40,7 +39,7 @@ func (c *coalescer) check(ctx context.Context, check Check) (*Answer, error) {
 		defer c.finish()
 		return c.client.checkAlone(ctx, &check)
 	}
-	waiter := &waiter{ctx: ctx, check: check, since: time.Now(), done: make(chan struct{})}
+	waiter := &waiter{ctx: ctx, check: check, done: make(chan struct{})}
 	c.enqueue(waiter)
 	select {
 	case <-waiter.done:
@@ -115,8 +114,7 @@ func (c *coalescer) send(batch []*waiter) {
 	if len(batch) == 0 {
 		return
 	}
-	ctx, cancel := contextOf(batch, c.client.deadline)
-	defer cancel()
+	ctx := contextOf(batch)
 	if len(batch) == 1 {
 		c.sendEach(ctx, batch)
 		return
@@ -156,17 +154,14 @@ func present(batch []*waiter) []*waiter {
 	return kept
 }
 
-// contextOf outlives each single caller. It has the deadline of the first check, and the first
-// trace.
-func contextOf(batch []*waiter, deadline time.Duration) (context.Context, context.CancelFunc) {
-	ctx := context.Background()
+// contextOf outlives each single caller. It has the first trace.
+func contextOf(batch []*waiter) context.Context {
 	for _, waiter := range batch {
 		if traceparent := traceparentOf(waiter.ctx); traceparent != "" {
-			ctx = WithTraceparent(ctx, traceparent)
-			break
+			return WithTraceparent(context.Background(), traceparent)
 		}
 	}
-	return context.WithDeadlineCause(ctx, batch[0].since.Add(deadline), errDeadline)
+	return context.Background()
 }
 
 func (w *waiter) sendAlone(ctx context.Context, client *Client) {

@@ -50,20 +50,17 @@ func newConnections(base *url.URL, token string, config *tls.Config) *connection
 	return &connections{base: base, head: head, tls: config, places: make(chan struct{}, maxConnections)}
 }
 
-func (c *connections) exchange(ctx context.Context, call *call) (*response, error) {
-	select {
-	case c.places <- struct{}{}:
-		defer func() { <-c.places }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+func (c *connections) exchange(ctx context.Context, until time.Time, call *call) (*response, error) {
+	if err := c.enter(ctx, until); err != nil {
+		return nil, err
 	}
-	connection, err := c.take(ctx, call)
+	defer func() { <-c.places }()
+	connection, err := c.take(ctx, until, call)
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })
-	reply, err := connection.exchange(c, call)
-	if !stop() || err != nil || reply.last || connection.reader.Buffered() > 0 {
+	reply, err := connection.exchangeUntil(ctx, until, c, call)
+	if err != nil || reply.last || connection.reader.Buffered() > 0 {
 		connection.Close()
 	} else {
 		c.put(connection)
@@ -71,8 +68,45 @@ func (c *connections) exchange(ctx context.Context, call *call) (*response, erro
 	return reply, err
 }
 
+// enter waits for a place only if all are in use.
+func (c *connections) enter(ctx context.Context, until time.Time) error {
+	select {
+	case c.places <- struct{}{}:
+		return nil
+	default:
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case c.places <- struct{}{}:
+		return nil
+	case <-timer.C:
+		return errDeadline
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// exchangeUntil ends when the caller leaves or the time is over.
+func (c *connection) exchangeUntil(
+	ctx context.Context, until time.Time, node *connections, call *call,
+) (*response, error) {
+	if err := c.SetDeadline(until); err != nil {
+		return nil, err
+	}
+	if ctx.Done() == nil {
+		return c.exchange(node, call)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	reply, err := c.exchange(node, call)
+	if !stop() && reply != nil {
+		reply.last = true // the next call must not get the deadline of this one
+	}
+	return reply, err
+}
+
 // take returns the connection that was in use last, or a new one.
-func (c *connections) take(ctx context.Context, call *call) (*connection, error) {
+func (c *connections) take(ctx context.Context, until time.Time, call *call) (*connection, error) {
 	for connection := c.pop(); connection != nil; connection = c.pop() {
 		idle := time.Since(connection.since)
 		sure := call.repeatable && idle < fresh
@@ -81,6 +115,8 @@ func (c *connections) take(ctx context.Context, call *call) (*connection, error)
 		}
 		connection.Close()
 	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
 	return c.dial(ctx)
 }
 

@@ -24,7 +24,7 @@ type node struct {
 
 // link sends one call to one node.
 type link interface {
-	exchange(context.Context, *call) (*response, error)
+	exchange(ctx context.Context, until time.Time, call *call) (*response, error)
 	// closeIdle makes the next calls connect anew.
 	closeIdle()
 }
@@ -73,45 +73,46 @@ type response struct {
 }
 
 // ask sends the call, and once more on a new connection if the first one breaks.
-func (n *node) ask(ctx context.Context, call *call) (*response, error) {
+func (n *node) ask(ctx context.Context, until time.Time, call *call) (*response, error) {
 	began := now()
-	answer, err := n.exchange(ctx, call)
-	broken := err != nil && ctx.Err() == nil && !notSent(err)
+	answer, err := n.exchange(ctx, until, call)
+	broken := err != nil && !ended(ctx, err) && !notSent(err)
 	if broken && call.repeatable {
 		n.link.closeIdle()
-		answer, err = n.exchange(ctx, call)
+		answer, err = n.exchange(ctx, until, call)
 		broken = false
 	}
 	switch {
 	case err == nil:
 		n.respond()
-	case broken:
-		// One break is no failure of the node: it may have closed an idle connection.
-	case ctx.Err() == nil || silent(ctx) && n.answered.Load() < began:
+	case broken || ctx.Err() != nil:
+		// One break is no failure of the node: it may have closed an idle connection. And the
+		// caller may leave at any time.
+	case !errors.Is(err, errDeadline) || n.answered.Load() < began:
 		n.avoid()
 	}
 	return answer, err
 }
 
-// silent reports whether the time of the call ended, and not the patience of its caller.
-func silent(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errDeadline) }
-
 var errDeadline = fmt.Errorf("the deadline passed: %w", context.DeadlineExceeded)
 
-func (n *node) exchange(ctx context.Context, call *call) (*response, error) {
-	reply, err := n.link.exchange(ctx, call)
-	if err != nil {
-		return nil, because(ctx, err)
-	}
-	return reply, nil
+// ended reports whether the time of the call is over, or its caller left.
+func ended(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, errDeadline)
 }
 
-// because returns the reason why a context ended, else err.
-func because(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
+// exchange returns the reason if the caller left or the time ended.
+func (n *node) exchange(ctx context.Context, until time.Time, call *call) (*response, error) {
+	reply, err := n.link.exchange(ctx, until, call)
+	switch {
+	case err == nil:
+		return reply, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case !time.Now().Before(until):
+		return nil, errDeadline
 	}
-	return err
+	return nil, err
 }
 
 // notSent reports whether the node surely received nothing.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 // roundTripper sends calls by [Options.Transport].
@@ -15,7 +16,9 @@ type roundTripper struct {
 	token string
 }
 
-func (r *roundTripper) exchange(ctx context.Context, call *call) (*response, error) {
+func (r *roundTripper) exchange(ctx context.Context, until time.Time, call *call) (*response, error) {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
 	reply, err := r.RoundTrip(r.request(ctx, call))
 	if err != nil {
 		return nil, err

@@ -16,6 +16,9 @@ import (
 // Build returns an application that answers `hello`, behind the middleware under test.
 type Build func(client *tollgate.Client, options Options) http.Handler
 
+// browser keeps its connections, so that no request waits for a new one.
+var browser = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+
 type request struct {
 	Headers      map[string]string `json:"headers"`
 	Times        int               `json:"times"`
@@ -81,7 +84,7 @@ func (r request) get(t *testing.T, url string) (*http.Response, string) {
 	for name, value := range r.Headers {
 		request.Header.Set(name, value)
 	}
-	reply, err := http.DefaultClient.Do(request)
+	reply, err := browser.Do(request)
 	if err != nil {
 		t.Error(err)
 		return &http.Response{}, ""
