@@ -69,7 +69,7 @@ func (c *connection) read() (*response, error) {
 		if head.status < final {
 			continue // an interim response, such as 103
 		}
-		reply := &response{status: head.status, last: head.last || head.length < 0}
+		reply := &response{status: head.status, last: head.last || head.chunked || head.length < 0}
 		reply.body, err = c.readBody(head)
 		return reply, err
 	}

@@ -16,6 +16,10 @@ func TestResponsesEndWhereTheirHeadsSay(t *testing.T) {
 		"length":  {"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", "{}", false},
 		"close":   {"HTTP/1.1 503 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", "", true},
 		"chunked": {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n", "{}", true},
+		"both": {
+			"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+			"{}", true,
+		},
 		"end":     {"HTTP/1.1 200 OK\r\n\r\n{}", "{}", true},
 		"interim": {"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "{}", false},
 	} {
@@ -56,9 +60,18 @@ func TestATokenHasNoControlCharacters(t *testing.T) {
 	}
 }
 
-func TestATraceparentCannotAddHeaders(t *testing.T) {
-	if got := traceparentOf(WithTraceparent(t.Context(), "a\r\nX: y")); got != "" {
+func TestOnlyATraceparentIsPassedOn(t *testing.T) {
+	const valid = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	if got := traceparentOf(WithTraceparent(t.Context(), valid)); got != valid {
 		t.Errorf("passed on %q", got)
+	}
+	for _, text := range []string{
+		"", "a\r\nX: y", valid + "\r\nX: y", strings.ToUpper(valid), strings.Repeat("a", 55),
+		strings.Repeat("-", 55), strings.Repeat(valid, 1000),
+	} {
+		if got := traceparentOf(WithTraceparent(t.Context(), text)); got != "" {
+			t.Errorf("passed on %q", got)
+		}
 	}
 }
 

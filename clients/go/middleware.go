@@ -45,7 +45,8 @@ func Text(text string) func(*http.Request, *Answer) (string, string) {
 	return func(*http.Request, *Answer) (string, string) { return "text/plain; charset=utf-8", text }
 }
 
-// RemoteIP returns the address of the peer, without its port.
+// RemoteIP returns the address of the peer, without its port. It is empty for peers without one, as
+// on Unix sockets. Requests with an empty key end with 400.
 func RemoteIP(r *http.Request) string {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -104,11 +105,9 @@ func (l *Limit) check(r *http.Request) Check {
 	return check
 }
 
-// failed reports whether the request ends here. A caller that went away is no failure.
+// failed reports whether the request ends here.
 func (l *Limit) failed(w http.ResponseWriter, r *http.Request, err error) bool {
-	if r.Context().Err() == nil {
-		l.report(r.Context(), err)
-	}
+	l.report(r.Context(), err)
 	switch {
 	case badCheck(err):
 		badRequest.write(w)
@@ -136,12 +135,14 @@ func (l *Limit) deny(w http.ResponseWriter, r *http.Request, answer *Answer) {
 	writeBody(w, l.Status, contentType, []byte(body))
 }
 
-// traced passes the trace context of the request on.
+// traced passes the trace context of the request on. The check goes on without its caller. Else a
+// caller that leaves at once would not count, although its handler runs.
 func traced(r *http.Request) context.Context {
+	ctx := context.WithoutCancel(r.Context())
 	if traceparent := r.Header["Traceparent"]; len(traceparent) == 1 {
-		return WithTraceparent(r.Context(), traceparent[0])
+		return WithTraceparent(ctx, traceparent[0])
 	}
-	return r.Context()
+	return ctx
 }
 
 // serveAndDrain charges the drain after the response, also after a panic of the handler.
@@ -155,7 +156,7 @@ func (c *Client) serveAndDrain(
 			return
 		}
 		check.Over, check.Cost = Drain, Cost(units)
-		ctx := context.WithoutCancel(traced(r))
+		ctx := traced(r)
 		c.pending.Go(func() {
 			if _, err := c.Check(ctx, check); err != nil {
 				limit.report(ctx, errors.Join(errDrain, err))

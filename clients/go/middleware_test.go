@@ -141,6 +141,40 @@ func TestAWriterKeepsItsOptionalMethodsBesideADrain(t *testing.T) {
 	}
 }
 
+func TestACallerThatLeavesCountsAllTheSame(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	passed := 0
+	handler := client.Middleware(tollgate.Limit{Policy: "ten"})(http.HandlerFunc(
+		func(http.ResponseWriter, *http.Request) { passed++ }))
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for range 20 {
+		request := httptest.NewRequestWithContext(left, http.MethodGet, "/", nil)
+		handler.ServeHTTP(httptest.NewRecorder(), request)
+	}
+	if passed != 10 {
+		t.Errorf("%d requests passed a limit of 10", passed)
+	}
+}
+
+func TestAFaultyTraceparentDoesNotEvadeTheLimit(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	handler := client.Middleware(tollgate.Limit{})(http.NotFoundHandler())
+	for _, traceparent := range []string{strings.Repeat("0", 100_000), "\xff", "a\r\nb: c"} {
+		for range 3 {
+			recorder := httptest.NewRecorder()
+			request := httptest.NewRequest(http.MethodGet, "/", nil)
+			request.Header["Traceparent"] = []string{traceparent}
+			handler.ServeHTTP(recorder, request)
+			if recorder.Header().Get("RateLimit") == "" {
+				t.Errorf("uncounted with the traceparent %.20q", traceparent)
+			}
+		}
+	}
+}
+
 func TestTwoLimitsListTheirFieldsTogether(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})

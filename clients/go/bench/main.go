@@ -3,7 +3,8 @@
 //
 //	TOLLGATE_BIN=../../../target/release/tollgate go run . -requests 100000
 //
-// It needs a binary of Tollgate, and redis-server. Both stay out of the figures.
+// It needs a binary of Tollgate, and redis-server. Both stay out of the figures. The node keeps its
+// own counts, so that each limiter answers after one trip.
 package main
 
 import (

@@ -64,8 +64,7 @@ func startBackends() (*backends, error) {
 		return nil, err
 	}
 	binary := environment("TOLLGATE_BIN", "../../../target/release/tollgate")
-	node, err := start(nodeAddress, binary, "serve", "--listen", nodeAddress,
-		"--config", "bench.yaml", "--store", "redis://"+redisAddress)
+	node, err := start(nodeAddress, binary, "serve", "--listen", nodeAddress, "--config", "bench.yaml")
 	if err != nil {
 		redis.stop()
 		return nil, err
