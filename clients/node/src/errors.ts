@@ -1,0 +1,31 @@
+import type { ProblemDocument } from './types.js'
+
+/** The node rejected the call. */
+export class Problem extends Error {
+  override readonly name = 'Problem'
+  readonly status: number
+  /** Such as `urn:tollgate:problem:unknown-policy`. */
+  readonly type: string
+  readonly document: ProblemDocument
+
+  constructor(document: ProblemDocument) {
+    super(`Tollgate: ${document.status} ${document.detail}`)
+    this.status = document.status
+    this.type = document.type
+    this.document = document
+  }
+
+  /** Whether the check itself is at fault, and every node would reject it. */
+  get isBadCheck(): boolean {
+    return this.status === 400 || this.status === 409 || this.status === 422
+  }
+}
+
+/** No node answered within the deadline. */
+export class Unavailable extends Error {
+  override readonly name = 'Unavailable'
+
+  constructor(reason: string, cause?: unknown) {
+    super(`Tollgate is unavailable: ${reason}`, { cause })
+  }
+}

@@ -1,0 +1,81 @@
+import { Unavailable } from './errors.js'
+import { type Call, Link, NoAnswer } from './exchange.js'
+import type { Answer } from './response.js'
+
+/** The time for which the client avoids a node that does not answer. */
+export const AVOID_MS = 500
+
+/** The nodes of a client, in the order of preference. */
+export class Nodes {
+  private readonly nodes: Node[]
+
+  constructor(urls: string[], caFile: string | undefined) {
+    if (urls.length === 0) throw new TypeError('nodes must name at least one URL')
+    this.nodes = urls.map((url) => new Node(new Link(url, caFile)))
+  }
+
+  /** The answer of the first node that answers until `deadline`. */
+  async call(call: Call, token: string | undefined, deadline: number): Promise<Answer> {
+    let failure: unknown
+    const candidates = this.nodes.filter((node) => node.mayBeAsked())
+    for (const [index, node] of candidates.entries()) {
+      // A trial that began meanwhile occupies the node.
+      if (!node.mayBeAsked()) continue
+      const nodesLeft = candidates.length - index
+      const share = (deadline - performance.now()) / nodesLeft
+      if (share <= 0) break
+      try {
+        return await node.call(call, token, performance.now() + share)
+      } catch (error) {
+        failure = error
+        if (!call.repeatable && (error as NoAnswer).fate !== 'refused') break
+      }
+    }
+    if (candidates.length === 0) throw new Unavailable('all nodes failed less than 500 ms ago')
+    throw new Unavailable((failure as Error | undefined)?.message ?? 'the deadline passed', failure)
+  }
+
+  close(): void {
+    for (const node of this.nodes) node.link.close()
+  }
+}
+
+class Node {
+  private avoidUntil = 0
+  private onTrial = false
+  private lastAnswer = 0
+
+  constructor(readonly link: Link) {}
+
+  mayBeAsked(): boolean {
+    return this.avoidUntil === 0 || (!this.onTrial && performance.now() >= this.avoidUntil)
+  }
+
+  async call(call: Call, token: string | undefined, deadline: number): Promise<Answer> {
+    const trial = this.avoidUntil !== 0
+    this.onTrial ||= trial
+    try {
+      return await this.callAgain(call, token, deadline, call.repeatable)
+    } finally {
+      if (trial) this.onTrial = false
+    }
+  }
+
+  private async callAgain(call: Call, token: string | undefined, deadline: number, again: boolean): Promise<Answer> {
+    const start = performance.now()
+    try {
+      const answer = await this.link.exchange(call, token, deadline - start)
+      this.lastAnswer = performance.now()
+      this.avoidUntil = 0
+      return answer
+    } catch (error) {
+      const { fate } = error as NoAnswer
+      const now = performance.now()
+      if (fate === 'broken' && again && now < deadline) return this.callAgain(call, token, deadline, false)
+      // One broken connection is no sign of a dead node. Another answer since the start is one of life.
+      const dead = fate === 'broken' ? call.repeatable : fate === 'refused' || this.lastAnswer < start
+      if (dead) this.avoidUntil = now + AVOID_MS
+      throw error
+    }
+  }
+}

@@ -1,0 +1,125 @@
+// The members of the HTTP API. A test compares them with /openapi.json of a node.
+
+/** One check. */
+export interface Check {
+  /** A configured policy; by default `default`. */
+  policy?: string
+  /** The partition key, 1 to 1024 bytes. */
+  key: string
+  /** Units to charge, by default 1; 0 only looks. */
+  cost?: number
+  /** The cause of the charge, kept by sliding logs. */
+  meta?: string
+  /** Makes a retry safe: one id is charged once. By default a random one. */
+  id?: string
+  /** Quotas in place of the policy's own, if it has `inline: true`: `"500 per 1m"`. */
+  quotas?: Array<string | Record<string, unknown>>
+  /** `drain` charges as much as fits, for units that are known afterwards. */
+  over?: 'deny' | 'drain'
+}
+
+/** The answer to a check. New members, sources and reasons may follow. */
+export interface Decision {
+  /** Whether the caller may proceed. */
+  allowed: boolean
+  policy: string
+  key: string
+  cost: number
+  /** Units that the store has certainly charged. */
+  charged: number
+  /** The limit of the binding quota; null if no counter was read. */
+  limit: number | null
+  /** The remaining units of the binding quota. */
+  remaining: number | null
+  /** Time until this cost fits, ms: 0 if allowed, null if it never fits. */
+  retry_after_ms: number | null
+  /** Time until the binding quota is whole again, ms. */
+  reset_after_ms: number | null
+  /** The name of the binding quota. */
+  quota: string | null
+  source: 'store' | 'prefilter' | 'fallback' | 'list' | (string & {})
+  reason:
+    | 'ok'
+    | 'over_limit'
+    | 'cost_exceeds_limit'
+    | 'store_unavailable'
+    | 'shadow'
+    | 'allow_listed'
+    | 'deny_listed'
+    | (string & {})
+  /** Each quota of the policy; a denial of the pre-filter may omit it. */
+  quotas?: QuotaState[]
+  /** How the node decided without the store. */
+  fallback?: Fallback
+  /** True if an earlier check with this id made the decision. */
+  replayed?: boolean
+  /** Units of a drain that did not fit. */
+  owed?: number
+}
+
+/** The decision of a check. */
+export interface CheckAnswer extends Decision {
+  /** True if the charge of this id was refunded. */
+  refunded?: boolean
+}
+
+export interface QuotaState {
+  name: string
+  limit: number
+  window_ms: number
+  remaining: number
+  reset_after_ms: number
+  /** Units of a drain that this quota charged. */
+  charged?: number
+}
+
+export interface Fallback {
+  mode: string
+  cause: string
+}
+
+/** The answer to `checkBatch`: a decision or a problem for each check, in their order. */
+export interface BatchAnswer {
+  results: Array<CheckAnswer | { error: ProblemDocument }>
+}
+
+/** The answer to `checkAll`. */
+export interface TogetherAnswer {
+  /** Whether all checks are allowed. Only then they are charged. */
+  allowed: boolean
+  /** Positions of the denied checks, from 0. */
+  denied_by: number[]
+  /** The longest wait of the denied checks, ms; null if one can never fit. */
+  retry_after_ms: number | null
+  results: Decision[]
+}
+
+/** The decision for cost 0, and what the algorithm of the policy adds. */
+export interface Usage extends Decision {
+  /** The newest charges of a sliding log. */
+  entries?: Array<{ age_ms: number; cost: number; meta: string | null }>
+  /** The largest causes of a sliding log. */
+  top_metas?: Array<{ meta: string; cost: number; count: number }>
+  /** The ticks of a sliding counter that are not 0. */
+  ticks?: Array<{ at: number; count: number }>
+}
+
+/** A refund of one charge by its id, or of units by cost. */
+export type Refund = { policy?: string; key: string } & ({ id: string } | { cost: number })
+
+export interface RefundAnswer extends Decision {
+  /** The most units that any quota got back. */
+  refunded: number
+}
+
+/** A failure as the node reports it (RFC 9457). */
+export interface ProblemDocument {
+  type: string
+  title: string
+  status: number
+  detail: string
+  /** The faults of an invalid request. */
+  violations?: Array<{ pointer: string; detail: string }>
+  /** The members of this type, such as `known` policies. */
+  [member: string]: unknown
+}
