@@ -151,6 +151,52 @@ func TestChecksSurviveARestartOfTheirNode(t *testing.T) {
 	}
 }
 
+// Such a call must not be repeated, and so it must not begin on a dead connection.
+func TestChecksOfOneRequestFindDeadConnectionsFirst(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 10 * time.Second})
+	for range 3 {
+		answer, err := client.CheckAll(t.Context(), []tollgate.Check{{Key: "all"}, {Policy: "ten", Key: "all"}})
+		if err != nil || !answer.Allowed {
+			t.Errorf("%+v, %v", answer, err)
+		}
+		node.Kill()
+		node.Restart(t)
+	}
+}
+
+func TestALostRefundByIDIsRepeatedAndOneByCostIsNot(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	direct := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 10 * time.Second})
+	check := tollgate.Check{Policy: "ten", Key: "refunds", ID: "one", Cost: tollgate.Cost(5)}
+	if _, err := direct.Check(t.Context(), check); err != nil {
+		t.Fatal(err)
+	}
+	lossy := func() *tollgate.Client {
+		lose := true
+		transport := roundTripper(func(r *http.Request) (*http.Response, error) {
+			reply, err := http.DefaultTransport.RoundTrip(r)
+			if lose && err == nil {
+				lose = false
+				reply.Body.Close()
+				return nil, errors.New("lost")
+			}
+			return reply, err
+		})
+		return newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 10 * time.Second, Transport: transport})
+	}
+	refund := tollgate.Refund{Policy: "ten", Key: "refunds"}
+	byCost, byID := refund, refund
+	byCost.Cost, byID.ID = 1, "one"
+	var unavailable *tollgate.Unavailable
+	if _, err := lossy().Refund(t.Context(), byCost); !errors.As(err, &unavailable) {
+		t.Errorf("a lost refund by cost got %v", err)
+	}
+	if answer, err := lossy().Refund(t.Context(), byID); err != nil || *answer.Remaining != 10 {
+		t.Errorf("a lost refund by id got %+v, %v", answer, err)
+	}
+}
+
 func TestTheFieldsEqualThoseOfTheNode(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	for _, policy := range []string{"pair", "bucket", "log", "trial", "default", "ten"} {
