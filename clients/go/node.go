@@ -47,7 +47,14 @@ func (n *node) admit() bool {
 	return until <= now && n.avoidUntil.CompareAndSwap(until, now+int64(pause))
 }
 
-func (n *node) avoid() { n.avoidUntil.Store(now() + int64(pause)) }
+// avoid begins a pause, unless one is under way. So a slow failure of a trial delays the next trial
+// no further.
+func (n *node) avoid() {
+	until, now := n.avoidUntil.Load(), now()
+	if until <= now {
+		n.avoidUntil.CompareAndSwap(until, now+int64(pause))
+	}
+}
 
 func (n *node) respond() {
 	n.answered.Store(now())

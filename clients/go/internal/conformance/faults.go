@@ -45,9 +45,9 @@ func runFault(t *testing.T, build Build, mode string, fail, back func(*testing.T
 	load := startLoad(t, server.URL)
 	defer load.stop()
 
-	load.await(t, "decisions while the node runs", time.Second, func(s sample) bool { return s.decided })
+	load.await(t, "decisions while the node runs", time.Second+grace, func(s sample) bool { return s.decided })
 	fail(t, node)
-	load.await(t, "the failure mode", time.Second+deadline, func(s sample) bool { return !s.decided })
+	load.await(t, "the failure mode", deadline+grace, func(s sample) bool { return !s.decided })
 	load.drop()
 	time.Sleep(time.Second)
 	for _, sample := range load.drop() {
@@ -57,7 +57,7 @@ func runFault(t *testing.T, build Build, mode string, fail, back func(*testing.T
 		}
 	}
 	back(t, node)
-	load.await(t, "decisions after the return", time.Second, func(s sample) bool { return s.decided })
+	load.await(t, "decisions after the return", time.Second+grace, func(s sample) bool { return s.decided })
 	load.stop()
 	if longest := time.Duration(load.longest.Load()); longest > deadline+grace {
 		t.Errorf("a request took %s with a deadline of %s", longest, deadline)
