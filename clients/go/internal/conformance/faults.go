@@ -47,12 +47,12 @@ func runFault(t *testing.T, build Build, mode string, fail, back func(*testing.T
 
 	load.await(t, "decisions while the node runs", time.Second+grace, func(s sample) bool { return s.decided })
 	fail(t, node)
+	failed := time.Now()
 	load.await(t, "the failure mode", deadline+grace, func(s sample) bool { return !s.decided })
-	load.drop()
 	time.Sleep(time.Second)
+	want := map[string]int{"open": http.StatusOK, "closed": http.StatusServiceUnavailable}[mode]
 	for _, sample := range load.drop() {
-		want := map[string]int{"open": http.StatusOK, "closed": http.StatusServiceUnavailable}[mode]
-		if sample.decided || sample.status != want {
+		if sample.began.After(failed) && (sample.decided || sample.status != want) {
 			t.Fatalf("without a node a request got %+v", sample)
 		}
 	}
@@ -66,6 +66,7 @@ func runFault(t *testing.T, build Build, mode string, fail, back func(*testing.T
 
 // sample is one response. Only decisions have rate limit fields.
 type sample struct {
+	began   time.Time
 	status  int
 	decided bool
 }
@@ -99,7 +100,7 @@ func (l *load) once(t *testing.T) {
 	for longest := l.longest.Load(); took > longest && !l.longest.CompareAndSwap(longest, took); {
 		longest = l.longest.Load()
 	}
-	l.keep(sample{reply.StatusCode, reply.Header.Get("RateLimit") != ""})
+	l.keep(sample{began, reply.StatusCode, reply.Header.Get("RateLimit") != ""})
 	time.Sleep(time.Millisecond)
 }
 
@@ -122,12 +123,12 @@ func (l *load) drop() []sample {
 	return dropped
 }
 
-// await ends when a response of a request that began from now on is as wanted.
+// await ends when a request that begins from now on gets a response as wanted.
 func (l *load) await(t *testing.T, event string, limit time.Duration, wanted func(sample) bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < limit; time.Sleep(time.Millisecond) {
 		for _, sample := range l.drop() {
-			if wanted(sample) {
+			if sample.began.After(began) && wanted(sample) {
 				return
 			}
 		}
