@@ -116,7 +116,7 @@ func (c *Client) Usage(ctx context.Context, check Check) (*Usage, error) {
 }
 
 // Close waits for charges that middlewares made after their responses. Then it closes all idle
-// connections. The context bounds the wait.
+// connections. The context bounds the wait. Call it after the server ended.
 func (c *Client) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { c.pending.Wait(); close(done) }()
