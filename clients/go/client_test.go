@@ -151,6 +151,40 @@ func TestChecksSurviveARestartOfTheirNode(t *testing.T) {
 	}
 }
 
+// Each check has an id. So a check that the killed node charged without an answer counts once.
+func TestALimitIsExactWhileOneOfTwoNodesDies(t *testing.T) {
+	const limit, checks, callers = 1000, 3000, 32
+	store := testnode.StartRedis(t)
+	nodes := []*testnode.Node{
+		testnode.Start(t, "go/testdata/patient.yaml", "--store", store),
+		testnode.Start(t, "go/testdata/patient.yaml", "--store", store),
+	}
+	urls := []string{nodes[0].URL(), nodes[1].URL()}
+	client := newClient(t, tollgate.Options{Nodes: urls, Deadline: 20 * time.Second})
+	var allowed, sent atomic.Int64
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for sent.Add(1) <= checks {
+				answer, err := client.Check(t.Context(), tollgate.Check{Key: "two-nodes"})
+				if err != nil {
+					t.Error(err)
+				} else if answer.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	for sent.Load() < limit/2 {
+		time.Sleep(time.Millisecond)
+	}
+	nodes[0].Kill()
+	all.Wait()
+	if allowed.Load() != limit {
+		t.Errorf("allowed %d, with a limit of %d", allowed.Load(), limit)
+	}
+}
+
 // Such a call must not be repeated, and so it must not begin on a dead connection.
 func TestChecksOfOneRequestFindDeadConnectionsFirst(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")

@@ -17,13 +17,14 @@ import (
 type Node struct {
 	Address string
 	config  string
+	more    []string
 	process *exec.Cmd
 }
 
 // Start runs a node with a file of the directory clients. It ends with the test.
-func Start(t testing.TB, config string) *Node {
+func Start(t testing.TB, config string, arguments ...string) *Node {
 	t.Helper()
-	node := &Node{Address: FreeAddress(t), config: filepath.Join(Clients(t), config)}
+	node := &Node{Address: FreeAddress(t), config: filepath.Join(Clients(t), config), more: arguments}
 	node.Restart(t)
 	t.Cleanup(func() { node.Kill() })
 	return node
@@ -57,7 +58,8 @@ func (n *Node) signal(t testing.TB, signal os.Signal) {
 // Restart runs the node at its address, and returns when it answers.
 func (n *Node) Restart(t testing.TB) {
 	t.Helper()
-	process := exec.Command(binary(t), "serve", "--listen", n.Address, "--config", n.config)
+	arguments := append([]string{"serve", "--listen", n.Address, "--config", n.config}, n.more...)
+	process := exec.Command(binary(t), arguments...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "node.log"))
 	if err != nil {
 		t.Fatal(err)
@@ -67,15 +69,44 @@ func (n *Node) Restart(t testing.TB) {
 		t.Fatalf("TOLLGATE_BIN must name the binary of a node: %v", err)
 	}
 	n.process = process
+	if !listens(n.Address) {
+		text, _ := os.ReadFile(log.Name())
+		t.Fatalf("the node at %s does not answer:\n%s", n.Address, text)
+	}
+}
+
+// StartRedis runs a server for several nodes, and returns its URL. It ends with the test.
+func StartRedis(t testing.TB) string {
+	t.Helper()
+	address := FreeAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no")
+	process.Dir = t.TempDir()
+	if err := process.Start(); err != nil {
+		t.Fatalf("install redis-server: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+	if !listens(address) {
+		t.Fatalf("redis-server does not listen at %s", address)
+	}
+	return "redis://" + address
+}
+
+func listens(address string) bool {
 	for range 1000 {
-		if connection, err := net.Dial("tcp", n.Address); err == nil {
+		if connection, err := net.Dial("tcp", address); err == nil {
 			connection.Close()
-			return
+			return true
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	text, _ := os.ReadFile(log.Name())
-	t.Fatalf("the node at %s does not answer:\n%s", n.Address, text)
+	return false
 }
 
 // Reset forgets what counts for a key.
