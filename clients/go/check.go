@@ -1,0 +1,75 @@
+package tollgate
+
+import "unicode/utf8"
+
+// Over says how a check charges a cost that does not fit.
+type Over string
+
+const (
+	// Deny charges nothing if the cost does not fit. It is the default.
+	Deny Over = "deny"
+	// Drain charges as much of the cost as fits, for usage that is known only afterwards.
+	Drain Over = "drain"
+)
+
+// Check asks whether a key may spend a cost under a policy.
+type Check struct {
+	// Policy is a configured policy; empty means "default".
+	Policy string `json:"policy,omitempty"`
+	// Key is the partition key, 1 to 1024 bytes of UTF-8.
+	Key string `json:"key"`
+	// Cost is the units to charge; nil means 1. Cost 0 looks and charges nothing.
+	Cost *int64 `json:"cost,omitempty"`
+	// Meta is the cause of the charge, up to 256 bytes. Policies with a sliding log keep it.
+	Meta string `json:"meta,omitempty"`
+	// ID makes retries safe. The client sets a random one if it is empty.
+	ID string `json:"id,omitempty"`
+	// Quotas replace those of a policy with `inline: true`.
+	Quotas []QuotaSpec `json:"quotas,omitempty"`
+	// Over is [Deny] or [Drain]; empty means Deny.
+	Over Over `json:"over,omitempty"`
+}
+
+// Cost returns a pointer to n, for [Check.Cost].
+func Cost(n int64) *int64 { return &n }
+
+// QuotaSpec is a quota that a check brings: a limit per window, or a rate and a burst.
+type QuotaSpec struct {
+	Name  string `json:"name,omitempty"`
+	Limit int64  `json:"limit,omitempty"`
+	Per   string `json:"per,omitempty"`
+	Rate  string `json:"rate,omitempty"`
+	Burst int64  `json:"burst,omitempty"`
+}
+
+// Refund gives units back: those of the check with ID, or Cost units from the oldest charge.
+type Refund struct {
+	Policy string `json:"policy,omitempty"`
+	Key    string `json:"key"`
+	Cost   int64  `json:"cost,omitempty"`
+	ID     string `json:"id,omitempty"`
+}
+
+// charges reports whether the check may change a counter.
+func (c *Check) charges() bool { return c.Cost == nil || *c.Cost != 0 }
+
+// repeatable reports whether a second call cannot charge twice.
+func (c *Check) repeatable() bool { return c.ID != "" || !c.charges() }
+
+// bytes bounds the length of the check in JSON.
+func (c *Check) bytes() int {
+	const members, escaped = 128, 6
+	n := len(c.Policy) + len(c.Key) + len(c.Meta) + len(c.ID)
+	return members + escaped*n + len(c.Quotas)*members
+}
+
+const maxKey = 1024
+
+// SafeKey returns key, or its hash if the node would not accept it. Middlewares send keys of callers
+// through it, since a caller must not choose a key that nobody counts.
+func SafeKey(key string) string {
+	if len(key) <= maxKey && utf8.ValidString(key) {
+		return key
+	}
+	return hashed(key)
+}

@@ -1,0 +1,14 @@
+// Package tollgate asks the nodes of a Tollgate rate limiter whether a request may pass.
+//
+// A [Client] checks keys against policies. [Client.Middleware] protects an [http.Handler]:
+//
+//	client, err := tollgate.New(tollgate.Options{Nodes: []string{"http://127.0.0.1:7070"}})
+//	limit := client.Middleware(tollgate.Limit{Policy: "per-ip"})
+//	http.ListenAndServe(":8080", limit(mux))
+//
+// Each call ends within [Options.Deadline]. It returns a decision, a [Problem] if the node rejects
+// the call, or an [Unavailable] error. A denial is a decision, not an error.
+//
+// Each check that costs something has a random id. So the client may repeat it after a broken
+// connection, and the node charges it once. Concurrent checks share one call.
+package tollgate

@@ -1,0 +1,9 @@
+package tollgate_test
+
+import (
+	"testing"
+
+	"tollgate.example/tollgate/internal/conformance"
+)
+
+func TestMiddlewareOutlivesItsNode(t *testing.T) { conformance.RunFaults(t, hello) }

@@ -1,0 +1,78 @@
+package tollgategin_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"tollgate.example/tollgate"
+	tollgategin "tollgate.example/tollgate/gin"
+	"tollgate.example/tollgate/internal/testnode"
+)
+
+func TestADeniedRequestReachesNoFurtherHandler(t *testing.T) {
+	engine, reached := newEngine(t, tollgategin.Limit{Policy: "default"})
+	for range 4 {
+		engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	}
+	if *reached != 2 {
+		t.Errorf("%d requests reached the handler, with a limit of 2", *reached)
+	}
+}
+
+func TestAGroupMayHaveALimitOfItsOwn(t *testing.T) {
+	engine, _ := newEngine(t, tollgategin.Limit{Policy: "thousand"})
+	costly := func(*gin.Context) int64 { return 2 }
+	group := engine.Group("/group", tollgategin.Middleware(clientOf(t), tollgategin.Limit{Cost: costly}))
+	group.GET("/", func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	for _, want := range []int{http.StatusNoContent, http.StatusTooManyRequests} {
+		recorder := httptest.NewRecorder()
+		engine.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/group/", nil))
+		if recorder.Code != want {
+			t.Errorf("want %d, got %d", want, recorder.Code)
+		}
+		if fields := recorder.Header().Values("RateLimit"); len(fields) != 2 {
+			t.Errorf("want the fields of both limits, got %v", fields)
+		}
+	}
+}
+
+func TestADrainSeesTheResponse(t *testing.T) {
+	status, size := 0, 0
+	engine, _ := newEngine(t, tollgategin.Limit{Policy: "ten", Drain: func(c *gin.Context) int64 {
+		status, size = c.Writer.Status(), c.Writer.Size()
+		return 0
+	}})
+	engine.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	if status != http.StatusAccepted || size != len("hello") {
+		t.Errorf("the drain saw the status %d and %d bytes", status, size)
+	}
+}
+
+func newEngine(t *testing.T, limit tollgategin.Limit) (*gin.Engine, *int) {
+	t.Helper()
+	engine, reached := gin.New(), 0
+	if err := engine.SetTrustedProxies(nil); err != nil {
+		t.Fatal(err)
+	}
+	engine.Use(tollgategin.Middleware(clientOf(t), limit))
+	engine.GET("/", func(c *gin.Context) {
+		reached++
+		c.String(http.StatusAccepted, "hello")
+	})
+	return engine, &reached
+}
+
+func clientOf(t *testing.T) *tollgate.Client {
+	t.Helper()
+	node := testnode.Start(t, "cases.yaml")
+	client, err := tollgate.New(tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close(t.Context()) })
+	return client
+}

@@ -1,0 +1,116 @@
+package tollgate
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// Defaults of [Options].
+const (
+	DefaultNode     = "http://127.0.0.1:7070"
+	DefaultDeadline = 100 * time.Millisecond
+)
+
+// Options configure a [Client]. The zero value calls a node on this machine.
+type Options struct {
+	// Nodes are base URLs in the order of preference. The default is [DefaultNode].
+	Nodes []string
+	// Deadline bounds each call with its retry. The default is [DefaultDeadline]. A context may
+	// end a call sooner.
+	Deadline time.Duration
+	// Token is a bearer token of the nodes.
+	Token string
+	// CAFile is a PEM file with the authorities of the nodes' certificates. The default is those
+	// of the platform.
+	CAFile string
+	// NoRetry turns off the retry after a broken connection, and the ids of checks.
+	NoRetry bool
+	// NoCoalesce sends each check as a call of its own.
+	NoCoalesce bool
+	// Transport replaces the connections of the client, for example by those of a proxy. It must
+	// not repeat calls by itself. CAFile is then invalid.
+	Transport http.RoundTripper
+}
+
+func (o Options) nodes() ([]*node, error) {
+	urls := o.Nodes
+	if len(urls) == 0 {
+		urls = []string{DefaultNode}
+	}
+	if !printable(o.Token) {
+		return nil, errors.New("tollgate: Token must have no control characters; remove a final newline")
+	}
+	link, err := o.link()
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]*node, len(urls))
+	for i, text := range urls {
+		base, err := parseNode(text)
+		if err != nil {
+			return nil, err
+		}
+		nodes[i] = &node{link: link(base)}
+	}
+	return nodes, nil
+}
+
+func parseNode(text string) (*url.URL, error) {
+	base, err := url.Parse(text)
+	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
+		return nil, fmt.Errorf("tollgate: node %q must be a URL such as %s", text, DefaultNode)
+	}
+	if base.RawQuery != "" || base.Fragment != "" || base.User != nil {
+		return nil, fmt.Errorf("tollgate: node %q must have a host and at most a path", text)
+	}
+	base.Path = strings.TrimSuffix(base.Path, "/")
+	return base, nil
+}
+
+// link returns a function that makes the connections of one node. Each node has its own, since a
+// retry closes the idle connections of its node only.
+func (o Options) link() (func(*url.URL) link, error) {
+	if o.Transport != nil {
+		if o.CAFile != "" {
+			return nil, errors.New("tollgate: CAFile has no effect beside Transport; set one of them")
+		}
+		return func(base *url.URL) link { return &roundTripper{o.Transport, base, o.Token} }, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		authorities, err := readAuthorities(o.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = authorities
+	}
+	return func(base *url.URL) link { return newConnections(base, o.Token, config) }, nil
+}
+
+func readAuthorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("tollgate: CAFile: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tollgate: CAFile %s must have certificates in PEM form", file)
+	}
+	return pool, nil
+}
+
+func printable(value string) bool {
+	for i := range len(value) {
+		if value[i] < ' ' || value[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,88 @@
+package tollgate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Problem is the error of a call that a node rejected (RFC 9457).
+type Problem struct {
+	Type              string      `json:"type"`
+	Title             string      `json:"title"`
+	Status            int         `json:"status"`
+	Detail            string      `json:"detail"`
+	Violations        []Violation `json:"violations,omitempty"`
+	OmittedViolations int         `json:"omitted_violations,omitempty"`
+	// Known has the configured policies, for `unknown-policy`.
+	Known []string `json:"known,omitempty"`
+}
+
+// Violation is one fault of a request.
+type Violation struct {
+	// Pointer is a JSON pointer into the request.
+	Pointer string `json:"pointer"`
+	Detail  string `json:"detail"`
+}
+
+// Name returns the last part of the type, such as "unknown-policy".
+func (p *Problem) Name() string {
+	return strings.TrimPrefix(p.Type, "urn:tollgate:problem:")
+}
+
+// Error returns the problem with its first violation.
+func (p *Problem) Error() string {
+	text := fmt.Sprintf("tollgate: %s (%d): %s", p.Title, p.Status, p.Detail)
+	if len(p.Violations) > 0 {
+		text += fmt.Sprintf(" (%s: %s)", p.Violations[0].Pointer, p.Violations[0].Detail)
+	}
+	return text
+}
+
+// badCheck reports whether the node rejected the check itself, and not the caller or the policy.
+func badCheck(err error) bool {
+	var problem *Problem
+	if !errors.As(err, &problem) {
+		return false
+	}
+	switch problem.Status {
+	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
+
+// problemOf reads the problem document of a response. A proxy may send something else.
+func problemOf(status int, body []byte) error {
+	problem := &Problem{}
+	if json.Unmarshal(body, problem) != nil || problem.Type == "" {
+		problem = &Problem{Type: "about:blank", Title: http.StatusText(status)}
+		problem.Detail = "the response is no problem document of a node"
+	}
+	problem.Status = status
+	return problem
+}
+
+// alone makes the pointers of a problem in a batch those of its check: `/checks/3/key` is `/key`.
+func (p *Problem) alone() *Problem {
+	for i, violation := range p.Violations {
+		if rest, found := strings.CutPrefix(violation.Pointer, "/checks/"); found {
+			_, member, _ := strings.Cut(rest, "/")
+			p.Violations[i].Pointer = "/" + member
+		}
+	}
+	return p
+}
+
+// Unavailable is the error of a call that no node answered within the deadline.
+type Unavailable struct {
+	// Cause is the failure of the last attempt.
+	Cause error
+}
+
+func (u *Unavailable) Error() string { return "tollgate: no node answered: " + u.Cause.Error() }
+
+// Unwrap returns the cause, for example [context.DeadlineExceeded].
+func (u *Unavailable) Unwrap() error { return u.Cause }
