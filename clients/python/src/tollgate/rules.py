@@ -1,0 +1,93 @@
+"""What a middleware asks for a request, and what becomes of the answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+from .errors import ProblemError, TollgateError, Unavailable
+from .fields import Refusal, bad_request, denial, no_decision
+from .request import Request, Response
+from .types import Decision
+
+MAX_KEY_BYTES = 1024
+OnFailure = Literal["open", "closed"]
+Body = str | bytes | Callable[[Request, Decision], str | bytes]
+
+_log = logging.getLogger("tollgate")
+
+
+@dataclass(slots=True, kw_only=True)
+class Rules:
+    """The options that all middlewares share.
+
+    `key` and `cost` may be functions of the request. Without a key the address of the client
+    counts. A request that `skip` accepts is not counted. `drain` returns the units that are known
+    after the response. Without a decision requests pass (`on_failure="open"`) or get 503
+    (`"closed"`). `body` replaces the problem document of a denial.
+    """
+
+    policy: str | None = None
+    key: Callable[[Request], str | None] | None = None
+    cost: int | Callable[[Request], int] = 1
+    skip: Callable[[Request], bool] | None = None
+    drain: Callable[[Request, Response], int | None] | None = None
+    on_failure: OnFailure = "open"
+    status: int = 429
+    body: Body | None = None
+    on_error: Callable[[TollgateError], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in ("open", "closed"):
+            raise TollgateError(f"`on_failure` must be open or closed, not {self.on_failure!r}")
+
+    def is_skipped(self, request: Request) -> bool:
+        return self.skip is not None and bool(self.skip(request))
+
+    def check(self, request: Request) -> dict[str, Any]:
+        """The arguments of the check."""
+        return {
+            "key": self.key_of(request),
+            "policy": self.policy,
+            "cost": self.cost(request) if callable(self.cost) else self.cost,
+            "traceparent": request.headers.get("traceparent"),
+        }
+
+    def key_of(self, request: Request) -> str:
+        key = (self.key(request) if self.key is not None else None) or request.client
+        if not key:
+            # A unix socket has no address.
+            raise Unavailable("the request has no address; set `key`")
+        # No text is longer in UTF-8 than four bytes a character.
+        if len(key) * 4 > MAX_KEY_BYTES and len(raw := _bytes(key)) > MAX_KEY_BYTES:
+            return f"sha256:{sha256(raw).hexdigest()}"
+        return key
+
+    def refuse(self, request: Request, decision: Decision) -> Refusal:
+        body = self.body(request, decision) if callable(self.body) else self.body
+        return denial(decision, self.status, body)
+
+    def fail(self, error: TollgateError) -> Refusal | None:
+        """None: the request passes."""
+        if isinstance(error, ProblemError) and error.problem.status in (400, 409, 422):
+            return bad_request(error.problem.detail)
+        self.report(error)
+        return None if self.on_failure == "open" else no_decision()
+
+    def report(self, error: TollgateError) -> None:
+        if self.on_error is not None:
+            self.on_error(error)
+        else:
+            _log.warning("no decision: %s", error)
+
+    def drain_check(self, request: Request, response: Response) -> dict[str, Any] | None:
+        """The arguments of the check after the response. None: there is nothing to charge."""
+        units = self.drain(request, response) if self.drain is not None else 0
+        return {**self.check(request), "cost": units, "over": "drain"} if units else None
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode(errors="surrogatepass")
