@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Literal
 
 from .errors import ProblemError, TollgateError, Unavailable
 from .fields import Refusal, bad_request, denial, no_decision
+from .keys import bounded
 from .request import Request, Response
 from .types import Decision
 
-MAX_KEY_BYTES = 1024
 OnFailure = Literal["open", "closed"]
 Body = str | bytes | Callable[[Request, Decision], str | bytes]
 
@@ -61,10 +60,7 @@ class Rules:
         if not key:
             # A unix socket has no address.
             raise Unavailable("the request has no address; set `key`")
-        # No text is longer in UTF-8 than four bytes a character.
-        if len(key) * 4 > MAX_KEY_BYTES and len(raw := _bytes(key)) > MAX_KEY_BYTES:
-            return f"sha256:{sha256(raw).hexdigest()}"
-        return key
+        return bounded(key)
 
     def refuse(self, request: Request, decision: Decision) -> Refusal:
         body = self.body(request, decision) if callable(self.body) else self.body
@@ -87,7 +83,3 @@ class Rules:
         """The arguments of the check after the response. None: there is nothing to charge."""
         units = self.drain(request, response) if self.drain is not None else 0
         return {**self.check(request), "cost": units, "over": "drain"} if units else None
-
-
-def _bytes(key: str) -> bytes:
-    return key.encode(errors="surrogatepass")

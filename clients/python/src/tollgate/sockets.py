@@ -58,6 +58,9 @@ class Pool:
             except IndexError:
                 return
 
+    def __del__(self) -> None:
+        self.close()
+
     def forget(self) -> None:
         """After a fork the connections belong to the parent."""
         self._idle = deque()
@@ -111,6 +114,8 @@ def _left(until: float) -> float:
 def _is_readable(connection: socket.socket) -> bool:
     if isinstance(connection, ssl.SSLSocket) and connection.pending():
         return True
+    if not hasattr(select, "poll"):
+        return bool(select.select([connection], [], [], 0)[0])
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

@@ -7,7 +7,8 @@ node may add some.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, TypedDict, TypeVar
 
 
@@ -83,7 +84,7 @@ class CheckAnswer(Decision):
 class RefundAnswer(Decision):
     """The decision for cost 0, and the most units that any quota got back."""
 
-    refunded: int = 0
+    refunded: int = field(kw_only=True)
 
 
 @dataclass(slots=True)
@@ -166,13 +167,17 @@ _NESTED: dict[str, Any] = {
 
 def read(kind: type[T], members: Mapping[str, Any]) -> T:
     """Builds `kind` from JSON. A required member that is missing is a `TypeError`."""
-    known = {name: members[name] for name in kind.__match_args__ if name in members}  # type: ignore[attr-defined]
-    for name, nested in _NESTED.items():
-        value = known.get(name)
-        if value:
-            known[name] = (
-                [read(nested, item) for item in value]
-                if isinstance(value, list)
-                else read(nested, value)
-            )
+    names, nested = _plan(kind)  # type: ignore[arg-type]
+    known = {name: members[name] for name in names if name in members}
+    for name in nested:
+        if value := known.get(name):
+            part = _NESTED[name]
+            is_list = isinstance(value, list)
+            known[name] = [read(part, one) for one in value] if is_list else read(part, value)
     return kind(**known)
+
+
+@cache
+def _plan(kind: Any) -> tuple[list[str], list[str]]:
+    names = [part.name for part in fields(kind)]
+    return names, [name for name in names if name in _NESTED]
