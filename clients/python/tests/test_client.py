@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import uvloop
 
 from tollgate import AsyncClient, Client, ProblemError, TollgateError, Unavailable
 
@@ -36,6 +37,23 @@ def test_async_client_serves_one_event_loop_after_another(node: Node) -> None:
     client = AsyncClient(node.url, deadline=10)
     for _ in range(3):
         assert asyncio.run(client.check(unique())).allowed
+
+
+def test_async_client_runs_on_uvloop(node: Node, secure_node: Node) -> None:
+    async def run() -> None:
+        async with AsyncClient(node.url, deadline=10) as client:
+            key = unique()
+            answers = await asyncio.gather(*(client.check(key, "ten") for _ in range(64)))
+            assert sum(answer.allowed for answer in answers) == 10
+        ca_file, token = str(CLIENTS / "testdata/ca.pem"), "tollgate-client-test-token"
+        async with AsyncClient(
+            secure_node.url, deadline=10, ca_file=ca_file, token=token
+        ) as client:
+            assert (await client.check(unique())).allowed
+        with pytest.raises(Unavailable):
+            await AsyncClient(f"http://127.0.0.1:{free_port()}").check("key")
+
+    uvloop.run(run())
 
 
 def test_cancelled_check_leaves_the_checks_beside_it(node: Node) -> None:

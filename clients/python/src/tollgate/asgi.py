@@ -10,7 +10,7 @@ from .aio import AsyncClient
 from .errors import TollgateError
 from .fields import Fields, Refusal, quota_fields
 from .request import AsgiHeaders, Request, Response
-from .rules import Rules
+from .rules import Body, BodyFor, Cost, Drain, Key, OnError, OnFailure, Rules, Skip
 from .settings import DEFAULT_NODE
 
 Scope = MutableMapping[str, Any]
@@ -23,8 +23,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class TollgateMiddleware:
     """Checks each HTTP request before `app` gets it.
 
-    Options of `Rules` are passed by name. Without `client` it makes one for `nodes`. The check of
-    a websocket is left to the application.
+    `Rules` describes the options. Without `client` the middleware makes one for `nodes`. It passes
+    websockets on unchecked.
     """
 
     def __init__(
@@ -33,11 +33,29 @@ class TollgateMiddleware:
         *,
         nodes: str | Iterable[str] = DEFAULT_NODE,
         client: AsyncClient | None = None,
-        **options: Any,
+        policy: str | None = None,
+        key: Key | None = None,
+        cost: int | Cost = 1,
+        skip: Skip | None = None,
+        drain: Drain | None = None,
+        on_failure: OnFailure = "open",
+        status: int = 429,
+        body: Body | BodyFor | None = None,
+        on_error: OnError | None = None,
     ) -> None:
         self._app = app
         self._client = client or AsyncClient(nodes)
-        self._rules = Rules(**options)
+        self._rules = Rules(
+            policy=policy,
+            key=key,
+            cost=cost,
+            skip=skip,
+            drain=drain,
+            on_failure=on_failure,
+            status=status,
+            body=body,
+            on_error=on_error,
+        )
         self._drains: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from json import dumps
+from typing import Any
 
 from .types import Decision, QuotaState
 
@@ -49,7 +50,7 @@ def quota_fields(decision: Decision) -> Fields:
     ]
 
 
-def denial(decision: Decision, status: int, body: str | bytes | None) -> Refusal:
+def denial(decision: Decision, status: int, body: str | bytes | dict[str, Any] | None) -> Refusal:
     """`body` None is a problem document (RFC 9457)."""
     headers = quota_fields(decision)
     if decision.retry_after_ms is not None:
@@ -57,6 +58,9 @@ def denial(decision: Decision, status: int, body: str | bytes | None) -> Refusal
     if body is None:
         headers.append(("content-type", "application/problem+json"))
         return _refusal(status, headers, problem(decision, status))
+    if isinstance(body, dict):
+        headers.append(("content-type", "application/json"))
+        return _refusal(status, headers, dumps(body).encode())
     headers.append(("content-type", "text/plain; charset=utf-8"))
     return _refusal(status, headers, body.encode() if isinstance(body, str) else body)
 

@@ -70,8 +70,9 @@ class AnswerReader:
         self._read_status(lines[0])
         self._length, self._chunked = None, False
         for line in lines[1:]:
-            name, _, value = line.partition(b":")
-            self._read_field(name.lower(), value.strip())
+            if line[:1] in b"CcTt":
+                name, _, value = line.partition(b":")
+                self._read_field(name.lower(), value.strip())
         if self._status < 200:
             self._buffer = self._buffer[end + 4 :]
             return self._read_head()

@@ -14,7 +14,13 @@ from .request import Request, Response
 from .types import Decision
 
 OnFailure = Literal["open", "closed"]
-Body = str | bytes | Callable[[Request, Decision], str | bytes]
+Body = str | bytes | dict[str, Any]
+BodyFor = Callable[[Request, Decision], Body]
+Key = Callable[[Request], str | None]
+Cost = Callable[[Request], int]
+Skip = Callable[[Request], bool]
+Drain = Callable[[Request, Response], int | None]
+OnError = Callable[[TollgateError], object]
 
 _log = logging.getLogger("tollgate")
 
@@ -26,18 +32,19 @@ class Rules:
     `key` and `cost` may be functions of the request. Without a key the address of the client
     counts. A request that `skip` accepts is not counted. `drain` returns the units that are known
     after the response. Without a decision requests pass (`on_failure="open"`) or get 503
-    (`"closed"`). `body` replaces the problem document of a denial.
+    (`"closed"`). `body` replaces the problem document of a denial by a text, or by a dictionary as
+    JSON. `on_error` gets each failure; without it the log does.
     """
 
     policy: str | None = None
-    key: Callable[[Request], str | None] | None = None
-    cost: int | Callable[[Request], int] = 1
-    skip: Callable[[Request], bool] | None = None
-    drain: Callable[[Request, Response], int | None] | None = None
+    key: Key | None = None
+    cost: int | Cost = 1
+    skip: Skip | None = None
+    drain: Drain | None = None
     on_failure: OnFailure = "open"
     status: int = 429
-    body: Body | None = None
-    on_error: Callable[[TollgateError], object] | None = None
+    body: Body | BodyFor | None = None
+    on_error: OnError | None = None
 
     def __post_init__(self) -> None:
         if self.on_failure not in ("open", "closed"):

@@ -10,7 +10,7 @@ from .client import Client
 from .errors import TollgateError
 from .fields import Fields, Refusal, quota_fields
 from .request import AsgiHeaders, Request, Response
-from .rules import Rules
+from .rules import Body, BodyFor, Cost, Drain, Key, OnError, OnFailure, Rules, Skip
 from .settings import DEFAULT_NODE
 
 Environ = dict[str, Any]
@@ -21,7 +21,7 @@ App = Callable[[Environ, StartResponse], Iterable[bytes]]
 class TollgateMiddleware:
     """Checks each request before `app` gets it.
 
-    Options of `Rules` are passed by name. Without `client` it makes one for `nodes`.
+    `Rules` describes the options. Without `client` the middleware makes one for `nodes`.
     """
 
     def __init__(
@@ -30,11 +30,29 @@ class TollgateMiddleware:
         *,
         nodes: str | Iterable[str] = DEFAULT_NODE,
         client: Client | None = None,
-        **options: Any,
+        policy: str | None = None,
+        key: Key | None = None,
+        cost: int | Cost = 1,
+        skip: Skip | None = None,
+        drain: Drain | None = None,
+        on_failure: OnFailure = "open",
+        status: int = 429,
+        body: Body | BodyFor | None = None,
+        on_error: OnError | None = None,
     ) -> None:
         self._app = app
         self._client = client or Client(nodes)
-        self._rules = Rules(**options)
+        self._rules = Rules(
+            policy=policy,
+            key=key,
+            cost=cost,
+            skip=skip,
+            drain=drain,
+            on_failure=on_failure,
+            status=status,
+            body=body,
+            on_error=on_error,
+        )
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         request = Request.of_wsgi(environ)
