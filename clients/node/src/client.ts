@@ -145,6 +145,7 @@ function parsed(answer: Answer): unknown {
   throw new Problem({
     type: 'about:blank',
     title: `status ${answer.status}`,
+    detail: 'the answer is no problem document',
     ...(typeof body === 'object' ? (body as Partial<ProblemDocument>) : {}),
     status: answer.status,
   })

@@ -1,5 +1,5 @@
 import { Problem } from './errors.js'
-import type { BatchAnswer, Check, CheckAnswer } from './types.js'
+import type { BatchAnswer, Check, CheckAnswer, ProblemDocument } from './types.js'
 
 /** The largest batch: 100 of the longest checks stay below the 1 MiB that a node reads. */
 const MOST_CHECKS = 100
@@ -58,6 +58,16 @@ export class Coalescer {
 
 function settle(waiting: Waiting, result: BatchAnswer['results'][number] | undefined): void {
   if (result === undefined) waiting.reject(new Error('Tollgate: the answer lacks a result'))
-  else if ('error' in result) waiting.reject(new Problem(result.error))
+  else if ('error' in result) waiting.reject(new Problem(ofOneCheck(result.error)))
   else waiting.resolve(result)
+}
+
+/** The problem as a call with this check alone has it: `/key`, not `/checks/3/key`. */
+function ofOneCheck(problem: ProblemDocument): ProblemDocument {
+  const detail = problem.detail.replace(/^\/checks\/\d+/, '')
+  const violations = problem.violations?.map((violation) => ({
+    ...violation,
+    pointer: violation.pointer.replace(/^\/checks\/\d+/, ''),
+  }))
+  return { ...problem, detail, violations }
 }

@@ -9,7 +9,7 @@ export class Problem extends Error {
   readonly document: ProblemDocument
 
   constructor(document: ProblemDocument) {
-    super(`Tollgate: ${document.status} ${document.detail ?? document.title}`)
+    super(`Tollgate: ${document.status} ${document.detail}`)
     this.status = document.status
     this.type = document.type
     this.document = document

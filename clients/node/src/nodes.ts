@@ -52,31 +52,29 @@ class Node {
 
   async call(call: Call, token: string | undefined, deadline: number): Promise<Answer> {
     const trial = this.avoidUntil !== 0
-    const start = performance.now()
     this.onTrial ||= trial
     try {
-      const answer = await this.callTwice(call, token, deadline)
-      this.lastAnswer = performance.now()
-      this.avoidUntil = 0
-      return answer
-    } catch (error) {
-      // A node that answers other calls is alive, and only slow for this one.
-      const alive = (error as NoAnswer).fate === 'silent' && this.lastAnswer >= start
-      if (!alive) this.avoidUntil = performance.now() + AVOID_MS
-      throw error
+      return await this.callAgain(call, token, deadline, call.repeatable)
     } finally {
       if (trial) this.onTrial = false
     }
   }
 
-  private async callTwice(call: Call, token: string | undefined, deadline: number): Promise<Answer> {
+  private async callAgain(call: Call, token: string | undefined, deadline: number, again: boolean): Promise<Answer> {
     const start = performance.now()
     try {
-      return await this.link.exchange(call, token, deadline - start)
+      const answer = await this.link.exchange(call, token, deadline - start)
+      this.lastAnswer = performance.now()
+      this.avoidUntil = 0
+      return answer
     } catch (error) {
-      const left = deadline - performance.now()
-      if ((error as NoAnswer).fate !== 'broken' || !call.repeatable || left <= 0) throw error
-      return this.link.exchange(call, token, left)
+      const { fate } = error as NoAnswer
+      const now = performance.now()
+      if (fate === 'broken' && again && now < deadline) return this.callAgain(call, token, deadline, false)
+      // One broken connection is no sign of a dead node. Another answer since the start is one of life.
+      const dead = fate === 'broken' ? call.repeatable : fate === 'refused' || this.lastAnswer < start
+      if (dead) this.avoidUntil = now + AVOID_MS
+      throw error
     }
   }
 }

@@ -117,7 +117,9 @@ export interface ProblemDocument {
   type: string
   title: string
   status: number
-  detail?: string
+  detail: string
   /** The faults of an invalid request. */
   violations?: Array<{ pointer: string; detail: string }>
+  /** The members of this type, such as `known` policies. */
+  [member: string]: unknown
 }
