@@ -18,9 +18,11 @@ REDIS = os.environ["REDIS_URL"]
 NODE = os.environ["NODE_URL"]
 STRATEGY = os.environ.get("STRATEGY", "moving-window")
 LIMIT = "1000000 per minute"
-STORAGE = NODE.replace("http:", "tollgate:") if VARIANT.endswith("-tollgate") else REDIS
 # A busy machine must not turn decisions into failures.
 DEADLINE = 5.0
+STORAGE = REDIS
+if VARIANT.endswith("-tollgate"):
+    STORAGE = f"{NODE.replace('http:', 'tollgate:')}?deadline={DEADLINE}"
 
 
 def fastapi_app() -> Any:

@@ -95,8 +95,8 @@ class AsyncClient:
         while (attempt := attempts.next(time.monotonic())) is not None:
             node, until = attempt
             pool = self._pools[id(node)]
+            request = call.request(node.prefix, pool.fields)
             try:
-                request = call.request(node.prefix, pool.fields)
                 return call.answer(await pool.exchange(request, until, fresh))
             except AttemptFailed as error:
                 attempts.failed(error, time.monotonic())

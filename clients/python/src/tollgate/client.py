@@ -88,10 +88,9 @@ class Client:
         while (attempt := attempts.next(time.monotonic())) is not None:
             node, until = attempt
             pool = self._pools[id(node)]
+            request = call.request(node.prefix, pool.fields)
             try:
-                return call.answer(
-                    pool.exchange(call.request(node.prefix, pool.fields), until, fresh)
-                )
+                return call.answer(pool.exchange(request, until, fresh, call.repeatable))
             except AttemptFailed as error:
                 attempts.failed(error, time.monotonic())
                 fresh = error.failure is Failure.BROKEN

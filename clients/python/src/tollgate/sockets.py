@@ -23,11 +23,11 @@ class Pool:
         self.fields = fields
         self._idle: deque[socket.socket] = deque()
 
-    def exchange(self, request: bytes, until: float, fresh: bool) -> Answer:
+    def exchange(self, request: bytes, until: float, fresh: bool, repeatable: bool) -> Answer:
         """Sends `request` and returns the answer, or raises `AttemptFailed`."""
         if fresh:
             self.close()
-        connection = self._take() or _connect(self.node, until)
+        connection = self._take(repeatable) or _connect(self.node, until)
         try:
             answer = _exchange(connection, request, until)
         except BaseException:
@@ -40,15 +40,15 @@ class Pool:
             connection.close()
         return answer
 
-    def _take(self) -> socket.socket | None:
+    def _take(self, repeatable: bool) -> socket.socket | None:
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 return None
-            if not _is_readable(connection):
+            # An idle connection is readable if the node closed it. A repeatable call may try.
+            if repeatable or not _is_readable(connection):
                 return connection
-            # An idle connection is readable if the node closed it.
             connection.close()
 
     def close(self) -> None:
