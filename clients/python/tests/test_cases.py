@@ -22,15 +22,11 @@ from support import CLIENTS, Node, Proxy, Silent, free_port, is_drain_served, un
 
 CASES = json.loads((CLIENTS / "cases.json").read_text())
 CLIENT_OPTIONS = ("deadline", "retry", "coalesce", "token", "ca_file")
-# Threads of Python run one after another, so the blocking client calls at once.
-ONLY_ASYNC = {"64 concurrent checks share calls and pass exactly the limit"}
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize("case", CASES["client"], ids=lambda case: case["name"])
 def test_client(case: dict[str, Any], kind: Any, node: Node, secure_node: Node) -> None:
-    if kind is Client and case["name"] in ONLY_ASYNC:
-        return
     skip_without_drain(case, node)
     case = with_key(case)
     reset(case, node)
@@ -110,8 +106,6 @@ def make_client(kind: Any, urls: list[str], case: dict[str, Any]) -> Any:
     options = {name: options[name] for name in CLIENT_OPTIONS if name in options}
     if "ca_file" in options:
         options["ca_file"] = str(CLIENTS / options["ca_file"])
-    if kind is Client:
-        options.pop("coalesce", None)
     return kind(urls, **options)
 
 

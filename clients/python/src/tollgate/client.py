@@ -14,6 +14,7 @@ from .errors import ProblemError, Unavailable
 from .nodes import AttemptFailed, Attempts, Failure
 from .settings import DEFAULT_DEADLINE, DEFAULT_NODE, Settings, as_check
 from .sockets import Pool
+from .threads import ThreadCoalescer
 from .types import Check, CheckAnswer, RefundAnswer, TogetherAnswer, Usage
 
 T = TypeVar("T")
@@ -23,8 +24,9 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 class Client:
     """Asks nodes of Tollgate. Threads share one client; it survives a fork.
 
-    `nodes` are URLs in the order of preference. `deadline` is in seconds, for a whole call.
-    Calls raise `Unavailable` without an answer, and `ProblemError` if a node rejects them.
+    `nodes` are URLs in the order of preference. `deadline` is in seconds, for a whole call. With
+    `coalesce`, checks of many threads share calls. Calls raise `Unavailable` without an answer, and
+    `ProblemError` if a node rejects them.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class Client:
         token: str | None = None,
         ca_file: str | None = None,
         retry: bool = True,
+        coalesce: bool = True,
     ) -> None:
         self._settings = Settings(nodes, deadline, token, ca_file, retry)
         self._pools = {
             id(node): Pool(node, self._settings.fields(node.authority))
             for node in self._settings.nodes
         }
+        self._coalescer = ThreadCoalescer(self._send, deadline) if coalesce else None
         _clients.add(self)
 
     def check(
@@ -58,7 +62,10 @@ class Client:
         """May `key` spend `cost` under `policy`, now?"""
         check = as_check(key, policy, cost, meta, id, quotas, over)
         body, repeatable = self._settings.encode(check)
-        return self._call(calls.check(body, repeatable, calls.traceparent(traceparent)))
+        trace = calls.traceparent(traceparent)
+        if self._coalescer is None:
+            return self._call(calls.check(body, repeatable, trace))
+        return self._coalescer.check(body, repeatable, trace)
 
     def check_batch(self, checks: Sequence[Check]) -> list[CheckAnswer | ProblemError]:
         """Decides each of 1 to 1000 checks alone. A rejected one is returned as its problem."""
@@ -81,9 +88,10 @@ class Client:
         return self._call(calls.usage(key, policy, cost))
 
     def _call(self, call: Call[T]) -> T:
-        attempts = Attempts(
-            self._settings.nodes, call.repeatable, time.monotonic() + self._settings.deadline
-        )
+        return self._send(call, time.monotonic())
+
+    def _send(self, call: Call[T], began: float) -> T:
+        attempts = Attempts(self._settings.nodes, call.repeatable, began + self._settings.deadline)
         fresh = False
         while (attempt := attempts.next(time.monotonic())) is not None:
             node, until = attempt
@@ -109,6 +117,8 @@ class Client:
 
 def _after_fork() -> None:
     for client in _clients:
+        if client._coalescer is not None:
+            client._coalescer.forget()
         for pool in client._pools.values():
             pool.forget()
 

@@ -13,22 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import calls
+from .batches import MAX_COALESCED, Result, Shared, batch, is_shareable, rejects_all
 from .calls import Call
 from .errors import ProblemError, TollgateError
-from .settings import MAX_COALESCED
 from .types import CheckAnswer
-
-# A longer check has a fault, and a call may reject all checks for the sum of their bytes.
-MAX_SHARED_BYTES = 8 * 1024
 
 Send = Callable[[Call[Any], float], Awaitable[Any]]
 
 
 @dataclass(slots=True)
-class _Waiting:
-    body: bytes
-    repeatable: bool
-    traceparent: str | None
+class _Waiting(Shared):
     answer: asyncio.Future[CheckAnswer]
 
 
@@ -45,7 +39,7 @@ class Coalescer:
         self._tasks = set()
 
     async def check(self, body: bytes, repeatable: bool, traceparent: str | None) -> CheckAnswer:
-        if len(body) > MAX_SHARED_BYTES:
+        if not is_shareable(body):
             call = calls.check(body, repeatable, traceparent)
             answer: CheckAnswer = await self._send(call, time.monotonic())
             return answer
@@ -81,28 +75,19 @@ class Coalescer:
             else:
                 waiting.answer.set_result(result)
 
-    async def _ask(
-        self, share: list[_Waiting], began: float
-    ) -> list[CheckAnswer | ProblemError | TollgateError]:
+    async def _ask(self, share: list[_Waiting], began: float) -> list[Result]:
         if len(share) == 1:
             return [await self._alone(share[0], began)]
-        trace = next((one.traceparent for one in share if one.traceparent), None)
-        repeatable = all(one.repeatable for one in share)
-        call = calls.check_batch([one.body for one in share], repeatable, trace)
         try:
-            results: list[CheckAnswer | ProblemError | TollgateError] = await self._send(
-                call, began
-            )
-            return results
+            return list(await self._send(batch(share), began))
         except ProblemError as error:
-            if error.problem.status not in (400, 413, 422):
+            if not rejects_all(error):
                 raise
         return await asyncio.gather(*(self._alone(one, began) for one in share))
 
-    async def _alone(self, one: _Waiting, began: float) -> CheckAnswer | TollgateError:
+    async def _alone(self, one: Shared, began: float) -> Result:
         try:
-            call = calls.check(one.body, one.repeatable, one.traceparent)
-            answer: CheckAnswer = await self._send(call, began)
+            answer: CheckAnswer = await self._send(one.alone(), began)
             return answer
         except TollgateError as error:
             return error

@@ -14,7 +14,6 @@ from .types import Check
 
 DEFAULT_NODE = "http://127.0.0.1:7070"
 DEFAULT_DEADLINE = 0.1
-MAX_COALESCED = 100
 
 
 class Settings:
