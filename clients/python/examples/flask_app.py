@@ -1,4 +1,4 @@
-"""Flask: each API key may send 1000 requests a second. Run: flask --app flask_app run"""
+"""Flask: each token may send 20 requests in 60 seconds. Run: flask --app flask_app run"""
 
 from flask import Flask
 
@@ -7,8 +7,10 @@ from tollgate.wsgi import TollgateMiddleware
 app = Flask(__name__)
 app.wsgi_app = TollgateMiddleware(  # type: ignore[method-assign]
     app.wsgi_app,
-    key=lambda request: request.headers.get("x-api-key"),
-    body=lambda request, decision: f"Retry after {decision.retry_after_ms} ms.\n",
+    policy="per-token",
+    key=lambda request: request.headers.get("x-token"),
+    status=403,
+    body="Too many requests for this token.\n",
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from tollgate import AsyncClient, Client, ProblemError, TollgateError, Unavailable
+from tollgate.rules import Rules
 
 from support import CLIENTS, Node, Proxy, Silent, free_port, unique
 
@@ -133,3 +134,10 @@ def test_another_server_is_unavailable(node: Node) -> None:
 def test_wrong_options_are_rejected(kind: type, options: dict[str, object]) -> None:
     with pytest.raises(TollgateError):
         kind(**{"nodes": f"http://127.0.0.1:{free_port()}", **options})
+
+
+def test_log_gets_one_line_for_many_failures(caplog: pytest.LogCaptureFixture) -> None:
+    rules = Rules()
+    for _ in range(100):
+        assert rules.fail(Unavailable("test")) is None
+    assert len(caplog.records) == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .errors import ProblemError, TollgateError, Unavailable
@@ -21,6 +22,9 @@ Cost = Callable[[Request], int]
 Skip = Callable[[Request], bool]
 Drain = Callable[[Request, Response], int | None]
 OnError = Callable[[TollgateError], object]
+
+# A node that is down fails each request. The log gets one line a second.
+LOG_SECONDS = 1.0
 
 _log = logging.getLogger("tollgate")
 
@@ -45,6 +49,7 @@ class Rules:
     status: int = 429
     body: Body | BodyFor | None = None
     on_error: OnError | None = None
+    _silent_until: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if self.on_failure not in ("open", "closed"):
@@ -83,7 +88,8 @@ class Rules:
     def report(self, error: TollgateError) -> None:
         if self.on_error is not None:
             self.on_error(error)
-        else:
+        elif time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + LOG_SECONDS
             _log.warning("no decision: %s", error)
 
     def drain_check(self, request: Request, response: Response) -> dict[str, Any] | None:

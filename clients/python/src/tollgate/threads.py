@@ -84,27 +84,29 @@ class ThreadCoalescer:
     def _lead(self, waiting: _Waiting, began: float) -> CheckAnswer:
         share: list[_Waiting] = []
         try:
-            time.sleep(GATHER_SECONDS)
+            try:
+                time.sleep(GATHER_SECONDS)
+            finally:
+                with self._lock:
+                    share, self._waiting = self._waiting, []
+            for start in range(0, len(share), MAX_COALESCED):
+                self._decide(share[start : start + MAX_COALESCED], began)
         finally:
-            with self._lock:
-                share, self._waiting = self._waiting, []
-                self._under_way += 1
-        parts = [share[at : at + MAX_COALESCED] for at in range(0, len(share), MAX_COALESCED)]
-        try:
-            for part in parts:
-                self._decide(part, began)
-        finally:
-            with self._lock:
-                self._under_way -= 1
+            # Also if an exception ends this thread.
             for one in share:
                 one.done.release()
         return _answer(waiting)
 
     def _decide(self, share: list[_Waiting], began: float) -> None:
+        with self._lock:
+            self._under_way += 1
         try:
             results = self._ask(share, began)
         except TollgateError as error:
             results = [error] * len(share)
+        finally:
+            with self._lock:
+                self._under_way -= 1
         for one, result in zip(share, results, strict=True):
             one.result = result
 
