@@ -2,8 +2,9 @@ import { randomBytes } from 'node:crypto'
 
 import { Coalescer } from './coalescer.js'
 import { Problem, Unavailable } from './errors.js'
-import type { Answer, Call } from './exchange.js'
+import type { Call } from './exchange.js'
 import { Nodes } from './nodes.js'
+import type { Answer } from './response.js'
 import type {
   BatchAnswer,
   Check,
@@ -104,13 +105,17 @@ export class Client {
     this.nodes.close()
   }
 
-  private checkAlone(check: Check, options: CallOptions): Promise<CheckAnswer> {
-    return this.post('/v1/check', check, this.repeatable(check), options)
+  private async checkAlone(check: Check, options: CallOptions): Promise<CheckAnswer> {
+    const answer: CheckAnswer = await this.post('/v1/check', check, this.repeatable(check), options)
+    if (typeof answer.allowed !== 'boolean') throw noDecision()
+    return answer
   }
 
-  private batch(checks: Check[], options: CallOptions): Promise<BatchAnswer> {
+  private async batch(checks: Check[], options: CallOptions): Promise<BatchAnswer> {
     const repeatable = checks.every((check) => this.repeatable(check))
-    return this.post('/v1/check/batch', { checks }, repeatable, options)
+    const answer: BatchAnswer = await this.post('/v1/check/batch', { checks }, repeatable, options)
+    if (!Array.isArray(answer.results) || answer.results.length !== checks.length) throw noDecision()
+    return answer
   }
 
   private repeatable(check: Check): boolean {
@@ -119,7 +124,7 @@ export class Client {
 
   private withId(check: Check): Check {
     if (!this.retry || check.id !== undefined || check.cost === 0) return check
-    return { ...check, id: `${this.idPrefix}${(this.ids++).toString(36)}` }
+    return { ...check, id: this.idPrefix + this.ids++ }
   }
 
   private post<T>(path: string, body: unknown, repeatable: boolean, options: CallOptions): Promise<T> {
@@ -139,9 +144,12 @@ function parsed(answer: Answer): unknown {
   try {
     body = JSON.parse(answer.text)
   } catch (error) {
-    if (answer.status === 200) throw new Unavailable('the answer is not JSON', error)
+    if (answer.status === 200) throw noDecision(error)
   }
-  if (answer.status === 200) return body
+  if (answer.status === 200) {
+    if (typeof body !== 'object' || body === null) throw noDecision()
+    return body
+  }
   throw new Problem({
     type: 'about:blank',
     title: `status ${answer.status}`,
@@ -149,6 +157,11 @@ function parsed(answer: Answer): unknown {
     ...(typeof body === 'object' ? (body as Partial<ProblemDocument>) : {}),
     status: answer.status,
   })
+}
+
+/** Something else than a node has answered. */
+function noDecision(cause?: unknown): Unavailable {
+  return new Unavailable('the answer is no decision', cause)
 }
 
 /** JSON has no NaN or Infinity: it would write null, and the node would charge 1. */

@@ -1,4 +1,4 @@
-import { Problem } from './errors.js'
+import { Problem, Unavailable } from './errors.js'
 import type { BatchAnswer, Check, CheckAnswer, ProblemDocument } from './types.js'
 
 /** The largest batch: 100 of the longest checks stay below the 1 MiB that a node reads. */
@@ -57,9 +57,9 @@ export class Coalescer {
 }
 
 function settle(waiting: Waiting, result: BatchAnswer['results'][number] | undefined): void {
-  if (result === undefined) waiting.reject(new Error('Tollgate: the answer lacks a result'))
-  else if ('error' in result) waiting.reject(new Problem(ofOneCheck(result.error)))
-  else waiting.resolve(result)
+  if (result && 'error' in result) waiting.reject(new Problem(ofOneCheck(result.error)))
+  else if (typeof result?.allowed === 'boolean') waiting.resolve(result)
+  else waiting.reject(new Unavailable('the answer is no decision'))
 }
 
 /** The problem as a call with this check alone has it: `/key`, not `/checks/3/key`. */

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
-import * as http from 'node:http'
-import * as https from 'node:https'
+
+import { Connection, type Target } from './connection.js'
+import type { Answer } from './response.js'
 
 export interface Call {
   method: 'GET' | 'POST' | 'DELETE'
@@ -11,11 +12,6 @@ export interface Call {
   repeatable: boolean
 }
 
-export interface Answer {
-  status: number
-  text: string
-}
-
 /** Why a node did not answer. Only `refused` is sure that the node did not read the call. */
 export class NoAnswer extends Error {
   constructor(readonly fate: 'refused' | 'broken' | 'silent', cause?: Error) {
@@ -23,84 +19,121 @@ export class NoAnswer extends Error {
   }
 }
 
-const CONNECTIONS = 64
-const IDLE_MS = 30_000
+/** More calls than connections wait for their turn. */
+const MOST_CONNECTIONS = 64
+/** A header value that needs no escapes and ends no line. */
+const VISIBLE = /^[\x21-\x7e]+$/
+/** A caller chooses the trace context of a request, so no other text passes. */
+const TRACEPARENT = /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/
 
 /** The address of one node, with its connections. */
 export class Link {
-  readonly url: string
-  private readonly agent: http.Agent
-  private readonly target: http.RequestOptions
-  private readonly secure: boolean
+  private readonly target: Target
   private readonly prefix: string
+  private readonly head: string
+  private readonly connections = new Set<Connection>()
+  private readonly free: Connection[] = []
+  private readonly turns: Array<() => void> = []
 
   constructor(node: string, caFile: string | undefined) {
     const url = new URL(node)
-    this.url = url.origin
-    this.secure = url.protocol === 'https:'
-    if (!this.secure && url.protocol !== 'http:') {
+    const secure = url.protocol === 'https:'
+    if (!secure && url.protocol !== 'http:') {
       throw new TypeError(`a node must be a URL such as http://127.0.0.1:7070, not ${node}`)
     }
-    const options = { keepAlive: true, maxSockets: CONNECTIONS, timeout: IDLE_MS }
     const ca = caFile === undefined ? undefined : readFileSync(caFile)
-    this.agent = this.secure ? new https.Agent({ ...options, ca }) : new http.Agent(options)
     this.target = {
-      agent: this.agent,
       host: url.hostname.replace(/^\[|\]$/g, ''),
-      port: url.port || (this.secure ? 443 : 80),
+      port: Number(url.port) || (secure ? 443 : 80),
+      tls: secure ? { ca } : undefined,
     }
     this.prefix = url.pathname.replace(/\/+$/, '')
+    this.head = ` HTTP/1.1\r\nHost: ${url.host}\r\n`
   }
 
   /** Sends `call` and reads the answer, or rejects with `NoAnswer` after at most `timeoutMs`. */
   exchange(call: Call, token: string | undefined, timeoutMs: number): Promise<Answer> {
+    const request = this.requestOf(call, token)
     return new Promise((resolve, reject) => {
-      const request = (this.secure ? https : http).request({
-        ...this.target,
-        method: call.method,
-        path: this.prefix + call.path,
-        headers: headersOf(call, token),
-      })
-      let sent = false
-      const timer = setTimeout(() => {
-        reject(new NoAnswer(sent ? 'silent' : 'refused'))
-        request.destroy()
-      }, timeoutMs)
-      const fail = (error: Error) => {
+      let connection: Connection | undefined
+      let over = false
+      const end = (error: NoAnswer | undefined) => {
+        over = true
         clearTimeout(timer)
-        reject(new NoAnswer(sent ? 'broken' : 'refused', error))
+        if (error !== undefined) reject(error)
       }
-      request.once('socket', (socket) => {
-        if (request.reusedSocket) sent = true
-        else socket.once(this.secure ? 'secureConnect' : 'connect', () => { sent = true })
-      })
-      request.on('error', fail)
-      request.once('response', (response) => {
-        let text = ''
-        response.setEncoding('utf8')
-        response.on('data', (part: string) => { text += part })
-        response.on('error', fail)
-        response.once('end', () => {
-          clearTimeout(timer)
-          resolve({ status: response.statusCode ?? 0, text })
-        })
-      })
-      request.end(call.body)
+      const expire = () => {
+        if (over) return
+        // A call that waited for its turn says nothing about the node.
+        end(new NoAnswer(connection === undefined || connection.ready ? 'silent' : 'refused'))
+        connection?.close()
+      }
+      // If this process was busy, the answer may have arrived: it is read before the immediate.
+      const timer = setTimeout(() => setImmediate(expire), timeoutMs)
+      const start = () => {
+        if (over) return this.nextTurn()
+        connection = this.connection()
+        const used = connection
+        used.send(request).then(
+          (read) => {
+            end(undefined)
+            resolve(read)
+            if (read.reusable) this.release(used)
+            else used.close()
+          },
+          (error: Error) => {
+            if (!over) end(new NoAnswer(used.ready ? 'broken' : 'refused', error))
+          },
+        )
+      }
+      if (this.free.length > 0 || this.connections.size < MOST_CONNECTIONS) start()
+      else this.turns.push(start)
     })
   }
 
   close(): void {
-    this.agent.destroy()
+    for (const connection of this.connections) connection.close()
   }
-}
 
-function headersOf(call: Call, token: string | undefined): http.OutgoingHttpHeaders {
-  const headers: http.OutgoingHttpHeaders = {}
-  if (call.body !== undefined) {
-    headers['content-type'] = 'application/json'
-    headers['content-length'] = Buffer.byteLength(call.body)
+  private requestOf(call: Call, token: string | undefined): string {
+    let request = `${call.method} ${this.prefix}${call.path}${this.head}`
+    if (token !== undefined) {
+      if (!VISIBLE.test(token)) throw new TypeError('a token must be visible ASCII characters')
+      request += `Authorization: Bearer ${token}\r\n`
+    }
+    if (call.traceparent !== undefined && TRACEPARENT.test(call.traceparent)) {
+      request += `traceparent: ${call.traceparent}\r\n`
+    }
+    if (call.body === undefined) return `${request}\r\n`
+    const length = Buffer.byteLength(call.body)
+    return `${request}Content-Type: application/json\r\nContent-Length: ${length}\r\n\r\n${call.body}`
   }
-  if (token !== undefined) headers.authorization = `Bearer ${token}`
-  if (call.traceparent !== undefined) headers.traceparent = call.traceparent
-  return headers
+
+  private connection(): Connection {
+    for (let idle = this.free.pop(); idle !== undefined; idle = this.free.pop()) {
+      if (idle.isOpen) return idle
+    }
+    const connection = new Connection(this.target, (closed) => this.forget(closed))
+    this.connections.add(connection)
+    return connection
+  }
+
+  private release(connection: Connection): void {
+    if (connection.isOpen) {
+      connection.rest()
+      this.free.push(connection)
+    }
+    this.nextTurn()
+  }
+
+  private forget(connection: Connection): void {
+    this.connections.delete(connection)
+    const index = this.free.indexOf(connection)
+    if (index >= 0) this.free.splice(index, 1)
+    this.nextTurn()
+  }
+
+  private nextTurn(): void {
+    this.turns.shift()?.()
+  }
 }

@@ -20,6 +20,8 @@ export interface StoreOptions extends ClientOptions {
   onError?: (error: unknown) => void
 }
 
+const MOST_DENIALS = 100_000
+
 interface Hits {
   totalHits: number
   resetTime: Date
@@ -33,6 +35,7 @@ export class TollgateStore implements Store {
   readonly localKeys = false
   readonly prefix: string
   private readonly client: Client
+  private readonly uncharged = new Uncharged()
   private limit: number | undefined
   private quotas: string[] | undefined
 
@@ -43,9 +46,11 @@ export class TollgateStore implements Store {
 
   init(options: Options): void {
     this.limit = typeof options.limit === 'number' ? options.limit : undefined
+    const { skipFailedRequests, skipSuccessfulRequests, statusCode = 429 } = options
+    this.uncharged.enabled = statusCode < 400 ? skipSuccessfulRequests : skipFailedRequests
     if (!this.options.inline) return
     if (this.limit === undefined) throw new TypeError('inline needs a limit that is a number')
-    if (options.skipFailedRequests || options.skipSuccessfulRequests) {
+    if (skipFailedRequests || skipSuccessfulRequests) {
       throw new TypeError('inline quotas have no refunds: skipFailedRequests and skipSuccessfulRequests need a policy')
     }
     this.quotas = this.limit >= 1 ? [`${this.limit} per ${options.windowMs}ms`] : undefined
@@ -53,7 +58,9 @@ export class TollgateStore implements Store {
 
   async increment(key: string): Promise<Hits> {
     if (this.closed) return { totalHits: 1, resetTime: new Date() }
-    return this.hits(await this.client.check({ ...this.of(key), quotas: this.quotas }))
+    const decision = await this.client.check({ ...this.of(key), quotas: this.quotas })
+    if (!decision.allowed) this.uncharged.add(key)
+    return this.hits(decision)
   }
 
   async get(key: string): Promise<Hits | undefined> {
@@ -63,6 +70,7 @@ export class TollgateStore implements Store {
   }
 
   async decrement(key: string): Promise<void> {
+    if (this.closed || this.uncharged.remove(key)) return
     try {
       await this.client.refund({ ...this.of(key), cost: 1 })
     } catch (error) {
@@ -96,6 +104,28 @@ export class TollgateStore implements Store {
     const totalHits = decision.allowed ? Math.max(least, Math.min(limit, used)) : limit + 1
     const wait = decision.allowed ? decision.reset_after_ms : (decision.retry_after_ms ?? decision.reset_after_ms)
     return { totalHits, resetTime: new Date(Date.now() + (wait ?? 0)) }
+  }
+}
+
+/** The middleware may decrement after a denial, too. The node charged nothing for it. */
+class Uncharged {
+  enabled = false
+  private readonly denials = new Map<string, number>()
+
+  add(key: string): void {
+    if (!this.enabled) return
+    this.denials.set(key, (this.denials.get(key) ?? 0) + 1)
+    // A denial that is never decremented would stay for ever.
+    if (this.denials.size > MOST_DENIALS) this.denials.delete(this.denials.keys().next().value as string)
+  }
+
+  /** Whether the decrement belongs to a denial. */
+  remove(key: string): boolean {
+    const count = this.denials.get(key)
+    if (count === undefined) return false
+    if (count === 1) this.denials.delete(key)
+    else this.denials.set(key, count - 1)
+    return true
   }
 }
 

@@ -1,6 +1,7 @@
 import type { Request, RequestHandler, Response } from 'express'
 
-import { Limiter, type LimiterOptions } from './limiter.js'
+import type { Fields } from './fields.js'
+import { Limiter, type LimiterOptions, type Verdict } from './limiter.js'
 
 export type { LimiterOptions } from './limiter.js'
 export type ExpressOptions = LimiterOptions<Request, Response>
@@ -13,20 +14,27 @@ export function tollgate(options: ExpressOptions = {}): RequestHandler & { close
   const limiter = new Limiter<Request, Response>(options, (request) => request.ip)
 
   const handler: RequestHandler = (request, response, next) => {
-    limiter.decide(request, response, request.get('traceparent')).then(({ decision, reply, fields, drain }) => {
+    const pass = ({ decision, reply, fields, drain }: Verdict) => {
       response.locals.tollgate = decision
       if (reply !== undefined) {
-        response.status(reply.status).set(reply.fields).end(reply.body)
+        response.statusCode = reply.status
+        setFields(response, reply.fields)
+        response.end(reply.body)
         return
       }
       // The client left, and nobody would charge the units of the response.
       if (drain !== undefined && response.closed) return
-      if (fields !== undefined) response.set(fields)
+      if (fields !== undefined) setFields(response, fields)
       if (drain !== undefined) response.once('close', drain)
       next()
-    }).catch(next)
+    }
+    limiter.decide(request, response, request.get('traceparent')).then(pass, next)
   }
   return Object.assign(handler, { close: () => limiter.close() })
+}
+
+function setFields(response: Response, fields: Fields): void {
+  for (const name in fields) response.setHeader(name, fields[name] as string)
 }
 
 export default tollgate

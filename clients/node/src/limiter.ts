@@ -14,7 +14,7 @@ export interface LimiterOptions<Request, Response> extends ClientOptions {
   /** The policy, by default `default`. */
   policy?: string
   /** The key of a request. By default, and if it returns nothing, the address of the client. */
-  key?: (request: Request) => Awaitable<string | null | undefined>
+  key?: (request: Request) => Awaitable<string | number | null | undefined>
   /** The cost of a request, by default 1. */
   cost?: number | ((request: Request) => Awaitable<number>)
   /** The cause of the charge, kept by sliding logs. */
@@ -97,7 +97,7 @@ export class Limiter<Request, Response> {
   private async checkOf(request: Request): Promise<Check> {
     const { key, cost, meta, quotas } = this.options
     const given = key === undefined ? undefined : await key(request)
-    const check: Check = { ...this.check, key: fittingKey(given || this.address(request) || 'unknown') }
+    const check: Check = { ...this.check, key: fittingKey(String(given ?? '') || this.address(request) || 'unknown') }
     if (cost !== undefined) check.cost = typeof cost === 'function' ? await cost(request) : cost
     if (meta !== undefined) check.meta = await meta(request)
     if (quotas !== undefined) check.quotas = typeof quotas === 'function' ? await quotas(request) : quotas

@@ -1,5 +1,6 @@
 import { Unavailable } from './errors.js'
-import { type Answer, type Call, Link, NoAnswer } from './exchange.js'
+import { type Call, Link, NoAnswer } from './exchange.js'
+import type { Answer } from './response.js'
 
 /** The time for which the client avoids a node that does not answer. */
 export const AVOID_MS = 500

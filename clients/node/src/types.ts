@@ -53,14 +53,14 @@ export interface Decision {
   fallback?: Fallback
   /** True if an earlier check with this id made the decision. */
   replayed?: boolean
+  /** Units of a drain that did not fit. */
+  owed?: number
 }
 
 /** The decision of a check. */
 export interface CheckAnswer extends Decision {
   /** True if the charge of this id was refunded. */
   refunded?: boolean
-  /** Units of a drain that did not fit. */
-  owed?: number
 }
 
 export interface QuotaState {

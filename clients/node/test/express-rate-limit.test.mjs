@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { after, before, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 
 import express from 'express'
 import { rateLimit } from 'express-rate-limit'
@@ -52,6 +53,18 @@ describe('the store of express-rate-limit', () => {
       assert.equal((await get(`${url}missing`)).status, 404)
       await waitUntil('the refund', async () => (await store.get(key)) === undefined)
       assert.equal((await get(url)).headers['ratelimit-remaining'], '1')
+    })
+  })
+
+  test('gives nothing back for denied requests, which were not charged', async () => {
+    const options = { limit: 2, windowMs: 60_000, skipFailedRequests: true }
+    await withApp({ policy: 'default' }, options, async (url) => {
+      const statuses = []
+      for (let time = 0; time < 6; time++) {
+        statuses.push((await get(url)).status)
+        await sleep(30)
+      }
+      assert.deepEqual(statuses, [200, 200, 429, 429, 429, 429])
     })
   })
 

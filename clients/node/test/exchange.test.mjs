@@ -1,0 +1,173 @@
+// The transport: forms of HTTP/1 that a proxy may choose, and connections that end.
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import http from 'node:http'
+import net from 'node:net'
+import { describe, test } from 'node:test'
+
+import { Client, Problem, Unavailable } from '@tollgate/client'
+
+import { ResponseReader } from '../dist/esm/response.js'
+import { RealNode } from './nodes.mjs'
+
+const BODY = '{"key":"日"}'
+const LENGTH = `HTTP/1.1 200 OK\r\ncontent-Length: ${Buffer.byteLength(BODY)}\r\n\r\n${BODY}`
+const CHUNKS = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8;x=1\r\n{"key":"\r\n5\r\n日"}\r\n0\r\n\r\n'
+
+describe('a response', () => {
+  for (const [form, text] of Object.entries({ 'Content-Length': LENGTH, chunks: CHUNKS })) {
+    test(`with ${form} is read in pieces of any size`, () => {
+      const bytes = Buffer.from(text)
+      for (let size = 1; size <= bytes.length; size++) {
+        const reader = new ResponseReader()
+        const pieces = []
+        for (let at = 0; at < bytes.length; at += size) pieces.push(reader.push(bytes.subarray(at, at + size)))
+        assert.deepEqual(pieces.pop(), { status: 200, text: BODY, reusable: true })
+        assert.ok(pieces.every((piece) => piece === undefined))
+      }
+    })
+  }
+
+  test('without a length ends with its connection', () => {
+    const reader = new ResponseReader()
+    assert.equal(reader.push(Buffer.from(`HTTP/1.0 502 Bad\r\n\r\n${BODY}`)), undefined)
+    assert.deepEqual(reader.end(), { status: 502, text: BODY, reusable: false })
+  })
+
+  test('that is cut short is none', () => {
+    const reader = new ResponseReader()
+    assert.equal(reader.push(Buffer.from(LENGTH.slice(0, -1))), undefined)
+    assert.equal(reader.end(), undefined)
+  })
+
+  test('follows an interim response', () => {
+    const read = new ResponseReader().push(Buffer.from(`HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n${LENGTH}`))
+    assert.deepEqual(read, { status: 200, text: BODY, reusable: true })
+  })
+
+  test('ends the use of a connection that closes or sends more', () => {
+    const closing = LENGTH.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n')
+    assert.equal(new ResponseReader().push(Buffer.from(closing)).reusable, false)
+    assert.equal(new ResponseReader().push(Buffer.from(`${LENGTH}x`)).reusable, false)
+  })
+
+  test('of another protocol is refused', () => {
+    assert.throws(() => new ResponseReader().push(Buffer.from('SSH-2.0-OpenSSH_9.2\r\n\r\n')), /no HTTP/)
+    assert.throws(() => new ResponseReader().push(Buffer.alloc(70_000, 'a')), /no HTTP/)
+    assert.throws(() => new ResponseReader().push(Buffer.from(CHUNKS.replace('8;', 'z;'))), /size/)
+  })
+})
+
+describe('a client', () => {
+  test('opens a new connection after the node closed an idle one', async () => {
+    await withServer((_request, response) => response.end('{"allowed":true}'), async (client, server) => {
+      for (let time = 0; time < 3; time++) {
+        assert.equal((await client.check({ key: 'a' })).allowed, true)
+        server.closeIdleConnections()
+      }
+    })
+  })
+
+  test('uses a connection once if the node says close', async () => {
+    let connections = 0
+    const answer = (_request, response) => response.writeHead(200, { connection: 'close' }).end('{"allowed":true}')
+    await withServer(answer, async (client, server) => {
+      server.on('connection', () => connections++)
+      for (let time = 0; time < 3; time++) await client.check({ key: 'a' })
+      assert.equal(connections, 3)
+    })
+  })
+
+  test('reports a proxy that answers without a problem document', async () => {
+    await withServer((_request, response) => response.writeHead(502).end('<html>'), async (client) => {
+      await assert.rejects(client.check({ key: 'a' }), (error) => error instanceof Problem && error.status === 502)
+    })
+  })
+
+  test('finds a server of another protocol unavailable', async () => {
+    const server = net.createServer((socket) => socket.on('error', () => {}).end('220 mail ready\r\n\r\n'))
+    server.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const client = new Client({ nodes: `http://127.0.0.1:${server.address().port}`, deadlineMs: 1000 })
+    await assert.rejects(client.check({ key: 'a' }), Unavailable)
+    client.close()
+    server.close()
+  })
+
+  test('sends the path of its URL before each call', async () => {
+    const paths = []
+    const answer = (request, response) => { paths.push(request.url); response.end('{"allowed":true}') }
+    await withServer(answer, (client) => client.usage({ key: 'a b' }), '/limits/')
+    assert.deepEqual(paths, ['/limits/v1/usage?key=a+b'])
+  })
+
+  test('opens at most 64 connections, and later calls wait', async () => {
+    const connections = new Set()
+    const answer = ({ socket }, response) => {
+      connections.add(socket)
+      setTimeout(() => response.end('{"allowed":true}'), 20)
+    }
+    await withServer(answer, async (client) => {
+      const answers = await Promise.all(Array.from({ length: 200 }, () => client.usage({ key: 'a' })))
+      assert.equal(answers.length, 200)
+      assert.equal(connections.size, 64)
+    })
+  })
+
+  test('reads an answer that arrived while the process was busy', async () => {
+    const node = await RealNode.start()
+    const client = new Client({ nodes: node.url, deadlineMs: 200 })
+    try {
+      await client.check({ key: 'a', cost: 0 })
+      const answer = client.check({ key: 'a', cost: 0 })
+      // The check leaves at the end of this turn, and the next turn is long.
+      setImmediate(() => setImmediate(() => { for (const end = Date.now() + 500; Date.now() < end;); }))
+      assert.equal((await answer).allowed, true)
+    } finally {
+      client.close()
+      await node.kill()
+    }
+  })
+
+  test('finds a server that sends other JSON unavailable', async () => {
+    for (const body of ['{}', '[]', 'null', '{"results":[]}', '{"allowed":"yes"}']) {
+      await withServer((_request, response) => response.end(body), async (client) => {
+        const checks = [client.check({ key: 'a' }), client.check({ key: 'b' })]
+        for (const check of checks) await assert.rejects(check, Unavailable)
+        await assert.rejects(client.check({ key: 'a' }), Unavailable)
+      })
+    }
+  })
+
+  test('passes on no traceparent of another form', async () => {
+    const seen = []
+    const answer = (request, response) => { seen.push(request.headers.traceparent); response.end('{"allowed":true}') }
+    await withServer(answer, async (client) => {
+      for (const traceparent of ['x'.repeat(10_000), '00-abc', '', `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01\r\nx: y`]) {
+        await client.check({ key: 'a' }, { traceparent })
+      }
+    })
+    assert.deepEqual(seen, [undefined, undefined, undefined, undefined])
+  })
+
+  test('rejects a cost that JSON cannot write', async () => {
+    const client = new Client()
+    for (const cost of [Number.NaN, Number.POSITIVE_INFINITY, 1.5, -1]) {
+      await assert.rejects(client.check({ key: 'a', cost }), (error) => error instanceof Problem && error.isBadCheck)
+    }
+    client.close()
+  })
+
+  async function withServer(answer, use, path = '') {
+    const server = http.createServer(answer).listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const client = new Client({ nodes: `http://127.0.0.1:${server.address().port}${path}`, deadlineMs: 5000 })
+    try {
+      await use(client, server)
+    } finally {
+      client.close()
+      server.close()
+      server.closeAllConnections()
+    }
+  }
+})
