@@ -34,6 +34,27 @@ def test_forked_process_uses_connections_of_its_own(node: Node) -> None:
         assert proxy.connections == 2
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_forked_processes_charge_each_for_itself(kind: type, node: Node) -> None:
+    """Equal ids would make the check of one process a repetition of the other's."""
+    client, key = kind(node.url, deadline=10), unique()
+
+    def check() -> bool:
+        answer = client.check(key, "ten")
+        return bool((answer if kind is Client else asyncio.run(answer)).allowed)
+
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if check() else 1)
+        children.append(child)
+    assert all(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 for child in children)
+    assert check()
+    with Client(node.url, deadline=10) as other:
+        assert other.usage(key, "ten").remaining == 6
+
+
 def test_async_client_serves_one_event_loop_after_another(node: Node) -> None:
     client = AsyncClient(node.url, deadline=10)
     for _ in range(3):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +16,8 @@ from .types import Check
 
 DEFAULT_NODE = "http://127.0.0.1:7070"
 DEFAULT_DEADLINE = 0.1
+
+_all: weakref.WeakSet[Settings] = weakref.WeakSet()
 
 
 class Settings:
@@ -35,6 +39,11 @@ class Settings:
         self.deadline = deadline
         self.retry = retry
         self._token = token
+        self.renew_ids()
+        _all.add(self)
+
+    def renew_ids(self) -> None:
+        """Two processes with equal ids would charge once for two checks."""
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count()
 
@@ -50,6 +59,15 @@ class Settings:
             check = {**check, "id": f"{self._prefix}-{next(self._numbers)}"}
             repeatable = True
         return calls.encode_check(check), repeatable and self.retry
+
+
+def _after_fork() -> None:
+    for settings in _all:
+        settings.renew_ids()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def as_check(
