@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], T], what: str, seconds: float = 20.0) -> 
 
 
 def patient(config: str) -> str:
-    """On a busy machine the store of a node may need longer than 100 ms. Then the fallback decides."""
+    """On a busy machine the store may need more than 100 ms. Then the fallback would decide."""
     config = re.sub(r"^(  [\w-]+: \{.*)\}$", r"\1, timeout: 5s}", config, flags=re.MULTILINE)
     return re.sub(r"^    quotas:", "    timeout: 5s\n    quotas:", config, flags=re.MULTILINE)
 
