@@ -80,7 +80,7 @@ def flask_app() -> Flask:
     app = Flask(__name__)
     decorate: Any = lambda view: view  # noqa: E731
     if VARIANT == "tollgate":
-        client = Client(NODE, deadline=DEADLINE)
+        client = Client(NODE, deadline=DEADLINE, coalesce=not os.environ.get("DIRECT"))
         middleware = wsgi.TollgateMiddleware(app.wsgi_app, client=client, on_failure="closed")
         app.wsgi_app = middleware  # type: ignore[method-assign]
     elif VARIANT == "limits-redis":

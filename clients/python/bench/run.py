@@ -1,6 +1,6 @@
 """CPU time of a server process per request, in microseconds: hello world behind each limiter.
 
-    python bench/run.py [--requests 4000] [--connections 16] [--rounds 3]
+    python bench/run.py [--requests 4000] [--connections 16] [--rounds 3] [--only flask]
 
 It starts a node, redis-server, and one server process for each row. The load is a process of its
 own. The node and Redis are not included. Each figure is the least of the rounds.
@@ -31,10 +31,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="a part of the names of rows")
     arguments = parser.parse_args()
     with Node(HERE / "tollgate.yaml") as node, redis() as redis_url:
         for framework, extension in (("fastapi", "slowapi"), ("flask", "Flask-Limiter")):
             for variant in VARIANTS:
+                if arguments.only not in f"{framework} {variant}":
+                    continue
                 costs = []
                 for _ in range(arguments.rounds):
                     with server(framework, variant, node.url, redis_url) as (process, port):

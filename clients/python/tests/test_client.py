@@ -13,7 +13,7 @@ import uvloop
 from tollgate import AsyncClient, Client, ProblemError, TollgateError, Unavailable
 from tollgate.rules import Rules
 
-from support import CLIENTS, Node, Proxy, Silent, free_port, unique
+from support import CLIENTS, Node, Proxy, Silent, free_port, is_drain_served, unique
 
 
 def test_threads_share_a_client_and_pass_exactly_the_limit(node: Node) -> None:
@@ -122,6 +122,21 @@ def test_connection_that_the_node_closed_is_not_used_again() -> None:
         node.kill()
         node.start()
         assert client.check_all([{"key": unique()}]).allowed
+
+
+def test_usage_of_a_cost_is_a_dry_run(node: Node) -> None:
+    if not is_drain_served(node):
+        pytest.skip("the node does not serve `cost` in usage yet")
+    key = unique()
+    with Client(node.url, deadline=10) as client:
+        assert client.usage(key, "ten", cost=10).allowed
+        assert not client.usage(key, "ten", cost=11).allowed
+        assert client.usage(key, "ten").remaining == 10
+
+
+def test_name_with_several_addresses_finds_the_node(node: Node) -> None:
+    with Client(f"http://localhost:{node.port}", deadline=10) as client:
+        assert client.check(unique()).allowed
 
 
 def test_deadline_covers_all_nodes() -> None:

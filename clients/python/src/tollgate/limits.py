@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from limits.aio.storage import MovingWindowSupport as AsyncMovingWindowSupport
@@ -109,21 +109,16 @@ def _count(question: _Question, decision: Decision) -> _Count:
     return _Count(decision.allowed, used, time.time() + (wait or 0) / 1000)
 
 
-_last: ContextVar[tuple[_Question, _Count, float] | None] = ContextVar(
-    "tollgate_last", default=None
-)
+class _Last(NamedTuple):
+    """The last decision of this thread or task."""
+
+    storage: int
+    question: _Question
+    answer: _Count
+    at: float
 
 
-def _remember(question: _Question, count: _Count) -> _Count:
-    _last.set((question.peek(), count, time.monotonic()))
-    return count
-
-
-def _remembered(question: _Question) -> _Count | None:
-    last = _last.get()
-    if last is None or last[0] != question or time.monotonic() - last[2] > REMEMBER_SECONDS:
-        return None
-    return last[1]
+_last: ContextVar[_Last | None] = ContextVar("tollgate_last", default=None)
 
 
 class _Questions:
@@ -137,6 +132,16 @@ class _Questions:
     def _fixed(self, key: str, expiry: int | None = None, amount: int = 0) -> _Question:
         expiry = expiry or _expiry(key)
         return _Question(self._options.fixed_policy, key, UNLIMITED, expiry, amount)
+
+    def _remember(self, question: _Question, count: _Count) -> _Count:
+        _last.set(_Last(id(self), question.peek(), count, time.monotonic()))
+        return count
+
+    def _remembered(self, question: _Question) -> _Count | None:
+        last = _last.get()
+        if last is None or (last.storage, last.question) != (id(self), question):
+            return None
+        return last.answer if time.monotonic() - last.at <= REMEMBER_SECONDS else None
 
     def _without_node(self, question: _Question, error: TollgateError) -> _Count:
         if self._options.on_failure == "raise":
@@ -195,14 +200,14 @@ class TollgateStorage(_Questions, Storage, MovingWindowSupport):
         return self._look(self._fixed(key)).ends_at
 
     def _look(self, question: _Question) -> _Count:
-        return _remembered(question) or self._hit(question)
+        return self._remembered(question) or self._hit(question)
 
     def _hit(self, question: _Question) -> _Count:
         try:
             decision = self._client.check(**question.check())
         except TollgateError as error:
             return self._without_node(question, error)
-        return _remember(question, _count(question, decision))
+        return self._remember(question, _count(question, decision))
 
     def check(self) -> bool:
         try:
@@ -247,14 +252,14 @@ class AsyncTollgateStorage(_Questions, AsyncStorage, AsyncMovingWindowSupport):
         return (await self._look(self._fixed(key))).ends_at
 
     async def _look(self, question: _Question) -> _Count:
-        return _remembered(question) or await self._hit(question)
+        return self._remembered(question) or await self._hit(question)
 
     async def _hit(self, question: _Question) -> _Count:
         try:
             decision = await self._client.check(**question.check())
         except TollgateError as error:
             return self._without_node(question, error)
-        return _remember(question, _count(question, decision))
+        return self._remember(question, _count(question, decision))
 
     async def check(self) -> bool:
         try:

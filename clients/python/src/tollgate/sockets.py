@@ -68,9 +68,7 @@ class Pool:
 
 def _connect(node: Node, until: float) -> socket.socket:
     try:
-        connection = socket.create_connection((node.host, node.port), _left(until))
-    except TimeoutError as error:
-        raise AttemptFailed(Failure.REFUSED, f"no connection to {node.authority}") from error
+        connection = _open(node, until)
     except OSError as error:
         raise AttemptFailed(Failure.REFUSED, error) from error
     try:
@@ -82,6 +80,23 @@ def _connect(node: Node, until: float) -> socket.socket:
     except OSError as error:
         connection.close()
         raise AttemptFailed(Failure.REFUSED, error) from error
+
+
+def _open(node: Node, until: float) -> socket.socket:
+    """Tries each address of the name; `socket.create_connection` would begin a new timeout."""
+    refusal: OSError = ConnectionError(f"{node.host} has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        node.host, node.port, type=socket.SOCK_STREAM
+    ):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(_left(until))
+            connection.connect(address)
+            return connection
+        except OSError as error:
+            connection.close()
+            refusal = error
+    raise refusal
 
 
 def _exchange(connection: socket.socket, request: bytes, until: float) -> Answer:
