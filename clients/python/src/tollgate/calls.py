@@ -15,6 +15,8 @@ from .types import Check, CheckAnswer, Problem, RefundAnswer, TogetherAnswer, Us
 
 T = TypeVar("T")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+# `json.loads` guesses the encoding of bytes first.
+_decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -50,7 +52,7 @@ class Call(Generic[T]):
 
 
 def encode_check(check: Check) -> bytes:
-    return _utf8(_encode({name: value for name, value in check.items() if value is not None}))
+    return _utf8(_encode(check))
 
 
 def is_repeatable(check: Check) -> bool:
@@ -129,7 +131,7 @@ def problem_error(members: Any, status: int) -> ProblemError:
 
 def _members(answer: Answer) -> Any:
     try:
-        return json.loads(answer.body)
+        return _decode(answer.body.decode())
     except ValueError:
         if answer.status == 200:
             raise Unavailable("the answer is none of a node: it is not JSON") from None

@@ -5,10 +5,15 @@ A general client costs a multiple of a whole check. The README has the figures.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
+
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([^\r]*?)[ \t]*(?:\r|$)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
 
 
 class MalformedAnswer(Exception):
@@ -66,13 +71,8 @@ class AnswerReader:
         _bound(len(self._buffer) if end < 0 else end, MAX_HEAD_BYTES)
         if end < 0:
             return False
-        lines = self._buffer[:end].split(b"\r\n")
-        self._read_status(lines[0])
-        self._length, self._chunked = None, False
-        for line in lines[1:]:
-            if line[:1] in b"CcTt":
-                name, _, value = line.partition(b":")
-                self._read_field(name.lower(), value.strip())
+        self._read_status(self._buffer[: self._buffer.index(b"\r\n")])
+        self._read_fields(end)
         if self._status < 200:
             self._buffer = self._buffer[end + 4 :]
             return self._read_head()
@@ -86,15 +86,15 @@ class AnswerReader:
         self._status = int(rest[:3])
         self._keep_alive = version == b"HTTP/1.1"
 
-    def _read_field(self, name: bytes, value: bytes) -> None:
-        if name == b"content-length":
-            if not value.isdigit():
-                raise MalformedAnswer(f"content-length is {value[:20]!r}, not a number")
-            self._length = length = int(value)
-            _bound(length, MAX_BODY_BYTES)
-        elif name == b"transfer-encoding":
-            self._chunked = value.lower() == b"chunked"
-        elif name == b"connection" and value.lower() == b"close":
+    def _read_fields(self, end: int) -> None:
+        self._length = None
+        if length := _LENGTH.search(self._buffer, 0, end):
+            if not length[1].isdigit():
+                raise MalformedAnswer(f"content-length is {length[1][:20]!r}, not a number")
+            self._length = int(length[1])
+            _bound(self._length, MAX_BODY_BYTES)
+        self._chunked = _CHUNKED.search(self._buffer, 0, end) is not None
+        if _CLOSE.search(self._buffer, 0, end):
             self._keep_alive = False
 
     def _read_chunks(self) -> bool:

@@ -79,12 +79,18 @@ def as_check(
     quotas: list[str | dict[str, Any]] | None,
     over: str | None,
 ) -> Check:
-    return {
-        "key": key,
-        "policy": policy,
-        "cost": cost,
-        "meta": meta,
-        "id": id,
-        "quotas": quotas,
-        "over": over,
-    }
+    """Without the members that are None."""
+    check: Check = {"key": key}
+    if policy is not None:
+        check["policy"] = policy
+    if cost is not None:
+        check["cost"] = cost
+    if meta is not None:
+        check["meta"] = meta
+    if id is not None:
+        check["id"] = id
+    if quotas is not None:
+        check["quotas"] = quotas
+    if over is not None:
+        check["over"] = over
+    return check

@@ -168,7 +168,10 @@ _NESTED: dict[str, Any] = {
 def read(kind: type[T], members: Mapping[str, Any]) -> T:
     """Builds `kind` from JSON. A required member that is missing is a `TypeError`."""
     names, nested = _plan(kind)  # type: ignore[arg-type]
-    known = {name: members[name] for name in names if name in members}
+    if members.keys() <= names:
+        known = dict(members)
+    else:
+        known = {name: members[name] for name in names if name in members}
     for name in nested:
         if value := known.get(name):
             part = _NESTED[name]
@@ -178,6 +181,6 @@ def read(kind: type[T], members: Mapping[str, Any]) -> T:
 
 
 @cache
-def _plan(kind: Any) -> tuple[list[str], list[str]]:
-    names = [part.name for part in fields(kind)]
-    return names, [name for name in names if name in _NESTED]
+def _plan(kind: Any) -> tuple[set[str], list[str]]:
+    names = {part.name for part in fields(kind)}
+    return names, [name for name in _NESTED if name in names]
