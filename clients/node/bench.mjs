@@ -20,10 +20,10 @@ import { tollgate as fastifyPlugin } from '@tollgate/client/fastify'
 
 import { RealNode, freePort } from './test/nodes.mjs'
 
-const REQUESTS = 20_000
-const WARM_UP = 4_000
+const REQUESTS = 5_000
+const WARM_UP = 10_000
 const CONNECTIONS = 32
-const ROUNDS = 3
+const ROUNDS = 12
 const KEYS = 1000
 const SELF = fileURLToPath(import.meta.url)
 
@@ -32,9 +32,6 @@ const APPLICATIONS = {
   'Fastify 5': { alone: fastifyApp, tollgate: fastifyTollgate, redis: fastifyRedis },
 }
 
-if (process.argv[2] === 'serve') await serve(...process.argv.slice(3))
-else await compare()
-
 async function compare() {
   const node = await RealNode.start('node/bench.yaml')
   const port = await freePort()
@@ -42,15 +39,14 @@ async function compare() {
   try {
     console.log('| framework | alone | with Tollgate | with rate-limiter-flexible |\n|---|---|---|---|')
     for (const [framework, kinds] of Object.entries(APPLICATIONS)) {
-      const least = {}
+      const servers = await Promise.all(Object.keys(kinds).map((kind) => Server.start([framework, kind, node.url, port])))
+      for (const server of servers) await load(server.url, WARM_UP)
+      // Short rounds by turns: the least of them met the least other load.
       for (let round = 0; round < ROUNDS; round++) {
-        for (const kind of Object.keys(kinds)) {
-          const micros = await measure([framework, kind, node.url, port])
-          least[kind] = Math.min(least[kind] ?? Infinity, micros)
-        }
+        for (const server of servers) await server.measure()
       }
-      const cells = Object.values(least).map((micros) => Math.round(micros))
-      console.log(`| ${framework} | ${cells.join(' | ')} |`)
+      console.log(`| ${framework} | ${servers.map((server) => Math.round(server.least)).join(' | ')} |`)
+      for (const server of servers) server.process.kill()
     }
   } finally {
     redis.kill()
@@ -58,24 +54,30 @@ async function compare() {
   }
 }
 
-/** µs of CPU per request of one server process. */
-async function measure(parameters) {
-  const server = spawn(process.execPath, [SELF, 'serve', ...parameters], { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
-  try {
-    const [{ url }] = await once(server, 'message')
-    await load(url, WARM_UP)
-    const before = await cpuOf(server)
-    await load(url, REQUESTS)
-    return (await cpuOf(server) - before) / REQUESTS
-  } finally {
-    server.kill()
-  }
-}
+class Server {
+  /** µs of CPU per request. */
+  least = Number.POSITIVE_INFINITY
 
-async function cpuOf(server) {
-  server.send('cpu')
-  const [{ cpu }] = await once(server, 'message')
-  return cpu
+  static async start(parameters) {
+    const server = new Server()
+    const stdio = ['ignore', 'inherit', 'inherit', 'ipc']
+    server.process = spawn(process.execPath, [SELF, 'serve', ...parameters], { stdio })
+    const [{ url }] = await once(server.process, 'message')
+    server.url = url
+    return server
+  }
+
+  async measure() {
+    const before = await this.cpu()
+    await load(this.url, REQUESTS)
+    this.least = Math.min(this.least, (await this.cpu() - before) / REQUESTS)
+  }
+
+  async cpu() {
+    this.process.send('cpu')
+    const [{ cpu }] = await once(this.process, 'message')
+    return cpu
+  }
 }
 
 async function load(url, requests) {
@@ -101,7 +103,6 @@ function get(url, agent, user) {
 
 async function serve(framework, kind, nodeUrl, redisPort) {
   const url = await APPLICATIONS[framework][kind](nodeUrl, Number(redisPort))
-  process.on('SIGTERM', () => process.exit())
   process.on('message', () => {
     const { user, system } = process.cpuUsage()
     process.send({ cpu: user + system })
@@ -163,7 +164,6 @@ function optionsOf(nodes) {
     deadlineMs: 5000,
     policy: 'bench',
     onFailure: 'closed',
-    retry: process.env.RETRY !== 'off',
     key: (request) => request.headers['x-user'],
   }
 }
@@ -179,3 +179,6 @@ function fieldsOf({ remainingPoints, msBeforeNext }) {
 function flexible(port) {
   return new RateLimiterRedis({ storeClient: new Redis(port), points: 1_000_000, duration: 3600 })
 }
+
+if (process.argv[2] === 'serve') await serve(...process.argv.slice(3))
+else await compare()

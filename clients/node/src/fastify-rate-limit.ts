@@ -17,6 +17,7 @@ type Callback = (error: Error | null, result?: { current: number; ttl: number })
 interface Limits {
   continueExceeding?: boolean
   exponentialBackoff?: boolean
+  ban?: number
   routeInfo?: { method?: string | string[]; url?: string }
 }
 
@@ -35,9 +36,9 @@ export function tollgateStore(options: StoreOptions = {}): new (limits: object) 
 
   class TollgateStore implements Store {
     constructor(limits: object, private readonly prefix = options.prefix ?? '') {
-      const { continueExceeding, exponentialBackoff } = limits as Limits
-      if (continueExceeding || exponentialBackoff) {
-        throw new TypeError('continueExceeding and exponentialBackoff are not available: denied requests do not count')
+      const { continueExceeding, exponentialBackoff, ban = -1 } = limits as Limits
+      if (continueExceeding || exponentialBackoff || ban > 0) {
+        throw new TypeError('no continueExceeding, exponentialBackoff or ban above 0: denied requests do not count')
       }
     }
 

@@ -28,7 +28,7 @@ export interface LimiterOptions<Request, Response> extends ClientOptions {
    * may leave before the units are known, return a promise of them.
    */
   drain?: (request: Request, response: Response) => Awaitable<number>
-  /** What happens to a request without a decision: `open` passes it, `closed` ends it with 503. */
+  /** Without a decision `open` passes a request, and `closed` ends it with 503. By default `open`. */
   onFailure?: 'open' | 'closed'
   /** The status of a denial, by default 429. */
   status?: number

@@ -65,7 +65,10 @@ describe('the store of @fastify/rate-limit', () => {
 
   test('rejects options that count denied requests', () => {
     const Store = tollgateStore({ nodes: node.url })
-    assert.throws(() => new Store({ continueExceeding: true }), /continueExceeding/)
+    for (const limits of [{ continueExceeding: true }, { exponentialBackoff: true }, { ban: 1 }]) {
+      assert.throws(() => new Store(limits), /denied requests do not count/)
+    }
+    assert.ok(new Store({ ban: 0 }))
   })
 
   async function withApp(storeOptions, options, use) {

@@ -1,0 +1,113 @@
+// Each framework: its trusted proxies, its scopes, and the decision for its handlers.
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { after, before, describe, test } from 'node:test'
+
+import express from 'express'
+import fastify from 'fastify'
+
+import { Client } from '@tollgate/client'
+import { tollgate as expressMiddleware } from '@tollgate/client/express'
+import { tollgate as fastifyPlugin, tollgateHook } from '@tollgate/client/fastify'
+
+import { get } from './http.mjs'
+import { RealNode } from './nodes.mjs'
+
+describe('in a framework', () => {
+  let node
+  let client
+  before(async () => {
+    node = await RealNode.start()
+    client = new Client({ nodes: node.url, deadlineMs: 5000 })
+  })
+  after(async () => {
+    client?.close()
+    await node?.kill()
+  })
+
+  const frameworks = { Express: withExpress, Fastify: withFastify }
+  for (const [name, withApp] of Object.entries(frameworks)) {
+    test(`the address behind a trusted proxy of ${name} counts`, async () => {
+      await withApp({ policy: 'address' }, true, async (url) => {
+        const from = async (address) => (await get(url, { 'x-forwarded-for': address })).status
+        assert.deepEqual([await from('192.0.2.1'), await from('192.0.2.1'), await from('192.0.2.1')], [200, 200, 429])
+        assert.equal(await from('192.0.2.2'), 200)
+      })
+    })
+
+    test(`a handler of ${name} sees the decision`, async () => {
+      const key = randomUUID()
+      await withApp({ policy: 'ten', key: () => key, cost: 3 }, false, async (url) => {
+        assert.equal((await get(url)).body, 'remaining 7')
+      })
+    })
+
+    test(`a failing key function of ${name} is an error of the application`, async () => {
+      const key = () => { throw new Error('no user') }
+      await withApp({ key }, false, async (url) => assert.equal((await get(url)).status, 500))
+    })
+
+    test(`a body of ${name} may be JSON or come from a function`, async () => {
+      const key = () => 'mallory'
+      await withApp({ policy: 'listed', key, body: { error: 'slow' } }, false, async (url) => {
+        const { headers, body } = await get(url)
+        assert.match(headers['content-type'], /^application\/json/)
+        assert.deepEqual(JSON.parse(body), { error: 'slow' })
+      })
+      const body = (decision, request) => `${decision.reason} ${request.headers['x-user']}`
+      await withApp({ policy: 'listed', key, body }, false, async (url) => {
+        assert.equal((await get(url, { 'x-user': 'eve' })).body, 'deny_listed eve')
+      })
+    })
+  }
+
+  test('a hook of Fastify limits one route, and a plugin its scope', async () => {
+    const app = fastify({ forceCloseConnections: true })
+    const [route, scope] = [randomUUID(), randomUUID()]
+    app.get('/free', async () => 'hello')
+    app.get('/route', { onRequest: tollgateHook({ client, key: () => route }) }, async () => 'hello')
+    await app.register(async (inner) => {
+      await inner.register(fastifyPlugin, { client, key: () => scope })
+      inner.get('/scope', async () => 'hello')
+    })
+    const url = await app.listen({ port: 0, host: '127.0.0.1' })
+    try {
+      for (const [path, statuses] of [['/free', [200, 200, 200]], ['/route', [200, 200, 429]], ['/scope', [200, 200, 429]]]) {
+        for (const status of statuses) assert.equal((await get(url + path)).status, status, path)
+      }
+    } finally {
+      await app.close()
+    }
+    assert.equal((await client.usage({ key: scope })).remaining, 0, 'the shared client stays open')
+  })
+
+  async function withExpress(options, trust, use) {
+    const app = express()
+    app.set('trust proxy', trust)
+    app.use(expressMiddleware({ client, ...options }))
+    app.get('/', (_request, response) => { response.send(`remaining ${response.locals.tollgate.remaining}`) })
+    app.use((_error, _request, response, _next) => { response.status(500).end() })
+    const server = app.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    await client.reset({ policy: 'address', key: '192.0.2.1' })
+    try {
+      await use(`http://127.0.0.1:${server.address().port}/`)
+    } finally {
+      server.close()
+      server.closeAllConnections()
+    }
+  }
+
+  async function withFastify(options, trust, use) {
+    const app = fastify({ trustProxy: trust, forceCloseConnections: true })
+    await app.register(fastifyPlugin, { client, ...options })
+    app.get('/', async (request) => `remaining ${request.tollgate.remaining}`)
+    await client.reset({ policy: 'address', key: '192.0.2.1' })
+    try {
+      await use(`${await app.listen({ port: 0, host: '127.0.0.1' })}/`)
+    } finally {
+      await app.close()
+    }
+  }
+})
