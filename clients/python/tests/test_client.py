@@ -61,6 +61,21 @@ def test_async_client_serves_one_event_loop_after_another(node: Node) -> None:
         assert asyncio.run(client.check(unique())).allowed
 
 
+def test_event_loops_of_several_threads_share_a_client(node: Node) -> None:
+    client, key = AsyncClient(node.url, deadline=10), unique()
+
+    async def check_often() -> int:
+        allowed = 0
+        for _ in range(50):
+            answers = await asyncio.gather(*(client.check(key, "ten") for _ in range(4)))
+            allowed += sum(answer.allowed for answer in answers)
+        return allowed
+
+    with ThreadPoolExecutor(4) as pool:
+        loops = [pool.submit(asyncio.run, check_often()) for _ in range(4)]
+        assert sum(loop.result(60) for loop in loops) == 10
+
+
 def test_async_client_runs_on_uvloop(node: Node, secure_node: Node) -> None:
     async def run() -> None:
         async with AsyncClient(node.url, deadline=10) as client:

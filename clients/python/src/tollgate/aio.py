@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """Asks nodes of Tollgate. The tasks of an event loop share one client.
+    """Asks nodes of Tollgate. Tasks, and also event loops, share one client.
 
     The options and failures are those of `Client`. With `coalesce`, the checks of one turn of the
     event loop share a call.
@@ -37,12 +38,10 @@ class AsyncClient:
         coalesce: bool = True,
     ) -> None:
         self._settings = Settings(nodes, deadline, token, ca_file, retry)
-        self._pools = {
-            id(node): AsyncPool(node, self._settings.fields(node.authority))
-            for node in self._settings.nodes
-        }
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._coalescer = Coalescer(self._send) if coalesce else None
+        self._coalesce = coalesce
+        self._lock = threading.Lock()
+        self._parts: dict[asyncio.AbstractEventLoop, _LoopPart] = {}
+        self._last: _LoopPart | None = None
 
     async def check(
         self,
@@ -60,10 +59,10 @@ class AsyncClient:
         check = as_check(key, policy, cost, meta, id, quotas, over)
         body, repeatable = self._settings.encode(check)
         trace = calls.traceparent(traceparent)
-        self._follow_loop()
-        if self._coalescer is None:
-            return await self._call(calls.check(body, repeatable, trace))
-        return await self._coalescer.check(body, repeatable, trace)
+        part = self._part()
+        if not self._coalesce:
+            return await part.send(calls.check(body, repeatable, trace), time.monotonic())
+        return await part.coalescer.check(body, repeatable, trace)
 
     async def check_batch(self, checks: Sequence[Check]) -> list[CheckAnswer | ProblemError]:
         """Decides each of 1 to 1000 checks alone. A rejected one is returned as its problem."""
@@ -86,10 +85,43 @@ class AsyncClient:
         return await self._call(calls.usage(key, policy, cost))
 
     async def _call(self, call: Call[T]) -> T:
-        self._follow_loop()
-        return await self._send(call, time.monotonic())
+        return await self._part().send(call, time.monotonic())
 
-    async def _send(self, call: Call[T], began: float) -> T:
+    def _part(self) -> _LoopPart:
+        loop, last = asyncio.get_running_loop(), self._last
+        if last is not None and last.loop is loop:
+            return last
+        with self._lock:
+            for other in [other for other in self._parts if other.is_closed()]:
+                del self._parts[other]
+            if loop not in self._parts:
+                self._parts[loop] = _LoopPart(self._settings, loop)
+            self._last = part = self._parts[loop]
+        return part
+
+    async def close(self) -> None:
+        """Closes the connections of the running loop."""
+        self._part().close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _LoopPart:
+    """Connections and waiting checks belong to one event loop."""
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.coalescer = Coalescer(self.send, loop)
+        self._settings = settings
+        self._pools = {
+            id(node): AsyncPool(node, settings.fields(node.authority)) for node in settings.nodes
+        }
+
+    async def send(self, call: Call[T], began: float) -> T:
         attempts = Attempts(self._settings.nodes, call.repeatable, began + self._settings.deadline)
         fresh = False
         while (attempt := attempts.next(time.monotonic())) is not None:
@@ -103,23 +135,6 @@ class AsyncClient:
                 fresh = error.failure is Failure.BROKEN
         raise Unavailable(attempts.reason) from attempts.last
 
-    def _follow_loop(self) -> None:
-        """Connections and waiting checks belong to one loop. Another loop begins without them."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        self._loop = loop
-        for pool in self._pools.values():
-            pool.forget()
-        if self._coalescer is not None:
-            self._coalescer.follow(loop)
-
-    async def close(self) -> None:
+    def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

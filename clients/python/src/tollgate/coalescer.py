@@ -27,16 +27,12 @@ class _Waiting(Shared):
 
 
 class Coalescer:
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, loop: asyncio.AbstractEventLoop) -> None:
         self._send = send
+        self._loop = loop
         self._waiting: list[_Waiting] = []
         self._began = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def follow(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting = []
-        self._tasks = set()
 
     async def check(self, body: bytes, repeatable: bool, traceparent: str | None) -> CheckAnswer:
         if not is_shareable(body):

@@ -44,10 +44,6 @@ class AsyncPool:
         while self._idle:
             self._idle.pop().close()
 
-    def forget(self) -> None:
-        """The connections belong to a loop that runs no more."""
-        self._idle = []
-
 
 class Connection(asyncio.Protocol):
     """One connection, for one exchange at a time."""
