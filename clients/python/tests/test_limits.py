@@ -150,6 +150,22 @@ def test_uri_has_nodes_policy_and_token() -> None:
     assert (options.policy, options.token, options.deadline) == ("mine", "a@b", 1.0)
 
 
+def test_hits_count_by_the_fallback_of_a_node_without_its_store(tmp_path: Path) -> None:
+    """Its answers have this node's share of each limit."""
+    config = tmp_path / "tollgate.yaml"
+    store = f"store: {{redis: ['redis://127.0.0.1:{free_port()}'], timeout: 1s}}\n"
+    fallback = "fallback: {expected_nodes: 2}\n"
+    config.write_text(store + fallback + (EXAMPLES / "tollgate.yaml").read_text())
+    with Node(config) as node:
+        storage, key = (
+            storage_from_string(f"tollgate://127.0.0.1:{node.port}?deadline=30"),
+            unique(),
+        )
+        item = limits.parse("4 per minute")
+        assert [FIXED(storage).hit(item, key) for _ in range(5)] == [True] * 4 + [False]
+        assert [MOVING(storage).hit(item, key) for _ in range(3)] == [True, True, False]
+
+
 def test_without_a_node_the_storage_does_as_its_option_says() -> None:
     item = limits.parse("2 per minute")
     with pytest.raises(TollgateError):

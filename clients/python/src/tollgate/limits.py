@@ -104,9 +104,16 @@ class _Count:
 
 
 def _count(question: _Question, decision: Decision) -> _Count:
-    used = question.limit - (question.limit if decision.remaining is None else decision.remaining)
     wait = decision.reset_after_ms if decision.allowed else decision.retry_after_ms
-    return _Count(decision.allowed, used, time.time() + (wait or 0) / 1000)
+    return _Count(decision.allowed, _used(question, decision), time.time() + (wait or 0) / 1000)
+
+
+def _used(question: _Question, decision: Decision) -> int:
+    if decision.remaining is None or decision.limit is None:
+        return 0
+    # By its fallback a node answers with its share of the limit. What remains of it is exact.
+    limit = decision.limit if question.limit == UNLIMITED else question.limit
+    return limit - decision.remaining
 
 
 class _Last(NamedTuple):
