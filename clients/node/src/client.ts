@@ -64,8 +64,8 @@ export class Client {
   }
 
   /** Decides one check. */
-  async check(check: Check, options: CallOptions = {}): Promise<CheckAnswer> {
-    rejectBadCost(check)
+  check(check: Check, options: CallOptions = {}): Promise<CheckAnswer> {
+    if (hasBadCost(check)) return Promise.reject(badCost())
     const charged = this.withId(check)
     if (this.coalescer === undefined || options.deadlineMs !== undefined) {
       return this.checkAlone(charged, options)
@@ -75,13 +75,13 @@ export class Client {
 
   /** Decides up to 1000 checks, each alone. */
   async checkBatch(checks: Check[], options: CallOptions = {}): Promise<BatchAnswer> {
-    checks.forEach(rejectBadCost)
+    if (checks.some(hasBadCost)) throw badCost()
     return this.batch(checks.map((check) => this.withId(check)), options)
   }
 
   /** Charges all of up to 16 checks, or none. They have no ids, so this call is never repeated. */
   async checkAll(checks: Check[], options: CallOptions = {}): Promise<TogetherAnswer> {
-    checks.forEach(rejectBadCost)
+    if (checks.some(hasBadCost)) throw badCost()
     return this.post('/v1/check/all', { checks }, false, options)
   }
 
@@ -165,10 +165,13 @@ function noDecision(cause?: unknown): Unavailable {
 }
 
 /** JSON has no NaN or Infinity: it would write null, and the node would charge 1. */
-function rejectBadCost(check: Check): void {
-  if (check.cost === undefined || (Number.isSafeInteger(check.cost) && check.cost >= 0)) return
+function hasBadCost({ cost }: Check): boolean {
+  return cost !== undefined && !(Number.isSafeInteger(cost) && cost >= 0)
+}
+
+function badCost(): Problem {
   const detail = 'must be an integer from 0 to 10^15'
-  throw new Problem({
+  return new Problem({
     type: 'urn:tollgate:problem:invalid-request',
     title: 'Invalid request',
     status: 422,

@@ -11,18 +11,19 @@ export type Fields = Record<string, string>
 export function fieldsOf(decision: CheckAnswer): Fields {
   const fields: Fields = {}
   const wait = decision.allowed ? undefined : retryAfter(decision)
-  const states = decision.quotas ?? []
-  if (states.length > 0) {
-    fields['ratelimit-policy'] = states
-      .map((quota) => `"${quota.name}";q=${integer(quota.limit)};w=${seconds(quota.window_ms)}`)
-      .join(', ')
+  let policies = ''
+  let states = ''
+  for (const quota of decision.quotas ?? []) {
+    policies += `${policies && ', '}"${quota.name}";q=${integer(quota.limit)};w=${seconds(quota.window_ms)}`
+    states += `${states && ', '}${stateOf(quota.name, quota.remaining, quota.reset_after_ms, wait)}`
   }
-  const known = states.length > 0 ? states : bindingState(decision)
-  if (known.length > 0) {
-    fields.ratelimit = known
-      .map((quota) => `"${quota.name}";r=${integer(quota.remaining)};t=${until(quota.reset_after_ms, wait)}`)
-      .join(', ')
+  // A denial of the pre-filter knows only its binding quota.
+  const { quota, remaining, reset_after_ms } = decision
+  if (states === '' && quota !== null && remaining !== null && reset_after_ms !== null) {
+    states = stateOf(quota, remaining, reset_after_ms, wait)
   }
+  if (policies !== '') fields['ratelimit-policy'] = policies
+  if (states !== '') fields.ratelimit = states
   if (wait !== undefined) fields['retry-after'] = String(wait)
   return fields
 }
@@ -32,15 +33,9 @@ function retryAfter(decision: CheckAnswer): number | undefined {
   return decision.retry_after_ms === null ? undefined : Math.max(1, seconds(decision.retry_after_ms))
 }
 
-/** A denial of the pre-filter knows only its binding quota. */
-function bindingState({ quota, remaining, reset_after_ms }: CheckAnswer) {
-  if (quota === null || remaining === null || reset_after_ms === null) return []
-  return [{ name: quota, remaining, reset_after_ms }]
-}
-
 /** By the draft, Retry-After should not precede the end of `t`. */
-function until(resetMs: number, wait: number | undefined): number {
-  return Math.min(seconds(resetMs), wait ?? Number.POSITIVE_INFINITY)
+function stateOf(name: string, remaining: number, resetMs: number, wait: number | undefined): string {
+  return `"${name}";r=${integer(remaining)};t=${Math.min(seconds(resetMs), wait ?? Number.POSITIVE_INFINITY)}`
 }
 
 function seconds(ms: number): number {
