@@ -25,10 +25,3 @@ class ProblemError(TollgateError):
     def name(self) -> str:
         """The last part of the type, such as `unknown-policy`."""
         return self.problem.type.rpartition(":")[2]
-
-    @property
-    def is_bad_key(self) -> bool:
-        """Whether the policy cannot read the key, for example a text under `key: {type: ip}`."""
-        return self.name == "invalid-request" and any(
-            fault.pointer == "/key" for fault in self.problem.violations
-        )
