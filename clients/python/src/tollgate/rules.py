@@ -1,0 +1,98 @@
+"""What a middleware asks for a request, and what becomes of the answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import ProblemError, TollgateError, Unavailable
+from .fields import Refusal, bad_request, denial, no_decision
+from .keys import bounded
+from .request import Request, Response
+from .types import Decision
+
+OnFailure = Literal["open", "closed"]
+Body = str | bytes | dict[str, Any]
+BodyFor = Callable[[Request, Decision], Body]
+Key = Callable[[Request], str | None]
+Cost = Callable[[Request], int]
+Skip = Callable[[Request], bool]
+Drain = Callable[[Request, Response], int | None]
+OnError = Callable[[TollgateError], object]
+
+# A node that is down fails each request. The log gets one line a second.
+LOG_SECONDS = 1.0
+
+_log = logging.getLogger("tollgate")
+
+
+@dataclass(slots=True, kw_only=True)
+class Rules:
+    """The options that all middlewares share.
+
+    `key` and `cost` may be functions of the request. Without a key the address of the client
+    counts. A request that `skip` accepts is not counted. `drain` returns the units that are known
+    after the response. Without a decision requests pass (`on_failure="open"`) or get 503
+    (`"closed"`). `body` replaces the problem document of a denial by a text, or by a dictionary as
+    JSON. `on_error` gets each failure; without it the log does.
+    """
+
+    policy: str | None = None
+    key: Key | None = None
+    cost: int | Cost = 1
+    skip: Skip | None = None
+    drain: Drain | None = None
+    on_failure: OnFailure = "open"
+    status: int = 429
+    body: Body | BodyFor | None = None
+    on_error: OnError | None = None
+    _silent_until: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in ("open", "closed"):
+            raise TollgateError(f"`on_failure` must be open or closed, not {self.on_failure!r}")
+
+    def is_skipped(self, request: Request) -> bool:
+        return self.skip is not None and bool(self.skip(request))
+
+    def check(self, request: Request) -> dict[str, Any]:
+        """The arguments of the check."""
+        return {
+            "key": self.key_of(request),
+            "policy": self.policy,
+            "cost": self.cost(request) if callable(self.cost) else self.cost,
+            "traceparent": request.headers.get("traceparent"),
+        }
+
+    def key_of(self, request: Request) -> str:
+        key = (self.key(request) if self.key is not None else None) or request.client
+        if not key:
+            # A unix socket has no address.
+            raise Unavailable("the request has no address; set `key`")
+        return bounded(key)
+
+    def refuse(self, request: Request, decision: Decision) -> Refusal:
+        body = self.body(request, decision) if callable(self.body) else self.body
+        return denial(decision, self.status, body)
+
+    def fail(self, error: TollgateError) -> Refusal | None:
+        """None: the request passes."""
+        if isinstance(error, ProblemError) and error.problem.status in (400, 409, 422):
+            return bad_request(error.problem.detail)
+        self.report(error)
+        return None if self.on_failure == "open" else no_decision()
+
+    def report(self, error: TollgateError) -> None:
+        if self.on_error is not None:
+            self.on_error(error)
+        elif time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + LOG_SECONDS
+            _log.warning("no decision: %s", error)
+
+    def drain_check(self, request: Request, response: Response) -> dict[str, Any] | None:
+        """The arguments of the check after the response. None: there is nothing to charge."""
+        units = self.drain(request, response) if self.drain is not None else 0
+        return {**self.check(request), "cost": units, "over": "drain"} if units else None
