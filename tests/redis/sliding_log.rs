@@ -281,9 +281,9 @@ fn charge_history_survives_refunds() {
         for (number, (later, op)) in ops.into_iter().enumerate() {
             now += later;
             let (work, user) = match op {
-                Op::Charge(cost, user) if number % 7 == 0 => (Work::Drain(20 * cost), user),
+                Op::Charge(cost, user) if number.is_multiple_of(7) => (Work::Drain(20 * cost), user),
                 Op::Charge(cost, user) => {
-                    let over = if number % 3 == 0 { Over::Drain } else { Over::Deny };
+                    let over = if number.is_multiple_of(3) { Over::Drain } else { Over::Deny };
                     (Work::Once { id: number.to_string().into(), cost: 3 * cost, over }, user)
                 }
                 Op::TakeBack(place) => (Work::RefundOnce(place.to_string().into()), None),
