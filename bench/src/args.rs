@@ -62,6 +62,9 @@ pub(super) struct Args {
     /// Checks per call, by /v1/check/batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "peer")]
     pub(super) batch: Option<u32>,
+    /// Ask a gate by forward auth; the key is in `X-User`, and the gate names the policy.
+    #[arg(long, value_name = "GATE", conflicts_with_all = ["batch", "peer"])]
+    pub(super) gate: Option<String>,
     /// Call another rate limiter by its own protocol.
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) peer: Option<Service>,

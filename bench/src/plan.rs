@@ -44,7 +44,7 @@ impl TryFrom<Args> for Plan {
     fn try_from(args: Args) -> Result<Self, String> {
         let dialect = match args.peer {
             Some(service) => Dialect::Peer(service, args.quotas),
-            None => Dialect::Tollgate { batch: args.batch },
+            None => args.gate.map_or(Dialect::Tollgate { batch: args.batch }, Dialect::Gate),
         };
         let per_call = dialect.checks_per_call();
         if let Some(checks) = args.checks.filter(|checks| checks % per_call != 0) {

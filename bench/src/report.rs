@@ -128,6 +128,7 @@ fn millis(micros: u64) -> String {
 fn settings(plan: &Plan) -> Map<String, Value> {
     let (batch, peer) = match &plan.dialect {
         Dialect::Tollgate { batch } => (json!(batch), Value::Null),
+        Dialect::Gate(_) => (Value::Null, Value::Null),
         Dialect::Peer(service, _) => (Value::Null, json!(format!("{service:?}").to_lowercase())),
     };
     let settings = json!({

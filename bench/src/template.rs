@@ -23,20 +23,21 @@ impl Template {
         token: Option<&str>,
     ) -> Result<Self, String> {
         let digits = keys.saturating_sub(1).to_string().len();
-        let body = dialect.body(subject)?.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
+        let widened = |text: String| text.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
+        let (body, fields) = (widened(dialect.body(subject)?), widened(dialect.fields(subject)));
         let length =
             body.chars().map(|letter| if letter == PLACEHOLDER { 1 } else { letter.len_utf8() }).sum::<usize>();
-        let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+        let shown = token.map(|token| dialect.token_field(token)).unwrap_or_default();
         let head = format!(
-            "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
+            "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}{fields}Content-Length: {length}\r\n\r\n",
             target.path,
             dialect.path(),
             target.authority,
         );
-        let (mut bytes, mut placeholders) = (head.into_bytes(), Vec::new());
+        let (mut bytes, mut placeholders) = (Vec::new(), Vec::new());
         let mut letters = [0; 4];
         let mut open = 0;
-        for letter in body.chars() {
+        for letter in head.chars().chain(body.chars()) {
             if letter == PLACEHOLDER {
                 if open % digits == 0 {
                     placeholders.push(bytes.len());
@@ -86,5 +87,15 @@ mod tests {
         assert_eq!(body, r#"{"checks":[{"key":"k042","policy":"é"},{"key":"k043","policy":"é"}]}"#);
         assert!(head.starts_with("POST /inner/v1/check/batch HTTP/1.1\r\nHost: [::1]:7070\r\n"), "{head}");
         assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
+    }
+
+    #[test]
+    fn a_gate_finds_the_key_in_a_field() {
+        let target: Target = "http://127.0.0.1:7070".parse().unwrap();
+        let subject = Subject { policy: "p".into(), key_prefix: "k".into(), cost: 1 };
+        let mut template = Template::new(&target, &Dialect::Gate("edge".into()), &subject, 1000, None).unwrap();
+        let text = String::from_utf8(template.render(|| 42).to_vec()).unwrap();
+        let fields = "Host: 127.0.0.1:7070\r\nX-User: k042\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(text, format!("POST /v1/gate/edge HTTP/1.1\r\n{fields}"));
     }
 }
