@@ -51,6 +51,8 @@ mod lists;
 
 mod matcher;
 
+mod gate;
+
 mod gates;
 
 pub mod inline;
@@ -89,7 +91,7 @@ use crate::limit::policy::Policy;
 pub use credentials::{ClientTls, Credentials};
 pub use duration::parse as span;
 pub use fault::{Fault, Faults, Place};
-pub use gates::{
+pub use gate::{
     ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathPattern, RequestFrom, Rule, RuleMatch, Template,
 };
 pub use login::{Login, Password};

@@ -4,7 +4,6 @@
 //! the host, the path and the address have one source each, which the gate names. A choice such as
 //! "this header, or else that one" would let clients choose.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -19,13 +18,16 @@ mod facts;
 
 mod host;
 
+mod missing;
+
 mod path;
 
 mod rules;
 
 mod template;
 
-pub use facts::{Facts, Fields, Missing, Why};
+pub use facts::{Facts, Fields};
+pub use missing::{Missing, Why};
 
 use rules::Fit;
 
@@ -111,7 +113,7 @@ fn key<'a>(
 ) -> Result<Option<String>, Missing<'a>> {
     let rendered =
         template::render(&check.key, rule, facts).and_then(|key| match check.is_ip && parse(&key).is_none() {
-            true => Err(Missing { source: Cow::Borrowed("the key"), why: Why::NoAddress }),
+            true => Err(Missing::new("the key", Why::NoAddress)),
             false => Ok(key),
         });
     match (rendered, gate.missing_key) {
