@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use axum::http::HeaderMap;
 
 use super::missing::{Missing, Why};
-use super::{Question, address, host, is_trusted, path};
+use super::question::{Question, is_trusted};
+use super::{address, host, path};
 use crate::config::{ClientFrom, Gate, RequestFrom};
 use crate::limit::address::canonical;
 
