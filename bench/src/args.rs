@@ -63,8 +63,11 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "peer")]
     pub(super) batch: Option<u32>,
     /// Commands per call, by RESP (TG.CHECK). The URL has the port of the door for Redis clients.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["peer", "batch"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["peer", "batch", "gate"])]
     pub(super) pipeline: Option<u32>,
+    /// Ask a gate by forward auth; the key is in `X-User`, and the gate names the policy.
+    #[arg(long, value_name = "GATE", conflicts_with_all = ["batch", "peer"])]
+    pub(super) gate: Option<String>,
     /// Call another rate limiter by its own protocol.
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) peer: Option<Service>,

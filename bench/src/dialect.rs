@@ -27,8 +27,15 @@ pub(super) enum Service {
 
 #[derive(Debug, Clone)]
 pub(super) enum Dialect {
-    Tollgate { batch: Option<u32> },
-    Resp { pipeline: u32 },
+    Tollgate {
+        batch: Option<u32>,
+    },
+    /// Commands of a Redis client.
+    Resp {
+        pipeline: u32,
+    },
+    /// The question of a proxy to the gate of this name; `X-User` has the key.
+    Gate(String),
     Peer(Service, Vec<PeerQuota>),
 }
 
@@ -49,8 +56,9 @@ pub(super) struct Subject {
 }
 
 impl Dialect {
-    pub(super) fn path(&self) -> &'static str {
-        match self {
+    pub(super) fn path(&self) -> String {
+        let path = match self {
+            Self::Gate(name) => return format!("/v1/gate/{name}"),
             Self::Tollgate { batch: None } => "/v1/check",
             Self::Tollgate { batch: Some(_) } => "/v1/check/batch",
             Self::Resp { .. } => "",
@@ -58,6 +66,24 @@ impl Dialect {
             Self::Peer(Service::Limitador, _) => "/check_and_report",
             Self::Peer(Service::Gubernator, _) => "/v1/GetRateLimits",
             Self::Peer(Service::Envoy, _) => "/json",
+        };
+        path.to_owned()
+    }
+
+    pub(super) fn token_field(&self, token: &str) -> String {
+        match self {
+            Self::Gate(_) => format!("X-Tollgate-Token: {token}\r\n"),
+            Self::Tollgate { .. } | Self::Resp { .. } | Self::Peer(..) => format!("Authorization: Bearer {token}\r\n"),
+        }
+    }
+
+    /// The header fields of a call: a gate finds the key there, and others the type of the body.
+    pub(super) fn fields(&self, subject: &Subject) -> String {
+        match self {
+            Self::Gate(_) => format!("X-User: {}{PLACEHOLDER}\r\n", subject.key_prefix),
+            Self::Tollgate { .. } | Self::Resp { .. } | Self::Peer(..) => {
+                "Content-Type: application/json\r\n".to_owned()
+            }
         }
     }
 
@@ -65,7 +91,7 @@ impl Dialect {
         match self {
             Self::Tollgate { batch } => batch.unwrap_or(1).into(),
             Self::Resp { pipeline } => (*pipeline).into(),
-            Self::Peer(..) => 1,
+            Self::Gate(_) | Self::Peer(..) => 1,
         }
     }
 
@@ -89,6 +115,7 @@ impl Dialect {
         let key = format!("{}{PLACEHOLDER}", subject.key_prefix);
         let Subject { policy, cost, .. } = subject;
         let body = match self {
+            Self::Gate(_) => return Ok(String::new()),
             Self::Tollgate { batch } => {
                 let check = match cost {
                     1 => json!({"policy": policy, "key": key}),

@@ -42,10 +42,11 @@ impl TryFrom<Args> for Plan {
     type Error = String;
 
     fn try_from(args: Args) -> Result<Self, String> {
-        let dialect = match (args.peer, args.pipeline) {
-            (Some(service), _) => Dialect::Peer(service, args.quotas),
-            (None, Some(pipeline)) => Dialect::Resp { pipeline },
-            (None, None) => Dialect::Tollgate { batch: args.batch },
+        let dialect = match (args.peer, args.pipeline, args.gate) {
+            (Some(service), ..) => Dialect::Peer(service, args.quotas),
+            (None, Some(pipeline), _) => Dialect::Resp { pipeline },
+            (None, None, Some(gate)) => Dialect::Gate(gate),
+            (None, None, None) => Dialect::Tollgate { batch: args.batch },
         };
         let per_call = dialect.checks_per_call();
         if let Some(checks) = args.checks.filter(|checks| checks % per_call != 0) {

@@ -129,6 +129,7 @@ fn settings(plan: &Plan) -> Map<String, Value> {
     let (batch, pipeline, peer) = match &plan.dialect {
         Dialect::Tollgate { batch } => (json!(batch), Value::Null, Value::Null),
         Dialect::Resp { pipeline } => (Value::Null, json!(pipeline), Value::Null),
+        Dialect::Gate(_) => (Value::Null, Value::Null, Value::Null),
         Dialect::Peer(service, _) => (Value::Null, Value::Null, json!(format!("{service:?}").to_lowercase())),
     };
     let settings = json!({

@@ -61,8 +61,8 @@ impl Failure {
 /// When it holds no decision.
 pub(super) fn verdicts(dialect: &Dialect, status: u16, body: &[u8]) -> Result<Verdicts, Failure> {
     match (dialect, status) {
-        (Dialect::Peer(Service::Limitador, _), 200) => Ok(one(true)),
-        (Dialect::Peer(Service::Limitador | Service::Envoy, _), 429) => Ok(one(false)),
+        (Dialect::Gate(_) | Dialect::Peer(Service::Limitador, _), 200) => Ok(one(true)),
+        (Dialect::Gate(_) | Dialect::Peer(Service::Limitador | Service::Envoy, _), 429) => Ok(one(false)),
         (Dialect::Tollgate { .. } | Dialect::Peer(Service::Throttlecrab, _), 200..=299) => decisions(body),
         (Dialect::Resp { .. }, 200) => resp(body),
         (Dialect::Peer(Service::Gubernator, _), 200) => gubernator(body),
@@ -213,6 +213,9 @@ mod tests {
         let crab = |body: &[u8]| verdicts(&peer(Service::Throttlecrab), 200, body);
         assert_eq!(crab(br#"{"allowed":true,"limit":3}"#), yes);
         assert_eq!(crab(br#"{"allowed":false,"limit":3}"#), no);
+        assert_eq!(verdicts(&Dialect::Gate("g".into()), 200, b""), yes);
+        assert_eq!(verdicts(&Dialect::Gate("g".into()), 429, b"{}"), no);
+        assert_eq!(verdicts(&Dialect::Gate("g".into()), 401, b"{}"), Err(Failure::Status(401)));
         assert_eq!(verdicts(&peer(Service::Limitador), 200, b"null"), yes);
         assert_eq!(verdicts(&peer(Service::Limitador), 429, b"null"), no);
         assert_eq!(verdicts(&peer(Service::Envoy), 200, br#"{"overallCode": "OK"}"#), yes);

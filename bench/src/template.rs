@@ -27,10 +27,10 @@ impl Template {
             Some(commands) => (String::new(), commands),
             None => http(target, dialect, subject, digits, token)?,
         };
-        let (mut bytes, mut placeholders) = (head.into_bytes(), Vec::new());
+        let (mut bytes, mut placeholders) = (Vec::new(), Vec::new());
         let mut letters = [0; 4];
         let mut open = 0;
-        for letter in body.chars() {
+        for letter in head.chars().chain(body.chars()) {
             if letter == PLACEHOLDER {
                 if open % digits == 0 {
                     placeholders.push(bytes.len());
@@ -64,11 +64,12 @@ fn http(
     digits: usize,
     token: Option<&str>,
 ) -> Result<(String, String), String> {
-    let body = dialect.body(subject)?.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
+    let widened = |text: String| text.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
+    let (body, fields) = (widened(dialect.body(subject)?), widened(dialect.fields(subject)));
     let length = body.chars().map(|letter| if letter == PLACEHOLDER { 1 } else { letter.len_utf8() }).sum::<usize>();
-    let shown = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let shown = token.map(|token| dialect.token_field(token)).unwrap_or_default();
     let head = format!(
-        "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n",
+        "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}{fields}Content-Length: {length}\r\n\r\n",
         target.path,
         dialect.path(),
         target.authority,
@@ -118,5 +119,15 @@ mod tests {
         );
         let command = |key: &str| format!("*4\r\n$8\r\nTG.CHECK\r\n$1\r\np\r\n$4\r\n{key}\r\n$1\r\n1\r\n");
         assert_eq!(text.unwrap(), command("k-07") + &command("k-08"));
+    }
+
+    #[test]
+    fn a_gate_finds_the_key_in_a_field() {
+        let target: Target = "http://127.0.0.1:7070".parse().unwrap();
+        let subject = Subject { policy: "p".into(), key_prefix: "k".into(), cost: 1 };
+        let mut template = Template::new(&target, &Dialect::Gate("edge".into()), &subject, 1000, None).unwrap();
+        let text = String::from_utf8(template.render(|| 42).to_vec()).unwrap();
+        let fields = "Host: 127.0.0.1:7070\r\nX-User: k042\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(text, format!("POST /v1/gate/edge HTTP/1.1\r\n{fields}"));
     }
 }

@@ -1,23 +1,15 @@
-//! `tollgate explain`: the effect of a file's policy on a key, offline.
+//! `tollgate explain`: the effect of a file's policy on a key, or of its gate on a request, offline.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use serde_json::{Value, json};
+use super::{load, print, shown};
 
-use super::{explain_descriptor, load, print, shown};
-use crate::clock::Clock;
-use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
-use crate::limit::key::check_length;
-use crate::limit::lists::Found;
-use crate::limit::policy::{Applied, Listed, Policy};
-use crate::limit::quota::{Quota, Rate, Rule};
-use crate::limit::time::millis_up;
-use crate::store::redis::protocol::call::Call;
-use crate::store::redis::protocol::keys::Tag;
+mod descriptor;
 
 mod gate;
+
+mod policy;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -52,125 +44,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
         }
         (None, domain) => {
             let told = match domain {
-                Some(domain) => explain_descriptor::explain(&config, domain, &args.descriptor)?,
-                None => explain_key(
+                Some(domain) => descriptor::explain(&config, domain, &args.descriptor)?,
+                None => policy::explain(
                     &config,
                     args.policy.as_deref().unwrap_or_default(),
                     args.key.as_deref().unwrap_or_default(),
                 )?,
             };
-            let text = lines(&text(&told));
+            let text = policy::lines(&policy::text(&told));
             (told, text)
         }
     };
     print(&if args.json { shown::json(&format!("{told}\n")) } else { text })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The effect of a policy on a key.
-pub(super) fn explain_key(config: &Config, policy: &str, written: &str) -> Result<Value, String> {
-    let by_name = &config.policies.by_name;
-    let policy = by_name.get(policy).ok_or_else(|| {
-        let known = by_name.values().filter(|policy| !policy.is_of_envoy()).map(|policy| policy.name.as_str());
-        let known: Vec<_> = known.collect();
-        format!("{} has no policy {policy:?}: there are {}", config.policies.origin, known.join(", "))
-    })?;
-    check_length(written).map_err(|wrong| format!("the key {wrong}"))?;
-    let key = policy.key_type.normalise(written).map_err(|why| format!("the key {written:?} {why}"))?;
-    let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, written));
-    let (answer, counted) = match policy.applied(&key, written) {
-        Applied::Listed(Listed::Allow) => ("allow_listed", None),
-        Applied::Listed(Listed::Deny) => ("deny_listed", None),
-        Applied::Counted(policy) => ("counted", Some(policy)),
-    };
-    Ok(json!({
-        "file": config.policies.origin,
-        "policy": policy.name,
-        "algorithm": policy.algorithm.name(),
-        "key": written,
-        "normalised": key,
-        "match": found.map(entry),
-        "answer": answer,
-        "shadow": policy.options.shadow,
-        "inline": policy.options.inline,
-        "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
-        "redis": counted.map(|policy| redis(config, policy, &key)),
-    }))
-}
-
-fn entry(found: Found<'_, Arc<Policy>>) -> Value {
-    let Found { list, pattern, line } = found;
-    json!({"list": list.name(), "by": pattern.kind(), "value": pattern.to_string(), "line": line.0})
-}
-
-fn quota(quota: &Quota) -> Value {
-    let mut told = json!({
-        "name": quota.name,
-        "limit": quota.limit,
-        "window_ms": millis_up(quota.window),
-        "says": quota.to_string(),
-    });
-    if let Rule::TokenBucket(Rate { units, per }) = quota.rule {
-        told["rate"] = json!({"units": units, "per_ms": millis_up(per)});
-    }
-    told
-}
-
-/// The Redis keys and slot of a check made now, also if the store is not Redis.
-fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
-    let (prefix, used) = match &config.store {
-        StoreConfig::Embedded => (DEFAULT_KEY_PREFIX, false),
-        StoreConfig::Redis(redis) => (redis.key_prefix.as_str(), true),
-    };
-    let tag = Tag::new(prefix, key);
-    let policy = Arc::new(policy.clone());
-    let call = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(&tag, &policy) };
-    let names = call.keys_at(Clock::system().now());
-    json!({"used": used, "slot": tag.slot(), "keys": names})
-}
-
-fn text(told: &Value) -> Vec<(&'static str, String)> {
-    let (file, key, normalised) = (word(&told["file"]), word(&told["key"]), word(&told["normalised"]));
-    let mut lines = Vec::new();
-    if let Some(rule) = told["rule"].as_str() {
-        lines.push(("rule", rule.to_owned()));
-        if told["policy"].is_null() {
-            return lines;
-        }
-    }
-    lines.push(("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"]))));
-    lines.push(("key", if key == normalised { key } else { format!("{normalised}, written as {key}") }));
-    let entry = &told["match"];
-    lines.push((
-        "match",
-        match entry["list"].as_str() {
-            Some(list) => {
-                format!("{list}, {} {}, {file}:{}", word(&entry["by"]), word(&entry["value"]), entry["line"])
-            }
-            None => "no list, no override".to_owned(),
-        },
-    ));
-    let shadow = if told["shadow"] == true { ", but a denial is only noted (shadow)" } else { "" };
-    lines.push(("answer", word(&told["answer"]) + shadow));
-    let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    lines.extend(
-        array(&told["quotas"])
-            .iter()
-            .map(|quota| ("quota", format!("{}: {}", word(&quota["name"]), word(&quota["says"])))),
-    );
-    let redis = &told["redis"];
-    if redis.is_object() {
-        let used = if redis["used"] == true { "" } else { ", were it not for the embedded store" };
-        lines.push(("slot", format!("{}{used}", redis["slot"])));
-        lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
-    }
-    lines
-}
-
-fn word(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-fn lines(lines: &[(&str, String)]) -> String {
-    lines.iter().map(|(name, value)| format!("{name:8}{}\n", visible(value))).collect()
 }

@@ -16,8 +16,6 @@ mod validate;
 
 mod explain;
 
-mod explain_descriptor;
-
 mod import;
 
 mod policies;

@@ -57,6 +57,8 @@ mod lists;
 
 mod matcher;
 
+mod gate;
+
 mod gates;
 
 pub mod inline;
@@ -96,7 +98,7 @@ pub use credentials::{ClientTls, Credentials};
 pub use duration::parse as span;
 pub use envoy::{EnvoyConfig, EnvoyRules};
 pub use fault::{Fault, Faults, Place};
-pub use gates::{
+pub use gate::{
     ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathPattern, RequestFrom, Rule, RuleMatch, Template,
 };
 pub use login::{Login, Password};

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::envoy::Counting;
-use super::gates::{ClientFrom, MissingKey, RequestFrom};
+use super::gate::{ClientFrom, MissingKey, RequestFrom};
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
 use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::proxies::spoofs;
 use crate::source::{CLIENT, connect};
+use crate::support::collector::{Collector, PARENT, attributes, trace_id};
 use crate::support::http::{self, Answer, Connection};
 use crate::support::{Node, TOLLGATE, file_with, free_port, node_with};
 
@@ -302,4 +303,34 @@ fn a_reload_applies_gates_and_a_fault_keeps_them() {
     let reloaded = http::call(&node.address, "POST", "/v1/reload", None, "");
     assert_eq!((reloaded.status, &reloaded.json()["settings"]), (200, &json!(["gates"])));
     assert_eq!((status("edge"), status("next"), status("next")), (404, 200, 429));
+}
+
+#[test]
+fn a_question_is_a_span_without_the_path_of_the_client() {
+    let collector = Collector::start();
+    let file = file_with(&format!("{POLICIES}gates: {{edge: {{rules: [{{checks: [{{policy: text, key: k}}]}}]}}}}"));
+    let always = [("OTEL_TRACES_SAMPLER", "parentbased_always_on")];
+    let node = Node::start_by(collector.tollgate(&always), &["--config", file.path().to_str().unwrap()]);
+    for (method, named) in [("DELETE", "DELETE"), ("MKCOL", "_OTHER")] {
+        let trace = trace_id();
+        let traceparent = format!("00-{trace}-{PARENT}-01");
+        assert_eq!(ask(&node, method, "/v1/gate/edge/secret?x", &[("traceparent", &traceparent)]).status, 200);
+        let name = "ANY /v1/gate/{gate}";
+        let spans = collector.wait("the question is there", |spans| !spans.named(&trace, name).is_empty());
+        let span = spans.one(&trace, name);
+        let told = ["http.request.method", "http.route", "url.path", "http.response.status_code", "tollgate.policy"];
+        let route = "/v1/gate/{gate}";
+        assert_eq!(attributes(span, told), [named, route, route, "200", "text"]);
+        assert!(!format!("{span:?}").contains("secret"), "{span:?}");
+    }
+}
+
+#[test]
+fn only_the_listener_for_checks_has_gates() {
+    let port = free_port();
+    let node =
+        node_with(&format!("admin_listen: 127.0.0.1:{port}\n{POLICIES}gates: {{edge: {{rules: [{{checks: []}}]}}}}"));
+    assert_eq!(ask(&node, "GET", "/v1/gate/edge", &[]).status, 200);
+    let elsewhere = http::exchange(&format!("127.0.0.1:{port}"), &http::request("GET", "/v1/gate/edge", &[], b""));
+    assert_eq!((elsewhere.status, &elsewhere.json()["known"]), (404, &Value::Null));
 }

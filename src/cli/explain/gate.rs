@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::{lines, word};
+use super::policy::{self, lines, word};
 use crate::config::{Config, Gate, RequestFrom, Rule};
 use crate::gateway::forward_auth::{self, Facts, Missing, Plan, header_map};
 
@@ -55,7 +55,7 @@ pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<V
         Err(missing) => ("missing_key", Some(missing.to_string())),
     };
     let explained = checks.unwrap_or_default().into_iter().map(|check| {
-        let mut told = super::explain_key(config, &check.policy, &check.key)?;
+        let mut told = policy::explain(config, &check.policy, &check.key)?;
         told["cost"] = check.cost.into();
         Ok(told)
     });
@@ -131,6 +131,6 @@ pub(super) fn text(told: &Value) -> String {
     ));
     let checks = told["checks"].as_array().into_iter().flatten();
     let checks = checks
-        .map(|check| format!("\n{}", lines(&super::text(check)) + &lines(&[("cost", check["cost"].to_string())])));
+        .map(|check| format!("\n{}", lines(&policy::text(check)) + &lines(&[("cost", check["cost"].to_string())])));
     lines(&said) + &checks.collect::<String>()
 }

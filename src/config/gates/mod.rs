@@ -1,12 +1,12 @@
-//! The gates: how a request that a proxy asks about becomes checks.
+//! Reads the section `gates`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::limit::network::Network;
 
 use super::Policies;
 use super::fault::Faults;
+use super::gate::{Gate, Gates};
 use super::matcher;
 use super::raw::{Member, Node, Value};
 use super::scalar::{excerpt, is_identifier};
@@ -17,70 +17,15 @@ use super::settings::gate::{
 
 mod names;
 
+mod policies;
+
 mod rule;
 
 mod template;
 
 mod warnings;
 
-pub use rule::{GateCheck, PathPattern, Rule, RuleMatch};
-pub use template::{Part, Template};
-
-/// The gates, by name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Gates(pub BTreeMap<String, Arc<Gate>>);
-
-/// One gate: `/v1/gate/{name}`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gate {
-    pub name: String,
-    pub request_from: RequestFrom,
-    pub client_from: ClientFrom,
-    /// The peers whose forwarded and identity headers count.
-    pub trusted_proxies: Vec<Network>,
-    /// The headers that may stand in keys, in lower case.
-    pub identity_headers: Vec<String>,
-    /// The status of a denial: 401, 403 or 429.
-    pub deny_status: u16,
-    pub missing_key: MissingKey,
-    /// Whether trusted proxies need no token, and other peers are rejected.
-    pub anonymous: bool,
-    /// The first rule that matches decides.
-    pub rules: Vec<Rule>,
-}
-
-named! {
-    /// The source of the method, the host and the path.
-    pub enum RequestFrom {
-        /// `X-Forwarded-Method`, `X-Forwarded-Host` and `X-Forwarded-Uri`.
-        Forwarded = "forwarded",
-        /// `X-Original-Method`, `X-Original-URI` and `Host`.
-        Original = "original",
-        /// The request itself.
-        Request = "request",
-    }
-}
-
-named! {
-    /// The source of the client's address.
-    pub enum ClientFrom {
-        XForwardedFor = "x-forwarded-for",
-        XRealIp = "x-real-ip",
-        /// The peer of the connection.
-        Peer = "peer",
-    }
-}
-
-named! {
-    /// The result for a check whose key is missing.
-    pub enum MissingKey {
-        Deny = "deny",
-        /// The gate skips the check.
-        Allow = "allow",
-        /// The check counts the client's address.
-        ClientIp = "client_ip",
-    }
-}
+use policies::Known;
 
 /// Reads `gates`. `policies` is none after a fault in them.
 pub(super) fn gates(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Gates> {
@@ -89,23 +34,10 @@ pub(super) fn gates(root: &Section<'_>, policies: Option<&Policies>, faults: &mu
         node.must_be(&format!("a mapping such as `{{edge: {}}}`", SHAPE.example), faults);
         return None;
     };
-    let known = Known { names: policy_names(root), policies };
+    let known = Known::new(root, policies);
     let read: Vec<Option<Gate>> = members.iter().map(|member| gate(member, &known, faults)).collect();
     let read: Option<Vec<Gate>> = read.into_iter().collect();
     Some(Gates(read?.into_iter().map(|gate| (gate.name.clone(), Arc::new(gate))).collect()))
-}
-
-/// The policies that a gate may name. The names are known even if a policy has a fault.
-struct Known<'a> {
-    names: Vec<&'a str>,
-    policies: Option<&'a Policies>,
-}
-
-fn policy_names<'a>(root: &Section<'a>) -> Vec<&'a str> {
-    match root.member("policies").map(|node| &node.value) {
-        Some(Value::Mapping(members)) => members.iter().map(|member| member.key.as_str()).collect(),
-        _ => Vec::new(),
-    }
 }
 
 fn gate(member: &Member, known: &Known<'_>, faults: &mut Faults) -> Option<Gate> {

@@ -1,10 +1,9 @@
 //! The names in a gate: headers, methods, hosts and paths.
 
 use crate::config::fault::{Faults, Place};
+use crate::config::gate::PathPattern;
 use crate::config::raw::Node;
 use crate::config::scalar::excerpt;
-
-use super::PathPattern;
 
 /// Headers that clients set, or that another setting reads.
 const REFUSED: &[(&str, &str)] = &[

@@ -1,59 +1,17 @@
 //! One rule of a gate: the requests that it matches, and their checks.
 
 use crate::config::fault::Faults;
+use crate::config::gate::{GateCheck, Rule, RuleMatch, Template};
 use crate::config::raw::{Member, Node, Value};
-use crate::config::scalar::{excerpt, listed, nearest};
 use crate::config::section::Section;
 use crate::config::settings::{gate_check, gate_match, gate_rule};
 use crate::limit::key::KeyType;
 
-use super::template::Template;
-use super::{Known, names};
+use super::names;
+use super::policies::{Known, policy_name};
 
 /// The most checks of a rule; `/v1/check/all` permits as many.
 const MAX_CHECKS: usize = 16;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
-    /// None: no key of the rule names it.
-    pub name: Option<String>,
-    /// The line in the file, from 1.
-    pub line: usize,
-    /// None: every request.
-    pub matches: Option<RuleMatch>,
-    /// All are charged or none. Empty: allowed, and nothing counts.
-    pub checks: Vec<GateCheck>,
-}
-
-/// The requests of a rule. Every list that is not empty must contain the request's value.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RuleMatch {
-    /// In lower case, without port and final dot.
-    pub hosts: Vec<String>,
-    /// In upper case.
-    pub methods: Vec<String>,
-    pub paths: Vec<PathPattern>,
-    /// Names in lower case, and their whole values.
-    pub headers: Vec<(String, String)>,
-}
-
-/// Decoded paths, without a trailing `/`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PathPattern {
-    Only(String),
-    /// The path and all below it; empty for every path.
-    Below(String),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GateCheck {
-    pub policy: String,
-    pub key: Template,
-    /// Whether the policy's keys are addresses.
-    pub is_ip: bool,
-    /// 0 to 10^15 units.
-    pub cost: u64,
-}
 
 /// `identity` is none after a fault in it.
 pub(super) fn rules(
@@ -120,20 +78,6 @@ fn check(node: &Node, context: &Context<'_>, faults: &mut Faults) -> Option<Gate
     let cost = section.read(&gate_check::COST, faults);
     let is_ip = matches!(key_type, Some(KeyType::Ip { .. }));
     Some(GateCheck { policy: policy?.to_owned(), key: key?, is_ip, cost: cost? })
-}
-
-fn policy_name<'a>(node: &'a Node, known: &Known<'_>, faults: &mut Faults) -> Option<&'a str> {
-    let name = node.text("the name of a policy", faults)?;
-    if known.names.contains(&name) {
-        return Some(name);
-    }
-    let shown = excerpt(name);
-    let sentence = match nearest(name, known.names.iter().copied()) {
-        Some(meant) => format!("there is no policy `{shown}`: did you mean `{meant}`?"),
-        None => format!("there is no policy `{shown}`: there are {}", listed(&known.names)),
-    };
-    faults.note(node.place, sentence);
-    None
 }
 
 fn template(

@@ -3,21 +3,7 @@
 use crate::limit::key::{KeyType, MAX_KEY_BYTES};
 
 use super::names;
-
-/// The template of a key, with one part or more.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(pub Vec<Part>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    Literal(String),
-    ClientIp,
-    /// An identity header, in lower case.
-    Header(String),
-    Host,
-    Method,
-    Rule,
-}
+use crate::config::gate::{Part, Template};
 
 /// The placeholders in faults.
 const PLACEHOLDERS: &str = "`{client_ip}`, `{header.NAME}`, `{host}`, `{method}` or `{rule}`";

@@ -1,6 +1,6 @@
 //! Advice on gates that are valid, but may not do as their author expects.
 
-use super::{ClientFrom, Gate, Gates, RequestFrom, Rule};
+use crate::config::gate::{ClientFrom, Gate, Gates, RequestFrom, Rule};
 
 impl Gates {
     pub fn warnings(&self) -> impl Iterator<Item = String> {

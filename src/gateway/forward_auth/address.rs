@@ -3,13 +3,12 @@
 //! Each proxy appends the peer that it saw. So the entries that trusted proxies wrote are on the
 //! right, and a client can write only on the left of them.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use axum::http::HeaderValue;
 use axum::http::header::GetAll;
 
-use super::facts::{Missing, Why, malformed};
+use super::missing::{Missing, Why};
 use crate::limit::address::parse;
 use crate::limit::network::Network;
 
@@ -17,21 +16,20 @@ const FIELD: &str = "X-Forwarded-For";
 
 /// The rightmost address that is no trusted proxy; the leftmost one if all are trusted.
 pub(super) fn walk<'a>(lines: GetAll<'a, HeaderValue>, trusted: &[Network]) -> Result<IpAddr, Missing<'a>> {
-    let missing = |why| Missing { source: Cow::Borrowed(FIELD), why };
     let (mut last, mut is_there) = (None, false);
     for line in lines.iter().rev() {
         is_there = true;
         // An empty element is no element (RFC 9110, 5.6.1).
         for text in line.as_bytes().rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|text| !text.is_empty())
         {
-            let address = std::str::from_utf8(text).ok().and_then(element).ok_or(malformed(FIELD))?;
+            let address = std::str::from_utf8(text).ok().and_then(element).ok_or(Missing::malformed(FIELD))?;
             if !trusted.iter().any(|network| network.contains(address)) {
                 return Ok(address);
             }
             last = Some(address);
         }
     }
-    last.ok_or(missing(if is_there { Why::Empty } else { Why::Absent }))
+    last.ok_or(Missing::new(FIELD, if is_there { Why::Empty } else { Why::Absent }))
 }
 
 /// An address, which may have brackets and a port.

@@ -2,49 +2,15 @@
 //! request. Each has one source.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::IpAddr;
 
 use axum::http::HeaderMap;
 
-use super::{Question, address, host, is_trusted, path};
+use super::missing::{Missing, Why};
+use super::question::{Question, is_trusted};
+use super::{address, host, path};
 use crate::config::{ClientFrom, Gate, RequestFrom};
 use crate::limit::address::canonical;
-
-/// A fact without which a key, or the match of a rule, is unknown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing<'a> {
-    /// The header, or the fact in words.
-    pub source: Cow<'a, str>,
-    pub why: Why,
-}
-
-/// The reason why a fact is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    Absent,
-    Repeated,
-    Empty,
-    Malformed,
-    /// The headers of this peer do not count.
-    Untrusted,
-    /// A policy of addresses got another text.
-    NoAddress,
-}
-
-impl fmt::Display for Missing<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.why {
-            Why::Absent => "is missing",
-            Why::Repeated => "is repeated",
-            Why::Empty => "is empty",
-            Why::Malformed => "is malformed",
-            Why::Untrusted => "does not count, since the peer is not in trusted_proxies",
-            Why::NoAddress => "is no IP address",
-        };
-        write!(out, "{} {why}", self.source)
-    }
-}
 
 /// The headers of a peer. They count only if it is one of the gate's proxies.
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +57,7 @@ pub struct Facts<'a> {
 impl<'a> Facts<'a> {
     pub fn read(gate: &Gate, question: &Question<'a>) -> Self {
         let fields = Fields { headers: question.headers, is_trusted: is_trusted(gate, question.peer) };
-        let own_host = question.host.ok_or(missing("Host", Why::Absent));
+        let own_host = question.host.ok_or(Missing::new("Host", Why::Absent));
         let (method, host, path) = match gate.request_from {
             RequestFrom::Request => (Ok(question.method), own_host, Ok(question.path)),
             RequestFrom::Forwarded => (
@@ -100,16 +66,16 @@ impl<'a> Facts<'a> {
                 fields.named("X-Forwarded-Uri"),
             ),
             RequestFrom::Original => {
-                let host = if fields.is_trusted { own_host } else { Err(missing("Host", Why::Untrusted)) };
+                let host = if fields.is_trusted { own_host } else { Err(Missing::new("Host", Why::Untrusted)) };
                 (fields.named("X-Original-Method"), host, fields.named("X-Original-URI"))
             }
         };
         Self {
             fields,
             client: client(gate, question.peer, &fields),
-            method: method.and_then(|text| host::method(text).ok_or(malformed("the method"))),
-            host: host.and_then(|text| host::host(text).ok_or(malformed("the host"))),
-            path: path.and_then(|text| path::normalise(text).ok_or(malformed("the path"))),
+            method: method.and_then(|text| host::method(text).ok_or(Missing::malformed("the method"))),
+            host: host.and_then(|text| host::host(text).ok_or(Missing::malformed("the host"))),
+            path: path.and_then(|text| path::normalise(text).ok_or(Missing::malformed("the path"))),
         }
     }
 }
@@ -121,18 +87,10 @@ fn client<'a>(gate: &Gate, peer: Option<IpAddr>, fields: &Fields<'a>) -> Result<
             address::walk(fields.headers.get_all("x-forwarded-for"), &gate.trusted_proxies)
         }
         ClientFrom::XRealIp if fields.is_trusted => {
-            address::element(fields.named("X-Real-IP")?).ok_or(malformed("X-Real-IP"))
+            address::element(fields.named("X-Real-IP")?).ok_or(Missing::malformed("X-Real-IP"))
         }
         ClientFrom::XForwardedFor | ClientFrom::XRealIp | ClientFrom::Peer => {
-            peer.map(canonical).ok_or(missing("the peer's address", Why::Absent))
+            peer.map(canonical).ok_or(Missing::new("the peer's address", Why::Absent))
         }
     }
-}
-
-pub(super) fn malformed<'a>(source: &'static str) -> Missing<'a> {
-    missing(source, Why::Malformed)
-}
-
-fn missing<'a>(source: &'static str, why: Why) -> Missing<'a> {
-    Missing { source: Cow::Borrowed(source), why }
 }

@@ -4,14 +4,9 @@
 //! the host, the path and the address have one source each, which the gate names. A choice such as
 //! "this header, or else that one" would let clients choose.
 
-use std::borrow::Cow;
-use std::net::IpAddr;
-
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
-
 use crate::config::{Gate, GateCheck, MissingKey, Rule};
 use crate::engine::{Check, Door};
-use crate::limit::address::{canonical, parse};
+use crate::limit::address::parse;
 
 mod address;
 
@@ -19,28 +14,21 @@ mod facts;
 
 mod host;
 
+mod missing;
+
 mod path;
+
+mod question;
 
 mod rules;
 
 mod template;
 
-pub use facts::{Facts, Fields, Missing, Why};
+pub use facts::{Facts, Fields};
+pub use missing::{Missing, Why};
+pub use question::{Question, header_map, is_trusted};
 
 use rules::Fit;
-
-/// The question of a proxy.
-#[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
-    /// The peer of the connection.
-    pub peer: Option<IpAddr>,
-    pub method: &'a str,
-    /// The target's authority, or the field Host.
-    pub host: Option<&'a str>,
-    /// The path behind the name of the gate, as sent.
-    pub path: &'a str,
-    pub headers: &'a HeaderMap,
-}
 
 /// The checks of a question, and the rule that named them.
 #[derive(Debug)]
@@ -48,29 +36,6 @@ pub struct Plan<'a> {
     pub rule: Option<&'a Rule>,
     /// Without checks the request is allowed. Without a key it is denied.
     pub checks: Result<Vec<Check>, Missing<'a>>,
-}
-
-/// The headers of a question that no socket brought.
-///
-/// # Errors
-/// The name or the value that is not valid, in words.
-pub fn header_map<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<HeaderMap, String> {
-    let field = |(name, value): (&str, &str)| {
-        let valid = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no name of a header"));
-        let text = HeaderValue::from_str(value).map_err(|_| format!("{value:?} is no value of a header"));
-        Ok((valid?, text?))
-    };
-    fields.into_iter().map(field).try_fold(HeaderMap::new(), |mut headers, field: Result<_, String>| {
-        let (name, value) = field?;
-        headers.append(name, value);
-        Ok(headers)
-    })
-}
-
-/// Whether `peer` is one of the gate's proxies.
-pub fn is_trusted(gate: &Gate, peer: Option<IpAddr>) -> bool {
-    peer.map(canonical)
-        .is_some_and(|peer| gate.trusted_proxies.iter().any(|network| network.contains(peer)))
 }
 
 /// The checks that the gate asks for.
@@ -111,7 +76,7 @@ fn key<'a>(
 ) -> Result<Option<String>, Missing<'a>> {
     let rendered =
         template::render(&check.key, rule, facts).and_then(|key| match check.is_ip && parse(&key).is_none() {
-            true => Err(Missing { source: Cow::Borrowed("the key"), why: Why::NoAddress }),
+            true => Err(Missing::new("the key", Why::NoAddress)),
             false => Ok(key),
         });
     match (rendered, gate.missing_key) {

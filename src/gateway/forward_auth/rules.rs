@@ -1,6 +1,7 @@
 //! Whether a rule matches a question.
 
-use super::facts::{Facts, Missing};
+use super::facts::Facts;
+use super::missing::Missing;
 use crate::config::{PathPattern, Rule, RuleMatch};
 
 /// The result of a match.

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::facts::{Facts, Missing};
+use super::facts::Facts;
+use super::missing::Missing;
 use crate::config::{Part, Rule, Template};
 use crate::limit::key::check_length;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::explain::explain_key;
+use super::policy;
 use crate::config::Config;
 use crate::config::envoy::{Entry, Rule, RuleKind, counter_key, policy_key};
 
@@ -24,7 +24,7 @@ pub(super) fn explain(config: &Config, domain: &str, descriptor: &[String]) -> R
         RuleKind::Policy(policy) => (policy, policy_key(&entries)),
     };
     let kind = if matches!(found.rule.kind, RuleKind::Limit(_)) { "rate_limit" } else { "policy" };
-    let mut explained = explain_key(config, policy, &key)?;
+    let mut explained = policy::explain(config, policy, &key)?;
     explained["domain"] = json!(domain);
     explained["rule"] = json!(told(found.rule, kind));
     Ok(explained)

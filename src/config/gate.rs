@@ -1,0 +1,119 @@
+//! The gates as the node uses them: how a request that a proxy asks about becomes checks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::limit::network::Network;
+
+/// The gates, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gates(pub BTreeMap<String, Arc<Gate>>);
+
+/// One gate: `/v1/gate/{name}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gate {
+    pub name: String,
+    pub request_from: RequestFrom,
+    pub client_from: ClientFrom,
+    /// The peers whose forwarded and identity headers count.
+    pub trusted_proxies: Vec<Network>,
+    /// The headers that may stand in keys, in lower case.
+    pub identity_headers: Vec<String>,
+    /// The status of a denial: 401, 403 or 429.
+    pub deny_status: u16,
+    pub missing_key: MissingKey,
+    /// Whether trusted proxies need no token, and other peers are rejected.
+    pub anonymous: bool,
+    /// The first rule that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+named! {
+    /// The source of the method, the host and the path.
+    pub enum RequestFrom {
+        /// `X-Forwarded-Method`, `X-Forwarded-Host` and `X-Forwarded-Uri`.
+        Forwarded = "forwarded",
+        /// `X-Original-Method`, `X-Original-URI` and `Host`.
+        Original = "original",
+        /// The request itself.
+        Request = "request",
+    }
+}
+
+named! {
+    /// The source of the client's address.
+    pub enum ClientFrom {
+        XForwardedFor = "x-forwarded-for",
+        XRealIp = "x-real-ip",
+        /// The peer of the connection.
+        Peer = "peer",
+    }
+}
+
+named! {
+    /// The result for a check whose key is missing.
+    pub enum MissingKey {
+        Deny = "deny",
+        /// The gate skips the check.
+        Allow = "allow",
+        /// The check counts the client's address.
+        ClientIp = "client_ip",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// None: no key of the rule names it.
+    pub name: Option<String>,
+    /// The line in the file, from 1.
+    pub line: usize,
+    /// None: every request.
+    pub matches: Option<RuleMatch>,
+    /// All are charged or none. Empty: allowed, and nothing counts.
+    pub checks: Vec<GateCheck>,
+}
+
+/// The requests of a rule. Every list that is not empty must contain the request's value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleMatch {
+    /// In lower case, without port and final dot.
+    pub hosts: Vec<String>,
+    /// In upper case.
+    pub methods: Vec<String>,
+    pub paths: Vec<PathPattern>,
+    /// Names in lower case, and their whole values.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Decoded paths, without a trailing `/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathPattern {
+    Only(String),
+    /// The path and all below it; empty for every path.
+    Below(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateCheck {
+    pub policy: String,
+    pub key: Template,
+    /// Whether the policy's keys are addresses.
+    pub is_ip: bool,
+    /// 0 to 10^15 units.
+    pub cost: u64,
+}
+
+/// The template of a key, with one part or more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(pub Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    Literal(String),
+    ClientIp,
+    /// An identity header, in lower case.
+    Header(String),
+    Host,
+    Method,
+    Rule,
+}
