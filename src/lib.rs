@@ -64,7 +64,7 @@
 //! 2. **Barely under.** A denial means that the last 65 buckets hold too much for this cost. They
 //!    span 65/64 of the window.
 //! 3. **All or nothing.** A check charges all quotas of its policy or none. A denial leaves no
-//!    trace.
+//!    trace. Only a [drain](limit::drain) charges each quota as much as fits there.
 //! 4. **The pre-filter is sound.** It only denies, and only where the store denies. [`prefilter`]
 //!    gives the reason.
 //! 5. **`retry_after` is exact.** The cost is denied just before that instant and allowed at it, if

@@ -103,8 +103,7 @@ mod tests {
 
     /// Returns what each quota took, the remaining units, and the wait.
     fn drained(key: &mut (Policy, Vec<State>), now: Micros, cost: u64) -> (Vec<u64>, Vec<u64>, Wait) {
-        let ruling = drain(&key.0, &mut key.1, now, cost);
-        let [verdict] = &ruling.verdicts[..] else { panic!("{ruling:?}") };
+        let verdict = drain(&key.0, &mut key.1, now, cost).verdicts.remove(0);
         assert_eq!(verdict.allowed, verdict.retry_after == Wait::NONE);
         let parts = verdict.parts.as_ref().unwrap().to_vec();
         (parts, verdict.quotas.iter().map(|quota| quota.remaining).collect(), verdict.retry_after)

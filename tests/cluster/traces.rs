@@ -71,6 +71,19 @@ fn allowed_check_is_a_span_tree_under_its_parent() {
 }
 
 #[test]
+fn drain_span_has_the_units_owed() {
+    let collector = Collector::start();
+    let file = config_on(&cluster::shared().seeds(), POLICIES);
+    let node = Node::start_by(collector.tollgate(ALWAYS), &["--config", file.path().to_str().unwrap()]);
+    let (key, trace) = (unique("drained"), trace_id());
+    let check = json!({"policy": "one", "key": key, "cost": 7, "over": "drain"});
+    assert_eq!(traced(&node, "/v1/check", &trace, "01", &check).json()["charged"], 1);
+    let spans = collector.wait("the trace is there", |spans| spans.named(&trace, "POST /v1/check").len() == 1);
+    let told = ["tollgate.allowed", "tollgate.cost", "tollgate.owed", "tollgate.source"];
+    assert_eq!(attributes(spans.one(&trace, "POST /v1/check"), told), ["false", "7", "6", "store"]);
+}
+
+#[test]
 fn prefilter_denial_trace_has_no_store_span() {
     let collector = Collector::start();
     let file = config_on(&cluster::shared().seeds(), &format!("telemetry: {{record_keys: true}}{POLICIES}"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use tollgate::clock::Clock;
 use tollgate::limit::bucket::Terms;
-use tollgate::limit::decision::Verdict;
+use tollgate::limit::decision::{Verdict, Wait};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::log::max_entries;
 use tollgate::limit::policy::{Algorithm, Policy};
@@ -434,7 +434,17 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             ledger.receipts.push((receipt.clone(), ledger.charges.len() - 1));
         }
         let told = match &done {
-            Done::Taken(taken) if taken.ruling.verdicts[0].parts.is_some() => drained(&taken.ruling.verdicts[0]),
+            Done::Taken(taken) if taken.ruling.verdicts[0].parts.is_some() => {
+                let verdict = &taken.ruling.verdicts[0];
+                if let Wait::For(wait @ 1..) = verdict.retry_after {
+                    let fits = |at| {
+                        let look = store.at(at).run(&subject, &Work::Look(verdict.cost), &[]).unwrap();
+                        look.taken().unwrap().ruling.verdicts[0].allowed
+                    };
+                    prop_assert!(!fits(now + wait - 1) && fits(now + wait), "{:?}", verdict);
+                }
+                drained(verdict)
+            }
             Done::Taken(taken) | Done::Reserved(taken, _) => {
                 Expected::Verdicts(taken.ruling.verdicts.iter().map(|verdict| verdict.allowed).collect())
             }

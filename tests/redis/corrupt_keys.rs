@@ -36,6 +36,8 @@ fn works() -> Vec<Work> {
         Work::Look(1),
         Work::Once { id: "id".into(), cost: 1, over: Over::Deny },
         Work::Once { id: "new".into(), cost: 1, over: Over::Deny },
+        Work::Drain(1),
+        Work::Once { id: "drained".into(), cost: 1, over: Over::Drain },
         Work::Reserve { cost: 1, hold: 1_000_000 },
         Work::Refund(1),
         Work::RefundOnce("id".into()),

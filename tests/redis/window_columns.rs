@@ -61,6 +61,18 @@ async fn added_and_removed_quotas_keep_counts_of_others() {
     assert_eq!(left(&redis, policy(&[ten]), &key, 1, now).await, [92]);
 }
 
+/// Counts of a former limit may be too large for the sums of a limit below 2^32.
+#[tokio::test]
+async fn refund_under_lower_limit_gives_back_no_more_than_it_was_asked() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    let (key, high, low) = (unique("lower"), policy(&[(1 << 33, 10 * SECOND)]), policy(&[(100, 10 * SECOND)]));
+    assert_eq!(left(&redis, high, &key, (1 << 32) + 10, START).await, [(1 << 32) - 10]);
+    let refund = redis.at(START).run(&subject(low, &key), Work::Refund(1 << 32), &[]).await.unwrap();
+    let Done::Refunded(taken, given) = refund else { panic!("{refund:?}") };
+    assert_eq!((given, taken.ruling.verdicts[0].quotas[0].remaining), (1 << 32, 90));
+}
+
 /// The column of a removed quota, for example of a day, does not force each check to rewrite the
 /// value.
 #[tokio::test]

@@ -49,7 +49,7 @@ pub struct OpHistory {
 }
 
 fn over_of(choice: usize) -> Over {
-    if choice % 2 == 0 { Over::Drain } else { Over::Deny }
+    if choice.is_multiple_of(2) { Over::Drain } else { Over::Deny }
 }
 
 /// How long a reservation marks its key, us; it has expired at some steps only.
@@ -68,7 +68,7 @@ impl OpHistory {
                 Some((id, then, over)) => Work::Once {
                     id: id.clone(),
                     cost: if choice % 5 == 0 { step.costs[0] } else { *then },
-                    over: if choice % 7 == 0 { over_of(choice / 7) } else { *over },
+                    over: if choice.is_multiple_of(7) { over_of(choice / 7) } else { *over },
                 },
                 None => {
                     let (id, over): (Arc<str>, _) = (format!("id-{}", self.next).into(), over_of(*choice));

@@ -249,19 +249,20 @@ mod tests {
     }
 
     #[test]
-    fn order_behind_a_check_with_an_id_is_kept() {
+    fn order_behind_a_check_with_an_id_or_a_drain_is_kept() {
         let take = || Work::Take([1].into_iter().collect());
         let once = || Work::Once { id: "id".into(), cost: 1, over: Over::Deny };
         let (mut queue, mut verdicts) = (Queue::default(), Vec::new());
-        for work in [take(), once(), take(), take(), Work::Look(0), take(), once()] {
+        for work in [take(), once(), take(), Work::Drain(1), take(), Work::Look(0), take(), once()] {
             let (request, verdict) = request("a");
             queue.add(KeyRequest { work, ..request });
             verdicts.push(verdict);
         }
         let order = queue.dequeue(9);
-        assert_eq!(sizes(&order), [1, 1, 3, 1, 1]);
+        assert_eq!(sizes(&order), [1, 1, 1, 1, 2, 1, 1]);
         let is_once = |batch: &KeyBatch| matches!(batch.requests[0].work, Work::Once { .. });
-        assert!([1, 4].iter().all(|place: &usize| is_once(&order[*place])));
+        assert!([1, 6].iter().all(|place: &usize| is_once(&order[*place])));
+        assert!(matches!(order[3].requests[0].work, Work::Drain(1)));
     }
 
     #[test]
