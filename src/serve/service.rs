@@ -1,4 +1,4 @@
-//! What a listener serves.
+//! The services of listeners.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
