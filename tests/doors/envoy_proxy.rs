@@ -1,9 +1,10 @@
 //! The real Envoy asks two nodes about its requests, by the documented configuration.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
+use tollgate::clock::Clock;
 
 use crate::proxy::{Backend, Envoy, documented};
 use crate::rls::address;
@@ -95,12 +96,13 @@ async fn frozen_store_is_answered_before_envoy_gives_up() {
     let envoy = Envoy::start([&service, &service], &backend, &changes);
     assert_eq!(envoy.get("/", &unique("user")).status, 200);
     server.freeze();
-    let (started, mut denied) = (Instant::now(), 0);
+    let (clock, mut denied) = (Clock::system(), 0);
+    let started = clock.now();
     for number in 0..REQUESTS {
         // `per-user` denies without the store; Envoy itself would let the request pass.
         denied += u32::from(envoy.get("/", &unique("user")).status == 429);
-        let due = Duration::from_millis(20) * (number + 1);
-        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        let due = started + 20_000 * u64::from(number + 1);
+        std::thread::sleep(Duration::from_micros(due.saturating_sub(clock.now())));
     }
     server.thaw();
     // 99 of 100 on an idle machine, which a test may not have.
